@@ -1,0 +1,209 @@
+"""One vLLM worker as a pure state machine: requests in, steps out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backends.engine.cache import BlockCache
+from backends.engine.events import CacheEvent
+from backends.engine.profile import Profile
+from backends.engine.request import EngineRequest, FinishReason, RequestRefused, RequestState
+from backends.engine.scheduler import Scheduler
+from backends.engine.timing import StepTiming
+
+__all__ = ["Engine", "EngineRequest", "FinishReason", "RequestRefused", "RequestState", "StepOutput", "StepResult"]
+
+StepOutput = tuple[str, int, FinishReason | None]
+"""Request id, generated token id, and the reason if it was the request's last."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One engine step. Outputs and events belong to its end, ``started_s + duration_s``.
+
+    `outputs` holds one entry per request that produced a token. `prefill_tokens` were computed in
+    `prefills` chunks beside `decodes` single-token decodes; `preempted` requests were pushed back to waiting.
+    """
+
+    started_s: float
+    duration_s: float
+    outputs: list[StepOutput]
+    events: list[CacheEvent]
+    prefills: int
+    prefill_tokens: int
+    decodes: int
+    preempted: int
+
+
+class Engine:
+    """A vLLM worker's scheduler, cache and clockwork.
+
+    The driver calls `step(now)` while `has_work`, waits `duration_s`, delivers outputs and events, and steps again.
+    The state after `step` is already that of the step's end, so `add`, `abort` and `reset_prefix_cache` may be called
+    in between, and take effect with the next step, as in vLLM. `sample` names a request's next token: it is called
+    once per generated token, in batch order. Options left None come from the profile; `seed` draws the jitter.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        sample: Callable[[RequestState], int],
+        num_blocks: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        max_num_seqs: int | None = None,
+        seed: int = 0,
+        jitter: float = 0.05,
+        speed: float = 1.0,
+    ) -> None:
+        self.profile = profile
+        self._sample = sample
+        self._cache = BlockCache(profile.num_blocks if num_blocks is None else num_blocks, profile.block_size)
+        self._scheduler = Scheduler(
+            self._cache,
+            profile.max_num_batched_tokens if max_num_batched_tokens is None else max_num_batched_tokens,
+            profile.max_num_seqs if max_num_seqs is None else max_num_seqs,
+        )
+        self._timing = StepTiming(profile, random.Random(seed), jitter, speed)
+        self._states: dict[str, RequestState] = {}
+        self._prompt_tokens = 0
+        self._prompt_cached_tokens = 0
+        self._prefill_tokens = 0
+        self._generation_tokens = 0
+        self._finished = dict.fromkeys(FinishReason, 0)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything runs or waits."""
+        return bool(self._states)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self._cache.block_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks as in vLLM's ``num_gpu_blocks``, the unusable one included."""
+        return self._cache.num_blocks
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that fit into the cache together: the bound for one request's prompt and answer."""
+        return self._cache.usable_blocks * self._cache.block_size
+
+    def add(self, request: EngineRequest, now_s: float) -> RequestState:
+        """Queue a request.
+
+        Raises:
+            RequestRefused: it is malformed, its id is in use, or it could never fit into the cache.
+        """
+        if request.id in self._states:
+            raise RequestRefused(f"request id {request.id!r} is in use")
+        if request.max_tokens < 1 or (request.stop_after is not None and request.stop_after < 1):
+            raise RequestRefused("max_tokens and stop_after must be at least 1")
+        try:
+            state = RequestState(request, self.block_size, now_s)
+        except (OverflowError, TypeError) as error:
+            raise RequestRefused(f"prompt_ids must be integers from 0 to 2**32 - 1: {error}") from None
+        if not state.prompt_tokens:
+            raise RequestRefused("prompt_ids is empty")
+        # The last token's own KV is never computed, so it needs no slot.
+        needed_tokens = state.prompt_tokens + request.max_tokens - 1
+        if needed_tokens > self.capacity_tokens:
+            raise RequestRefused(
+                f"{state.prompt_tokens} prompt tokens and max_tokens {request.max_tokens} do not fit into the KV "
+                f"cache of {self.capacity_tokens} tokens; shorten one of them"
+            )
+        self._states[request.id] = state
+        self._scheduler.waiting.append(state)
+        return state
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request and free its blocks; False if the engine does not have it (any more)."""
+        state = self._states.pop(request_id, None)
+        if state is None:
+            return False
+        self._scheduler.drop(state)
+        state.finish_reason = FinishReason.ABORT
+        self._finished[FinishReason.ABORT] += 1
+        return True
+
+    def step(self, now_s: float) -> StepResult | None:
+        """Run one step that starts now; None if there is nothing to run."""
+        if not self._states:
+            return None
+        batch = self._scheduler.schedule(now_s)
+        duration_s = self._timing.step_s(batch.chunks, batch.decodes, batch.decode_context_tokens)
+        prefill_tokens = sum([new for new, _ in batch.chunks])
+        self._prefill_tokens += prefill_tokens
+        return StepResult(
+            started_s=now_s,
+            duration_s=duration_s,
+            outputs=self._generate(batch.producers, now_s + duration_s),
+            events=self._cache.take_events(),
+            prefills=len(batch.chunks),
+            prefill_tokens=prefill_tokens,
+            decodes=batch.decodes,
+            preempted=batch.preempted,
+        )
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks; False, and nothing happens, while any request holds blocks, as in vLLM.
+
+        `AllBlocksCleared` leaves with the next step's events, as in vLLM.
+        """
+        return self._cache.reset()
+
+    def statistics(self) -> dict[str, int | float]:
+        """Gauges and cumulative counts, by vLLM's definitions.
+
+        `prompt_tokens` and `prompt_cached_tokens` count at the first token of a request; `prefill_tokens` counts what
+        was computed in chunks, recomputed tokens included; `finished_*` counts requests.
+        """
+        return {
+            **self._scheduler.statistics(),
+            **self._cache.statistics(),
+            **self._timing.statistics(),
+            "prompt_tokens": self._prompt_tokens,
+            "prompt_cached_tokens": self._prompt_cached_tokens,
+            "prefill_tokens": self._prefill_tokens,
+            "generation_tokens": self._generation_tokens,
+            **{f"finished_{reason}": count for reason, count in self._finished.items()},
+        }
+
+    def _generate(self, producers: list[RequestState], end_s: float) -> list[StepOutput]:
+        sample = self._sample
+        outputs: list[StepOutput] = []
+        finished = False
+        for state in producers:
+            token = sample(state)
+            state.tokens.append(token)
+            generated = state.output_tokens = state.output_tokens + 1
+            if generated == 1:
+                self._first_token(state, end_s)
+            if generated < state.output_limit:
+                outputs.append((state.id, token, None))
+            else:
+                self._finish(state, end_s)
+                finished = True
+                outputs.append((state.id, token, state.finish_reason))
+        self._generation_tokens += len(outputs)
+        if finished:
+            scheduler = self._scheduler
+            scheduler.running = [state for state in scheduler.running if state.finish_reason is None]
+        return outputs
+
+    def _first_token(self, state: RequestState, end_s: float) -> None:
+        state.first_token_s = end_s
+        self._prompt_tokens += state.prompt_tokens
+        self._prompt_cached_tokens += state.cached_tokens or 0
+
+    def _finish(self, state: RequestState, end_s: float) -> None:
+        state.finish_reason = reason = state.natural_end
+        state.finished_s = end_s
+        self._finished[reason] += 1
+        self._scheduler.release(state)
+        del self._states[state.id]

@@ -1,0 +1,103 @@
+"""A request as the engine takes it, and its state while the engine has it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backends.engine.chain import BlockHasher
+
+
+class FinishReason(StrEnum):
+    """Why a request ended, in vLLM's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class RequestRefused(ValueError):
+    """The request can never run on this engine; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What to run: a prompt and how many tokens to answer with.
+
+    Generation ends after `stop_after` tokens with reason "stop" (the caller's draw of where the model would stop;
+    None = never) or after `max_tokens` with reason "length", whichever comes first; on a tie it is "stop", since
+    vLLM tests for the end-of-sequence token first. `lora_name` and `cache_salt` split the cache as in vLLM.
+    """
+
+    id: str
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    stop_after: int | None = None
+    lora_name: str | None = None
+    cache_salt: str | None = None
+
+
+class RequestState:
+    """One request inside the engine; returned by `Engine.add`, readable after the end. For callers it is read-only.
+
+    Times are the driving clock's `now_s` (of a step's start for scheduling, of its end for tokens), None until they
+    happened; `finished_s` stays None after an abort. `cached_tokens` is the prefix hit at first scheduling (vLLM's
+    ``cached_tokens``), None before it.
+    """
+
+    __slots__ = (
+        "arrived_s",
+        "block_hashes",
+        "blocks",
+        "cached_tokens",
+        "computed_tokens",
+        "finish_reason",
+        "finished_s",
+        "first_scheduled_s",
+        "first_token_s",
+        "hasher",
+        "id",
+        "output_limit",
+        "output_tokens",
+        "preemptions",
+        "prompt_tokens",
+        "request",
+        "slots_left",
+        "stored_blocks",
+        "tokens",
+    )
+
+    def __init__(self, request: EngineRequest, block_size: int, arrived_s: float) -> None:
+        self.request = request
+        self.id = request.id
+        self.tokens = array("I", request.prompt_ids)
+        """Prompt and generated ids."""
+        self.prompt_tokens = len(self.tokens)
+        self.output_tokens = 0
+        self.output_limit = min(request.max_tokens, request.stop_after or request.max_tokens)
+        self.arrived_s = arrived_s
+        self.first_scheduled_s: float | None = None
+        self.first_token_s: float | None = None
+        self.finished_s: float | None = None
+        self.finish_reason: FinishReason | None = None
+        self.cached_tokens: int | None = None
+        self.preemptions = 0
+
+        self.hasher = BlockHasher(block_size, request.lora_name, request.cache_salt)
+        self.block_hashes: list[int] = []
+        """Of all full blocks of `tokens`; the scheduler extends it before it is used."""
+        self.blocks: list[int] = []
+        self.computed_tokens = 0
+        self.slots_left = 0
+        """Slots of `blocks` beyond `computed_tokens`."""
+        self.stored_blocks = 0
+        """Blocks at the front of `blocks` that are hittable."""
+
+    @property
+    def natural_end(self) -> FinishReason:
+        """The reason with which the last token of `output_limit` ends the request."""
+        stop_after = self.request.stop_after
+        stops = stop_after is not None and stop_after <= self.request.max_tokens
+        return FinishReason.STOP if stops else FinishReason.LENGTH

@@ -1,0 +1,218 @@
+"""Continuous batching: which tokens of which requests a step computes, and where their KV goes.
+
+The order of business is that of vLLM 0.33.0's V1 scheduler with its defaults (first come first served, chunked
+prefill, no watermark, ``scheduler_reserve_full_isl``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from backends.engine.cache import BlockCache
+from backends.engine.events import BlockStored
+from backends.engine.request import RequestState
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one step computes. Filled while it is scheduled.
+
+    `producers` are the requests that get a token at the step's end, in batch order; `chunks` the prefill pieces as
+    (new, cached) tokens, for recomputed requests too; `decodes` the single-token steps beside them.
+    """
+
+    producers: list[RequestState] = field(default_factory=list)
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    decodes: int = 0
+    decode_context_tokens: int = 0
+    preempted: int = 0
+
+
+class Scheduler:
+    """Running and waiting requests over one block cache.
+
+    Running requests come first, in the order they were admitted, then waiting ones, while the token budget lasts. A
+    waiting request is admitted when its whole sequence fits, and holds up those behind it. When a running request
+    finds no block, the last admitted one is preempted: it loses its blocks, goes to the front of the queue, and
+    nothing is admitted in that step. Blocks are hittable from the moment their chunk is scheduled.
+    """
+
+    __slots__ = (
+        "_block_size",
+        "_cache",
+        "_max_num_batched_tokens",
+        "_max_num_seqs",
+        "_preemptions",
+        "_prefix_hits_tokens",
+        "_prefix_queries_tokens",
+        "running",
+        "waiting",
+    )
+
+    def __init__(self, cache: BlockCache, max_num_batched_tokens: int, max_num_seqs: int) -> None:
+        for name, value in (("max_num_batched_tokens", max_num_batched_tokens), ("max_num_seqs", max_num_seqs)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        self._cache = cache
+        self._block_size = cache.block_size
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_num_seqs = max_num_seqs
+        self.running: list[RequestState] = []
+        self.waiting: deque[RequestState] = deque()
+        self._prefix_queries_tokens = 0
+        self._prefix_hits_tokens = 0
+        self._preemptions = 0
+
+    def schedule(self, now_s: float) -> Batch:
+        """Pick the tokens of the next step and give them slots."""
+        batch = Batch()
+        budget = self._schedule_running(batch)
+        if not batch.preempted:
+            self._schedule_waiting(batch, budget, now_s)
+        return batch
+
+    def drop(self, state: RequestState) -> None:
+        """Forget an unfinished request."""
+        if state.blocks:
+            self.running.remove(state)
+            self.release(state)
+        else:
+            self.waiting.remove(state)
+
+    def release(self, state: RequestState) -> None:
+        """Give a request's blocks back; their content stays hittable until evicted."""
+        self._cache.release(state.blocks)
+        state.blocks = []
+        state.computed_tokens = state.stored_blocks = state.slots_left = 0
+
+    def statistics(self) -> dict[str, int | float]:
+        """Queue lengths and cumulative counts; as in vLLM a preempted request's second look-up is not counted."""
+        return {
+            "running": len(self.running),
+            "waiting": len(self.waiting),
+            "prefix_queries_tokens": self._prefix_queries_tokens,
+            "prefix_hits_tokens": self._prefix_hits_tokens,
+            "preemptions": self._preemptions,
+        }
+
+    def _schedule_running(self, batch: Batch) -> int:
+        budget = self._max_num_batched_tokens
+        running = self.running
+        producers = batch.producers
+        index = decodes = context_tokens = 0
+        while index < len(running) and budget:
+            state = running[index]
+            index += 1
+            computed = state.computed_tokens
+            uncomputed = len(state.tokens) - computed
+            if uncomputed == 1 and state.slots_left > 1 and computed >= state.prompt_tokens:
+                # The common case by far: one decoded token into a block that it does not fill.
+                state.slots_left -= 1
+                state.computed_tokens = computed + 1
+                producers.append(state)
+                decodes += 1
+                context_tokens += computed + 1
+                budget -= 1
+                continue
+            new = min(uncomputed, budget)
+            if not self._make_room(state, new, batch):
+                break
+            self._compute(state, new, batch)
+            budget -= new
+        batch.decodes += decodes
+        batch.decode_context_tokens += context_tokens
+        return budget
+
+    def _make_room(self, state: RequestState, new: int, batch: Batch) -> bool:
+        """Give `state` slots for `new` tokens, preempting from the end; False if it was preempted itself."""
+        blocks = self._missing_blocks(state, new)
+        while not self._cache.fits((), blocks):
+            victim = self.running.pop()
+            self._preempt(victim)
+            batch.preempted += 1
+            if victim is state:
+                return False
+        self._extend(state, blocks)
+        return True
+
+    def _preempt(self, victim: RequestState) -> None:
+        self.release(victim)
+        victim.preemptions += 1
+        self._preemptions += 1
+        self.waiting.appendleft(victim)
+
+    def _schedule_waiting(self, batch: Batch, budget: int, now_s: float) -> None:
+        while self.waiting and budget and len(self.running) < self._max_num_seqs:
+            state = self.waiting[0]
+            if not self._admit(state, budget):
+                return
+            self.waiting.popleft()
+            self.running.append(state)
+            if state.first_scheduled_s is None:
+                state.first_scheduled_s = now_s
+                state.cached_tokens = state.computed_tokens
+            new = min(len(state.tokens) - state.computed_tokens, budget)
+            self._compute(state, new, batch)
+            budget -= new
+
+    def _admit(self, state: RequestState, budget: int) -> bool:
+        """Take the cached prefix and slots for the first chunk, if the whole sequence would fit."""
+        cache = self._cache
+        size = self._block_size
+        total = len(state.tokens)
+        state.hasher.extend(state.block_hashes, state.tokens)
+        matched = cache.match(state.block_hashes, (total - 1) // size)
+        if not cache.fits(matched, -(-total // size) - len(matched)):
+            return False
+        cache.take(matched)
+        cached = len(matched) * size
+        state.blocks = matched
+        state.stored_blocks = len(matched)
+        state.computed_tokens = cached
+        self._extend(state, self._missing_blocks(state, min(total - cached, budget)))
+        if not state.preemptions:
+            self._prefix_queries_tokens += total
+            self._prefix_hits_tokens += cached
+        return True
+
+    def _missing_blocks(self, state: RequestState, new: int) -> int:
+        return max(0, -(-(new - state.slots_left) // self._block_size))
+
+    def _extend(self, state: RequestState, blocks: int) -> None:
+        if blocks:
+            state.blocks += self._cache.allocate(blocks)
+            state.slots_left += blocks * self._block_size
+
+    def _compute(self, state: RequestState, new: int, batch: Batch) -> None:
+        computed = state.computed_tokens
+        total = computed + new
+        if new == 1 and computed >= state.prompt_tokens:
+            batch.decodes += 1
+            batch.decode_context_tokens += total
+        else:
+            batch.chunks.append((new, computed))
+        state.computed_tokens = total
+        state.slots_left -= new
+        if total // self._block_size > state.stored_blocks:
+            self._store(state, total // self._block_size)
+        if total == len(state.tokens):
+            batch.producers.append(state)
+
+    def _store(self, state: RequestState, full_blocks: int) -> None:
+        """Make the request's blocks up to `full_blocks` hittable, as one run."""
+        first = state.stored_blocks
+        hashes = state.block_hashes
+        if len(hashes) < full_blocks:
+            state.hasher.extend(hashes, state.tokens)
+        size = self._block_size
+        run = BlockStored(
+            hashes=tuple(hashes[first:full_blocks]),
+            parent=hashes[first - 1] if first else None,
+            token_ids=state.tokens[first * size : full_blocks * size].tolist(),
+            block_size=size,
+            lora_name=state.request.lora_name,
+            extra_keys=state.hasher.extra_keys(first, full_blocks),
+        )
+        self._cache.store(state.blocks[first:full_blocks], run)
+        state.stored_blocks = full_blocks

@@ -1,0 +1,66 @@
+"""How long a step takes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from backends.engine.profile import Profile
+
+
+class StepTiming:
+    """Step time of one worker, from its profile's linear fits.
+
+    A step that mixes chunks and decodes costs the decode step plus the chunks without their fixed part: the weights
+    are read once. Several chunks in a step share one fixed part for the same reason. `jitter` j multiplies each step
+    by a uniform draw from [1 - j, 1 + j]; `speed` divides it (2.0 = twice as fast as the profile).
+    """
+
+    __slots__ = ("_decode", "_jitter", "_per_ms", "_prefill", "_rng", "_steps", "_total_s")
+
+    def __init__(self, profile: Profile, rng: random.Random, jitter: float = 0.0, speed: float = 1.0) -> None:
+        if not 0.0 <= jitter < 1.0:
+            raise ValueError(f"jitter is {jitter}; it must be at least 0 and below 1")
+        if not speed > 0.0:
+            raise ValueError(f"speed is {speed}; it must be above 0")
+        self._prefill = profile.prefill
+        self._decode = profile.decode
+        self._rng = rng
+        self._jitter = jitter
+        self._per_ms = 1e-3 / speed
+        self._steps = 0
+        self._total_s = 0.0
+
+    def step_s(self, prefill: Sequence[tuple[int, int]], decodes: int, decode_context_tokens: int) -> float:
+        """Seconds for one step with these chunks, as (new, cached) tokens, beside `decodes` decodes.
+
+        `decode_context_tokens` is the sum of the decodes' context lengths. A step with neither costs nothing.
+        """
+        if not prefill and not decodes:
+            return 0.0
+        step_ms = self.prefill_ms(prefill) if prefill else 0.0
+        if decodes:
+            cost = self._decode
+            step_ms += cost.a_ms + cost.b_ms * decodes + cost.k_ns * 1e-6 * decode_context_tokens
+            if prefill:
+                step_ms -= self._prefill.a_ms
+        step_s = step_ms * self._per_ms
+        if self._jitter:
+            step_s *= 1.0 + self._jitter * (2.0 * self._rng.random() - 1.0)
+        self._steps += 1
+        self._total_s += step_s
+        return step_s
+
+    def prefill_ms(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Milliseconds for a step of these chunks alone, by the profile: neither speed nor jitter applied."""
+        cost = self._prefill
+        new_tokens = 0
+        attended_pairs = 0.0
+        for new, cached in chunks:
+            new_tokens += new
+            attended_pairs += new * (cached + 0.5 * new)
+        return cost.a_ms + cost.b_us * 1e-3 * new_tokens + cost.d_ns * 1e-6 * attended_pairs
+
+    def statistics(self) -> dict[str, int | float]:
+        """Steps timed and their modelled seconds."""
+        return {"steps": self._steps, "busy_s": self._total_s}

@@ -1,0 +1,164 @@
+"""/v1/chat/completions and /v1/completions: plain ASGI, because a token should cost as little as it can."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from backends.simulated.errors import ApiError
+from backends.simulated.frames import DONE, Frames, ResponseHead, Shape, Stream, usage, whole_body
+from backends.simulated.generation import ClientGone, Generation, Inbox
+from backends.simulated.request import (
+    ChatBody,
+    CompletionBody,
+    check_supported,
+    read_body,
+    read_object,
+    split_prompts,
+)
+from backends.simulated.worker import SimulatedWorker
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One checked HTTP request on its way through the engine."""
+
+    head: ResponseHead
+    body: ChatBody | CompletionBody
+    prompts: Sequence[Sequence[int]]
+    inbox: Inbox
+    generations: list[Generation]
+
+
+async def read_request(receive: Receive) -> bytes:
+    """The request's body; raises `ClientGone`."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    """One JSON response."""
+    every = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": every})
+    await send({"type": "http.response.body", "body": body})
+
+
+class AnswerApp:
+    """One of the two paths as an ASGI application."""
+
+    def __init__(self, worker: SimulatedWorker, shape: Shape) -> None:
+        self._worker = worker
+        self._shape = shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        request_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        echoed = self._echoed(request_id)
+        self._worker.server_load += 1
+        try:
+            raw = await read_request(receive)
+            call = await self._submit(raw, headers.get(b"content-type", b"").decode("latin-1"), request_id)
+            await (self._stream if call.body.stream else self._whole)(call, receive, send, echoed)
+        except ApiError as error:
+            await send_json(send, int(error.status), error.body(), echoed)
+        except ClientGone:
+            return
+        finally:
+            self._worker.server_load -= 1
+
+    def _echoed(self, request_id: str) -> Headers:
+        if not self._worker.settings.request_id_headers:
+            return []
+        return [(b"x-request-id", (request_id or uuid.uuid4().hex).encode("latin-1"))]
+
+    async def _submit(self, raw: bytes, content_type: str, request_id: str) -> Call:
+        values = read_object(raw, content_type)
+        body = read_body(ChatBody, values) if self._shape.chat else read_body(CompletionBody, values)
+        self._worker.adapter(body.model)
+        check_supported(body)
+        prompts = await self._prompts(body, values)
+        identity = self._shape.id_prefix + (request_id or body.request_id or uuid.uuid4().hex)
+        head = ResponseHead(identity, int(time.time()), body.model or self._worker.settings.model_name)
+        inbox, generations = self._worker.submit(prompts, body, identity)
+        return Call(head, body, prompts, inbox, generations)
+
+    async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
+        reader = self._worker.prompts
+        if isinstance(body, ChatBody):
+            return [await reader.chat(values)]
+        return [
+            await reader.text(prompt) if isinstance(prompt, str) else reader.ids(prompt)
+            for prompt in split_prompts(body.prompt)
+        ]
+
+    @asynccontextmanager
+    async def _watched(self, call: Call, receive: Receive) -> AsyncIterator[None]:
+        """Frees the engine at once when the client leaves, and in any case at the end."""
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self._abort(call)
+            call.inbox.client_gone()
+
+        watcher = asyncio.get_running_loop().create_task(watch())
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            self._abort(call)
+
+    def _abort(self, call: Call) -> None:
+        for generation in call.generations:
+            self._worker.abort(generation)
+
+    async def _whole(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+        vocabulary = self._worker.vocabulary
+        async with self._watched(call, receive):
+            while any(generation.finish_reason is None for generation in call.generations):
+                for generation, token_id, reason in await call.inbox.take():
+                    generation.take(token_id, vocabulary, reason)
+        # vLLM reports the cached tokens of the last prompt only.
+        numbers = usage(call.generations, self._cached_tokens(call.generations[-1]))
+        prompts = call.prompts if call.body.return_token_ids else None
+        await send_json(send, 200, whole_body(self._shape, call.head, call.generations, numbers, prompts), headers)
+
+    async def _stream(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+        # Headers leave before prefill, as from vLLM: only the first event says that the engine lives.
+        every = [(b"content-type", b"text/event-stream; charset=utf-8"), *headers]
+        await send({"type": "http.response.start", "status": 200, "headers": every})
+        frames = Frames(self._shape, call.head, with_ids=bool(call.body.return_token_ids))
+        stream = Stream(frames, self._worker.vocabulary, call.prompts)
+        async with self._watched(call, receive):
+            while stream.ended < len(call.generations):
+                parts = [frame for delivery in await call.inbox.take() for frame in stream.frames(*delivery)]
+                await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
+        await send({"type": "http.response.body", "body": self._tail(call, stream, frames), "more_body": False})
+
+    def _tail(self, call: Call, stream: Stream, frames: Frames) -> bytes:
+        options = call.body.stream_options
+        if options is None or not options.include_usage:
+            return DONE
+        # A stream of several prompts reports the cached tokens of the one that answered first.
+        cached_tokens = self._cached_tokens(stream.first or call.generations[0])
+        return frames.usage(usage(call.generations, cached_tokens)) + DONE
+
+    def _cached_tokens(self, generation: Generation) -> int | None:
+        if not self._worker.settings.prompt_tokens_details:
+            return None
+        return generation.state.cached_tokens or 0

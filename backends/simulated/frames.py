@@ -1,0 +1,195 @@
+"""Responses as bytes. A streamed token costs one join of ready-made halves; only odd frames are encoded from values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from backends.engine.request import FinishReason
+from backends.simulated.generation import NO_TOKEN, Generation
+from backends.simulated.vocabulary import Vocabulary
+
+DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What differs between the two APIs: object names, and how a streamed choice wraps its text."""
+
+    id_prefix: str
+    whole_object: str
+    chunk_object: str
+    text_open: bytes
+    text_close: bytes
+    chat: bool
+
+
+CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", b'"delta":{"content":"', b'"}', True)
+COMPLETION = Shape("cmpl-", "text_completion", "text_completion", b'"text":"', b'"', False)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """What every body of one response starts with."""
+
+    id: str
+    created: int
+    model: str
+
+    def fields(self, object_name: str) -> dict[str, Any]:
+        """As the first fields of a JSON object."""
+        return {"id": self.id, "object": object_name, "created": self.created, "model": self.model}
+
+
+def usage(generations: Sequence[Generation], cached_tokens: int | None) -> dict[str, Any]:
+    """OpenAI's usage object; without details where `cached_tokens` is None."""
+    prompt = sum(generation.state.prompt_tokens for generation in generations)
+    completion = sum(len(generation.token_ids) for generation in generations)
+    details = {"cached_tokens": cached_tokens} if cached_tokens is not None else None
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "completion_tokens": completion,
+        "prompt_tokens_details": details,
+    }
+
+
+class Frames:
+    """SSE frames of one streamed response."""
+
+    __slots__ = ("_closing", "_head", "_object", "_openings", "_shape", "with_ids")
+
+    def __init__(self, shape: Shape, head: ResponseHead, *, with_ids: bool) -> None:
+        self._shape = shape
+        self._object = head.fields(shape.chunk_object)
+        self.with_ids = with_ids
+        self._head = b"data: " + _encode(self._object)[:-1] + b',"choices":['
+        self._openings: dict[int, bytes] = {}
+        self._closing = shape.text_close + b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+    def role(self, generation: Generation, prompt_ids: Sequence[int]) -> list[bytes]:
+        """A chat stream's first frame, with the role and no text yet; a completion has none."""
+        if not self._shape.chat:
+            return []
+        choice = {
+            "index": generation.index,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        chunk = {**self._object, "choices": [choice]}
+        if self.with_ids:
+            chunk["prompt_token_ids"] = list(prompt_ids)
+        return [_frame(chunk)]
+
+    def token(self, index: int, json_text: bytes) -> bytes:
+        """One token in mid-answer; `json_text` is its text as the inside of a JSON string."""
+        opening = self._openings.get(index)
+        if opening is None:
+            opening = self._head + b'{"index":%d,' % index + self._shape.text_open
+            self._openings[index] = opening
+        return b"".join((opening, json_text, self._closing))
+
+    def full(self, generation: Generation, text: str, token_ids: list[int], prompt_ids: Sequence[int] | None) -> bytes:
+        """One frame with everything spelled out: the last of an answer, or one with token ids."""
+        choice: dict[str, Any] = {"index": generation.index}
+        if self._shape.chat:
+            choice["delta"] = {"content": text}
+        else:
+            choice["text"] = text
+        choice["logprobs"] = None
+        choice["finish_reason"] = generation.finish_reason
+        if generation.finish_reason is not None:
+            choice["stop_reason"] = generation.stop_reason
+        if self.with_ids:
+            choice["token_ids"] = token_ids
+            if prompt_ids is not None and not self._shape.chat:
+                choice["prompt_token_ids"] = list(prompt_ids)
+        return _frame({**self._object, "choices": [choice]})
+
+    def usage(self, numbers: dict[str, Any]) -> bytes:
+        """The usage frame: no choices."""
+        return _frame({**self._object, "choices": [], "usage": numbers})
+
+
+class Stream:
+    """Turns the tokens of one streamed response into frames.
+
+    `ended` counts finished prompts; `first` is the prompt that answered first.
+    """
+
+    __slots__ = ("_frames", "_prompts", "_vocabulary", "ended", "first")
+
+    def __init__(self, frames: Frames, vocabulary: Vocabulary, prompts: Sequence[Sequence[int]]) -> None:
+        self._frames = frames
+        self._vocabulary = vocabulary
+        self._prompts = prompts
+        self.ended = 0
+        self.first: Generation | None = None
+
+    def frames(self, generation: Generation, token_id: int, reason: FinishReason | None) -> list[bytes]:
+        """The frames of one delivery: mostly one, none while text is held back as a possible stop string."""
+        if generation.token_ids and reason is None and generation.plain and not self._frames.with_ids:
+            generation.token_ids.append(token_id)
+            return [self._frames.token(generation.index, self._vocabulary.json_text(token_id))]
+        if generation.finish_reason is not None:
+            return []
+        out = [] if generation.token_ids else self._opening(generation)
+        out += self._spelled(generation, token_id, reason, opens=not generation.token_ids)
+        return out
+
+    def _opening(self, generation: Generation) -> list[bytes]:
+        self.first = self.first or generation
+        return self._frames.role(generation, self._prompts[generation.index])
+
+    def _spelled(
+        self, generation: Generation, token_id: int, reason: FinishReason | None, *, opens: bool
+    ) -> list[bytes]:
+        shown = generation.take(token_id, self._vocabulary, reason)
+        if generation.finish_reason is not None:
+            self.ended += 1
+        elif not shown and not self._frames.with_ids:
+            return []
+        prompt_ids = self._prompts[generation.index] if opens else None
+        token_ids = [token_id] if token_id != NO_TOKEN else []
+        return [self._frames.full(generation, shown, token_ids, prompt_ids)]
+
+
+def _frame(value: dict[str, Any]) -> bytes:
+    return b"data: " + _encode(value) + b"\n\n"
+
+
+def whole_body(
+    shape: Shape,
+    head: ResponseHead,
+    generations: Sequence[Generation],
+    numbers: dict[str, Any],
+    prompts: Sequence[Sequence[int]] | None,
+) -> bytes:
+    """The JSON body of a response that was not streamed; `prompts` where token ids are wanted."""
+    body = head.fields(shape.whole_object)
+    body["choices"] = [_choice(shape, generation, prompts) for generation in generations]
+    body["usage"] = numbers
+    if shape.chat:
+        body["prompt_token_ids"] = list(prompts[0]) if prompts is not None else None
+    return _encode(body)
+
+
+def _choice(shape: Shape, generation: Generation, prompts: Sequence[Sequence[int]] | None) -> dict[str, Any]:
+    text = "".join(generation.text_parts)
+    choice: dict[str, Any] = {"index": generation.index}
+    if shape.chat:
+        choice["message"] = {"role": "assistant", "content": text, "refusal": None, "tool_calls": []}
+    else:
+        choice["text"] = text
+    choice["logprobs"] = None
+    choice["finish_reason"] = generation.finish_reason
+    choice["stop_reason"] = generation.stop_reason
+    choice["token_ids"] = generation.token_ids if prompts is not None else None
+    if not shape.chat:
+        choice["prompt_token_ids"] = list(prompts[generation.index]) if prompts is not None else None
+    return choice

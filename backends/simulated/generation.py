@@ -1,0 +1,155 @@
+"""One answer in the making, between the engine's clock and the HTTP handler that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from backends.engine.request import FinishReason, RequestState
+from backends.simulated.request import Stopping
+from backends.simulated.vocabulary import Vocabulary
+
+NO_TOKEN = -1
+
+
+class ClientGone(Exception):
+    """The client closed its connection."""
+
+
+class StopText:
+    """Finds stop strings in text that arrives word by word, holding back what may still become one."""
+
+    __slots__ = ("_held", "_keep", "_longest", "_strings")
+
+    def __init__(self, strings: tuple[str, ...], *, keep: bool) -> None:
+        self._strings = strings
+        self._keep = keep
+        self._longest = max(map(len, strings), default=1)
+        self._held = ""
+
+    def feed(self, text: str, *, last: bool, search: bool) -> tuple[str, str | None]:
+        """What may be shown now, and the stop string that was found (nothing follows it)."""
+        held = self._held + text
+        found = min(((held.find(s), s) for s in self._strings if s in held), default=None) if search else None
+        if found is not None:
+            at, string = found
+            self._held = ""
+            return held[: at + len(string) if self._keep else at], string
+        shown = len(held) if last else max(0, len(held) - self._longest + 1)
+        self._held = held[shown:]
+        return held[:shown], None
+
+
+class Generation:
+    """One prompt's answer: its state in the engine, the tokens so far and why it ended.
+
+    `text_parts` is what the client gets to see; `stop_reason` the stop string or token id that ended it.
+    """
+
+    __slots__ = (
+        "finish_reason",
+        "first_token_s",
+        "inbox",
+        "index",
+        "last_token_s",
+        "on_stop",
+        "state",
+        "stop_reason",
+        "stop_text",
+        "stopping",
+        "text_parts",
+        "token_ids",
+    )
+
+    def __init__(
+        self, state: RequestState, index: int, inbox: Inbox, stopping: Stopping, on_stop: Callable[[Generation], None]
+    ) -> None:
+        self.state = state
+        self.index = index
+        self.inbox = inbox
+        self.stopping = stopping
+        self.on_stop = on_stop
+        self.stop_text = StopText(stopping.strings, keep=stopping.keep_string) if stopping.strings else None
+        self.token_ids: list[int] = []
+        self.text_parts: list[str] = []
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | str | None = None
+        self.first_token_s: float | None = None
+        self.last_token_s = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but its length or the model ends it."""
+        return not self.stopping.strings and not self.stopping.token_ids
+
+    def take(self, token_id: int, vocabulary: Vocabulary, reason: FinishReason | None) -> str:
+        """Add one delivered token; returns the text to show for it, "" once the answer has ended.
+
+        Calls `on_stop` when the answer ends here although the engine would have gone on.
+        """
+        if self.finish_reason is not None:
+            return ""
+        self.finish_reason = reason
+        if token_id == NO_TOKEN:
+            return ""
+        self.token_ids.append(token_id)
+        text = vocabulary.text(token_id)
+        shown = text if self.plain else self._watch(token_id, text, reason)
+        self.text_parts.append(shown)
+        if self.stop_reason is not None:
+            self.finish_reason = FinishReason.STOP
+            if reason is None:
+                self.on_stop(self)
+        return shown
+
+    def _watch(self, token_id: int, text: str, reason: FinishReason | None) -> str:
+        may_stop = len(self.token_ids) > self.stopping.min_tokens
+        if may_stop and token_id in self.stopping.token_ids:
+            self.stop_reason = token_id
+            text = ""
+        if self.stop_text is None:
+            return text
+        ends = reason is not None or self.stop_reason is not None
+        shown, found = self.stop_text.feed(text, last=ends, search=may_stop)
+        if found is not None:
+            self.stop_reason = found
+        return shown
+
+
+Delivery = tuple[Generation, int, FinishReason | None]
+"""A generation, its new token (`NO_TOKEN` when it was aborted) and why it ended, if it did."""
+
+
+class Inbox:
+    """Where the engine's clock leaves tokens for one HTTP request, all its prompts together."""
+
+    __slots__ = ("_gone", "_pending", "_waiter")
+
+    def __init__(self) -> None:
+        self._pending: list[Delivery] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._gone = False
+
+    def put(self, delivery: Delivery) -> None:
+        """Leave one token."""
+        self._pending.append(delivery)
+        self._wake()
+
+    def client_gone(self) -> None:
+        """Make the handler stop."""
+        self._gone = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def take(self) -> list[Delivery]:
+        """Everything that came since the last call, at least one; raises `ClientGone`."""
+        if not self._pending and not self._gone:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._gone:
+            raise ClientGone
+        taken, self._pending = self._pending, []
+        return taken

@@ -1,0 +1,210 @@
+"""``/metrics`` with vLLM's names and labels, in a registry of its own."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from backends.engine.request import FinishReason
+from backends.simulated.generation import Generation
+
+# vLLM's bucket bounds (vllm/v1/metrics/loggers.py), so that dashboards made for it read ours.
+_TTFT_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+    640.0, 2560.0,
+)  # fmt: skip
+_TOKEN_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+_REQUEST_S = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+)  # fmt: skip
+_ITERATION_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+def length_bounds(max_tokens: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, 50, ... up to `max_tokens`."""
+    powers = range(len(str(max_tokens)))
+    return tuple(float(m * 10**p) for p in powers for m in (1, 2, 5) if m * 10**p <= max_tokens)
+
+
+class Distribution:
+    """A histogram cheap enough for every token; `bounds` are upper ends, ascending."""
+
+    __slots__ = ("_counts", "bounds", "name", "sum", "text")
+
+    def __init__(self, name: str, text: str, bounds: Iterable[float]) -> None:
+        self.name = name
+        self.text = text
+        self.bounds = tuple(bounds)
+        self.sum = 0.0
+        self._counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def family(self, labels: Mapping[str, str]) -> Metric:
+        """As prometheus-client's value."""
+        total = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        family = HistogramMetricFamily(self.name, self.text, labels=list(labels))
+        family.add_metric(list(labels.values()), buckets, self.sum)
+        return family
+
+
+class WorkerMetrics(Collector):
+    """What one worker counts by itself, and the registry that exposes it with the engine's numbers.
+
+    `engine_statistics` is called at each scrape.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        max_model_len: int,
+        cache_config: Mapping[str, str],
+        started_unix_s: float,
+        engine_statistics: Callable[[], Mapping[str, int | float]],
+        sleep_level: Callable[[], int],
+    ) -> None:
+        self._labels = {"model_name": model_name, "engine": "0"}
+        self._cache_config = {**cache_config, "engine": "0"}
+        self._started_unix_s = started_unix_s
+        self._engine_statistics = engine_statistics
+        self._sleep_level = sleep_level
+        lengths = length_bounds(max_model_len)
+        self.ttft = Distribution("vllm:time_to_first_token_seconds", "Time to first token.", _TTFT_S)
+        self.itl = Distribution("vllm:inter_token_latency_seconds", "Time between two tokens.", _TOKEN_S)
+        self.tpot = Distribution(
+            "vllm:request_time_per_output_token_seconds", "Mean time per output token of a request.", _TOKEN_S
+        )
+        self.e2e = Distribution("vllm:e2e_request_latency_seconds", "Whole request.", _REQUEST_S)
+        self.queue = Distribution("vllm:request_queue_time_seconds", "Time spent waiting.", _REQUEST_S)
+        self.inference = Distribution("vllm:request_inference_time_seconds", "Time spent running.", _REQUEST_S)
+        self.prefill = Distribution("vllm:request_prefill_time_seconds", "Scheduled to first token.", _REQUEST_S)
+        self.decode = Distribution("vllm:request_decode_time_seconds", "First to last token.", _REQUEST_S)
+        self.prompt_tokens = Distribution("vllm:request_prompt_tokens", "Prompt tokens of a request.", lengths)
+        self.output_tokens = Distribution("vllm:request_generation_tokens", "Tokens generated for a request.", lengths)
+        self.computed_tokens = Distribution(
+            "vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed, cached ones not counted.", lengths
+        )
+        self.iteration_tokens = Distribution("vllm:iteration_tokens_total", "Tokens per step.", _ITERATION_TOKENS)
+        self._finished = dict.fromkeys(FinishReason, 0)
+        self._rejected = 0
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def exposition(self) -> bytes:
+        """The page in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def token(self, generation: Generation, now_s: float) -> None:
+        """A token of `generation` was delivered."""
+        if generation.first_token_s is None:
+            generation.first_token_s = now_s
+            self.ttft.observe(now_s - generation.state.arrived_s)
+        else:
+            self.itl.observe(now_s - generation.last_token_s)
+        generation.last_token_s = now_s
+
+    def rejected(self) -> None:
+        """A request was refused because too many were in flight."""
+        self._rejected += 1
+
+    def finished(self, generation: Generation, reason: FinishReason, now_s: float) -> None:
+        """`generation` ended for `reason`; an aborted one only counts."""
+        self._finished[reason] += 1
+        state, first_token_s = generation.state, generation.first_token_s
+        if reason is FinishReason.ABORT or state.first_scheduled_s is None or first_token_s is None:
+            return
+        self.e2e.observe(now_s - state.arrived_s)
+        self.queue.observe(state.first_scheduled_s - state.arrived_s)
+        self.inference.observe(now_s - state.first_scheduled_s)
+        self.prefill.observe(first_token_s - state.first_scheduled_s)
+        self.decode.observe(now_s - first_token_s)
+        if state.output_tokens > 1:
+            self.tpot.observe((now_s - first_token_s) / (state.output_tokens - 1))
+        self.prompt_tokens.observe(state.prompt_tokens)
+        self.output_tokens.observe(state.output_tokens)
+        self.computed_tokens.observe(state.prompt_tokens - (state.cached_tokens or 0))
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing in advance: registering must not ask the engine."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, with the engine's numbers of this moment."""
+        numbers = self._engine_statistics()
+        yield from self._gauges(numbers)
+        yield from self._counters(numbers)
+        # By this a reader of vLLM's page notices that another process answers now.
+        yield GaugeMetricFamily("process_start_time_seconds", "Start, in Unix time.", value=self._started_unix_s)
+        for slot in vars(self).values():
+            if isinstance(slot, Distribution):
+                yield slot.family(self._labels)
+
+    def _gauge(self, name: str, text: str, value: float, **labels: str) -> Metric:
+        every = {**self._labels, **labels}
+        family = GaugeMetricFamily(name, text, labels=list(every))
+        family.add_metric(list(every.values()), value)
+        return family
+
+    def _gauges(self, numbers: Mapping[str, int | float]) -> Iterator[Metric]:
+        yield self._gauge("vllm:num_requests_running", "Requests in the running batch.", numbers["running"])
+        yield self._gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.", numbers["waiting"])
+        by_reason = self._gauge(
+            "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", numbers["waiting"], reason="capacity"
+        )
+        by_reason.add_sample(by_reason.name, {**self._labels, "reason": "deferred"}, 0.0)
+        yield by_reason
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", numbers["kv_usage"])
+        sleep = GaugeMetricFamily("vllm:engine_sleep_state", "1 for the state it is in.", labels=())
+        for level, state in enumerate(("awake", "weights_offloaded", "discard_all")):
+            labels = {**self._labels, "sleep_state": state}
+            sleep.add_sample(sleep.name, labels, float(self._sleep_level() == level))
+        yield sleep
+        config = GaugeMetricFamily("vllm:cache_config_info", "The KV cache.", labels=list(self._cache_config))
+        config.add_metric(list(self._cache_config.values()), 1.0)
+        yield config
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
+
+    def _counters(self, numbers: Mapping[str, int | float]) -> Iterator[Metric]:
+        yield self._counter("vllm:prefix_cache_queries", "Tokens looked up.", numbers["prefix_queries_tokens"])
+        yield self._counter("vllm:prefix_cache_hits", "Tokens found.", numbers["prefix_hits_tokens"])
+        yield self._counter("vllm:num_preemptions", "Requests pushed back to waiting.", numbers["preemptions"])
+        yield self._counter("vllm:prompt_tokens", "Prompt tokens processed.", numbers["prompt_tokens"])
+        yield self._counter(
+            "vllm:prompt_tokens_cached", "Prompt tokens taken from the cache.", numbers["prompt_cached_tokens"]
+        )
+        yield self._counter("vllm:generation_tokens", "Tokens generated.", numbers["generation_tokens"])
+        rejections = CounterMetricFamily(
+            "vllm:admission_rejections", "Requests refused.", labels=("model_name", "reason")
+        )
+        rejections.add_metric((self._labels["model_name"], "max_num_queued_reqs"), self._rejected)
+        yield rejections
+        success = CounterMetricFamily(
+            "vllm:request_success", "Requests finished.", labels=(*self._labels, "finished_reason")
+        )
+        for reason, count in self._finished.items():
+            success.add_metric((*self._labels.values(), reason.value), count)
+        yield success
+
+    def statistics(self) -> dict[str, Any]:
+        """Requests finished by reason, and refused."""
+        return {"finished": {reason.value: n for reason, n in self._finished.items()}, "rejected": self._rejected}

@@ -1,0 +1,54 @@
+"""Text to token ids for the worker's paths, with what cannot be rendered turned into vLLM's 400."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from backends.simulated.errors import ApiError
+from backends.vllm.render import ChatRenderer, Unrenderable
+
+# Tokenising this much takes about as long as one decode step; more would hold up every stream.
+_OFF_LOOP_CHARS = 20_000
+
+
+class PromptReader:
+    """The model folder's template and tokenizer; long texts are tokenised in a thread."""
+
+    def __init__(self, folder: Path, chat_template: str | None) -> None:
+        self._renderer = ChatRenderer.load(folder, chat_template)
+        self.tokenizer = self._renderer.tokenizer
+        self._vocabulary_size: int = self.tokenizer.get_vocab_size()
+
+    async def chat(self, body: Mapping[str, Any], add_special_tokens: bool = False) -> list[int]:
+        """The ids of a chat body; raises `ApiError` 400."""
+        try:
+            text = self._renderer.render(body)
+        except Unrenderable as error:
+            raise ApiError(f"The messages cannot be rendered: {error.reason}.", param="messages") from None
+        return await self.text(text, add_special_tokens, "messages")
+
+    async def text(self, text: str, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
+        """The ids of plain text; raises `ApiError` 400."""
+        try:
+            if len(text) < _OFF_LOOP_CHARS:
+                return self._renderer.encode(text, add_special_tokens)
+            return await asyncio.to_thread(self._renderer.encode, text, add_special_tokens)
+        except Unrenderable as error:
+            raise ApiError(f"The text cannot be tokenised: {error.reason}.", param=param) from None
+
+    def ids(self, ids: list[int], param: str = "prompt") -> list[int]:
+        """`ids` as given; raises `ApiError` 400 for one outside the vocabulary."""
+        if ids and max(ids) >= self._vocabulary_size:
+            raise ApiError(f"{param} has a token id of {max(ids)}, outside the vocabulary.", param=param)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids."""
+        return self._renderer.decode(ids)
+
+    def strings(self, ids: Sequence[int]) -> list[str]:
+        """Each id as the tokenizer spells it."""
+        return [self.tokenizer.id_to_token(id_) for id_ in ids]

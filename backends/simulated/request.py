@@ -1,0 +1,192 @@
+"""Bodies of /v1/chat/completions and /v1/completions, read and checked as vLLM checks them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from backends.simulated.errors import ApiError
+
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+TokenIds = list[Count]
+Prompts = str | list[Any]
+
+_FIELD = re.compile(r"`\$\.(\w+)")
+_SALT_MAX_CHARS = 128
+_SALT_FORBIDDEN = frozenset("@/\\\0")
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """OpenAI's; ``continuous_usage_stats`` and others are accepted and make no difference."""
+
+    include_usage: bool | None = None
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields both paths share. Sampling parameters change nothing here: words are drawn at random."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Positive | None = None
+    min_tokens: Count | None = None
+    n: Positive | None = None
+    ignore_eos: bool | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    cache_salt: str | None = None
+    request_id: str | None = None
+    return_token_ids: bool | None = None
+    echo: bool | None = None
+    logprobs: bool | int | None = None
+    prompt_logprobs: int | None = None
+    use_beam_search: bool | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class ChatBody(_Body, frozen=True, kw_only=True):
+    """What /v1/chat/completions reads besides what its template reads."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    max_completion_tokens: Positive | None = None
+
+
+class CompletionBody(_Body, frozen=True, kw_only=True):
+    """What /v1/completions reads."""
+
+    prompt: Prompts
+    best_of: Positive | None = None
+    suffix: str | None = None
+
+
+class TokenizeBody(msgspec.Struct, frozen=True):
+    """What /tokenize reads in its completion form; a body with ``messages`` is the chat form."""
+
+    prompt: str
+    model: str | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatBody(msgspec.Struct, frozen=True):
+    """What /tokenize reads in its chat form besides what the template reads."""
+
+    messages: list[dict[str, Any]]
+    model: str | None = None
+    add_special_tokens: bool = False
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, frozen=True):
+    """What /detokenize reads."""
+
+    tokens: TokenIds
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """When an answer ends before its length: strings in its text, token ids, and how soon that may be."""
+
+    strings: tuple[str, ...] = ()
+    token_ids: frozenset[int] = frozenset()
+    keep_string: bool = False
+    min_tokens: int = 0
+
+
+Body = TypeVar("Body")
+
+
+def read_object(raw: bytes, content_type: str) -> dict[str, Any]:
+    """The body as a JSON object; raises `ApiError` 415 or 400."""
+    if content_type.split(";", 1)[0].strip().lower() != "application/json":
+        raise ApiError("Content-Type must be application/json.", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(f"The body is not valid JSON: {error}.") from None
+    if not isinstance(body, dict):
+        raise ApiError("The body must be a JSON object.")
+    return body
+
+
+def read_body(kind: type[Body], body: dict[str, Any]) -> Body:
+    """The fields of `kind`; raises `ApiError` 400 naming the field that is wrong."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        field = _FIELD.search(text)
+        raise ApiError(f"{text}.", param=field[1] if field else None) from None
+
+
+def check_supported(body: ChatBody | CompletionBody) -> None:
+    """Raises `ApiError` for what a model without logits cannot do, and for contradictions."""
+    if (body.n or 1) > 1:
+        raise ApiError("This simulated worker answers with one choice per prompt: n must be 1.", param="n")
+    if body.echo:
+        raise ApiError("This simulated worker does not support echo.", param="echo")
+    if body.logprobs or body.prompt_logprobs is not None:
+        raise ApiError("This simulated worker has no log probabilities.", param="logprobs")
+    if body.use_beam_search:
+        raise ApiError("This simulated worker does not support beam search.", param="use_beam_search")
+    if body.response_format and body.response_format.get("type") != "text":
+        raise ApiError("This simulated worker answers in plain words only.", param="response_format")
+    if isinstance(body, CompletionBody):
+        if (body.best_of or 1) > 1:
+            raise ApiError("This simulated worker does not support best_of.", param="best_of")
+        if body.suffix:
+            raise ApiError("suffix is not supported.", param="suffix")
+    if body.stream_options is not None and not body.stream:
+        raise ApiError("stream_options needs stream to be true.", param="stream_options")
+    _check_salt(body.cache_salt)
+
+
+def _check_salt(salt: str | None) -> None:
+    if salt is None:
+        return
+    if not salt or len(salt) > _SALT_MAX_CHARS or not _SALT_FORBIDDEN.isdisjoint(salt):
+        raise ApiError(
+            f"cache_salt must be 1 to {_SALT_MAX_CHARS} characters without '@', '/', backslash or NUL.",
+            param="cache_salt",
+        )
+
+
+def read_stopping(body: ChatBody | CompletionBody) -> Stopping:
+    """The body's stop conditions; raises `ApiError` for an empty stop string."""
+    strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    if "" in strings:
+        raise ApiError("stop must not contain an empty string.", param="stop")
+    token_ids = frozenset(body.stop_token_ids or ())
+    return Stopping(strings, token_ids, bool(body.include_stop_str_in_output), body.min_tokens or 0)
+
+
+def split_prompts(prompt: Prompts) -> list[str | list[int]]:
+    """One or several prompts, each text or token ids; raises `ApiError` for anything else, and for none."""
+    if isinstance(prompt, str):
+        return [prompt]
+    kinds = {type(part) for part in prompt}
+    if kinds == {str}:
+        return list(prompt)
+    if kinds == {int}:
+        return [_token_ids(prompt)]
+    if kinds == {list}:
+        return [_token_ids(part) for part in prompt]
+    raise ApiError(
+        "prompt must be a string, a list of strings, a list of token ids or a list of lists of token ids, not empty.",
+        param="prompt",
+    )
+
+
+def _token_ids(values: list[Any]) -> list[int]:
+    try:
+        return msgspec.convert(values, TokenIds)
+    except msgspec.ValidationError as error:
+        raise ApiError(f"prompt: {error}.", param="prompt") from None

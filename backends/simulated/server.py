@@ -1,0 +1,174 @@
+"""vLLM's HTTP paths in front of one `SimulatedWorker`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from backends.simulated.answers import AnswerApp
+from backends.simulated.errors import ApiError
+from backends.simulated.frames import CHAT, COMPLETION
+from backends.simulated.request import DetokenizeBody, TokenizeBody, TokenizeChatBody, read_body, read_object
+from backends.simulated.worker import VERSION, SimulatedWorker
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def build_app(worker: SimulatedWorker) -> Starlette:
+    """The worker's HTTP application; `worker` must be started by the caller."""
+    paths = _Paths(worker)
+    routes = [
+        Route("/v1/chat/completions", AnswerApp(worker, CHAT), methods=["POST"]),
+        Route("/v1/completions", AnswerApp(worker, COMPLETION), methods=["POST"]),
+        Route("/v1/models", paths.models),
+        Route("/tokenize", paths.tokenize, methods=["POST"]),
+        Route("/detokenize", paths.detokenize, methods=["POST"]),
+        Route("/health", paths.health),
+        Route("/ping", paths.health, methods=["GET", "POST"]),
+        Route("/version", paths.version),
+        Route("/load", paths.load),
+        Route("/metrics", paths.metrics),
+        Route("/kv_event_sources", paths.kv_event_sources),
+    ]
+    if worker.settings.dev_mode:
+        routes += [
+            Route("/reset_prefix_cache", paths.reset_prefix_cache, methods=["POST"]),
+            Route("/sleep", paths.sleep, methods=["POST"]),
+            Route("/wake_up", paths.wake_up, methods=["POST"]),
+            Route("/is_sleeping", paths.is_sleeping),
+        ]
+    handlers: dict[Any, Any] = {
+        ApiError: _api_error,
+        HTTPException: _http_error,
+        ClientDisconnect: _client_left,
+    }
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+def _error_response(error: ApiError) -> Response:
+    return Response(error.body(), status_code=int(error.status), media_type="application/json")
+
+
+async def _api_error(_request: Request, error: ApiError) -> Response:
+    return _error_response(error)
+
+
+async def _http_error(_request: Request, error: HTTPException) -> Response:
+    return _error_response(ApiError(error.detail, status=HTTPStatus(error.status_code)))
+
+
+async def _client_left(_request: Request, _error: ClientDisconnect) -> Response:
+    return Response(status_code=int(HTTPStatus.BAD_REQUEST))
+
+
+async def _json_object(request: Request) -> dict[str, Any]:
+    return read_object(await request.body(), request.headers.get("content-type", ""))
+
+
+class _Paths:
+    """Everything but the two answering paths."""
+
+    def __init__(self, worker: SimulatedWorker) -> None:
+        self._worker = worker
+
+    async def models(self, _request: Request) -> Response:
+        worker = self._worker
+        root = str(worker.settings.folder.resolve())
+        cards = [self._card(worker.settings.model_name, root, None, worker.max_model_len)]
+        cards += [self._card(name, name, worker.settings.model_name, None) for name in worker.settings.lora_adapters]
+        return JSONResponse({"object": "list", "data": cards})
+
+    def _card(self, name: str, root: str, parent: str | None, max_model_len: int | None) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": int(self._worker.started_unix_s),
+            "owned_by": "vllm",
+            "root": root,
+            "parent": parent,
+            "max_model_len": max_model_len,
+            "permission": [],
+        }
+
+    async def tokenize(self, request: Request) -> Response:
+        values = await _json_object(request)
+        body = read_body(TokenizeChatBody, values) if "messages" in values else read_body(TokenizeBody, values)
+        self._worker.adapter(body.model)
+        prompts = self._worker.prompts
+        if isinstance(body, TokenizeBody):
+            ids = await prompts.text(body.prompt, body.add_special_tokens)
+        else:
+            ids = await prompts.chat(values, body.add_special_tokens)
+        return JSONResponse(
+            {
+                "count": len(ids),
+                "max_model_len": self._worker.max_model_len,
+                "tokens": ids,
+                "token_strs": prompts.strings(ids) if body.return_token_strs else None,
+            }
+        )
+
+    async def detokenize(self, request: Request) -> Response:
+        body = read_body(DetokenizeBody, await _json_object(request))
+        self._worker.adapter(body.model)
+        prompts = self._worker.prompts
+        return JSONResponse({"prompt": prompts.decode(prompts.ids(body.tokens, "tokens"))})
+
+    async def health(self, _request: Request) -> Response:
+        status = HTTPStatus.OK if self._worker.alive else HTTPStatus.SERVICE_UNAVAILABLE
+        return Response(status_code=int(status))
+
+    async def version(self, _request: Request) -> Response:
+        return JSONResponse({"version": VERSION})
+
+    async def load(self, _request: Request) -> Response:
+        return JSONResponse({"server_load": self._worker.server_load})
+
+    async def metrics(self, _request: Request) -> Response:
+        return Response(self._worker.metrics.exposition(), media_type="text/plain; version=0.0.4")
+
+    async def kv_event_sources(self, _request: Request) -> Response:
+        endpoints, settings = self._worker.event_endpoints, self._worker.settings
+        if endpoints is None:
+            return JSONResponse({})
+        # As vLLM shows an address that listens everywhere.
+        endpoint, replay_endpoint = (
+            address.replace("//0.0.0.0:", "//*:").replace("//[::]:", "//*:") for address in endpoints
+        )
+        source = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": endpoint,
+            "replay_endpoint": replay_endpoint,
+            "buffer_steps": settings.kv_events_buffer_steps,
+            "hwm": settings.kv_events_hwm,
+            "max_queue_size": settings.kv_events_hwm,
+            "topic": settings.kv_events_topic,
+        }
+        return JSONResponse({"0": source})
+
+    async def reset_prefix_cache(self, _request: Request) -> Response:
+        return JSONResponse({"success": self._worker.engine.reset_prefix_cache()})
+
+    async def sleep(self, request: Request) -> Response:
+        level = request.query_params.get("level", "1")
+        if level not in ("0", "1", "2"):
+            raise ApiError(f"level is {level!r}; it must be 0, 1 or 2.", param="level")
+        if (mode := request.query_params.get("mode", "abort")) != "abort":
+            raise ApiError(f"mode is {mode!r}; this simulated worker knows abort only.", param="mode")
+        self._worker.sleep(int(level))
+        return Response()
+
+    async def wake_up(self, _request: Request) -> Response:
+        self._worker.wake_up()
+        return Response()
+
+    async def is_sleeping(self, _request: Request) -> Response:
+        return JSONResponse({"is_sleeping": self._worker.sleep_level is not None})

@@ -1,0 +1,166 @@
+"""Runs an embedded worker on real sockets: `run` as a process of its own, `serving` inside a test's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+
+from backends.simulated.server import build_app
+from backends.simulated.settings import BoundWorker, WorkerSettings
+from backends.simulated.worker import SimulatedWorker
+
+_BACKLOG = 2048
+# vLLM's VLLM_HTTP_TIMEOUT_KEEP_ALIVE.
+_KEEP_ALIVE_S = 5
+_SHUTDOWN_S = 1
+_TICK_S = 0.1
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `run`, and says when it serves."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.serves = asyncio.Event()
+        self.leaves = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.serves.set()
+
+    async def main_loop(self) -> None:
+        """uvicorn's, which looks ten times a second whether it should exit, made to exit at once."""
+        ticks = 0
+        while not await self.on_tick(ticks):
+            ticks += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.leaves.wait(), _TICK_S)
+
+
+@dataclass(slots=True)
+class RunningWorker:
+    """A worker that serves: where, and its inside for tests (`worker.statistics()`, `worker.publisher.drop_next`)."""
+
+    bound: BoundWorker
+    worker: SimulatedWorker
+    _server: _Server
+    _serve: asyncio.Task[None]
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return self.bound.url
+
+    async def stop(self) -> None:
+        """Shut down as vLLM does at SIGTERM: running answers end with the reason "abort", then the ports close.
+
+        Nothing happens the second time.
+        """
+        if self._serve.done():
+            return
+        self._server.should_exit = True
+        self._server.leaves.set()
+        await self.worker.aclose()
+        await self._serve
+
+    async def kill(self) -> None:
+        """Die as if by SIGKILL: every connection is cut where it stands, and the ports are free again."""
+        for server in self._server.servers:
+            server.close()
+        for connection in list(self._server.server_state.connections):
+            if (transport := getattr(connection, "transport", None)) is not None:
+                transport.abort()
+        self._server.force_exit = True
+        await self.stop()
+
+
+def _listen(settings: WorkerSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener
+
+
+async def start(settings: WorkerSettings) -> RunningWorker:
+    """Start a worker on the running loop; the caller stops it.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+    worker = SimulatedWorker(settings)
+    listener = _listen(settings)
+    try:
+        await worker.start()
+    except BaseException:
+        listener.close()
+        raise
+    config = uvicorn.Config(
+        build_app(worker),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+    )
+    server = _Server(config)
+    serve = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
+    await server.serves.wait()
+    endpoint, replay_endpoint = worker.event_endpoints or (None, None)
+    bound = BoundWorker(settings.host, listener.getsockname()[1], endpoint, replay_endpoint)
+    return RunningWorker(bound, worker, server, serve)
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: WorkerSettings | None = None) -> AsyncIterator[RunningWorker]:
+    """An embedded worker for the length of a ``with``, on the running event loop and ports of the system's choice::
+
+        async with serving(WorkerSettings(time_scale=0.01)) as running:
+            await client.post(f"{running.url}/v1/completions", ...)
+            running.worker.statistics()["engine"]["running"]
+
+    `running.kill()` cuts it off as a crash would; leaving the ``with`` after that is fine.
+    """
+    running = await start(settings or WorkerSettings())
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+async def run(settings: WorkerSettings, ready: Callable[[BoundWorker], None]) -> None:
+    """Serve until SIGTERM, SIGINT or cancellation; `ready` is called once everything listens.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    async with serving(settings) as running:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopped.set)
+        try:
+            ready(running.bound)
+            await stopped.wait()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)

@@ -1,0 +1,87 @@
+"""What an embedded worker is told, and where it ended up listening."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+SHIPPED_MODEL = "warmroute-simulated"
+"""Served name of the tokenizer that comes with Warmroute."""
+
+
+def shipped_model_dir() -> Path:
+    """The folder of the shipped tokenizer, chat template and model shape."""
+    return Path(str(files("backends.simulated").joinpath("model")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Everything an embedded worker can be told; the names are those of ``vllm serve`` where it has them.
+
+    A port of 0 is chosen by the operating system (read it from `BoundWorker`). `time_scale` stretches every modelled
+    wait (0 = no waiting at all), `speed` scales the modelled hardware itself. None means: what the profile or the
+    model folder says.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    model_name: str = SHIPPED_MODEL
+    model_dir: Path | None = None
+    chat_template: str | None = None
+    lora_adapters: tuple[str, ...] = ()
+    """Served names of LoRA adapters; each splits the cache as a real one does."""
+
+    profile: str = "llama-3.1-8b-h100"
+    seed: int = 0
+    jitter: float = 0.05
+    speed: float = 1.0
+    time_scale: float = 1.0
+
+    num_blocks: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    max_num_queued_reqs: int | None = None
+    """Requests in flight, running ones included, beyond which further ones get 503; None = no limit."""
+
+    default_max_tokens: int = 128
+    """Answer length of a chat request that names none (a completions request: 16, as in OpenAI's API)."""
+    stop_probability: float = 0.0
+    """Chance that the model stops after any one token, for requests without ``ignore_eos``."""
+
+    prompt_tokens_details: bool = True
+    """Report ``usage.prompt_tokens_details.cached_tokens`` (vLLM: --enable-prompt-tokens-details)."""
+    request_id_headers: bool = False
+    """Answer with X-Request-Id (vLLM: --enable-request-id-headers)."""
+    dev_mode: bool = False
+    """Serve /sleep, /wake_up, /is_sleeping and /reset_prefix_cache (vLLM: VLLM_SERVER_DEV_MODE=1)."""
+
+    kv_events: bool = True
+    kv_events_port: int = 0
+    kv_events_replay_port: int = 0
+    kv_events_topic: str = "kv-events"
+    kv_events_buffer_steps: int = 10_000
+    kv_events_hwm: int = 100_000
+    """Batches queued per slow subscriber before it loses some."""
+
+    @property
+    def folder(self) -> Path:
+        """The model folder in use."""
+        return self.model_dir if self.model_dir is not None else shipped_model_dir()
+
+
+@dataclass(frozen=True, slots=True)
+class BoundWorker:
+    """Where a worker listens; the KV event addresses are None when events are off."""
+
+    host: str
+    port: int
+    kv_events_endpoint: str | None
+    kv_events_replay_endpoint: str | None
+
+    @property
+    def url(self) -> str:
+        """Base URL of the worker's HTTP."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"

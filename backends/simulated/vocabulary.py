@@ -1,0 +1,90 @@
+"""The words a simulated model answers with.
+
+A generated token is a whole word that the tokenizer reads back as that one token, so the text of an answer, sent
+again in the next turn, has the ids that the engine cached while it decoded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from tokenizers import Tokenizer
+
+_CANDIDATES = 1_024
+_WORD = re.compile(r"[a-z]{2,12}")
+
+
+class VocabularyError(ValueError):
+    """The tokenizer has no words to answer with."""
+
+
+class Vocabulary:
+    """Words as token ids with their text, one list each for the start of a line and after other text.
+
+    Raises:
+        VocabularyError: the tokenizer has no whole-word tokens that it reads back as themselves.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
+        self._tokenizer = tokenizer
+        self._random = Random(seed).random
+        spelled = self._spelled()
+        self._openers = self._stable(((id_, text) for id_, text in spelled.items() if _WORD.fullmatch(text)), "\n")
+        self._followers = self._stable(
+            ((id_, text) for id_, text in spelled.items() if text[:1] == " " and _WORD.fullmatch(text[1:])), "the"
+        )
+        if not self._followers:
+            raise VocabularyError(
+                "the tokenizer has no whole words with a space in front that it reads back as one token"
+            )
+        self._texts = {id_: spelled[id_] for id_ in (*self._openers, *self._followers)}
+        self._json = {id_: json.dumps(text)[1:-1].encode() for id_, text in self._texts.items()}
+        self._starts_line: dict[int, bool] = {}
+
+    def _spelled(self) -> dict[int, str]:
+        # Behind other text, because some decoders drop a leading space at the very start.
+        anchor = self._tokenizer.encode("the", add_special_tokens=False).ids
+        start = len(self._tokenizer.decode(anchor))
+        ids = sorted(self._tokenizer.get_vocab(with_added_tokens=False).values())
+        texts = self._tokenizer.decode_batch([[*anchor, id_] for id_ in ids], skip_special_tokens=False)
+        return {id_: text[start:] for id_, text in zip(ids, texts, strict=True)}
+
+    def _stable(self, words: Iterable[tuple[int, str]], before: str) -> list[int]:
+        """Ids of those words that stay one token behind other text and in front of a further word."""
+        candidates = [word for word, _ in zip(words, range(_CANDIDATES), strict=False)]
+        lead = self._tokenizer.encode(before, add_special_tokens=False).ids
+        tail = self._tokenizer.encode(f"{before} the", add_special_tokens=False).ids[len(lead) :]
+        encoded = self._tokenizer.encode_batch(
+            [f"{before}{text} the" for _, text in candidates], add_special_tokens=False
+        )
+        return [id_ for (id_, _), read in zip(candidates, encoded, strict=True) if read.ids == [*lead, id_, *tail]]
+
+    def draw(self, last_id: int, *, first: bool) -> int:
+        """A random next word; the `first` of an answer has no space in front where it starts a line."""
+        words: Sequence[int] = self._followers
+        if first and self._openers and self._at_line_start(last_id):
+            words = self._openers
+        return words[int(self._random() * len(words))]
+
+    def _at_line_start(self, last_id: int) -> bool:
+        known = self._starts_line.get(last_id)
+        if known is None:
+            # Control tokens decode to nothing.
+            text = self._tokenizer.decode([last_id], skip_special_tokens=True)
+            known = self._starts_line[last_id] = not text or text[-1].isspace()
+        return known
+
+    def text(self, token_id: int) -> str:
+        """The word's text, its space included."""
+        return self._texts[token_id]
+
+    def json_text(self, token_id: int) -> bytes:
+        """The same, as the inside of a JSON string."""
+        return self._json[token_id]
+
+    def statistics(self) -> dict[str, int]:
+        """How many words there are to draw from."""
+        return {"openers": len(self._openers), "followers": len(self._followers)}

@@ -1,0 +1,223 @@
+"""One embedded worker without its HTTP: model folder, engine, clock, metrics and events."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+from random import Random
+from typing import Any
+
+from backends.engine.engine import Engine, StepResult
+from backends.engine.profile import load_profile
+from backends.engine.request import EngineRequest, FinishReason, RequestRefused, RequestState
+from backends.simulated.capacity import read_capacity
+from backends.simulated.engine_clock import EngineClock
+from backends.simulated.errors import ApiError, unavailable, unknown_model
+from backends.simulated.generation import NO_TOKEN, Generation, Inbox
+from backends.simulated.limits import COMPLETION_MAX_TOKENS, answer_tokens, draw_stop
+from backends.simulated.metrics import WorkerMetrics
+from backends.simulated.prompts import PromptReader
+from backends.simulated.publisher import EventPublisher
+from backends.simulated.request import ChatBody, CompletionBody, read_stopping
+from backends.simulated.settings import WorkerSettings
+from backends.simulated.vocabulary import Vocabulary
+
+_log = logging.getLogger(__name__)
+
+VERSION = "0.33.0+simulated"
+"""What /version says: the vLLM whose behaviour is modelled."""
+
+
+class SimulatedWorker:
+    """Takes prompts, gives back `Generation`s whose tokens arrive in an `Inbox` as modelled time passes.
+
+    Belongs to one event loop: `start` there, `aclose` there.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self.prompts = PromptReader(settings.folder, settings.chat_template)
+        self.vocabulary = Vocabulary(self.prompts.tokenizer, settings.seed)
+        self.started_unix_s = time.time()
+        self.sleep_level: int | None = None
+        self.server_load = 0
+        self.event_endpoints: tuple[str, str] | None = None
+        self._draw_stop = Random(settings.seed + 1).random
+        self._numbers = itertools.count()
+        self._live: dict[str, Generation] = {}
+        profile = load_profile(settings.profile)
+        capacity = read_capacity(settings, profile)
+        self.max_model_len = capacity.max_model_len
+        self.engine = Engine(
+            profile,
+            sample=self._sample,
+            num_blocks=capacity.num_blocks,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            seed=settings.seed,
+            jitter=settings.jitter,
+            speed=settings.speed,
+        )
+        self.clock = EngineClock(self.engine, settings.time_scale, self._on_step)
+        self.metrics = WorkerMetrics(
+            settings.model_name,
+            self.max_model_len,
+            capacity.cache_config(),
+            self.started_unix_s,
+            self.engine.statistics,
+            lambda: self.sleep_level or 0,
+        )
+        self.publisher: EventPublisher | None = None
+        self._clock_task: asyncio.Task[None] | None = None
+
+    def _sample(self, state: RequestState) -> int:
+        return self.vocabulary.draw(state.tokens[-1], first=state.output_tokens == 0)
+
+    async def start(self) -> None:
+        """Bind the KV event sockets, if events are on, and start the engine's clock.
+
+        Raises:
+            OSError: naming the address that cannot be bound.
+        """
+        settings = self.settings
+        if settings.kv_events:
+            publisher = EventPublisher(
+                settings.kv_events_topic, settings.kv_events_buffer_steps, settings.kv_events_hwm
+            )
+            self.event_endpoints = publisher.start(
+                settings.host, settings.kv_events_port, settings.kv_events_replay_port
+            )
+            self.publisher = publisher
+        self._clock_task = asyncio.get_running_loop().create_task(self.clock.run())
+        self._clock_task.add_done_callback(self._clock_stopped)
+
+    def _clock_stopped(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the simulated engine died", exc_info=error)
+            self.abort_all()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine's clock runs."""
+        return self._clock_task is not None and not self._clock_task.done()
+
+    async def aclose(self) -> None:
+        """Abort what runs, stop the clock and close the event sockets."""
+        self.abort_all()
+        if self._clock_task is not None:
+            self._clock_task.cancel()
+            await asyncio.gather(self._clock_task, return_exceptions=True)
+        if self.publisher is not None:
+            await self.publisher.aclose()
+
+    def adapter(self, model: str | None) -> str | None:
+        """The LoRA adapter that a request names, None for the base model; raises `ApiError` 404."""
+        if model is None or model == self.settings.model_name:
+            return None
+        if model in self.settings.lora_adapters:
+            return model
+        raise unknown_model(model)
+
+    def submit(
+        self, prompts: Sequence[Sequence[int]], body: ChatBody | CompletionBody, request_id: str
+    ) -> tuple[Inbox, list[Generation]]:
+        """Queue every prompt of one HTTP request, or none; raises `ApiError` 400, 404 or 503."""
+        adapter = self.adapter(body.model)
+        default = self.settings.default_max_tokens if isinstance(body, ChatBody) else COMPLETION_MAX_TOKENS
+        self._admit(len(prompts))
+        lengths = [answer_tokens(len(prompt), body, self.max_model_len, default) for prompt in prompts]
+        stopping = read_stopping(body)
+        inbox = Inbox()
+        generations: list[Generation] = []
+        for index, (prompt, max_tokens) in enumerate(zip(prompts, lengths, strict=True)):
+            request = EngineRequest(
+                id=f"{request_id}-{next(self._numbers)}",
+                prompt_ids=prompt,
+                max_tokens=max_tokens,
+                stop_after=draw_stop(body, self.settings.stop_probability, self._draw_stop),
+                lora_name=adapter,
+                cache_salt=body.cache_salt,
+            )
+            try:
+                state = self.engine.add(request, time.monotonic())
+            except RequestRefused as error:
+                for generation in generations:
+                    self.abort(generation)
+                raise ApiError(str(error), param="prompt") from None
+            generation = Generation(state, index, inbox, stopping, self._stopped_by_text)
+            self._live[request.id] = generation
+            generations.append(generation)
+        self.clock.wake()
+        return inbox, generations
+
+    def _admit(self, prompts: int) -> None:
+        if not self.alive:
+            raise ApiError("The engine is dead.", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        if self.sleep_level is not None:
+            raise unavailable("The engine is asleep.")
+        limit = self.settings.max_num_queued_reqs
+        if limit is not None and len(self._live) + prompts > limit:
+            self.metrics.rejected()
+            raise unavailable(f"Too many requests: {len(self._live)} are in flight, the limit is {limit}.")
+
+    def _on_step(self, result: StepResult, now_s: float) -> None:
+        if self.publisher is not None and result.events:
+            self.publisher.publish(result.events, time.time())
+        self.metrics.iteration_tokens.observe(result.prefill_tokens + result.decodes)
+        live = self._live
+        for request_id, token_id, reason in result.outputs:
+            generation = live.get(request_id)
+            if generation is None:
+                continue
+            self.metrics.token(generation, now_s)
+            if reason is not None:
+                self._forget(generation, reason)
+            generation.inbox.put((generation, token_id, reason))
+
+    def _forget(self, generation: Generation, reason: FinishReason) -> None:
+        del self._live[generation.state.request.id]
+        self.metrics.finished(generation, reason, time.monotonic())
+
+    def _stopped_by_text(self, generation: Generation) -> None:
+        self._end(generation, FinishReason.STOP)
+
+    def abort(self, generation: Generation) -> None:
+        """Free the engine of `generation` at once; nothing happens if it has ended."""
+        self._end(generation, FinishReason.ABORT)
+
+    def _end(self, generation: Generation, reason: FinishReason) -> None:
+        request_id = generation.state.request.id
+        if request_id in self._live:
+            self.engine.abort(request_id)
+            self._forget(generation, reason)
+
+    def abort_all(self) -> None:
+        """End every answer with the reason "abort", as a shutdown or a sleep does."""
+        for generation in list(self._live.values()):
+            self.abort(generation)
+            generation.inbox.put((generation, NO_TOKEN, FinishReason.ABORT))
+
+    def sleep(self, level: int) -> None:
+        """Refuse work until `wake_up`; at level 1 and above the cache is lost."""
+        self.abort_all()
+        self.sleep_level = level
+        if level:
+            self.engine.reset_prefix_cache()
+
+    def wake_up(self) -> None:
+        """Take work again."""
+        self.sleep_level = None
+
+    def statistics(self) -> dict[str, Any]:
+        """Engine, clock, publisher and HTTP together, by part."""
+        return {
+            "engine": self.engine.statistics(),
+            "clock": self.clock.statistics(),
+            "publisher": self.publisher.statistics() if self.publisher is not None else None,
+            "metrics": self.metrics.statistics(),
+            "in_flight": len(self._live),
+        }

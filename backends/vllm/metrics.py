@@ -1,0 +1,143 @@
+"""The few lines of vLLM's ``/metrics`` that a router needs.
+
+A page has about a thousand lines, nearly all of them histogram buckets, and is read every second from every worker:
+so the wanted samples are picked out by one regular expression and the rest is never split into lines. Both
+generations of names are read: up to 0.11 the cache gauges and counters carried a ``gpu_`` prefix.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from backends.worker import LoadReport, RankCache
+
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+USAGE = "vllm:kv_cache_usage_perc"
+QUERIES = "vllm:prefix_cache_queries_total"
+HITS = "vllm:prefix_cache_hits_total"
+SLEEP = "vllm:engine_sleep_state"
+CACHE = "vllm:cache_config_info"
+STARTED = "process_start_time_seconds"
+
+OLDER_NAMES: Mapping[str, str] = {
+    USAGE: "vllm:gpu_cache_usage_perc",
+    QUERIES: "vllm:gpu_prefix_cache_queries_total",
+    HITS: "vllm:gpu_prefix_cache_hits_total",
+}
+"""Read where the page lacks the newer name; 0.11 has both."""
+
+_NAMES = "|".join((RUNNING, WAITING, USAGE, QUERIES, HITS, SLEEP, CACHE, STARTED, *OLDER_NAMES.values()))
+_SAMPLE = re.compile(
+    rf'^({_NAMES})(?:\{{((?:[^"}}\n]|"(?:[^"\\\n]|\\.)*")*)\}})?[ \t]+(\S+)',
+    re.MULTILINE,
+)
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]|\\.)*)"')
+
+_MAX_RANK = 4095
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsPage:
+    """What one read of ``/metrics`` says.
+
+    `started_s` is the process's start as Unix time (absent with several API server processes): another value means
+    another process. Ranks count from 0 within the endpoint, whatever numbers its engines have within a larger
+    deployment: that is also how vLLM reads ``X-data-parallel-rank``.
+    """
+
+    caches: Mapping[int, RankCache]
+    loads: tuple[LoadReport, ...]
+    sleeping: bool
+    started_s: float | None
+
+
+def parse_metrics(text: str) -> MetricsPage:
+    """Pick caches, loads, sleep state and process start out of Prometheus text. Never fails: odd lines are skipped."""
+    sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    caches: dict[int, RankCache] = {}
+    sleeping = False
+    started_s: float | None = None
+    for name, labels, value in _samples(text):
+        if name == STARTED:
+            started_s = value
+            continue
+        rank = _rank(labels)
+        if rank is None:
+            continue
+        if name == SLEEP:
+            sleeping = sleeping or (value > 0 and labels.get("sleep_state", "awake") != "awake")
+        elif name == CACHE:
+            if cache := _cache(labels):
+                caches[rank] = cache
+        else:
+            sums[rank][name] += value
+    loads = tuple(_load(rank, sums[rank]) for rank in sorted(sums))
+    return _within_the_endpoint(MetricsPage(caches, loads, sleeping, started_s))
+
+
+def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    for match in _SAMPLE.finditer(text):
+        name, labels, number = match.groups()
+        try:
+            value = float(number)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            yield name, dict(_LABEL.findall(labels or "")), value
+
+
+def _rank(labels: Mapping[str, str]) -> int | None:
+    number = _int(labels.get("engine", "0"))
+    return number if number is not None and 0 <= number <= _MAX_RANK else None
+
+
+def _cache(labels: Mapping[str, str]) -> RankCache | None:
+    block_size, num_blocks = _int(labels.get("block_size")), _int(labels.get("num_gpu_blocks"))
+    if not block_size or not num_blocks or block_size < 0 or num_blocks < 0:
+        return None
+    return RankCache(
+        block_size=block_size,
+        num_gpu_blocks=num_blocks,
+        prefix_caching=labels.get("enable_prefix_caching", "True").lower() in ("true", "1"),
+        hash_block_size=_int(labels.get("hash_block_size")),
+    )
+
+
+def _load(rank: int, sums: Mapping[str, float]) -> LoadReport:
+    queries, hits = _either(sums, QUERIES), _either(sums, HITS)
+    return LoadReport(
+        rank=rank,
+        running=max(0, int(sums.get(RUNNING, 0))),
+        waiting=max(0, int(sums.get(WAITING, 0))),
+        kv_usage=min(1.0, max(0.0, _either(sums, USAGE) or 0.0)),
+        prefix_queries=int(queries) if queries is not None else None,
+        prefix_hits=int(hits) if hits is not None else None,
+    )
+
+
+def _either(sums: Mapping[str, float], name: str) -> float | None:
+    return sums.get(name, sums.get(OLDER_NAMES[name]))
+
+
+def _within_the_endpoint(page: MetricsPage) -> MetricsPage:
+    engines = sorted(set(page.caches) | {load.rank for load in page.loads})
+    if engines == list(range(len(engines))):
+        return page
+    rank = {engine: index for index, engine in enumerate(engines)}
+    return replace(
+        page,
+        caches={rank[engine]: cache for engine, cache in page.caches.items()},
+        loads=tuple(replace(load, rank=rank[load.rank]) for load in page.loads),
+    )
+
+
+def _int(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None

@@ -1,0 +1,231 @@
+"""Asking one vLLM endpoint what it is and how it does.
+
+Whatever answers on that port, the outcome is a value or a `ProbeError` whose reason an operator can act on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from backends.vllm.control import ProbeError as ProbeError
+from backends.vllm.control import RefusedError, get
+from backends.vllm.metrics import MetricsPage, parse_metrics
+from backends.worker import Endpoint, KvEventSource, ServedModel, WorkerFacts
+
+MAX_METRICS_BYTES = 8 << 20
+"""A page of one engine is about 0.1 MB; a deployment with many ranks and adapters has a few."""
+
+_WILDCARD = re.compile(r"tcp://(?:\*|0\.0\.0\.0|\[::\]|::):(\d+)")
+_TCP_PORT = re.compile(r"(tcp://.+:)(\d+)")
+_MAX_HWM = 1_000_000
+_MAX_RANK = 1 << 30
+
+T = TypeVar("T")
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+class _Card(msgspec.Struct):
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Card]
+
+
+class _Source(msgspec.Struct):
+    enable_kv_cache_events: bool = True
+    publisher: str | None = "zmq"
+    endpoint: str | None = None
+    replay_endpoint: str | None = None
+    buffer_steps: int = 10_000
+    hwm: int = 100_000
+    topic: str = ""
+
+
+async def quick_probe(client: httpx.AsyncClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> None:
+    """Ask ``/health`` only.
+
+    Raises:
+        ProbeError: anything but a timely 200.
+    """
+    try:
+        await get(client, endpoint, "/health", timeout_s)
+    except RefusedError as refusal:
+        if refusal.status == 503:
+            raise ProbeError("/health answered 503: the engine is dead or still loading") from None
+        raise
+
+
+async def read_metrics(client: httpx.AsyncClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> MetricsPage:
+    """Read ``/metrics``.
+
+    Raises:
+        ProbeError: no timely, bounded answer, or one without vLLM's gauges.
+    """
+    body = await get(client, endpoint, "/metrics", timeout_s, MAX_METRICS_BYTES)
+    page = parse_metrics(body.decode("utf-8", "replace"))
+    if not page.loads and not page.caches:
+        raise ProbeError("/metrics has no vllm:num_requests_running: is this a vLLM server?")
+    return page
+
+
+async def probe(
+    client: httpx.AsyncClient,
+    endpoint: Endpoint,
+    *,
+    events: KvEventSource | None = None,
+    timeout_s: float = 2.0,
+) -> WorkerFacts:
+    """Learn what `endpoint` is: health, version, models, caches and event sources; each question has `timeout_s`.
+
+    `events` is the configured publisher of rank 0, used instead of asking. What vLLM may leave unanswered
+    (``/version``, models behind an API key, metrics, event sources) stays empty and is said in the facts' notes.
+
+    Raises:
+        ProbeError: not healthy, or not a vLLM server.
+    """
+    await quick_probe(client, endpoint, timeout_s=timeout_s)
+    notes: list[str] = []
+    version = await _version(client, endpoint, timeout_s, notes)
+    models = await _models(client, endpoint, timeout_s, notes)
+    page = await _page(client, endpoint, timeout_s, notes)
+    facts = WorkerFacts(
+        version=version,
+        models=models,
+        caches=dict(page.caches) if page else {},
+        sleeping=page.sleeping if page else False,
+    )
+    if events is not None:
+        sources = configured_sources(events, endpoint, facts.ranks)
+    else:
+        sources = await _event_sources(client, endpoint, timeout_s, notes)
+    return replace(facts, event_sources=sources, notes=tuple(notes))
+
+
+def configured_sources(first: KvEventSource, endpoint: Endpoint, ranks: int) -> tuple[KvEventSource, ...]:
+    """`first`, and the publishers of the further ranks on the ports after it, as vLLM numbers them."""
+    return tuple(
+        replace(
+            first,
+            rank=rank,
+            endpoint=_next_port(connectable(first.endpoint, endpoint), rank),
+            replay_endpoint=_next_port(connectable(first.replay_endpoint, endpoint), rank)
+            if first.replay_endpoint
+            else None,
+        )
+        for rank in range(ranks)
+    )
+
+
+def connectable(address: str, endpoint: Endpoint) -> str:
+    """`address` with a wildcard host (``*``, ``0.0.0.0``, ``[::]``) replaced by `endpoint`'s."""
+    if match := _WILDCARD.fullmatch(address):
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        return f"tcp://{host}:{match[1]}"
+    return address
+
+
+def _next_port(address: str, rank: int) -> str:
+    match = _TCP_PORT.fullmatch(address)
+    return f"{match[1]}{int(match[2]) + rank}" if match else address
+
+
+async def _version(client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float, notes: list[str]) -> str | None:
+    try:
+        body = await get(client, endpoint, "/version", timeout_s)
+        return _decode(body, _Version, "/version").version
+    except RefusedError as refusal:
+        notes.append(refusal.reason)
+        return None
+
+
+async def _models(
+    client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
+) -> tuple[ServedModel, ...]:
+    try:
+        body = await get(client, endpoint, "/v1/models", timeout_s)
+    except RefusedError as refusal:
+        if refusal.status not in (401, 403):
+            raise
+        notes.append(f"/v1/models answered {refusal.status} (the worker has an API key): its models are unknown")
+        return ()
+    cards = _decode(body, _Models, "/v1/models").data
+    return tuple(ServedModel(card.id, card.root, card.parent, card.max_model_len) for card in cards)
+
+
+async def _page(
+    client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
+) -> MetricsPage | None:
+    try:
+        return await read_metrics(client, endpoint, timeout_s=timeout_s)
+    except ProbeError as error:
+        notes.append(f"no cache size and no load: {error.reason}")
+        return None
+
+
+async def _event_sources(
+    client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
+) -> tuple[KvEventSource, ...]:
+    try:
+        body = await get(client, endpoint, "/kv_event_sources", timeout_s)
+        answer = _decode(body, dict[str, _Source], "/kv_event_sources")
+    except RefusedError as refusal:
+        if refusal.status == 404:
+            notes.append(
+                "no /kv_event_sources (vLLM before 0.33): set the worker's kv_events.endpoint if it publishes events"
+            )
+        else:
+            notes.append(refusal.reason)
+        return ()
+    except ProbeError as error:
+        notes.append(error.reason)
+        return ()
+    sources = _usable(answer, endpoint, notes)
+    if not answer:
+        notes.append("publishes no KV events: start vLLM with --kv-events-config")
+    return sources
+
+
+def _usable(answer: Mapping[str, _Source], endpoint: Endpoint, notes: list[str]) -> tuple[KvEventSource, ...]:
+    """Ranks count from 0 within the endpoint, as in `MetricsPage`."""
+    sources = []
+    for rank, key in enumerate(sorted(answer, key=lambda key: int(key) if key.isdecimal() else _MAX_RANK)):
+        source = answer[key]
+        if not source.enable_kv_cache_events or source.publisher != "zmq":
+            notes.append(f"rank {key} publishes no KV events (publisher {source.publisher!r})")
+        elif not key.isdecimal() or not source.endpoint or source.endpoint.startswith("inproc:"):
+            notes.append(f"rank {key} names no reachable event publisher ({source.endpoint!r})")
+        else:
+            sources.append(_source(rank, source, source.endpoint, endpoint))
+    return tuple(sources)
+
+
+def _source(rank: int, source: _Source, address: str, endpoint: Endpoint) -> KvEventSource:
+    return KvEventSource(
+        rank=rank,
+        endpoint=connectable(address, endpoint),
+        replay_endpoint=connectable(source.replay_endpoint, endpoint) if source.replay_endpoint else None,
+        topic=source.topic,
+        buffer_steps=max(0, source.buffer_steps),
+        hwm=min(max(1, source.hwm), _MAX_HWM),
+    )
+
+
+def _decode(body: bytes, shape: type[T], path: str) -> T:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        what = "HTML" if body.lstrip()[:1] == b"<" else f"not vLLM's JSON ({error})"
+        raise ProbeError(f"{path} answered {what}: is this a vLLM server?") from None

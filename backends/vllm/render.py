@@ -1,0 +1,169 @@
+"""From a request body to the text and token ids that vLLM would run for it.
+
+Facts of vLLM 0.33 kept here: ``add_generation_prompt`` defaults to true and wins over `chat_template_kwargs`;
+variables that a template does not name are dropped; ``reasoning_effort`` switches `enable_thinking` on or off unless
+the request says; chat prompts get no special tokens beyond the template's, plain completions do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from backends.vllm.conversation import Message, conversation, tools_for_template, without_developer_role
+from backends.vllm.templates import ChatTemplate
+from backends.vllm.tokenizer import SpecialToken, TokenizerFiles, read_tokenizer_files
+from backends.vllm.unrenderable import Unrenderable
+
+__all__ = ["ChatRenderer", "Unrenderable"]
+
+_CONTINUE_MARK = "CONTINUE_HERE_7f3a9c "
+_RESERVED_KWARGS = frozenset(
+    {"chat_template", "tokenize", "conversation", "messages", "return_dict", "return_assistant_tokens_mask"}
+)
+
+
+class ChatRenderer:
+    """Template and tokenizer of one model folder. Thread-safe after construction."""
+
+    def __init__(self, files: TokenizerFiles, chat_template: str | None = None) -> None:
+        sources = {"default": chat_template} if chat_template is not None else files.templates
+        self._templates = {name: ChatTemplate(source) for name, source in sources.items() if name in _USED_TEMPLATES}
+        self._named_tokens = files.named_tokens
+        self.tokenizer = files.tokenizer
+        self.special: tuple[SpecialToken, ...] = files.special
+
+    @classmethod
+    def load(
+        cls, folder: Path | str, chat_template: str | None = None, tokenizer: Path | str | None = None
+    ) -> ChatRenderer:
+        """Read tokenizer.json, tokenizer_config.json and chat_template.jinja from `folder`.
+
+        `chat_template` is a file or the template itself, as for ``vllm serve --chat-template``; `tokenizer` names
+        a tokenizer.json, or its folder, that lies apart from `folder`.
+
+        Raises:
+            Unrenderable: the files do not tell how vLLM renders this model.
+        """
+        files = read_tokenizer_files(Path(folder), Path(tokenizer) if tokenizer is not None else None)
+        return cls(files, _template_text(chat_template))
+
+    @property
+    def reads_clock(self) -> bool:
+        """Whether equal bodies may render differently at different times."""
+        return any(template.reads_clock for template in self._templates.values())
+
+    def render(self, body: Mapping[str, Any]) -> str:
+        """The prompt text of a chat completions body.
+
+        Raises:
+            Unrenderable: with the reason; no other exception leaves this method.
+        """
+        try:
+            return self._render(body)
+        except Unrenderable:
+            raise
+        except Exception as error:  # a body may have any shape
+            raise Unrenderable(f"{type(error).__name__}: {error}") from error
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids of `text`. Releases the GIL while it works.
+
+        Raises:
+            Unrenderable: text that is no valid Unicode.
+        """
+        try:
+            ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        except Exception as error:  # tokenizers raises bare Exception and TypeError
+            raise Unrenderable(f"tokenizer: {error}", refused=True) from error
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """Text of token ids."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def _render(self, body: Mapping[str, Any]) -> str:
+        _refuse_unknown_outcome(body)
+        tools = tools_for_template(body.get("tools"))
+        template = self._template(tools is not None)
+        messages = conversation(body.get("messages"), parts=template.wants_parts)
+        if not template.knows_developer and any(message["role"] == "developer" for message in messages):
+            messages = without_developer_role(messages)
+        variables = self._variables(template, body, tools)
+        if variables["continue_final_message"]:
+            return _render_open_ended(template, variables, messages)
+        variables["messages"] = messages
+        return template.render(variables)
+
+    def _template(self, with_tools: bool) -> ChatTemplate:
+        if with_tools and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        template = self._templates.get("default")
+        if template is None:
+            raise Unrenderable("the model has no chat template")
+        return template
+
+    def _variables(
+        self, template: ChatTemplate, body: Mapping[str, Any], tools: list[dict[str, Any]] | None
+    ) -> dict[str, Any]:
+        given = body.get("chat_template_kwargs") or {}
+        if not _RESERVED_KWARGS.isdisjoint(given):
+            raise Unrenderable("chat_template_kwargs names a reserved variable")
+        effort = body.get("reasoning_effort")
+        wanted: dict[str, Any] = {"tools": tools, "documents": None, **given}
+        wanted |= {name: body[name] for name in ("documents", "reasoning_effort") if body.get(name) is not None}
+        if effort is not None and "enable_thinking" not in given:
+            wanted["enable_thinking"] = effort != "none"
+        wanted["add_generation_prompt"] = body.get("add_generation_prompt", True)
+        wanted["continue_final_message"] = body.get("continue_final_message", False)
+        always = ("tools", "documents", "add_generation_prompt", "continue_final_message")
+        kept = {name: value for name, value in wanted.items() if name in always or name in template.variables}
+        return {**self._named_tokens, **kept}
+
+
+_USED_TEMPLATES = ("default", "tool_use")
+
+
+def _refuse_unknown_outcome(body: Mapping[str, Any]) -> None:
+    """Fields whose effect on the prompt is the worker's own affair."""
+    for field in ("chat_template", "truncate_prompt_tokens", "mm_processor_kwargs"):
+        if body.get(field) is not None:
+            raise Unrenderable(f"the request sets {field}")
+
+
+def _render_open_ended(template: ChatTemplate, variables: dict[str, Any], messages: list[Message]) -> str:
+    """Render so that the last message stays open: marked, rendered, and cut at the mark.
+
+    Where the template trims the text's end, trailing space of the message is lost with it, as in transformers.
+    """
+    if variables["add_generation_prompt"]:
+        raise Unrenderable("continue_final_message and add_generation_prompt exclude each other", refused=True)
+    del variables["continue_final_message"]
+    last = messages[-1]
+    content = last["content"]
+    if isinstance(content, str):
+        text, last["content"] = content, content + _CONTINUE_MARK
+    elif content:
+        text, content[-1]["text"] = content[-1]["text"], content[-1]["text"] + _CONTINUE_MARK
+    else:
+        raise Unrenderable("the final message has no text to continue", refused=True)
+    rendered = template.render({**variables, "messages": messages})
+    mark = _CONTINUE_MARK.strip()
+    if mark not in rendered or text.strip() not in rendered:
+        raise Unrenderable("the template drops the end of the final message", refused=True)
+    place = rendered.rindex(mark)
+    if rendered.startswith(_CONTINUE_MARK, place):
+        return rendered[:place]
+    return rendered[:place].rstrip()
+
+
+def _template_text(chat_template: str | None) -> str | None:
+    """A template given as text or as a file's path."""
+    if chat_template is None or any(character in chat_template for character in "{}\n"):
+        return chat_template
+    try:
+        return Path(chat_template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unrenderable(f"chat template {chat_template}: {error}") from error

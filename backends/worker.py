@@ -1,0 +1,120 @@
+"""Identity and abilities of a worker endpoint, as values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a worker listens. `base_path` is "" or starts with a slash and has none at its end."""
+
+    scheme: str
+    host: str
+    port: int
+    base_path: str = ""
+
+    @property
+    def authority(self) -> str:
+        """``host:port``, IPv6 hosts in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The endpoint's base URL, without a slash at its end."""
+        return f"{self.scheme}://{self.authority}{self.base_path}"
+
+
+def parse_endpoint(url: str) -> Endpoint:
+    """Read a worker's base URL; ``host:port`` alone means http.
+
+    Raises:
+        ValueError: naming what is wrong and what to write instead.
+    """
+    text = url.strip()
+    if "://" not in text:
+        text = f"http://{text}"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r} is not a URL ({error}); write http://HOST:PORT") from None
+    if parts.scheme != "http":
+        raise ValueError(f"{url!r} has scheme {parts.scheme!r}; write http://HOST:PORT")
+    host = parts.hostname
+    if not host or re.search(r"\s", text):
+        raise ValueError(f"{url!r} names no host; write http://HOST:PORT")
+    if parts.username or parts.query or parts.fragment:
+        raise ValueError(f"{url!r} carries more than host, port and path; write http://HOST:PORT")
+    return Endpoint(parts.scheme, host, port if port is not None else 80, parts.path.rstrip("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One card of ``/v1/models``. `parent` is set for a LoRA adapter; `max_model_len` is null for adapters."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvEventSource:
+    """One rank's KV event publisher, addresses already made connectable from here."""
+
+    rank: int
+    endpoint: str
+    replay_endpoint: str | None = None
+    topic: str = ""
+    buffer_steps: int = 0
+    hwm: int = 100_000
+    """Batches queued for one subscriber before it loses some; vLLM's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankCache:
+    """One rank's KV cache as ``vllm:cache_config_info`` describes it."""
+
+    block_size: int
+    num_gpu_blocks: int
+    prefix_caching: bool
+    hash_block_size: int | None = None
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens the rank's cache holds when full."""
+        return self.block_size * self.num_gpu_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What a probe of one endpoint learned. Fields stay None or empty where the worker did not say."""
+
+    version: str | None = None
+    models: tuple[ServedModel, ...] = ()
+    caches: dict[int, RankCache] = field(default_factory=dict)
+    event_sources: tuple[KvEventSource, ...] = ()
+    sleeping: bool = False
+    notes: tuple[str, ...] = ()
+    """What the worker left unanswered and how to change that, in words for an operator."""
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks behind the endpoint, at least one."""
+        return max(1, len(self.caches), len(self.event_sources))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """One rank's gauges and counters from ``/metrics``; counters are cumulative tokens."""
+
+    rank: int
+    running: int
+    waiting: int
+    kv_usage: float
+    prefix_queries: int | None = None
+    prefix_hits: int | None = None

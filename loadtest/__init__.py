@@ -1,0 +1,5 @@
+"""Load, benches and the demo: what shows that the router does its job.
+
+`workload` makes requests, `drive` sends them over real HTTP and times the answers, `report` prints and writes,
+`demo` is ``warmroute demo``, `bench` compares the gateway's cost with other proxies. Nothing imports this package.
+"""

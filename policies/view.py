@@ -1,0 +1,130 @@
+"""What a policy sees and what it answers. Everything here is immutable.
+
+`WorkerView` is a msgspec struct and not a dataclass because one is built per candidate and request: 64 frozen
+dataclasses cost more than the rest of a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType, Protocol
+
+import msgspec
+
+WorkerId = NewType("WorkerId", str)
+"""``host:port`` or ``host:port#rank``: one candidate (an endpoint, or one data-parallel rank of it)."""
+
+
+class Residency(StrEnum):
+    """How far a candidate's cached tokens can be trusted."""
+
+    EXACT = "exact"
+    APPROXIMATE = "approximate"
+    UNKNOWN = "unknown"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """The request to place.
+
+    `block_hashes` chains the prompt's full blocks of `block_tokens` tokens each (empty when the prompt has no
+    identity); equal hashes mean equal prefixes. `max_tokens` is the client's output limit, if it gave one.
+    `decode_s` is how long requests of its kind have been decoding of late, 0 while that is not known.
+    """
+
+    id: str
+    model: str
+    prompt_tokens: int
+    block_tokens: int
+    block_hashes: Sequence[int]
+    session_id: str | None = None
+    max_tokens: int | None = None
+    priority: int = 0
+    decode_s: float = 0.0
+
+
+class WorkerView(msgspec.Struct, frozen=True, gc=False):
+    """One candidate, as the router knows it at decision time. Times are seconds, sizes tokens.
+
+    `cached_tokens` of the request's prompt are in the worker's fastest tier (``n - 1`` cap applied);
+    `uncached_tokens` is the rest of the prompt. `queued_tokens` (P) are uncached prompt tokens booked here and not
+    yet prefilled, `running_requests` (B) all booked requests, `kv_tokens` (K) the context tokens they hold.
+    `backlog_s` (v) and `prefill_s` (s) are the online estimates of the wait before this prompt would start and of
+    its own prefill; `utilisation` (rho) is the share of time spent prefilling, 0 to 0.97. Estimates share one unit
+    across candidates but are real seconds only when `learned`; `error_s` is the standard error of
+    ``backlog_s + prefill_s``. `evicts_tokens` is what the placement would push out.
+    """
+
+    id: WorkerId
+    residency: Residency
+    cached_tokens: int
+    uncached_tokens: int
+    queued_tokens: int
+    running_requests: int
+    kv_tokens: int
+    kv_capacity_tokens: int
+    backlog_s: float
+    prefill_s: float
+    utilisation: float
+    learned: bool = False
+    error_s: float = 0.0
+    evicts_tokens: int = 0
+    cached_tokens_by_tier: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """The candidates for one request, never empty, in a stable order (by the time they joined)."""
+
+    now_s: float
+    workers: tuple[WorkerView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A ranking. `ranked` holds every candidate, best first; the first is the choice, the next ones alternatives.
+
+    `costs` runs parallel to `ranked`, lower is better, in the policy's own unit (`unit`); empty for rules without a
+    price. `terms` explains: per worker, named parts of its cost.
+    """
+
+    ranked: tuple[WorkerId, ...]
+    reason: str
+    costs: tuple[float, ...] = ()
+    unit: str = ""
+    terms: Mapping[WorkerId, Mapping[str, float]] = field(default_factory=dict)
+
+
+class EdgeKind(StrEnum):
+    """Moments of a request's life that a stateful policy may follow."""
+
+    BOOKED = "booked"
+    FIRST_TOKEN = "first_token"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What happened to `request` on `worker` at `now_s`; `cached_tokens` as reported, once finished."""
+
+    kind: EdgeKind
+    request: RequestView
+    worker: WorkerId
+    now_s: float
+    cached_tokens: int | None = None
+
+
+class Policy(Protocol):
+    """A rule. One object per process, built from its parameters and a seeded `random.Random`.
+
+    `decide` must not change the policy's state (drawing from its random source is allowed): it is also called to
+    explain. State follows `observe`, which is called for every edge if the policy has it.
+    """
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Rank every candidate of `fleet` for `request`."""
+        ...

@@ -1,0 +1,127 @@
+"""Every error a client or operator can see: whose fault, HTTP status and stable code.
+
+Clients get OpenAI's shape (`body`), operators a problem document (RFC 9457, `problem`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+import msgspec
+
+
+class Fault(StrEnum):
+    """Who has to change something."""
+
+    CLIENT = "client"
+    FLEET = "fleet"
+    GATEWAY = "gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSpec:
+    """One kind of error: its stable code, HTTP status and OpenAI error type."""
+
+    code: str
+    status: int
+    type: str
+    fault: Fault
+    title: str
+
+
+class ErrorKind(Enum):
+    """The catalogue. Codes are stable: clients and dashboards match on them."""
+
+    # the client's
+    BAD_REQUEST = ErrorSpec("bad_request", 400, "invalid_request_error", Fault.CLIENT, "Malformed HTTP request")
+    INVALID_JSON = ErrorSpec("invalid_json", 400, "invalid_request_error", Fault.CLIENT, "Body is not valid JSON")
+    INVALID_BODY = ErrorSpec("invalid_body", 400, "invalid_request_error", Fault.CLIENT, "Body has a wrong field")
+    PATH_NOT_FOUND = ErrorSpec("path_not_found", 404, "invalid_request_error", Fault.CLIENT, "No such path")
+    METHOD_NOT_ALLOWED = ErrorSpec(
+        "method_not_allowed", 405, "invalid_request_error", Fault.CLIENT, "Method not allowed"
+    )
+    MODEL_NOT_FOUND = ErrorSpec("model_not_found", 404, "invalid_request_error", Fault.CLIENT, "No such model")
+    RESPONSE_NOT_FOUND = ErrorSpec(
+        "response_not_found",
+        404,
+        "invalid_request_error",
+        Fault.CLIENT,
+        "Response id unknown to this gateway",
+    )
+    REQUEST_TIMEOUT = ErrorSpec(
+        "request_timeout", 408, "invalid_request_error", Fault.CLIENT, "Request did not arrive in time"
+    )
+    LENGTH_REQUIRED = ErrorSpec("length_required", 411, "invalid_request_error", Fault.CLIENT, "Content-Length needed")
+    BODY_TOO_LARGE = ErrorSpec("body_too_large", 413, "invalid_request_error", Fault.CLIENT, "Body too large")
+    EXPECTATION_FAILED = ErrorSpec(
+        "expectation_failed", 417, "invalid_request_error", Fault.CLIENT, "Unknown expectation"
+    )
+    HEADERS_TOO_LARGE = ErrorSpec("headers_too_large", 431, "invalid_request_error", Fault.CLIENT, "Headers too large")
+    NOT_IMPLEMENTED = ErrorSpec(
+        "not_implemented", 501, "invalid_request_error", Fault.CLIENT, "Transfer coding not implemented"
+    )
+    HTTP_VERSION = ErrorSpec(
+        "http_version_not_supported", 505, "invalid_request_error", Fault.CLIENT, "HTTP version not supported"
+    )
+    # the fleet's
+    NO_WORKER = ErrorSpec("no_worker_available", 503, "service_unavailable", Fault.FLEET, "No worker is ready")
+    OVERLOADED = ErrorSpec("overloaded", 503, "service_unavailable", Fault.FLEET, "Every worker refused for load")
+    WORKER_FAILED = ErrorSpec("worker_failed", 503, "service_unavailable", Fault.FLEET, "The worker failed")
+    WORKER_DIED_IN_STREAM = ErrorSpec(
+        "worker_died_in_stream", 502, "upstream_error", Fault.FLEET, "The worker died in mid-stream"
+    )
+    BAD_UPSTREAM = ErrorSpec("bad_upstream_response", 502, "upstream_error", Fault.FLEET, "Worker broke HTTP")
+    FIRST_EVENT_TIMEOUT = ErrorSpec(
+        "first_event_timeout", 504, "timeout_error", Fault.FLEET, "No first event from the worker in time"
+    )
+    STREAM_IDLE_TIMEOUT = ErrorSpec(
+        "stream_idle_timeout", 504, "timeout_error", Fault.FLEET, "The worker's stream stalled"
+    )
+    TOTAL_TIMEOUT = ErrorSpec("total_timeout", 504, "timeout_error", Fault.FLEET, "Request took too long")
+    # ours
+    SHUTTING_DOWN = ErrorSpec(
+        "shutting_down", 503, "service_unavailable", Fault.GATEWAY, "The gateway is shutting down"
+    )
+    TOO_MANY_REQUESTS_HELD = ErrorSpec(
+        "too_many_requests", 503, "service_unavailable", Fault.GATEWAY, "Too many requests are waiting"
+    )
+    INTERNAL = ErrorSpec("internal_error", 500, "internal_error", Fault.GATEWAY, "Internal error")
+
+    @property
+    def spec(self) -> ErrorSpec:
+        """This kind's code, status and type."""
+        return self.value
+
+
+def body(kind: ErrorKind, message: str, param: str | None = None) -> bytes:
+    """OpenAI's error object as JSON: ``{"error": {"message", "type", "param", "code"}}``."""
+    spec = kind.spec
+    return msgspec.json.encode({"error": {"message": message, "type": spec.type, "param": param, "code": spec.code}})
+
+
+def problem(status: int, code: str, title: str, detail: str) -> dict[str, object]:
+    """An RFC 9457 problem document; serve it as ``application/problem+json``."""
+    return {
+        "type": f"urn:warmroute:problem:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+
+
+class RequestError(Exception):
+    """A request that we answer ourselves with `kind`.
+
+    `retry_after_s` becomes a ``Retry-After`` header (whole seconds, rounded up).
+    """
+
+    def __init__(
+        self, kind: ErrorKind, message: str, *, param: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,40 @@
+import dataclasses
+
+import pytest
+
+from backends.engine.profile import UnknownProfile, load_profile, profile_names
+
+NAMES = ["llama-3.1-70b-4xh100", "llama-3.1-8b-a100", "llama-3.1-8b-h100", "llama-3.1-8b-h200", "qwen3-32b-2xh100"]
+
+
+def test_the_five_profiles_are_there():
+    assert profile_names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_profile_states_where_it_comes_from_and_how_far_off_it_is(name):
+    profile = load_profile(name)
+    assert profile.name == name
+    assert "AIConfigurator 0.12.0" in profile.provenance
+    assert "Relative error" in profile.provenance
+    assert (profile.block_size, profile.max_num_batched_tokens, profile.max_num_seqs) == (16, 8192, 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_blocks"), list(zip(NAMES, (29_375, 27_500, 27_500, 55_000, 19_375), strict=True))
+)
+def test_cache_sizes(name, num_blocks):
+    assert load_profile(name).num_blocks == num_blocks
+
+
+def test_profiles_are_immutable_values():
+    profile = load_profile("llama-3.1-8b-h100")
+    assert profile == load_profile("llama-3.1-8b-h100")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        profile.kv_tokens = 1
+
+
+@pytest.mark.parametrize("name", ["llama", "", "../profile", "llama-3.1-8b-h100.toml"])
+def test_an_unknown_name_is_answered_with_those_there_are(name):
+    with pytest.raises(UnknownProfile, match=r"write one of .*llama-3\.1-8b-h100, llama-3\.1-8b-h200"):
+        load_profile(name)

@@ -1,0 +1,106 @@
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.vllm.metrics import parse_metrics
+from backends.worker import LoadReport, RankCache
+
+PAGE = """\
+# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 1.75981234567e+09
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{model_name="m",engine="1"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="1",model_name="m"} 0.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 9.0
+vllm:kv_cache_usage_perc{engine="0",model_name="a}b \\"c\\" {x"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 7.5e-01
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 1.0
+vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="discard_all"} 0.0
+vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="0",num_gpu_blocks="27896"} 1.0
+vllm:cache_config_info{block_size="32",enable_prefix_caching="0",engine="1",hash_block_size="16",num_gpu_blocks="1"} 1
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 1.234567e+06
+vllm:prefix_cache_queries_created{engine="0",model_name="m"} 1.7e+09
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 1000.0
+vllm:prefix_cache_hits_total{engine="1",model_name="m"} NaN
+"""
+
+
+def test_ranks_caches_and_loads():
+    page = parse_metrics(PAGE)
+    assert page.caches == {0: RankCache(16, 27896, True), 1: RankCache(32, 1, False, 16)}
+    assert page.loads == (LoadReport(0, 3, 2, 0.25, 1234567, 1000), LoadReport(1, 1, 0, 0.75))
+    assert page.started_s == 1759812345.67
+    assert not page.sleeping
+
+
+def test_sleep():
+    text = 'vllm:engine_sleep_state{sleep_state="weights_offloaded",engine="0"} 1.0\n'
+    assert parse_metrics(text).sleeping
+    assert not parse_metrics(text.replace("weights_offloaded", "awake")).sleeping
+
+
+def test_older_names_and_a_page_with_both():
+    old = (
+        'vllm:gpu_cache_usage_perc{engine="0"} 0.5\nvllm:gpu_prefix_cache_queries_total{engine="0"} 10\n'
+        'vllm:gpu_prefix_cache_hits_total{engine="0"} 4\n'
+    )
+    assert parse_metrics(old).loads == (LoadReport(0, 0, 0, 0.5, 10, 4),)
+    new = old.replace("gpu_cache", "kv_cache").replace("gpu_prefix", "prefix")
+    assert parse_metrics(old + new).loads == (LoadReport(0, 0, 0, 0.5, 10, 4),)
+
+
+def test_no_engine_label_is_rank_zero():
+    assert parse_metrics("vllm:num_requests_running 2\n").loads == (LoadReport(0, 2, 0, 0.0),)
+
+
+def test_one_engine_of_a_larger_deployment_is_rank_zero():
+    page = parse_metrics(
+        'vllm:num_requests_running{engine="3"} 2\n'
+        'vllm:cache_config_info{engine="3",block_size="16",num_gpu_blocks="8"} 1\n'
+    )
+    assert page.loads[0].rank == 0 and page.caches == {0: RankCache(16, 8, True)}
+
+
+def test_ranks_count_within_the_endpoint():
+    page = parse_metrics(
+        'vllm:num_requests_running{engine="3"} 30\nvllm:num_requests_running{engine="2"} 20\n'
+        'vllm:cache_config_info{engine="3",block_size="16",num_gpu_blocks="8"} 1\n'
+    )
+    assert [(load.rank, load.running) for load in page.loads] == [(0, 20), (1, 30)] and set(page.caches) == {1}
+
+
+def test_odd_lines_are_skipped():
+    page = parse_metrics(
+        'vllm:num_requests_running{engine="x"} 1\nvllm:num_requests_running{engine="99999999"} 1\n'
+        'vllm:num_requests_running{engine="-1"} 1\nvllm:num_requests_waiting{engine="0"} many\n'
+        'vllm:num_requests_waiting{engine="0"} +Inf\nvllm:kv_cache_usage_perc{engine="0" 0.5\n'
+        'vllm:cache_config_info{engine="0",block_size="None",num_gpu_blocks="8"} 1\n'
+        'xvllm:num_requests_running{engine="0"} 1\n'
+    )
+    assert page.loads == () and page.caches == {}
+
+
+@given(st.text(st.sampled_from('vllm:numrequests_runningcache_config_info{}="\\\n ,01.engine'), max_size=200))
+def test_never_fails(text):
+    parse_metrics("vllm:num_requests_running" + text + "\nvllm:cache_config_info" + text)
+
+
+def test_a_page_of_a_thousand_lines_is_cheap():
+    buckets = "".join(
+        f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="{i}",model_name="meta-llama/Llama-3.1-8B"}} {i}.0\n'
+        for i in range(1000)
+    )
+    page = buckets + PAGE
+    best = min(_timed(page) for _ in range(5))
+    assert best < 0.005
+
+
+def _timed(page):
+    start = time.perf_counter()
+    parse_metrics(page)
+    return time.perf_counter() - start

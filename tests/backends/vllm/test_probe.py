@@ -1,0 +1,222 @@
+import asyncio
+import json
+import socket
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from backends.vllm import probe as subject
+from backends.vllm.probe import ProbeError, configured_sources, connectable, probe, quick_probe, read_metrics
+from backends.worker import Endpoint, KvEventSource, ServedModel
+
+GAUGES = (
+    b'vllm:num_requests_running{engine="0"} 1\n'
+    b'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="8"} 1\n'
+)
+SOURCE = {
+    "enable_kv_cache_events": True,
+    "publisher": "zmq",
+    "endpoint": "tcp://*:5557",
+    "replay_endpoint": "tcp://*:5558",
+    "buffer_steps": 100,
+    "hwm": 1,
+    "topic": "kv",
+}
+
+
+def answer(body=b"", status="200 OK", headers=()):
+    lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", "connection: close", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def as_json(value):
+    return answer(json.dumps(value).encode())
+
+
+def healthy(**changes):
+    pages = {
+        "/health": answer(),
+        "/version": as_json({"version": "0.33.0", "extra": 1}),
+        "/v1/models": as_json({"object": "list", "data": [{"id": "m", "root": "/models/m", "max_model_len": 4096}]}),
+        "/metrics": answer(GAUGES),
+        "/kv_event_sources": as_json({"0": SOURCE}),
+    }
+    return pages | {"/" + path.replace("__", "/"): page for path, page in changes.items()}
+
+
+@asynccontextmanager
+async def scripted(pages):
+    """A server that answers each path with fixed bytes, then closes; None never answers."""
+    release = asyncio.Event()
+
+    async def serve(reader, writer):
+        try:
+            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1].decode()
+            page = pages.get(path, answer(status="404 Not Found"))
+            if page is None:
+                await release.wait()
+            else:
+                writer.write(page)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            yield client, Endpoint("http", "127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        release.set()
+        server.close()
+
+
+async def test_a_vllm_worker():
+    async with scripted(healthy()) as (client, endpoint):
+        facts = await probe(client, endpoint)
+    assert facts.version == "0.33.0" and facts.notes == () and facts.ranks == 1 and not facts.sleeping
+    assert facts.models == (ServedModel("m", "/models/m", None, 4096),)
+    assert facts.caches[0].capacity_tokens == 128
+    assert facts.event_sources == (KvEventSource(0, "tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558", "kv", 100, 1),)
+
+
+async def test_base_path_is_kept():
+    pages = {f"/base{path}": page for path, page in healthy().items()}
+    async with scripted(pages) as (client, endpoint):
+        facts = await probe(client, Endpoint("http", endpoint.host, endpoint.port, "/base"))
+    assert facts.version == "0.33.0"
+
+
+async def test_an_older_worker_without_event_sources():
+    pages = healthy()
+    del pages["/kv_event_sources"]
+    async with scripted(pages) as (client, endpoint):
+        facts = await probe(client, endpoint)
+    assert facts.event_sources == () and "kv_events.endpoint" in facts.notes[0]
+
+
+async def test_events_off_says_which_flag():
+    async with scripted(healthy(kv_event_sources=as_json({}))) as (client, endpoint):
+        facts = await probe(client, endpoint)
+    assert "--kv-events-config" in facts.notes[0]
+
+
+async def test_configured_events_are_not_asked_for():
+    metrics = answer(GAUGES + GAUGES.replace(b'"0"', b'"1"'))
+    async with scripted(healthy(kv_event_sources=None, metrics=metrics)) as (client, endpoint):
+        facts = await probe(client, endpoint, events=KvEventSource(0, "tcp://*:7000", None, "t"))
+    assert [source.endpoint for source in facts.event_sources] == ["tcp://127.0.0.1:7000", "tcp://127.0.0.1:7001"]
+
+
+async def test_a_rank_per_answer_and_unusable_ones():
+    answers = {
+        "5": SOURCE | {"endpoint": "tcp://10.0.0.9:41000", "replay_endpoint": None},
+        "2": SOURCE,
+        "3": SOURCE | {"publisher": "null"},
+        "4": SOURCE | {"endpoint": "inproc://x"},
+        "five": SOURCE,
+    }
+    async with scripted(healthy(kv_event_sources=as_json(answers))) as (client, endpoint):
+        facts = await probe(client, endpoint)
+    assert [(source.rank, source.endpoint) for source in facts.event_sources] == [
+        (0, "tcp://127.0.0.1:5557"),
+        (3, "tcp://10.0.0.9:41000"),
+    ]
+    assert len(facts.notes) == 3
+
+
+async def test_one_rank_of_a_larger_deployment_is_rank_zero():
+    async with scripted(healthy(kv_event_sources=as_json({"3": SOURCE}))) as (client, endpoint):
+        facts = await probe(client, endpoint)
+    assert facts.event_sources[0].rank == 0
+
+
+async def test_api_key_leaves_the_models_unknown():
+    locked = answer(b'{"error":"Unauthorized"}', "401 Unauthorized")
+    async with scripted(healthy(v1__models=locked)) as (client, endpoint):
+        facts = await probe(client, endpoint)
+    assert facts.models == () and "API key" in facts.notes[0]
+
+
+async def test_missing_metrics_and_version_are_notes():
+    pages = healthy(kv_event_sources=answer(b"<html>"), metrics=answer(b"# nothing\n"))
+    del pages["/version"]
+    async with scripted(pages) as (client, endpoint):
+        facts = await probe(client, endpoint)
+    assert facts.version is None and facts.caches == {} and len(facts.notes) == 3
+
+
+async def test_asleep():
+    asleep = answer(GAUGES + b'vllm:engine_sleep_state{engine="0",sleep_state="discard_all"} 1.0\n')
+    async with scripted(healthy(metrics=asleep)) as (client, endpoint):
+        assert (await probe(client, endpoint)).sleeping
+
+
+@pytest.mark.parametrize(
+    ("path", "page", "words"),
+    [
+        ("/health", answer(status="503 Service Unavailable"), "dead or still loading"),
+        ("/health", answer(status="500 Oops"), "/health answered 500"),
+        ("/health", answer(status="307 Go", headers=["location: http://elsewhere/"]), "redirects to http://elsewhere/"),
+        ("/health", b"SSH-2.0-OpenSSH_9.2\r\n", "/health broke off"),
+        ("/health", b"", "/health broke off"),
+        ("/health", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort", "/health broke off"),
+        ("/health", None, "no answer within"),
+        ("/version", answer(b"<!doctype html><html>hello</html>"), "answered HTML"),
+        ("/version", as_json({"version": 33}), "not vLLM's JSON"),
+        ("/version", as_json([]), "not vLLM's JSON"),
+        ("/version", answer(b"\xff\xfe\xff"), "not vLLM's JSON"),
+        ("/version", answer(b"[" * 100_000), "not vLLM's JSON"),
+        ("/v1/models", as_json({"data": {"id": "m"}}), "not vLLM's JSON"),
+        ("/v1/models", as_json({"data": [{"id": 3}]}), "not vLLM's JSON"),
+        ("/v1/models", answer(status="500 Oops"), "/v1/models answered 500"),
+        ("/v1/models", answer(b"x" * 2_000_000), "more than"),
+        ("/v1/models", answer(b"x", headers=["content-encoding: gzip"]), "compressed"),
+    ],
+)
+async def test_odd_answers_have_a_reason(path, page, words):
+    async with scripted(healthy() | {path: page}) as (client, endpoint):
+        with pytest.raises(ProbeError, match=r"^\S.*\S$") as caught:
+            await probe(client, endpoint, timeout_s=0.3)
+    assert words in caught.value.reason
+    assert len(caught.value.reason) < 400
+
+
+async def test_nobody_listens():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        async with httpx.AsyncClient(trust_env=False) as client:
+            with pytest.raises(ProbeError, match="cannot connect to 127"):
+                await quick_probe(client, Endpoint("http", "127.0.0.1", held.getsockname()[1]))
+            with pytest.raises(ProbeError):
+                await quick_probe(client, Endpoint("http", "no such host", 80))
+
+
+async def test_an_endless_body_is_cut(monkeypatch):
+    monkeypatch.setattr(subject, "MAX_METRICS_BYTES", 1000)
+    async with scripted(healthy(metrics=answer(b"x" * 2000))) as (client, endpoint):
+        with pytest.raises(ProbeError, match="more than 1000 bytes"):
+            await read_metrics(client, endpoint)
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "expected"),
+    [
+        ("tcp://*:5557", "10.0.0.5", "tcp://10.0.0.5:5557"),
+        ("tcp://0.0.0.0:5557", "worker", "tcp://worker:5557"),
+        ("tcp://[::]:5557", "fe80::1", "tcp://[fe80::1]:5557"),
+        ("tcp://:::5557", "fe80::1", "tcp://[fe80::1]:5557"),
+        ("tcp://10.1.1.1:5557", "10.0.0.5", "tcp://10.1.1.1:5557"),
+        ("ipc:///tmp/events", "10.0.0.5", "ipc:///tmp/events"),
+    ],
+)
+def test_wildcards_become_the_workers_host(address, host, expected):
+    assert connectable(address, Endpoint("http", host, 8000)) == expected
+
+
+def test_configured_ranks_follow_on_the_next_ports():
+    first = KvEventSource(0, "tcp://*:5557", "tcp://*:5600", "kv", 9)
+    second = configured_sources(first, Endpoint("http", "::1", 80), 2)[1]
+    assert second == KvEventSource(1, "tcp://[::1]:5558", "tcp://[::1]:5601", "kv", 9)

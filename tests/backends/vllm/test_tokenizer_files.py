@@ -1,0 +1,144 @@
+"""Model folders in the shapes that are found in the wild."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+import backends.simulated
+from backends.simulated.build_model import (
+    CHAT_TEMPLATE,
+    SPECIAL_TOKENS,
+    VOCABULARY_TOKENS,
+    model_config,
+    tokenizer_config,
+)
+from backends.vllm.render import ChatRenderer, Unrenderable
+
+MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
+BODY = {"messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tokenizer.json").write_bytes((MODEL_DIR / "tokenizer.json").read_bytes())
+    return tmp_path
+
+
+def configure(folder: Path, **config: object) -> ChatRenderer:
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return ChatRenderer.load(folder)
+
+
+def test_the_shipped_folder_is_what_its_script_says() -> None:
+    tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == VOCABULARY_TOKENS
+    assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [0, 1, 2]
+    assert json.loads((MODEL_DIR / "tokenizer_config.json").read_text()) == tokenizer_config()
+    assert json.loads((MODEL_DIR / "config.json").read_text()) == model_config()
+    assert tokenizer_config()["chat_template"] == CHAT_TEMPLATE
+    assert sum(path.stat().st_size for path in MODEL_DIR.iterdir()) < 700_000
+
+
+@pytest.mark.parametrize("text", ["", " ", "naïve 日本語 🙂\n\t", "<|im_start|>user\n\nhi<|im_end|>", "\x00\x7f"])
+def test_encode_and_decode(text: str) -> None:
+    renderer = ChatRenderer.load(MODEL_DIR)
+    assert renderer.decode(renderer.encode(text, True)) == text
+    assert renderer.encode(text, False) == renderer.encode(text, True)
+    with pytest.raises(Unrenderable):
+        renderer.encode("\ud800", False)
+
+
+def test_template_as_a_file_wins(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("file")
+    assert configure(folder, chat_template="config").render(BODY) == "file"
+
+
+def test_named_templates(folder: Path) -> None:
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    with_tools = {**BODY, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    for templates in (named, {entry["name"]: entry["template"] for entry in named}):
+        renderer = configure(folder, chat_template=templates)
+        assert (renderer.render(BODY), renderer.render(with_tools)) == ("plain", "tools")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("more")
+    (folder / "chat_template.jinja").write_text("file")
+    renderer = configure(folder)
+    assert (renderer.render(BODY), renderer.render(with_tools)) == ("file", "more")
+
+
+def test_template_given_as_text_or_path(folder: Path, tmp_path: Path) -> None:
+    configure(folder, chat_template="config")
+    (tmp_path / "own.txt").write_text("own")
+    assert ChatRenderer.load(folder, "{{ messages[0].content }}").render(BODY) == "x"
+    assert ChatRenderer.load(folder, str(tmp_path / "own.txt")).render(BODY) == "own"
+    with pytest.raises(Unrenderable, match="missing"):
+        ChatRenderer.load(folder, str(tmp_path / "missing"))
+
+
+def test_without_a_template_only_completions_work(folder: Path) -> None:
+    renderer = ChatRenderer.load(folder)
+    assert renderer.encode("x", True)
+    with pytest.raises(Unrenderable, match="no chat template"):
+        renderer.render(BODY)
+
+
+def test_tokenizer_apart(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    apart = tmp_path_factory.mktemp("apart")
+    (apart / "tokenizer_config.json").write_text(json.dumps({"chat_template": "t{{ bos_token }}", "bos_token": "<b>"}))
+    for tokenizer in (folder, folder / "tokenizer.json"):
+        assert ChatRenderer.load(apart, tokenizer=tokenizer).render(BODY) == "t<b>"
+
+
+def test_named_tokens_from_either_file(folder: Path) -> None:
+    (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<m>"}, "eos_token": "<e>"}))
+    renderer = configure(folder, bos_token="<c>", eos_token=None, chat_template="{{ bos_token }}{{ eos_token }}")
+    assert renderer.render(BODY) == "<c><e>"
+
+
+def test_tokens_that_only_the_configuration_declares(folder: Path) -> None:
+    entry = {"content": "<extra>", "special": True, "lstrip": False, "rstrip": True, "normalized": False}
+    renderer = configure(folder, added_tokens_decoder={"8000": entry, "1": {"content": "<|im_start|>"}})
+    assert renderer.encode("<extra>", False) == [8000]
+    assert [token.rstrip for token in renderer.special if token.text == "<extra>"] == [True]
+    with pytest.raises(Unrenderable, match="no place"):
+        configure(folder, added_tokens_decoder={"9000": entry})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", "{}"),
+        ("tokenizer.json", "not json"),
+        ("tokenizer_config.json", "{"),
+        ("tokenizer_config.json", '{"chat_template": "{% if %}"}'),
+        ("config.json", '{"architectures": ["GptOssForCausalLM"]}'),
+    ],
+)
+def test_folders_that_cannot_be_used(folder: Path, name: str, content: str) -> None:
+    (folder / name).write_text(content)
+    with pytest.raises(Unrenderable):
+        ChatRenderer.load(folder)
+
+
+def test_missing_and_native_tokenizers(folder: Path) -> None:
+    (folder / "tekken.json").write_text("{}")
+    ChatRenderer.load(folder)
+    (folder / "consolidated.safetensors").write_text("")
+    with pytest.raises(Unrenderable, match="Mistral"):
+        ChatRenderer.load(folder)
+    with pytest.raises(Unrenderable, match="does not exist"):
+        ChatRenderer.load(folder / "nothing")
+
+
+def test_truncation_and_padding_in_the_file_are_ignored(folder: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=64)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    assert len(ChatRenderer.load(folder).encode("one two three four five six seven", False)) == len(
+        ChatRenderer.load(MODEL_DIR).encode("one two three four five six seven", False)
+    )
