@@ -1,0 +1,32 @@
+"""Join the shortest queue, counted in requests."""
+
+from __future__ import annotations
+
+import random
+
+from policies.params import Params
+from policies.turns import Turns
+from policies.view import Decision, Edge, FleetView, RequestView
+
+
+class LeastRequests:
+    """The worker with the fewest booked requests; ties in turn.
+
+    Source: join-the-shortest-queue (Winston 1977); nginx ``least_conn``, Envoy ``LEAST_REQUEST`` over all hosts.
+    """
+
+    params_type = Params
+
+    def __init__(self, params: Params, rng: random.Random) -> None:
+        self._turns = Turns()
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Rank by running requests."""
+        last = self._turns.last
+        ranked = sorted(fleet.workers, key=lambda view: (view.running_requests, last(view.id)))
+        costs = tuple(float(view.running_requests) for view in ranked)
+        return Decision(tuple(view.id for view in ranked), "fewest running requests", costs, "requests")
+
+    def observe(self, edge: Edge) -> None:
+        """Advance the turn."""
+        self._turns.observe(edge)

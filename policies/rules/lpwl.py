@@ -1,0 +1,44 @@
+"""Least prefill work left: queued plus own uncached tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from policies.params import Params
+from policies.terms import Terms
+from policies.turns import Turns
+from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+
+
+class Lpwl:
+    """Least P + u: queued uncached tokens plus the request's own; ties by running requests, then in turn.
+
+    Source: LPWL (2026), compared with LMetric and a tuned three-weight rule on 8 x H20 with agent traffic. With one
+    speed for all workers it is also the limit of `marginal_cost` at low utilisation.
+    """
+
+    params_type = Params
+
+    def __init__(self, params: Params, rng: random.Random) -> None:
+        self._turns = Turns()
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Rank by P + u."""
+        last = self._turns.last
+        ranked = sorted(
+            fleet.workers,
+            key=lambda view: (view.queued_tokens + view.uncached_tokens, view.running_requests, last(view.id)),
+        )
+        costs = tuple(float(view.queued_tokens + view.uncached_tokens) for view in ranked)
+        return Decision(
+            tuple(view.id for view in ranked), "least prefill work", costs, "tokens", Terms(fleet.workers, _terms)
+        )
+
+    def observe(self, edge: Edge) -> None:
+        """Advance the turn."""
+        self._turns.observe(edge)
+
+
+def _terms(view: WorkerView) -> Mapping[str, float]:
+    return {"queued_tokens": view.queued_tokens, "uncached_tokens": view.uncached_tokens}

@@ -1,0 +1,28 @@
+"""Two workers at random, the less loaded of them."""
+
+from __future__ import annotations
+
+import random
+
+from policies.params import Params
+from policies.view import Decision, FleetView, RequestView
+
+
+class PowerOfTwo:
+    """Best of two random workers by booked requests; the others follow in random order as alternatives.
+
+    Source: Mitzenmacher, The power of two choices in randomized load balancing (IEEE TPDS 2001).
+    """
+
+    params_type = Params
+
+    def __init__(self, params: Params, rng: random.Random) -> None:
+        self._rng = rng
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Shuffle, then order the first two by load."""
+        order = list(fleet.workers)
+        self._rng.shuffle(order)
+        order[:2] = sorted(order[:2], key=lambda view: view.running_requests)
+        costs = tuple(float(view.running_requests) for view in order)
+        return Decision(tuple(view.id for view in order), "less loaded of two drawn at random", costs, "requests")

@@ -1,0 +1,27 @@
+"""Round robin: each worker in its turn, blind to load and cache."""
+
+from __future__ import annotations
+
+import random
+
+from policies.params import Params
+from policies.turns import Turns
+from policies.view import Decision, Edge, FleetView, RequestView
+
+
+class RoundRobin:
+    """The least recently booked worker. Source: textbook; nginx's default upstream rule."""
+
+    params_type = Params
+
+    def __init__(self, params: Params, rng: random.Random) -> None:
+        self._turns = Turns()
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Rank by time since the last booking."""
+        ranked = sorted((view.id for view in fleet.workers), key=self._turns.last)
+        return Decision(tuple(ranked), "next in turn")
+
+    def observe(self, edge: Edge) -> None:
+        """Advance the turn."""
+        self._turns.observe(edge)

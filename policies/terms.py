@@ -1,0 +1,29 @@
+"""Terms of a price, made only when somebody reads them: most decisions are never looked at again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from policies.view import WorkerId, WorkerView
+
+
+class Terms(Mapping[WorkerId, Mapping[str, float]]):
+    """Per worker, the named parts of its cost, computed by `explain` from the view that was decided on."""
+
+    __slots__ = ("_explain", "_workers")
+
+    def __init__(self, workers: tuple[WorkerView, ...], explain: Callable[[WorkerView], Mapping[str, float]]) -> None:
+        self._workers = workers
+        self._explain = explain
+
+    def __getitem__(self, worker: WorkerId) -> Mapping[str, float]:
+        for view in self._workers:
+            if view.id == worker:
+                return self._explain(view)
+        raise KeyError(worker)
+
+    def __iter__(self) -> Iterator[WorkerId]:
+        return (view.id for view in self._workers)
+
+    def __len__(self) -> int:
+        return len(self._workers)

@@ -1,0 +1,96 @@
+"""Reading the settings: flag > environment > file > default, everything checked, all mistakes reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+import msgspec
+
+from router.config.layers import merged
+from router.config.model import Config
+from router.config.problems import ConfigError, Problem
+from router.config.semantics import findings
+from router.config.sources.environment import CONFIG_FILE, read_environment
+from router.config.sources.flags import read_flags
+from router.config.sources.toml_file import read_toml
+from router.config.sources.yaml_file import read_yaml
+from router.config.tree import Located, Path, dotted
+from router.config.typed import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and for each one that a source gave, the place of the source that won."""
+
+    config: Config
+    places: Mapping[Path, str]
+
+
+def load(argv_values: Mapping[str, Any], env: Mapping[str, str], file: FilePath | None) -> Config:
+    """The effective settings.
+
+    `argv_values` are flags by dotted path (``policy.name``), as text or as values; None means not given. Without
+    `file`, ``WARMROUTE_CONFIG`` in `env` may name one.
+
+    Raises:
+        ConfigError: naming every mistake found.
+    """
+    return load_with_places(argv_values, env, file).config
+
+
+def load_with_places(argv_values: Mapping[str, Any], env: Mapping[str, str], file: FilePath | None) -> Loaded:
+    """As `load`, with the place of every value.
+
+    Raises:
+        ConfigError: naming every mistake found.
+    """
+    problems: list[Problem] = []
+    trees = [*_file_tree(env, file, problems), read_environment(env, problems), read_flags(argv_values, problems)]
+    values: dict[str, Any] = {}
+    places: dict[Path, str] = {}
+    for tree in trees:
+        reading = Reading(tree)
+        problems += reading.problems
+        values = merged(values, reading.values)
+        places |= reading.places
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(_checked(values, places), places)
+
+
+def _file_tree(env: Mapping[str, str], file: FilePath | None, problems: list[Problem]) -> list[Located]:
+    place = "--config" if file else CONFIG_FILE
+    if file is None and env.get(CONFIG_FILE):
+        file = FilePath(env[CONFIG_FILE])
+    if file is None:
+        return []
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError([Problem(place, f"cannot read {str(file)!r}: {said}", "write a readable file")]) from None
+    match file.suffix.lower():
+        case ".yaml" | ".yml":
+            return [read_yaml(text, str(file), problems)]
+        case ".toml":
+            return [read_toml(text, str(file))]
+    fix = "name it .yaml, .yml or .toml after what it holds"
+    raise ConfigError([Problem(place, f"cannot tell from its name what {str(file)!r} holds", fix)])
+
+
+def _checked(values: Mapping[str, Any], places: Mapping[Path, str]) -> Config:
+    config = msgspec.convert(values, Config)
+    if problems := [Problem(_place(path, places), problem, fix) for path, problem, fix in findings(config)]:
+        raise ConfigError(problems)
+    return config
+
+
+def _place(path: Path, places: Mapping[Path, str]) -> str:
+    """Where the value at `path`, or the closest thing around it, was written; its name if it is a default."""
+    for length in range(len(path), 0, -1):
+        if place := places.get(path[:length]):
+            return place
+    return dotted(path)

@@ -1,0 +1,220 @@
+"""Every setting, its type and default. Times are seconds, sizes bytes unless the name says otherwise.
+
+The docs' sample file is generated from this module: the string under a field is its description.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+Seconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections: immutable, unknown keys refused."""
+
+
+class KvEventsConfig(Section, frozen=True):
+    """Where a worker publishes KV events, when ``/kv_event_sources`` cannot say."""
+
+    endpoint: str
+    """Publisher of rank 0, as in tcp://10.0.0.5:5557; further ranks use the next ports."""
+    replay_endpoint: str | None = None
+    """Replay socket of rank 0."""
+    topic: str = ""
+    """Topic prefix to subscribe to; empty takes all."""
+
+
+class WorkerConfig(Section, frozen=True):
+    """One vLLM endpoint."""
+
+    url: str
+    """Base URL, http://HOST:PORT."""
+    kv_events: KvEventsConfig | None = None
+    """KV event addresses; default: learned from the worker's /kv_event_sources."""
+
+
+class ModelConfig(Section, frozen=True):
+    """Local files for one served model's prompts."""
+
+    dir: str | None = None
+    """Folder with tokenizer.json and tokenizer_config.json."""
+    chat_template: str | None = None
+    """File with a Jinja chat template, as vllm serve --chat-template."""
+
+
+class PolicyConfig(Section, frozen=True):
+    """The rule that chooses a worker."""
+
+    name: str = "marginal_cost"
+    """The rule that chooses a worker; docs/reference/policies.md lists all."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """The policy's own parameters."""
+    seed: int = 0
+    """Seed of the policy's random source."""
+
+
+class LimitsConfig(Section, frozen=True):
+    """What one client, or all together, may take."""
+
+    max_connections: Positive = 8_192
+    """Open client connections; further ones are closed at accept."""
+    max_header_bytes: Positive = 65_536
+    """Request line and headers together (431)."""
+    max_body_bytes: Positive = 67_108_864
+    """One request body (413)."""
+    max_held_requests: Count = 1_000
+    """Requests that may wait for a worker at once; further ones get 503."""
+    write_buffer_bytes: Positive = 262_144
+    """Unsent response bytes per stream before its worker's socket is paused."""
+
+
+class TimeoutsConfig(Section, frozen=True):
+    """How long each phase may take."""
+
+    connect_s: Seconds = 2.0
+    """TCP connect to a worker."""
+    first_event_s: Seconds = 600.0
+    """Sent request to first real event of the response."""
+    stream_idle_s: Seconds = 120.0
+    """Gap between two reads of a started response."""
+    total_s: Seconds = 3600.0
+    """Whole request, from its last byte in to the response's last byte out."""
+    client_header_s: Seconds = 20.0
+    """First byte of a request to the end of its headers (408)."""
+    client_body_s: Seconds = 120.0
+    """End of headers to the end of the body (408)."""
+    client_idle_s: Seconds = 75.0
+    """Idle keep-alive connection of a client."""
+    upstream_idle_s: Seconds = 4.0
+    """Idle connection to a worker; vLLM closes its side after 5 s."""
+    no_worker_wait_s: Annotated[float, Meta(ge=0)] = 10.0
+    """How long a request waits when no worker is ready for its model."""
+    header_hold_s: Seconds = 15.0
+    """Held response headers go out after this long, followed by SSE comments (streams only)."""
+    comment_interval_s: Seconds = 15.0
+    """Gap between keep-alive comments on a held stream."""
+    drain_s: Annotated[float, Meta(ge=0)] = 30.0
+    """How long requests in progress may take to end after SIGTERM."""
+
+
+class HealthConfig(Section, frozen=True):
+    """Probes and passive signals."""
+
+    probe_interval_s: Seconds = 1.0
+    """Gap between two probes of one worker."""
+    probe_timeout_s: Seconds = 2.0
+    """One probe's limit."""
+    failure_threshold: Positive = 3
+    """Consecutive failures that eject a worker."""
+    success_threshold: Positive = 1
+    """Consecutive successful probes that bring it back."""
+    half_open_after_s: Seconds = 1.0
+    """Ejected by traffic but probing well: one trial request after this long."""
+    load_interval_s: Seconds = 1.0
+    """Gap between two reads of a worker's /metrics."""
+
+
+class ResidencyConfig(Section, frozen=True):
+    """What is remembered of the workers' caches."""
+
+    kv_events: bool = True
+    """Subscribe to KV events where a worker publishes them."""
+    self_test: bool = True
+    """Send one short prompt twice to each new worker to see whether its view is exact."""
+    memo_bytes: Positive = 134_217_728
+    """Memory for tokenised prefixes."""
+    approximate_bytes: Positive = 134_217_728
+    """Memory for the approximate views of all workers together."""
+
+
+class CorsConfig(Section, frozen=True):
+    """Cross-origin access from browsers; off while `allow_origins` is empty."""
+
+    allow_origins: tuple[str, ...] = ()
+    """Origins allowed, or "*"."""
+    allow_headers: tuple[str, ...] = ("authorization", "content-type", "x-request-id")
+    """Request headers a preflight may ask for."""
+    max_age_s: Count = 600
+    """How long a browser may keep a preflight's answer."""
+
+
+class PathConfig(Section, frozen=True):
+    """One more inference path to forward."""
+
+    path: str
+    """Exact path, or a prefix ending in /*."""
+    methods: tuple[str, ...] = ("POST",)
+    """Methods allowed."""
+
+
+class HeadersConfig(Section, frozen=True):
+    """Response headers the gateway adds."""
+
+    worker: bool = False
+    """x-warmroute-worker: the worker that answered."""
+    predicted_cached_tokens: bool = False
+    """x-warmroute-predicted-cached-tokens: what the router expected to be cached."""
+
+
+class Config(Section, frozen=True):
+    """Everything `warmroute serve` can be told."""
+
+    host: str = "0.0.0.0"
+    """Address of the public port; "::" for IPv6."""
+    port: Port = 8000
+    """Public port."""
+    uds: str | None = None
+    """Unix socket for the public side, instead of host and port."""
+    admin_host: str = "127.0.0.1"
+    """Address of the admin port."""
+    admin_port: Port = 8001
+    """Admin port: REST API, health and metrics."""
+    workers: tuple[WorkerConfig, ...] = ()
+    """The fleet; more can be added through the admin API."""
+    model_dir: str | None = None
+    """Folder with tokenizer.json and tokenizer_config.json, for every model not under `models`."""
+    tokenizer: str | None = None
+    """A tokenizer.json, or a folder that holds one, where it lies apart from model_dir."""
+    models: dict[str, ModelConfig] = field(default_factory=dict)
+    """Local files by served model name."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """How a worker is chosen."""
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    """Sizes and counts."""
+    timeouts: TimeoutsConfig = field(default_factory=TimeoutsConfig)
+    """Durations."""
+    health: HealthConfig = field(default_factory=HealthConfig)
+    """When a worker counts as ready."""
+    residency: ResidencyConfig = field(default_factory=ResidencyConfig)
+    """What is known of the workers' caches."""
+    cors: CorsConfig = field(default_factory=CorsConfig)
+    """Browsers."""
+    headers: HeadersConfig = field(default_factory=HeadersConfig)
+    """Response headers."""
+    extra_paths: tuple[PathConfig, ...] = ()
+    """Inference paths to forward besides those vLLM serves."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks (CIDR) whose X-Forwarded-For is believed."""
+    access_log: bool = False
+    """One log line per request."""
+    decisions_kept: Count = 1_000
+    """Decisions kept for GET /admin/v1/decisions."""
+    admin_hosts: tuple[str, ...] = ()
+    """Further Host names the admin port answers to, besides loopback names and admin_host."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level logged."""
+    log_format: Literal["text", "json"] = "text"
+    """One line of text, or one JSON object, per event."""
+
+
+def to_builtins(config: Config) -> dict[str, Any]:
+    """`config` as plain values, for display."""
+    built: dict[str, Any] = msgspec.to_builtins(config)
+    return built

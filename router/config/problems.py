@@ -1,0 +1,33 @@
+"""What is wrong with the settings, where, and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: `place` is ``file:line``, a flag or a variable; `fix` starts with a verb."""
+
+    place: str
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}; {self.fix}"
+
+
+class ConfigError(Exception):
+    """Settings that cannot be used. `problems` is never empty and keeps the order in which sources are read."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was probably meant to be."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None

@@ -1,0 +1,112 @@
+"""The settings' types as a tree to walk, and how to say in words what a type takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+from msgspec import inspect as kinds
+
+from router.config.model import Config
+from router.config.tree import Path
+
+
+@cache
+def root() -> kinds.StructType:
+    """The type of all settings."""
+    return cast("kinds.StructType", kinds.type_info(Config))
+
+
+def bare(kind: kinds.Type) -> kinds.Type:
+    """`kind` without "or None" and without metadata."""
+    if isinstance(kind, kinds.Metadata):
+        return bare(kind.type)
+    if isinstance(kind, kinds.UnionType):
+        return bare(next(member for member in kind.types if not isinstance(member, kinds.NoneType)))
+    return kind
+
+
+def optional(kind: kinds.Type) -> bool:
+    """Whether None may be written."""
+    return isinstance(kind, kinds.UnionType) and kind.includes_none
+
+
+def fields(kind: kinds.StructType) -> dict[str, kinds.Field]:
+    """A section's settings by name."""
+    return {field.name: field for field in kind.fields}
+
+
+def shorthand(kind: kinds.StructType) -> str | None:
+    """The one required key, if there is one: the section may then be written as that key's text alone."""
+    required = [field.name for field in kind.fields if field.required]
+    return required[0] if len(required) == 1 else None
+
+
+def type_at(path: Sequence[str]) -> kinds.Type | None:
+    """The type of the setting at `path`, None where there is no such setting."""
+    kind: kinds.Type = root()
+    for step in path:
+        kind = bare(kind)
+        if isinstance(kind, kinds.StructType) and step in fields(kind):
+            kind = fields(kind)[step].type
+        elif isinstance(kind, kinds.DictType):
+            kind = kind.value_type
+        else:
+            return None
+    return kind
+
+
+def settings(kind: kinds.StructType | None = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every setting that is not a section, with its field."""
+    for field in (kind or root()).fields:
+        inner = bare(field.type)
+        if isinstance(inner, kinds.StructType) and not optional(field.type):
+            yield from settings(inner, (*path, field.name))
+        else:
+            yield (*path, field.name), field
+
+
+def default_of(path: Path) -> Any:
+    """The default at a path of keys, None where it has none."""
+    value: Any = msgspec.to_builtins(Config())
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as a user would write it."""
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def wanted(kind: kinds.Type) -> str:
+    """What may be written for `kind`, as the object of "write ..."."""
+    kind = bare(kind)
+    match kind:
+        case kinds.BoolType():
+            return "true or false"
+        case kinds.IntType():
+            return f"a whole number{_bounds(kind)}"
+        case kinds.FloatType():
+            return f"a number{_bounds(kind)}"
+        case kinds.LiteralType():
+            return "one of " + ", ".join(map(str, kind.values))
+        case kinds.VarTupleType():
+            return "a list"
+        case kinds.DictType():
+            return "a mapping"
+        case kinds.StructType():
+            return "a mapping with " + ", ".join(fields(kind))
+        case _:
+            return "text"
+
+
+def _bounds(kind: kinds.IntType | kinds.FloatType) -> str:
+    if kind.ge is not None and kind.le is not None:
+        return f" from {kind.ge} to {kind.le}"
+    if kind.ge is not None:
+        return f" of at least {kind.ge}"
+    return f" above {kind.gt:g}" if kind.gt is not None else ""

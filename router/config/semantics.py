@@ -1,0 +1,177 @@
+"""Mistakes that types cannot see: addresses, files, rules that hold between settings."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path as FilePath
+from random import Random
+
+from backends.worker import parse_endpoint
+from policies.registry import PolicyError, build_policy
+from router.config.model import Config, ModelConfig, TimeoutsConfig, WorkerConfig
+from router.config.tree import Path
+from router.gateway.paths import forbidden
+
+Finding = tuple[Path, str, str]
+"""Where in the settings, what is wrong, what to write instead."""
+
+_UNIX_PATH_BYTES = 107
+"""What fits in sockaddr_un on Linux, less its closing zero."""
+_EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
+_ORIGIN = re.compile(r"https?://[^\s/]+")
+_HOST_NAME = re.compile(r"[^\s/:]+|\[?[0-9A-Fa-f:.]+\]?")
+
+
+def findings(config: Config) -> Iterator[Finding]:
+    """Everything wrong with `config`, in the order of its settings."""
+    for check in _CHECKS:
+        yield from check(config)
+
+
+def _listening(config: Config) -> Iterator[Finding]:
+    for key in ("host", "admin_host"):
+        host = getattr(config, key)
+        if not _HOST_NAME.fullmatch(host):
+            yield (key,), f"{key} is {host!r}", "write an address or a host name, without scheme and port"
+    if config.uds is None and config.port == config.admin_port != 0:
+        yield ("admin_port",), f"port and admin_port are both {config.port}", "write two different ports"
+    if config.uds is not None:
+        yield from _unix_socket(config.uds)
+    for index, name in enumerate(config.admin_hosts):
+        if not _HOST_NAME.fullmatch(name):
+            yield ("admin_hosts", index), f"{name!r} is not a host name", "write the name alone, as in router.example"
+
+
+def _unix_socket(path: str) -> Iterator[Finding]:
+    if not FilePath(path).absolute().parent.is_dir():
+        yield ("uds",), f"the folder of {path!r} does not exist", "write a path in an existing folder"
+    elif len(path.encode()) > _UNIX_PATH_BYTES:
+        yield ("uds",), f"the path has {len(path.encode())} bytes", f"write one of at most {_UNIX_PATH_BYTES}"
+
+
+def _workers(config: Config) -> Iterator[Finding]:
+    seen: dict[str, int] = {}
+    for index, worker in enumerate(config.workers):
+        path = ("workers", index)
+        found = list(worker_findings(worker, path))
+        yield from found
+        if any(where == (*path, "url") for where, _, _ in found):
+            continue
+        authority = parse_endpoint(worker.url).authority
+        first = seen.setdefault(authority, index)
+        if first != index:
+            yield (*path, "url"), f"{authority} is a worker already (workers[{first}])", "remove one of the two"
+
+
+def worker_findings(worker: WorkerConfig, path: Path) -> Iterator[Finding]:
+    """What is wrong with one worker's settings, wherever they came from."""
+    try:
+        parse_endpoint(worker.url)
+    except ValueError as error:
+        problem, _, fix = str(error).partition("; ")
+        yield (*path, "url"), problem, fix
+    yield from _events(worker, (*path, "kv_events"))
+
+
+def _events(worker: WorkerConfig, path: Path) -> Iterator[Finding]:
+    if worker.kv_events is None:
+        return
+    addresses = {"endpoint": worker.kv_events.endpoint, "replay_endpoint": worker.kv_events.replay_endpoint}
+    for key, address in addresses.items():
+        if address is not None and not _EVENT_ADDRESS.fullmatch(address):
+            yield (*path, key), f"{address!r} is not a ZeroMQ address", "write tcp://HOST:PORT"
+
+
+def _prompts(config: Config) -> Iterator[Finding]:
+    if config.tokenizer is not None and not _tokenizer(FilePath(config.tokenizer)):
+        yield ("tokenizer",), f"no tokenizer.json at {config.tokenizer!r}", "write its path or that of its folder"
+    if config.model_dir is not None:
+        yield from _model_dir(config.model_dir, ("model_dir",), config.tokenizer is not None)
+    for name, model in config.models.items():
+        yield from _model(model, ("models", name))
+
+
+def _tokenizer(path: FilePath) -> bool:
+    return path.is_file() or (path / "tokenizer.json").is_file()
+
+
+def _model(model: ModelConfig, path: Path) -> Iterator[Finding]:
+    if model.dir is not None:
+        yield from _model_dir(model.dir, (*path, "dir"), False)
+    if model.chat_template is not None and not FilePath(model.chat_template).is_file():
+        yield (*path, "chat_template"), f"no file {model.chat_template!r}", "write the path of a Jinja chat template"
+
+
+def _model_dir(folder: str, path: Path, tokenizer_elsewhere: bool) -> Iterator[Finding]:
+    if not FilePath(folder).is_dir():
+        yield path, f"no folder {folder!r}", "write a folder with tokenizer.json and tokenizer_config.json"
+        return
+    needed = ["tokenizer_config.json"] if tokenizer_elsewhere else ["tokenizer.json", "tokenizer_config.json"]
+    if missing := [name for name in needed if not (FilePath(folder) / name).is_file()]:
+        yield path, f"{folder!r} has no {' and no '.join(missing)}", "write the folder that vllm serves the model from"
+
+
+def _policy(config: Config) -> Iterator[Finding]:
+    try:
+        build_policy(config.policy.name, config.policy.params, Random(config.policy.seed))
+    except PolicyError as error:
+        place = ("policy", "name") if error.parameter is None else ("policy", "params", error.parameter)
+        yield place, str(error).removesuffix(f"; {error.fix}"), error.fix
+
+
+def _timeouts(config: Config) -> Iterator[Finding]:
+    limits, defaults = config.timeouts, TimeoutsConfig()
+    for key in ("connect_s", "first_event_s", "stream_idle_s", "no_worker_wait_s"):
+        value = getattr(limits, key)
+        # Whoever lowers total_s alone means it for everything; only what was asked for can contradict it.
+        if value > limits.total_s and value != getattr(defaults, key):
+            problem = f"timeouts.{key} ({value:g}) is above timeouts.total_s ({limits.total_s:g})"
+            yield ("timeouts", key), problem, "write a smaller one, or a larger total_s"
+
+
+def _paths(config: Config) -> Iterator[Finding]:
+    for index, extra in enumerate(config.extra_paths):
+        path = ("extra_paths", index, "path")
+        stem = extra.path.removesuffix("/*")
+        if not extra.path.startswith("/") or "*" in stem or re.search(r"[\s?#]", stem):
+            yield path, f"{extra.path!r} is not a path", "write /PATH, or /PATH/* for all below it"
+        elif forbidden(stem):
+            yield path, f"{extra.path} changes a worker and is never public", "remove it"
+        if wrong := [method for method in extra.methods if not re.fullmatch(r"[A-Z]+", method)]:
+            yield ("extra_paths", index, "methods"), f"{wrong[0]!r} is not a method", "write it as in GET or POST"
+
+
+def _browsers(config: Config) -> Iterator[Finding]:
+    for index, origin in enumerate(config.cors.allow_origins):
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            yield ("cors", "allow_origins", index), f"{origin!r} is not an origin", 'write https://HOST[:PORT] or "*"'
+
+
+def _proxies(config: Config) -> Iterator[Finding]:
+    for index, text in enumerate(config.trusted_proxies):
+        path = ("trusted_proxies", index)
+        try:
+            ipaddress.ip_network(text)
+        except ValueError:
+            yield path, f"{text!r} is not a network", f"write {_network(text)}"
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text, strict=False))
+    except ValueError:
+        return "it as in 10.0.0.0/8"
+
+
+_CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+    _listening,
+    _workers,
+    _prompts,
+    _policy,
+    _timeouts,
+    _browsers,
+    _paths,
+    _proxies,
+)

@@ -1,0 +1,81 @@
+"""Flags of ``warmroute serve`` and ``check`` that set something, and the tree of those given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from router.config.problems import Problem, closest
+from router.config.schema import settings, type_at
+from router.config.sources.text import from_text
+from router.config.tree import Located, insert, located
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A command line option and the setting it is for."""
+
+    option: str
+    path: tuple[str, ...]
+    metavar: str
+    group: str
+    help: str = ""
+    """Where the setting's own description does not fit a flag."""
+
+
+FLAGS = (
+    Flag(
+        "--worker",
+        ("workers",),
+        "URL",
+        "fleet",
+        "a vLLM endpoint, http://HOST:PORT (repeatable); replaces the file's workers",
+    ),
+    Flag("--host", ("host",), "ADDRESS", "listening"),
+    Flag("--port", ("port",), "PORT", "listening"),
+    Flag("--uds", ("uds",), "PATH", "listening"),
+    Flag("--admin-host", ("admin_host",), "ADDRESS", "listening"),
+    Flag("--admin-port", ("admin_port",), "PORT", "listening"),
+    Flag("--policy", ("policy", "name"), "NAME", "choosing a worker"),
+    Flag(
+        "--policy-param",
+        ("policy", "params"),
+        "KEY=VALUE",
+        "choosing a worker",
+        "a parameter of the policy (repeatable)",
+    ),
+    Flag("--model-dir", ("model_dir",), "DIR", "prompts"),
+    Flag("--tokenizer", ("tokenizer",), "PATH", "prompts"),
+    Flag("--log-level", ("log_level",), "LEVEL", "logs"),
+    Flag("--log-format", ("log_format",), "FORMAT", "logs"),
+    Flag("--access-log", ("access_log",), "", "logs"),
+)
+"""Options with a name of their own; ``--set KEY=VALUE`` reaches every other setting."""
+
+
+def read_flags(values: Mapping[str, Any], problems: list[Problem]) -> Located:
+    """`values` by dotted path (``policy.name``); texts are read by the setting's type, None means not given."""
+    tree = Located({}, "command line")
+    for name, value in values.items():
+        path = tuple(name.split("."))
+        kind = type_at(path)
+        if kind is None:
+            problems.append(Problem(f"--set {name}", f"unknown setting {name}", _fix(name)))
+        elif value is not None:
+            place = option_of(path)
+            insert(tree, path, from_text(kind, value, place) if isinstance(value, str) else located(value, place))
+    return tree
+
+
+def option_of(path: tuple[str, ...]) -> str:
+    """The option that sets `path`, as a place to name."""
+    for flag in FLAGS:
+        if flag.path == path[: len(flag.path)]:
+            return flag.option
+    return f"--set {'.'.join(path)}"
+
+
+def _fix(name: str) -> str:
+    meant = closest(name, [".".join(path) for path, _ in settings()])
+    return f"did you mean {meant}?" if meant else "see `warmroute config --sample yaml` for every setting"

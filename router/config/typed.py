@@ -1,0 +1,134 @@
+"""One source's tree against the settings' types: plain values out, every mistake noted with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import inspect as kinds
+
+from router.config.problems import Problem, closest
+from router.config.schema import bare, default_of, fields, optional, root, settings, shorthand, shown, wanted
+from router.config.tree import Located, Path, dotted, plain
+
+
+class Reading:
+    """Values of one source as nested dicts and lists, the places they came from, and what was wrong."""
+
+    def __init__(self, tree: Located) -> None:
+        self.places: dict[Path, str] = {}
+        self.problems: list[Problem] = []
+        self.values: dict[str, Any] = self._section(root(), tree, ())
+
+    def _read(self, kind: kinds.Type, node: Located, path: Path) -> Any:
+        self.places[path] = node.place
+        inner = bare(kind)
+        left_empty = isinstance(path[-1], str) and not isinstance(inner, _LEAVES)
+        if node.value is None and (optional(kind) or left_empty):
+            return None
+        match inner:
+            case kinds.StructType():
+                return self._section(inner, node, path)
+            case kinds.VarTupleType():
+                return self._list(inner, node, path)
+            case kinds.DictType():
+                return self._mapping(inner, node, path)
+            case _:
+                return self._leaf(inner, node, path)
+
+    def _section(self, kind: kinds.StructType, node: Located, path: Path) -> dict[str, Any]:
+        known = fields(kind)
+        node = _expand(kind, node)
+        if not isinstance(node.value, dict):
+            self._wrong(kind, node, path)
+            return {}
+        for key in node.value.keys() - known.keys():
+            self._unknown(key, node.value[key].place, tuple(known), path)
+        for name in [field.name for field in kind.fields if field.required and field.name not in node.value]:
+            self._note(node, f"{dotted(path)} has no {name}", f"write {name}: {_EXAMPLES.get(name, '...')}")
+        values = {
+            key: self._read(known[key].type, item, (*path, key)) for key, item in node.value.items() if key in known
+        }
+        return {key: value for key, value in values.items() if value is not None or optional(known[key].type)}
+
+    def _list(self, kind: kinds.VarTupleType, node: Located, path: Path) -> list[Any]:
+        if not isinstance(node.value, list):
+            self._wrong(kind, node, path)
+            return []
+        return [self._read(kind.item_type, item, (*path, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, kind: kinds.DictType, node: Located, path: Path) -> dict[str, Any]:
+        if not isinstance(node.value, dict):
+            self._wrong(kind, node, path)
+            return {}
+        values = {key: self._read(kind.value_type, item, (*path, key)) for key, item in node.value.items()}
+        return {key: {} if value is None and _is_section(kind.value_type) else value for key, value in values.items()}
+
+    def _leaf(self, kind: kinds.Type, node: Located, path: Path) -> Any:
+        value = plain(node)
+        if isinstance(kind, kinds.AnyType):
+            return value
+        if not _fits(kind, value):
+            return self._wrong(kind, node, path)
+        return float(value) if isinstance(kind, kinds.FloatType) else value
+
+    def _wrong(self, kind: kinds.Type, node: Located, path: Path) -> None:
+        default = default_of(path)
+        example = f", such as {shown(default)}" if default not in (None, {}, []) and isinstance(kind, _NUMBERS) else ""
+        is_text = " (text)" if isinstance(node.value, str) and isinstance(kind, _NUMBERS) else ""
+        self._note(
+            node, f"{dotted(path) or 'the file'} is {shown(plain(node))}{is_text}", f"write {wanted(kind)}{example}"
+        )
+
+    def _unknown(self, key: str, place: str, known: tuple[str, ...], path: Path) -> None:
+        elsewhere = [".".join(found) for found, _ in settings() if found[-1] == key]
+        if meant := closest(key, known):
+            fix = f"did you mean {dotted((*path, meant))}?"
+        elif elsewhere:
+            fix = f"did you mean {elsewhere[0]}?"
+        else:
+            fix = f"write one of {', '.join(known)}"
+        self.problems.append(Problem(place, f"unknown setting {dotted((*path, key))}", fix))
+
+    def _note(self, node: Located, problem: str, fix: str) -> None:
+        self.problems.append(Problem(node.place, problem, fix))
+
+
+_NUMBERS = (kinds.IntType, kinds.FloatType)
+_LEAVES = (*_NUMBERS, kinds.BoolType, kinds.StrType, kinds.LiteralType)
+_LARGEST = 1e300
+"""Beyond it are infinity, what is no number (no comparison holds), and whole numbers that no float can take."""
+_EXAMPLES = {"url": "http://HOST:PORT", "path": "/v1/PATH", "endpoint": "tcp://HOST:5557"}
+
+
+def _expand(kind: kinds.StructType, node: Located) -> Located:
+    """A section written as the text of its one required key, in full."""
+    key = shorthand(kind)
+    if key is None or not isinstance(node.value, str):
+        return node
+    return Located({key: node}, node.place)
+
+
+def _is_section(kind: kinds.Type) -> bool:
+    return isinstance(bare(kind), kinds.StructType)
+
+
+def _fits(kind: kinds.Type, value: Any) -> bool:
+    match kind:
+        case kinds.BoolType():
+            return isinstance(value, bool)
+        case kinds.IntType():
+            return type(value) is int and _within(kind, value)
+        case kinds.FloatType():
+            return type(value) in (int, float) and -_LARGEST < value < _LARGEST and _within(kind, value)
+        case kinds.LiteralType():
+            return value in kind.values
+        case _:
+            return isinstance(value, str)
+
+
+def _within(kind: kinds.IntType | kinds.FloatType, value: float) -> bool:
+    return (
+        (kind.gt is None or value > kind.gt)
+        and (kind.ge is None or value >= kind.ge)
+        and (kind.le is None or value <= kind.le)
+    )

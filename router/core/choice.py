@@ -1,0 +1,76 @@
+"""Asking the policy, and not trusting it: a rule that raises or answers nonsense must not fail a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from policies.view import Decision, Edge, FleetView, Policy, RequestView, WorkerView
+
+
+class Chooser:
+    """The policy in force. Swapping it is one assignment, so it takes effect between two decisions.
+
+    A new policy also gets the later edges of requests that the old one placed; rules must take edges of bookings
+    they never saw, as they must after a restart.
+    """
+
+    def __init__(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
+        self.decisions = 0
+        self.fallbacks = 0
+        self.observe_errors = 0
+        self.last_error: str | None = None
+        self.adopt(policy, name, params)
+
+    def adopt(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
+        """Use `policy` from the next decision on."""
+        self.policy = policy
+        self.name = name
+        self.params = dict(params)
+        self._observe: Callable[[Edge], None] | None = getattr(policy, "observe", None)
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """The policy's ranking, or least tokens with a reason that says why it was not used."""
+        self.decisions += 1
+        try:
+            decision = self.policy.decide(request, fleet)
+            first = decision.ranked[0]
+            if any(view.id == first for view in fleet.workers):
+                return decision
+            problem = f"it chose {first!r}, which is no candidate"
+        except Exception as error:  # a third party's code: anything may come
+            problem = f"it raised {error!r}"
+        self.fallbacks += 1
+        self.last_error = problem
+        return least_tokens(fleet, f"fell back to least tokens: policy {self.name} failed: {problem}")
+
+    def observe(self, edge: Edge) -> None:
+        """Pass an edge on to a policy that wants them."""
+        if self._observe is None:
+            return
+        try:
+            self._observe(edge)
+        except Exception as error:  # as above
+            self.observe_errors += 1
+            self.last_error = f"observe raised {error!r}"
+
+    def statistics(self) -> dict[str, Any]:
+        """Decisions taken and how often the policy let us down."""
+        return {
+            "policy": self.name,
+            "params": self.params,
+            "decisions": self.decisions,
+            "fallbacks": self.fallbacks,
+            "observe_errors": self.observe_errors,
+            "last_error": self.last_error,
+        }
+
+
+def least_tokens(fleet: FleetView, reason: str) -> Decision:
+    """The fallback: fewest queued tokens, then fewest requests."""
+    ranked = sorted(fleet.workers, key=_load)
+    return Decision(tuple(view.id for view in ranked), reason)
+
+
+def _load(view: WorkerView) -> tuple[int, int]:
+    return view.queued_tokens, view.running_requests

@@ -1,0 +1,113 @@
+"""Decisions as values: what was known of every candidate, what was chosen and why, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from policies.view import Decision, FleetView, RequestView, WorkerId, WorkerView
+
+
+@dataclass(slots=True)
+class DecisionRecord:
+    """One decision and its outcome. Candidate views are kept as they were and turned into text only when asked for.
+
+    `outcome` is "running" until the attempt ends, then "finished", "failed: ..." or "cancelled".
+    """
+
+    at_s: float
+    ticket_id: int
+    attempt: int
+    policy: str
+    request: RequestView
+    workers: tuple[WorkerView, ...]
+    decision: Decision
+    worker: WorkerId
+    predicted_cached_tokens: int | None
+    reported_cached_tokens: int | None = None
+    ttft_s: float | None = None
+    duration_s: float | None = None
+    outcome: str = "running"
+
+    def close(self, outcome: str, now_s: float) -> None:
+        """The attempt is over. The prompt's hashes are let go: a thousand long prompts would fill memory."""
+        self.outcome = outcome
+        self.duration_s = now_s - self.at_s
+        self.request = replace(self.request, block_hashes=())
+
+    def to_builtins(self) -> dict[str, object]:
+        """For the admin API."""
+        return {
+            "at_s": self.at_s,
+            "request_id": self.request.id,
+            "model": self.request.model,
+            "prompt_tokens": self.request.prompt_tokens,
+            "attempt": self.attempt,
+            "policy": self.policy,
+            "worker": self.worker,
+            "reason": self.decision.reason,
+            "predicted_cached_tokens": self.predicted_cached_tokens,
+            "reported_cached_tokens": self.reported_cached_tokens,
+            "ttft_s": self.ttft_s,
+            "duration_s": self.duration_s,
+            "outcome": self.outcome,
+            "candidates": describe_candidates(self.workers, self.decision),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer to `Dispatcher.explain`. `choice` is None where the request would be held or rejected (`reason`)."""
+
+    request: RequestView
+    policy: str
+    choice: WorkerId | None
+    reason: str
+    fleet: FleetView | None
+    decision: Decision | None
+    excluded: Mapping[WorkerId, str]
+
+    def to_builtins(self) -> dict[str, object]:
+        """For the admin API: request, policy, choice, reason, candidates (best first), excluded."""
+        candidates: list[dict[str, object]] = []
+        if self.fleet is not None and self.decision is not None:
+            candidates = describe_candidates(self.fleet.workers, self.decision)
+        return {
+            "request_id": self.request.id,
+            "model": self.request.model,
+            "prompt_tokens": self.request.prompt_tokens,
+            "policy": self.policy,
+            "choice": self.choice,
+            "reason": self.reason,
+            "candidates": candidates,
+            "excluded": dict(self.excluded),
+        }
+
+
+def describe_candidates(workers: tuple[WorkerView, ...], decision: Decision) -> list[dict[str, object]]:
+    """Every candidate in ranked order: what was known of it, its cost and the cost's terms."""
+    by_id = {view.id: view for view in workers}
+    costs = dict(zip(decision.ranked, decision.costs, strict=False))
+    ranked = [by_id[worker] for worker in decision.ranked if worker in by_id]
+    rest = [view for view in workers if view.id not in set(decision.ranked)]
+    return [_describe(view, costs.get(view.id), decision) for view in ranked + rest]
+
+
+def _describe(view: WorkerView, cost: float | None, decision: Decision) -> dict[str, object]:
+    return {
+        "worker": view.id,
+        "residency": view.residency.value,
+        "cached_tokens": view.cached_tokens,
+        "uncached_tokens": view.uncached_tokens,
+        "queued_tokens": view.queued_tokens,
+        "running_requests": view.running_requests,
+        "kv_tokens": view.kv_tokens,
+        "backlog_s": view.backlog_s,
+        "prefill_s": view.prefill_s,
+        "predicted_s": view.backlog_s + view.prefill_s,
+        "utilisation": view.utilisation,
+        "learned": view.learned,
+        "cost": cost,
+        "unit": decision.unit,
+        "terms": dict(decision.terms.get(view.id, {})),
+    }

@@ -1,0 +1,357 @@
+"""Requests in, decisions out."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerId, WorkerView
+from router.core.choice import Chooser
+from router.core.decisions import DecisionRecord, Explanation
+from router.core.edges import FailurePhase, Request, Usage
+from router.core.endpoints import Candidate
+from router.core.estimate import Decoding
+from router.core.fleet import Fleet
+from router.core.lanes import Lanes
+from router.core.ledger import Booking
+from router.core.selection import Selection, exclusions, select
+from router.core.tickets import Hold, Reject, Ticket
+from router.errors import ErrorKind, RequestError
+from router.prefix.residency import ResidencyMap
+
+__all__ = ["DispatchObserver", "Dispatcher", "Hold", "Reject", "Ticket"]
+
+MAX_ALTERNATIVES = 2
+"""Further workers tried for one request: enough to get past a dead one and a full one."""
+MAX_SENT_FAILURES = 2
+"""Attempts that may fail after the request was sent. A request that kills engines must not walk the fleet."""
+RETRY_AFTER_S = 1.0
+"""Retry-After where no worker named one: a probe later the picture is new."""
+
+
+class DispatchObserver(Protocol):
+    """Told of what the dispatcher does, for metrics and logs. Must not raise."""
+
+    def decided(self, ticket: Ticket) -> None:
+        """A request was placed (each attempt)."""
+
+    def rejected(self, request: Request, error: RequestError) -> None:
+        """A request was turned away, at once or after its last attempt."""
+
+    def failed(self, ticket: Ticket, phase: FailurePhase, reason: str) -> None:
+        """An attempt failed."""
+
+    def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
+        """A response reported its cached tokens and there had been a prediction."""
+
+
+class Dispatcher:
+    """Chooses a worker for each request, books it there in the same step, and follows the request's edges.
+
+    Every edge may come late, twice or out of order; a ticket's load is given back exactly once.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        residency: ResidencyMap,
+        policy: Policy,
+        *,
+        policy_name: str,
+        policy_params: Mapping[str, Any] | None = None,
+        decisions_kept: int = 1_000,
+        observer: DispatchObserver | None = None,
+    ) -> None:
+        self._fleet = fleet
+        self._residency = residency
+        self._chooser = Chooser(policy, policy_name, policy_params or {})
+        self._observer = observer
+        self._lanes = Lanes()
+        self._decoding = Decoding()
+        self._records: deque[DecisionRecord] = deque(maxlen=decisions_kept)
+        self._ids = itertools.count(1)
+        self._counts = dict.fromkeys(
+            ("dispatched", "held", "rejected", "retried", "finished", "cancelled", "failed"), 0
+        )
+        fleet.on_load.append(self._lanes.load_reported)
+
+    @property
+    def policy_name(self) -> str:
+        """Name of the policy in force."""
+        return self._chooser.name
+
+    @property
+    def policy_params(self) -> Mapping[str, Any]:
+        """The parameters it was built with, as given."""
+        return self._chooser.params
+
+    def set_policy(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
+        """Use `policy` from the next decision on."""
+        self._chooser.adopt(policy, name, params)
+
+    # decisions
+
+    def dispatch(self, request: Request, now_s: float) -> Ticket | Hold | Reject:
+        """Choose a candidate and book the request there, in one step."""
+        selection = select(self._fleet, request, (), now_s)
+        if isinstance(selection, Selection):
+            return self._place(request, selection, now_s, attempt=1)
+        if isinstance(selection, Hold):
+            self._counts["held"] += 1
+            return selection
+        return self._reject(request, selection)
+
+    def retry(
+        self, ticket: Ticket, phase: FailurePhase, now_s: float, reason: str, retry_after_s: float | None = None
+    ) -> Ticket | Reject:
+        """An attempt failed before its client saw anything: book the next alternative (a new ticket), or give up.
+
+        Up to two alternatives after `CONNECT` and `REFUSED`, one after `SENT`, none after `STREAM`, none for a
+        ticket that has ended already (its client has left, say).
+        """
+        if ticket.ended:
+            return _gave_up(phase, reason, retry_after_s)
+        self.failed(ticket, phase, now_s, reason, retry_after_s)
+        sent_failures = ticket.sent_failures + (phase is FailurePhase.SENT)
+        tried = (*ticket.tried, ticket.candidate.endpoint.id)
+        refusal_s = max((s for s in (ticket.refusal_s, retry_after_s) if s is not None), default=None)
+        exhausted = ticket.attempt > MAX_ALTERNATIVES or sent_failures >= MAX_SENT_FAILURES
+        if phase is FailurePhase.STREAM or exhausted:
+            return self._reject(ticket.request, _gave_up(phase, reason, refusal_s))
+        selection = select(self._fleet, ticket.request, tried, now_s)
+        if not isinstance(selection, Selection):
+            return self._reject(ticket.request, _gave_up(phase, reason, refusal_s))
+        again = self._place(ticket.request, selection, now_s, attempt=ticket.attempt + 1)
+        again.tried, again.sent_failures, again.refusal_s = tried, sent_failures, refusal_s
+        self._counts["retried"] += 1
+        return again
+
+    def explain(self, request: Request, now_s: float) -> Explanation:
+        """What would be decided now; books nothing and changes nothing."""
+        selection = select(self._fleet, request, (), now_s)
+        excluded = exclusions(self._fleet, request, selection)
+        name = self._chooser.name
+        if not isinstance(selection, Selection):
+            reason = selection.reason if isinstance(selection, Hold) else selection.error.message
+            return Explanation(self._request_view(request, ()), name, None, reason, None, None, excluded)
+        view, fleet = self._look(request, selection, now_s)
+        decision = self._choose(view, fleet, selection)
+        return Explanation(view, name, decision.ranked[0], decision.reason, fleet, decision, excluded)
+
+    def decisions(self, limit: int) -> list[DecisionRecord]:
+        """The latest ones, newest first."""
+        return list(itertools.islice(reversed(self._records), limit))
+
+    # edges
+
+    def first_token(self, ticket: Ticket, now_s: float) -> None:
+        """The first real event of a stream arrived.
+
+        Not for whole-body responses, whose first byte says nothing of the prefill: say `Request.stream` False and
+        call `finished`.
+        """
+        if ticket.ended or not ticket.lane.account.prefilled(ticket.booking, now_s):
+            return
+        ticket.record.ttft_s = now_s - ticket.booking.at_s
+        if ticket.situation is not None:
+            self._lanes.observe(ticket.lane, ticket.situation, ticket.record.ttft_s, now_s)
+        self._succeeded(ticket, complete=False)
+        if ticket.request.prompt is not None and ticket.candidate.live:
+            self._residency.first_token(ticket.candidate.slot, ticket.id)
+        self._tell_policy(EdgeKind.FIRST_TOKEN, ticket, now_s)
+
+    def progress(self, ticket: Ticket, output_tokens: int, now_s: float) -> None:
+        """The stream has brought `output_tokens` so far, in all."""
+        ticket.lane.account.progressed(ticket.booking, output_tokens)
+
+    def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
+        """A complete answer arrived. A 4xx is one, too: the worker did its part, but prefilled nothing."""
+        if ticket.ended:
+            return
+        served = status < 400
+        self._succeeded(ticket, complete=True)
+        if served and ticket.request.prompt is not None and ticket.candidate.live:
+            self._residency.finished(
+                ticket.candidate.slot,
+                ticket.request.prompt,
+                usage.completion_tokens,
+                usage.cached_tokens,
+                ticket_id=ticket.id,
+            )
+        if served:
+            self._compare(ticket, usage)
+            self._decoding.observe(ticket.decode_s(now_s), usage.completion_tokens)
+        self._end(ticket, now_s, "finished" if served else f"finished with status {status}")
+        self._counts["finished"] += 1
+        self._tell_policy(EdgeKind.FINISHED, ticket, now_s, usage.cached_tokens)
+
+    def failed(
+        self, ticket: Ticket, phase: FailurePhase, now_s: float, reason: str, retry_after_s: float | None = None
+    ) -> None:
+        """The attempt failed for good (`retry` calls this itself)."""
+        if ticket.ended:
+            return
+        endpoint = ticket.candidate.endpoint
+        if phase is FailurePhase.REFUSED:
+            self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
+        else:
+            self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
+        ticket.trial = False
+        self._end(ticket, now_s, f"failed ({phase.value}): {reason}")
+        self._counts["failed"] += 1
+        self._tell_policy(EdgeKind.FAILED, ticket, now_s)
+        if self._observer is not None:
+            self._observer.failed(ticket, phase, reason)
+
+    def cancelled(self, ticket: Ticket, now_s: float) -> None:
+        """The client left; nobody's fault."""
+        if ticket.ended:
+            return
+        self._end(ticket, now_s, "cancelled")
+        self._counts["cancelled"] += 1
+        self._tell_policy(EdgeKind.FAILED, ticket, now_s)
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters, the policy's behaviour, and each worker's lane."""
+        return {
+            **self._counts,
+            **self._chooser.statistics(),
+            "workers": self._lanes.statistics(self._fleet.candidates),
+        }
+
+    # within
+
+    def _place(self, request: Request, selection: Selection, now_s: float, attempt: int) -> Ticket:
+        view, fleet = self._look(request, selection, now_s)
+        decision = self._choose(view, fleet, selection)
+        index = next(i for i, candidate in enumerate(selection.candidates) if candidate.id == decision.ranked[0])
+        record = self._record(view, fleet, decision, fleet.workers[index], attempt)
+        ticket = self._book(request, selection.candidates[index], fleet.workers[index], record, now_s)
+        if selection.trial is not None:
+            ticket.trial = True
+            self._fleet.trial_started(selection.trial)
+        self._counts["dispatched"] += 1
+        self._tell_policy(EdgeKind.BOOKED, ticket, now_s)
+        if self._observer is not None:
+            self._observer.decided(ticket)
+        return ticket
+
+    def _look(self, request: Request, selection: Selection, now_s: float) -> tuple[RequestView, FleetView]:
+        """The views a policy gets: the request and, in the order of `selection`, its candidates."""
+        prompt, candidates = request.prompt, selection.candidates
+        if prompt is None:
+            workers = self._lanes.views(candidates, None, request.prompt_tokens, now_s)
+            return self._request_view(request, ()), FleetView(now_s, workers)
+        matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
+        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s)
+        block_tokens = candidates[0].block_tokens
+        return self._request_view(request, prompt.chain(block_tokens), block_tokens), FleetView(now_s, workers)
+
+    def _request_view(self, request: Request, hashes: Sequence[int], block_tokens: int = 0) -> RequestView:
+        return RequestView(
+            id=request.id,
+            model=request.model or "",
+            prompt_tokens=request.prompt_tokens if request.prompt is None else request.prompt.tokens,
+            block_tokens=block_tokens,
+            block_hashes=hashes,
+            session_id=request.session_id,
+            max_tokens=request.max_tokens,
+            priority=request.priority,
+            decode_s=self._decoding.expected_s(request.max_tokens),
+        )
+
+    def _choose(self, request: RequestView, fleet: FleetView, selection: Selection) -> Decision:
+        decision = self._chooser.decide(request, fleet)
+        if selection.trial is None:
+            return decision
+        on_trial = [candidate.id for candidate in selection.trial.candidates]
+        first = next((worker for worker in decision.ranked if worker in on_trial), on_trial[0])
+        rest = tuple(worker for worker in decision.ranked if worker != first)
+        return Decision((first, *rest), f"trial of {first}, which had failed and probes well again")
+
+    def _book(
+        self, request: Request, candidate: Candidate, view: WorkerView, record: DecisionRecord, now_s: float
+    ) -> Ticket:
+        lane = self._lanes.of(candidate)
+        prompt_tokens = view.cached_tokens + view.uncached_tokens
+        booking = Booking(view.uncached_tokens, prompt_tokens, now_s, streams=request.stream)
+        ticket = Ticket(request, record.request, lane, booking, record)
+        ticket.residency = view.residency
+        if _teaches(request, view):
+            ticket.situation = lane.situation(view.uncached_tokens, prompt_tokens, now_s)
+        lane.book(booking, now_s)
+        if request.prompt is not None:
+            self._residency.booked(candidate.slot, request.prompt, ticket.id)
+        return ticket
+
+    def _record(
+        self, request: RequestView, fleet: FleetView, decision: Decision, view: WorkerView, attempt: int
+    ) -> DecisionRecord:
+        blind = view.residency in (Residency.UNKNOWN, Residency.OFF)
+        record = DecisionRecord(
+            at_s=fleet.now_s,
+            ticket_id=next(self._ids),
+            attempt=attempt,
+            policy=self._chooser.name,
+            request=request,
+            workers=fleet.workers,
+            decision=decision,
+            worker=view.id,
+            predicted_cached_tokens=None if blind else view.cached_tokens,
+        )
+        self._records.append(record)
+        return record
+
+    def _succeeded(self, ticket: Ticket, *, complete: bool) -> None:
+        self._fleet.traffic_succeeded(ticket.candidate.endpoint, trial=ticket.trial, complete=complete)
+        ticket.trial = False
+
+    def _compare(self, ticket: Ticket, usage: Usage) -> None:
+        reported = usage.cached_tokens
+        ticket.record.reported_cached_tokens = reported
+        prompt, predicted = ticket.request.prompt, ticket.predicted_cached_tokens
+        if reported is None or predicted is None or prompt is None or prompt.multiple or not prompt.exact:
+            return
+        ticket.lane.agreement.compare(predicted, reported)
+        if self._observer is not None:
+            self._observer.compared(ticket.candidate.id, predicted, reported)
+
+    def _end(self, ticket: Ticket, now_s: float, outcome: str) -> None:
+        """Give back all that the ticket holds."""
+        ticket.ended = True
+        ticket.lane.account.release(ticket.booking, now_s)
+        ticket.record.close(outcome, now_s)
+        if ticket.request.prompt is not None and ticket.candidate.live:
+            self._residency.released(ticket.candidate.slot, ticket.id)
+        if ticket.trial:
+            ticket.trial = False
+            self._fleet.trial_given_up(ticket.candidate.endpoint)
+
+    def _reject(self, request: Request, reject: Reject) -> Reject:
+        self._counts["rejected"] += 1
+        if self._observer is not None:
+            self._observer.rejected(request, reject.error)
+        return reject
+
+    def _tell_policy(self, kind: EdgeKind, ticket: Ticket, now_s: float, cached_tokens: int | None = None) -> None:
+        self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+
+
+def _teaches(request: Request, view: WorkerView) -> bool:
+    """Whether the time to this request's first token will say something of the worker's speed."""
+    prompt = request.prompt
+    known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
+    return known and request.stream
+
+
+def _gave_up(phase: FailurePhase, reason: str, refusal_s: float | None) -> Reject:
+    retry_after_s = RETRY_AFTER_S if refusal_s is None else refusal_s
+    if phase is FailurePhase.STREAM:
+        return Reject(RequestError(ErrorKind.WORKER_DIED_IN_STREAM, f"The worker died in mid-stream: {reason}."))
+    if phase is FailurePhase.REFUSED:
+        message = "Every worker that was tried refused the request for load; try again later."
+        return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=retry_after_s))
+    message = f"The worker failed before it answered, and no other could take over: {reason}."
+    return Reject(RequestError(ErrorKind.WORKER_FAILED, message, retry_after_s=retry_after_s))

@@ -1,0 +1,186 @@
+"""How long things take on one worker, learned from what its streams showed.
+
+Model (vLLM's FCFS queue and the usual fit of prefill time): a prompt of u uncached tokens after c cached ones, behind
+Q uncached tokens of earlier prompts, on a worker whose decoding requests hold S context tokens, sees its first token
+after
+
+    b * (Q + u) + a + d * (attention of the queue + u * (c + u / 2)) + e * S
+
+seconds: token work, a fixed part (network, the step that is running), attention work, and the decodes that share its
+steps. b, a, d, e >= 0 are fitted per worker by least squares with forgetting; nothing about model or hardware is
+assumed. A neighbour in the literature: LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, expm1, sqrt
+
+FORGETTING = 0.98
+"""Weight of the past at each observation: about the last 50 count, so a throttled GPU shows within a minute."""
+ENOUGH = 8
+"""Observations before a worker's own fit is used: twice the coefficients."""
+RIDGE_OBSERVATIONS = 1.0
+"""How many observations' worth of doubt the coefficients besides b carry: with no evidence all time is token work."""
+WINDOW_S = 60.0
+"""Memory of the utilisation."""
+WARM_UP_S = 10.0
+"""Idle time assumed before a worker's first request, or that request alone would look like saturation."""
+UTILISATION_CAP = 0.97
+
+Features = tuple[float, float, float, float]
+"""(tokens, 1, attention, decoding context tokens): what the coefficients (b, a, d, e) multiply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Coefficients in seconds per token, seconds, seconds per token pair, seconds per context token.
+
+    `relative_error` is the standard error of a predicted time to first token, as a share of it.
+    """
+
+    token_s: float
+    fixed_s: float
+    attention_s: float
+    decode_s: float
+    relative_error: float
+
+
+class SpeedEstimate:
+    """One worker's coefficients, by weighted non-negative least squares with forgetting.
+
+    Errors count relative to the prediction, and beyond twofold only linearly (weight ``1 / (p * max(p, y))`` for
+    prediction p and observation y), so that one stalled request cannot move the fit far and a lasting change still
+    can. The normal equations are solved by coordinate descent from the last solution, tokens first: what the data
+    cannot tell apart goes to b, which leaves the ranking of workers by P + u as it was.
+    """
+
+    __slots__ = ("_coefficients", "_moments", "_products", "_variance", "_weight", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._weight = 0.0
+        self._coefficients = [0.0, 0.0, 0.0, 0.0]
+        self._moments = [[0.0] * 4 for _ in range(4)]
+        self._products = [0.0] * 4
+        self._variance = 0.0
+
+    @property
+    def learned(self) -> bool:
+        """Whether the worker's own fit is to be used."""
+        return self.count >= ENOUGH
+
+    def observe(self, features: Features, seconds: float) -> None:
+        """Learn that a request with these features saw its first token after `seconds`."""
+        if seconds <= 0.0 or features[0] <= 0.0:
+            return
+        predicted_s = sum([c * x for c, x in zip(self._coefficients, features, strict=True)])
+        if predicted_s <= 0.0:
+            predicted_s = seconds
+            self._coefficients[0] = seconds / features[0]
+        scale = 1.0 / (predicted_s * max(predicted_s, seconds))
+        self._weight = self._weight * FORGETTING + 1.0
+        residual = (seconds - predicted_s) ** 2 * scale
+        self._variance += (min(residual, 1.0) - self._variance) / self._weight
+        self._accumulate(features, seconds, scale)
+        self.count += 1
+        self._solve()
+
+    def speed(self) -> Speed:
+        """The present fit."""
+        token_s, fixed_s, attention_s, decode_s = self._coefficients
+        error = sqrt(self._variance * 4.0 / self._weight) if self._weight else 0.0
+        return Speed(token_s, fixed_s, attention_s, decode_s, error)
+
+    def _accumulate(self, features: Features, seconds: float, scale: float) -> None:
+        for i, row in enumerate(self._moments):
+            weighted = features[i] * scale
+            for j in range(4):
+                row[j] = row[j] * FORGETTING + weighted * features[j]
+            self._products[i] = self._products[i] * FORGETTING + weighted * seconds
+
+    def _solve(self) -> None:
+        doubt = 1.0 + RIDGE_OBSERVATIONS / self._weight
+        solution = self._coefficients
+        for _ in range(3):
+            for i, row in enumerate(self._moments):
+                if row[i] <= 0.0:
+                    continue
+                others = sum([row[j] * solution[j] for j in range(4)]) - row[i] * solution[i]
+                solution[i] = max(0.0, (self._products[i] - others) / (row[i] if i == 0 else row[i] * doubt))
+
+
+class Utilisation:
+    """Share of time a worker spends on prefills: exponentially weighted over `WINDOW_S`, from what was dispatched.
+
+    Kept in tokens and attention, so that it follows the speed estimate instead of freezing old ones in.
+    """
+
+    __slots__ = ("_at_s", "_attention", "_since_s", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._attention = 0.0
+        self._at_s = 0.0
+        self._since_s: float | None = None
+
+    def dispatched(self, uncached_tokens: int, attention: float, now_s: float) -> None:
+        """A prefill was sent to the worker."""
+        if self._since_s is None:
+            self._since_s = self._at_s = now_s
+        kept = exp((self._at_s - now_s) / WINDOW_S)
+        self._tokens = self._tokens * kept + uncached_tokens
+        self._attention = self._attention * kept + attention
+        self._at_s = now_s
+
+    def share(self, speed: Speed, now_s: float) -> float:
+        """rho, from 0 to `UTILISATION_CAP`."""
+        if self._since_s is None:
+            return 0.0
+        work_s = (speed.token_s * self._tokens + speed.attention_s * self._attention) * exp(
+            (self._at_s - now_s) / WINDOW_S
+        )
+        window_s = -WINDOW_S * expm1((self._since_s - WARM_UP_S - now_s) / WINDOW_S)
+        return min(UTILISATION_CAP, work_s / window_s)
+
+
+class Decoding:
+    """How many tokens answers have, and how long each takes: means over the last fifty or so, all workers together."""
+
+    __slots__ = ("_seconds", "_streamed_tokens", "_tokens", "_weight")
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._tokens = 0.0
+        self._seconds = 0.0
+        self._streamed_tokens = 0.0
+
+    def observe(self, decode_s: float | None, output_tokens: int | None) -> None:
+        """An answer of `output_tokens` ended `decode_s` after its first token (None: that was not seen)."""
+        if not output_tokens:
+            return
+        self._weight = self._weight * FORGETTING + 1.0
+        self._tokens += (output_tokens - self._tokens) / self._weight
+        if decode_s is not None and output_tokens > 1:
+            self._seconds = self._seconds * FORGETTING + decode_s
+            self._streamed_tokens = self._streamed_tokens * FORGETTING + (output_tokens - 1)
+
+    def expected_s(self, max_tokens: int | None) -> float:
+        """Expected decode time of a request with this limit; 0 while nothing has been seen."""
+        if not self._streamed_tokens:
+            return 0.0
+        tokens = self._tokens if max_tokens is None else min(self._tokens, max_tokens)
+        return tokens * self._seconds / self._streamed_tokens
+
+
+def median_speed(speeds: list[Speed]) -> Speed:
+    """Coefficient by coefficient, the lower one of two: optimism is what gets an unknown worker tried. Its error is
+    the largest of theirs."""
+    middle = (len(speeds) - 1) // 2
+    return Speed(
+        sorted([speed.token_s for speed in speeds])[middle],
+        sorted([speed.fixed_s for speed in speeds])[middle],
+        sorted([speed.attention_s for speed in speeds])[middle],
+        sorted([speed.decode_s for speed in speeds])[middle],
+        max([speed.relative_error for speed in speeds]),
+    )

@@ -1,0 +1,220 @@
+"""All that is booked on and learned about each candidate, and the views that policies get to see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from backends.worker import LoadReport
+from policies.view import Residency, WorkerView
+from router.core.agreement import Agreement
+from router.core.endpoints import Candidate
+from router.core.estimate import Features, Speed, SpeedEstimate, Utilisation, median_speed
+from router.core.ledger import Account, Booking, attention
+from router.prefix.view import Match
+
+STALE_S = 60.0
+"""A fit that no request has tested for so long gives way to the common one until the next observation. Otherwise a
+worker shunned for being slow would never get the request that shows it has recovered; this is one a minute."""
+NOTHING_KNOWN = Match(0, 0, Residency.UNKNOWN)
+
+
+class Situation(NamedTuple):
+    """What a request met when it was booked: regressors of its time to first token, and how long the prefill that
+    was running then had been at it already (the wait saved by arriving late)."""
+
+    features: Features
+    head_start_s: float
+
+
+class Lane:
+    """One candidate's account, estimates and counters. `speed` is None until its own fit is good enough."""
+
+    __slots__ = (
+        "account",
+        "agreement",
+        "candidate",
+        "estimate",
+        "mean_uncached_tokens",
+        "speed",
+        "tested_s",
+        "utilisation",
+    )
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.account = Account()
+        self.estimate = SpeedEstimate()
+        self.speed: Speed | None = None
+        self.tested_s = 0.0
+        self.utilisation = Utilisation()
+        self.agreement = Agreement()
+        self.mean_uncached_tokens = 0.0
+
+    def book(self, booking: Booking, now_s: float) -> None:
+        """Take on a request's load."""
+        self.account.book(booking)
+        self.utilisation.dispatched(booking.uncached_tokens, booking.attention, now_s)
+        self.mean_uncached_tokens += 0.1 * (booking.uncached_tokens - self.mean_uncached_tokens)
+
+    def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float) -> Situation:
+        """What a request would meet here now; ask before booking it."""
+        account = self.account
+        features = (
+            float(self.queued_tokens(now_s) + uncached_tokens),
+            1.0,
+            account.queued_attention + attention(uncached_tokens, prompt_tokens - uncached_tokens),
+            float(account.decode_tokens),
+        )
+        return Situation(features, now_s - account.head_since_s if account.queue else 0.0)
+
+    def observe(self, situation: Situation, ttft_s: float, now_s: float) -> None:
+        """A request that met `situation` saw its first token after `ttft_s`."""
+        self.estimate.observe(situation.features, ttft_s + situation.head_start_s)
+        self.tested_s = now_s
+        if self.estimate.learned:
+            self.speed = self.estimate.speed()
+
+    def queued_tokens(self, now_s: float) -> int:
+        """P: booked here, plus what seems to wait from elsewhere (of our own requests' mean size)."""
+        account = self.account
+        waiting = account.foreign.waiting
+        if not waiting:
+            return account.queued_tokens
+        return account.queued_tokens + round(waiting * self.mean_uncached_tokens * account.foreign.weight(now_s))
+
+    def backlog_s(self, speed: Speed, now_s: float) -> float:
+        """v: the fixed wait, the decodes' share, and the prefills booked before, less the time they have run.
+
+        Short prefills share a step and end together, so that time counts against all of them and not only the first.
+        A queue that is overdue says that the worker is slower or fuller than thought. How much longer it takes is
+        anyone's guess; as long again as it is late is the guess of Lindy's law, and lets a worker that has stalled
+        price itself out of the market while its requests still hang.
+        """
+        account = self.account
+        fixed_s = speed.fixed_s + speed.decode_s * account.decode_tokens
+        queued_s = speed.token_s * self.queued_tokens(now_s) + speed.attention_s * account.queued_attention
+        if not account.queue:
+            return fixed_s + queued_s
+        left_s = fixed_s + queued_s - (now_s - account.head_since_s)
+        return fixed_s + (min(queued_s, left_s) if left_s >= 0.0 else -left_s)
+
+    def settle(self, speed: Speed, now_s: float) -> None:
+        """Take prefills whose end nobody sees (whole-body responses) for done when their time is up."""
+        account = self.account
+        head = account.head
+        while head is not None and not head.streams:
+            head_s = speed.token_s * head.uncached_tokens + speed.attention_s * head.attention
+            done_s = account.head_since_s + speed.fixed_s + speed.decode_s * account.decode_tokens + head_s
+            if done_s > now_s:
+                return
+            account.prefilled(head, done_s)
+            head = account.head
+
+    def statistics(self) -> dict[str, Any]:
+        """Booked load, fitted coefficients, and how predictions compared with reports."""
+        speed = self.speed
+        return {
+            **self.account.statistics(),
+            "observations": self.estimate.count,
+            "prefill_token_us": speed.token_s * 1e6 if speed else None,
+            "first_token_fixed_ms": speed.fixed_s * 1e3 if speed else None,
+            "relative_error": speed.relative_error if speed else None,
+            "predicted_cached": self.agreement.statistics(),
+        }
+
+
+class Lanes:
+    """The lane of every candidate, by slot; made when first needed, dropped when the slot changes hands."""
+
+    def __init__(self) -> None:
+        self._lanes: list[Lane | None] = []
+        self._common: Speed | None = None
+        self._stale = False
+
+    def of(self, candidate: Candidate) -> Lane:
+        """The candidate's lane."""
+        slot = candidate.slot
+        if slot >= len(self._lanes):
+            self._lanes.extend([None] * (slot + 1 - len(self._lanes)))
+        lane = self._lanes[slot]
+        if lane is None or lane.candidate is not candidate:
+            lane = Lane(candidate)
+            if candidate.live:
+                self._lanes[slot] = lane
+        return lane
+
+    def observe(self, lane: Lane, situation: Situation, ttft_s: float, now_s: float) -> None:
+        """A first token was seen."""
+        lane.observe(situation, ttft_s, now_s)
+        self._stale = True
+
+    def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
+        """Gauges of the candidate were scraped."""
+        account = self.of(candidate).account
+        account.foreign.observe(report, account, candidate.capacity_tokens, now_s)
+
+    def common_speed(self) -> Speed | None:
+        """The median over the workers that have learned theirs, lent to those that have not; None: none has."""
+        if self._stale:
+            learned = [lane.speed for lane in self._lanes if lane is not None and lane.speed and lane.candidate.live]
+            self._common = median_speed(learned) if learned else None
+            self._stale = False
+        return self._common
+
+    def views(
+        self, candidates: Sequence[Candidate], matches: dict[int, Match] | None, prompt_tokens: int, now_s: float
+    ) -> tuple[WorkerView, ...]:
+        """What is known of `candidates` for a prompt; `matches` by slot, None where the prompt has no identity.
+
+        Before anything is learned of any worker all of them cost one unit per token, so that costs rank as P + u does.
+        """
+        lanes = [self.of(candidate) for candidate in candidates]
+        tested_s = now_s - STALE_S
+        own = [lane.speed if lane.tested_s >= tested_s else None for lane in lanes]
+        common = self.common_speed() if None in own else None
+        found = {} if matches is None else matches
+        return tuple(
+            [
+                _view(lane, found.get(lane.candidate.slot, NOTHING_KNOWN), prompt_tokens, speed or common, now_s)
+                for lane, speed in zip(lanes, own, strict=True)
+            ]
+        )
+
+    def statistics(self, candidates: Iterable[Candidate]) -> dict[str, Any]:
+        """Per worker."""
+        return {candidate.id: self.of(candidate).statistics() for candidate in candidates}
+
+
+def _view(lane: Lane, match: Match, prompt_tokens: int, speed: Speed | None, now_s: float) -> WorkerView:
+    account, candidate = lane.account, lane.candidate
+    cached_tokens = match.tokens
+    uncached_tokens = prompt_tokens - cached_tokens
+    if speed is None:
+        backlog_s, prefill_s, utilisation, error_s = float(lane.queued_tokens(now_s)), float(uncached_tokens), 0.0, 0.0
+    else:
+        if account.queue:
+            lane.settle(speed, now_s)
+        backlog_s = lane.backlog_s(speed, now_s)
+        prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
+        utilisation = lane.utilisation.share(speed, now_s)
+        error_s = speed.relative_error * (backlog_s + prefill_s)
+    foreign = account.foreign
+    weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
+    return WorkerView(
+        candidate.id,
+        match.residency,
+        cached_tokens,
+        uncached_tokens,
+        lane.queued_tokens(now_s),
+        account.running_requests + round(weight * foreign.requests),
+        account.kv_tokens + round(weight * foreign.kv_tokens),
+        candidate.capacity_tokens,
+        backlog_s,
+        prefill_s,
+        utilisation,
+        speed is not None,
+        error_s,
+        0,
+        match.by_tier,
+    )

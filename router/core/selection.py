@@ -1,0 +1,128 @@
+"""Which candidates may take a request now: by model, length, state, pressure and earlier attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from policies.view import WorkerId
+from router.core.edges import Request
+from router.core.fleet import Candidate, Fleet, FleetEndpoint, Pool, WorkerState
+from router.core.tickets import Hold, Reject
+from router.errors import ErrorKind, RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Candidates in a stable order, never empty. `trial` is the half-open endpoint among them that must be chosen."""
+
+    candidates: tuple[Candidate, ...]
+    trial: FleetEndpoint | None = None
+
+
+def select(fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float) -> Selection | Hold | Reject:
+    """The candidates for `request`, leaving out the endpoints it has `tried`.
+
+    A half-open endpoint's trial comes first, but not for a request that has failed once already, unless nothing
+    else is left. Where nobody is ready, half-open endpoints take requests beside their trials: they probe well, and
+    waiting for a trial that may be a long answer helps nobody.
+    """
+    if request.pinned is not None:
+        return _pinned(fleet, request, tried)
+    pool = fleet.pool(request.model)
+    if not pool.able:
+        return _nobody(fleet, request)
+    fits = _fits(request, pool)
+    ready, half_open = pool.ready, pool.half_open
+    if fits is not None or tried:
+        allowed = {endpoint for endpoint in fits or pool.able if endpoint.id not in tried}
+        ready = tuple(candidate for candidate in ready if candidate.endpoint in allowed)
+        half_open = tuple(endpoint for endpoint in half_open if endpoint in allowed)
+    trial = next((endpoint for endpoint in half_open if not endpoint.health.trial_running), None)
+    if trial is not None and not (tried and ready):
+        return Selection((*ready, *trial.candidates), trial)
+    if not ready:
+        ready = tuple(candidate for endpoint in half_open for candidate in endpoint.candidates)
+    if not ready:
+        return Hold(_why_not_ready(pool.able if fits is None else fits))
+    return Selection(ready) if now_s >= fleet.pressure_until_s else _without_pressure(ready, now_s)
+
+
+def exclusions(fleet: Fleet, request: Request, selection: Selection | Hold | Reject) -> dict[WorkerId, str]:
+    """Why each of the other workers is not a candidate, for `explain`."""
+    chosen = {candidate.id for candidate in selection.candidates} if isinstance(selection, Selection) else set()
+    pool = fleet.pool(request.model)
+    fits = _fits(request, pool)
+    excluded: dict[WorkerId, str] = {}
+    for endpoint in fleet.endpoints:
+        ids = [candidate.id for candidate in endpoint.candidates] or [WorkerId(endpoint.id)]
+        for worker in ids:
+            if worker not in chosen:
+                excluded[worker] = _why_excluded(endpoint, request, pool, fits)
+    return excluded
+
+
+def _pinned(fleet: Fleet, request: Request, tried: tuple[str, ...]) -> Selection | Hold | Reject:
+    """Only the one worker will do, draining or not: what is asked for lives there."""
+    matching = tuple(c for c in fleet.candidates if request.pinned in (c.id, c.endpoint.id))
+    if not matching:
+        message = f"The worker {request.pinned} that holds this response has left the fleet."
+        return Reject(RequestError(ErrorKind.RESPONSE_NOT_FOUND, message))
+    endpoint = matching[0].endpoint
+    if endpoint.id in tried:
+        return Hold("the only worker that can serve this request has just failed it")
+    if endpoint.health.condition is WorkerState.READY and endpoint.state is not WorkerState.ASLEEP:
+        return Selection(matching)
+    if endpoint.health.condition is WorkerState.HALF_OPEN:
+        return Selection(matching, None if endpoint.health.trial_running else endpoint)
+    return Hold(_why_not_ready((endpoint,)))
+
+
+def _nobody(fleet: Fleet, request: Request) -> Hold | Reject:
+    if request.model is not None and fleet.model_known(request.model) is False:
+        served = ", ".join(card.id for card in fleet.models()[:10])
+        message = f"The model `{request.model}` does not exist; this fleet serves: {served}."
+        return Reject(RequestError(ErrorKind.MODEL_NOT_FOUND, message, param="model"))
+    return Hold(_why_not_ready(fleet.endpoints))
+
+
+def _fits(request: Request, pool: Pool) -> tuple[FleetEndpoint, ...] | None:
+    """The endpoints long enough for the request, where only some are; None: no need to look.
+
+    vLLM wants prompt and ``max_tokens`` (at least one) within ``max_model_len``. Where none is long enough all stay:
+    the worker's own error says it best.
+    """
+    model, shortest = request.model, pool.shortest_tokens
+    needed = request.prompt_tokens + (request.max_tokens or 1)
+    if model is None or shortest is None or needed <= shortest:
+        return None
+    if request.prompt is None or request.prompt.multiple:
+        return None
+    fits = tuple(endpoint for endpoint in pool.able if endpoint.lengths.get(model, needed) >= needed)
+    return fits if 0 < len(fits) < len(pool.able) else None
+
+
+def _without_pressure(ready: tuple[Candidate, ...], now_s: float) -> Selection | Reject:
+    """Pass over workers that have just refused or failed; insist only on ones that did not say for how long."""
+    open_now = [c for c in ready if c.endpoint.health.refused_until_s <= now_s]
+    if not open_now:
+        wait_s = min(c.endpoint.health.refused_until_s for c in ready) - now_s
+        message = "Every worker for this model has asked for a pause; try again later."
+        return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=wait_s))
+    calm = [c for c in open_now if c.endpoint.health.avoid_until_s <= now_s]
+    return Selection(tuple(calm or open_now))
+
+
+def _why_not_ready(endpoints: Iterable[FleetEndpoint]) -> str:
+    states = "; ".join(f"{endpoint.id} is {endpoint.state.value} ({endpoint.reason})" for endpoint in endpoints)
+    return f"no worker is ready: {states}" if states else "no worker is ready: the fleet is empty"
+
+
+def _why_excluded(endpoint: FleetEndpoint, request: Request, pool: Pool, fits: tuple[FleetEndpoint, ...] | None) -> str:
+    if endpoint not in pool.able and endpoint.facts is not None:
+        return f"does not serve {request.model}"
+    if fits is not None and endpoint not in fits:
+        return "its max_model_len is too short for this prompt"
+    if endpoint.state is not WorkerState.READY:
+        return f"{endpoint.state.value}: {endpoint.reason}"
+    return "passed over for a moment: it has just refused or failed a request, or another worker has its trial"

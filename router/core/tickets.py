@@ -1,0 +1,84 @@
+"""What the dispatcher answers: a ticket (dispatched), a hold or a reject."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.view import RequestView, Residency
+from router.core.decisions import DecisionRecord
+from router.core.edges import Request
+from router.core.endpoints import Candidate
+from router.core.lanes import Lane, Situation
+from router.core.ledger import Booking
+from router.errors import RequestError
+
+
+class Ticket:
+    """One attempt at one request: it has been placed on `candidate` and its load is booked there.
+
+    `predicted_cached_tokens` is None where nothing is known of the candidate's cache or of the prompt. `attempt`
+    counts from 1. A ticket ends with `Dispatcher.finished`, `failed`, `cancelled` or `retry`; edges after that are
+    ignored.
+    """
+
+    __slots__ = (
+        "attempt",
+        "booking",
+        "candidate",
+        "ended",
+        "id",
+        "lane",
+        "predicted_cached_tokens",
+        "record",
+        "refusal_s",
+        "request",
+        "residency",
+        "sent_failures",
+        "situation",
+        "trial",
+        "tried",
+        "view",
+    )
+
+    def __init__(
+        self, request: Request, view: RequestView, lane: Lane, booking: Booking, record: DecisionRecord
+    ) -> None:
+        self.id = record.ticket_id
+        self.request = request
+        self.view = view
+        """The request as the policy saw it."""
+        self.lane = lane
+        self.candidate: Candidate = lane.candidate
+        self.booking = booking
+        self.record = record
+        self.attempt = record.attempt
+        self.residency = Residency.UNKNOWN
+        self.predicted_cached_tokens = record.predicted_cached_tokens
+        self.situation: Situation | None = None
+        self.trial = False
+        self.tried: tuple[str, ...] = ()
+        """Endpoints of earlier attempts."""
+        self.sent_failures = 0
+        """Earlier attempts that failed after the request had been sent."""
+        self.refusal_s: float | None = None
+        """Longest Retry-After among earlier attempts."""
+        self.ended = False
+
+    def decode_s(self, now_s: float) -> float | None:
+        """Time since the first token; None where nobody saw it."""
+        ttft_s = self.record.ttft_s
+        return None if ttft_s is None else now_s - self.booking.at_s - ttft_s
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """No candidate is ready for this request now, but one may come: wait for `Fleet.on_change` and ask again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The request cannot be served; answer the client with `error`."""
+
+    error: RequestError

@@ -1,0 +1,160 @@
+"""The exact index: block hash -> which views hold it, per tier, as bitmasks.
+
+Everything is sized for millions of blocks in plain Python: a block is a small int (its row), keys are cut to 60 bits
+(a CPython int of two digits takes 32 bytes, one of three takes 48), and equal masks are one object.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+KEY_MASK = (1 << 60) - 1
+"""Part of a 64-bit hash that is used as a key: a wrong match among 1 M blocks has a chance of 1 in 2 million."""
+
+_MASKS_KEPT = 65_536
+"""Distinct masks remembered for sharing; past that sharing starts over, which costs memory and nothing else."""
+
+
+class BlockIndex:
+    """Rows of blocks, held by bits.
+
+    A *bit* is one view's place in every mask. Giving a bit up (`drop`) is immediate for the caller; its traces in the
+    masks are swept a part at a time (`sweep`), and the bit is handed out again once they are gone. Until then masks
+    may show dropped bits: callers mask with the bits they ask for.
+
+    The fields without underscore are read and written by `holdings.Holdings`, whose loops are this package's hot path.
+    """
+
+    __slots__ = ("_dirty", "_free_bits", "_next_bit", "free", "hashes", "lower", "masks", "rows", "shared")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, int] = {}
+        """Block hash (cut to `KEY_MASK`) -> row."""
+        self.masks: list[int] = []
+        """Row -> bits whose fastest tier (GPU) holds the block."""
+        self.hashes = array("Q")
+        """Row -> the whole block hash, parent of what follows it."""
+        self.lower: dict[str, dict[int, int]] = {}
+        """Slower medium -> row -> bits."""
+        self.free: list[int] = []
+        self.shared: dict[int, int] = {}
+        self._free_bits: list[int] = []
+        self._next_bit = 0
+        self._dirty: deque[tuple[int, Iterator[int]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take_bit(self) -> int:
+        """A clean bit, as ``1 << k``."""
+        if self._free_bits:
+            return self._free_bits.pop()
+        self._next_bit += 1
+        return 1 << (self._next_bit - 1)
+
+    def drop(self, bit: int, rows: Iterable[int]) -> None:
+        """Give up `bit`, which may be set for `rows` and no others."""
+        self._dirty.append((bit, iter(rows)))
+
+    def sweep(self, limit: int) -> int:
+        """Clear up to `limit` traces of dropped bits; returns how many were looked at."""
+        done = 0
+        while self._dirty and done < limit:
+            bit, rows = self._dirty[0]
+            part = list(islice(rows, limit - done))
+            for row in part:
+                self._forget(row, bit)
+            done += len(part)
+            if done < limit:
+                self._dirty.popleft()
+                self._free_bits.append(bit)
+        return done
+
+    def _forget(self, row: int, bit: int) -> None:
+        """Take `bit` off `row` in every tier. The row may be another block's by now: then the bit is not there."""
+        mask = self.masks[row]
+        held = bool(mask & bit)
+        if held:
+            self.masks[row] = self.intern(mask ^ bit)
+        for tier in self.lower.values():
+            below = tier.get(row, 0)
+            if below & bit:
+                held = True
+                self._set_lower(tier, row, below ^ bit)
+        if held:
+            self.release(row)
+
+    def _set_lower(self, tier: dict[int, int], row: int, mask: int) -> None:
+        if mask:
+            tier[row] = self.intern(mask)
+        else:
+            tier.pop(row, None)
+
+    def intern(self, mask: int) -> int:
+        """The one shared object equal to `mask`."""
+        if len(self.shared) > _MASKS_KEPT:
+            self.shared.clear()
+        return self.shared.setdefault(mask, mask)
+
+    def row_of(self, block_hash: int) -> int:
+        """The block's row, made when it is new."""
+        key = block_hash & KEY_MASK
+        row = self.rows.get(key)
+        if row is not None:
+            return row
+        if self.free:
+            row = self.free.pop()
+            self.hashes[row] = block_hash
+        else:
+            row = len(self.masks)
+            self.masks.append(0)
+            self.hashes.append(block_hash)
+        self.rows[key] = row
+        return row
+
+    def hold(self, row: int, bit: int, medium: str | None) -> None:
+        """Set `bit` for a slower `medium`, or for the fastest tier when None."""
+        if medium is None:
+            self.masks[row] = self.intern(self.masks[row] | bit)
+        else:
+            tier = self.lower.setdefault(medium, {})
+            tier[row] = self.intern(tier.get(row, 0) | bit)
+
+    def unhold(self, row: int, bit: int, medium: str | None) -> None:
+        """Take `bit` off; the row goes when nobody holds it in any tier."""
+        if medium is None:
+            self.masks[row] = self.intern(self.masks[row] & ~bit)
+        else:
+            tier = self.lower.get(medium, {})
+            self._set_lower(tier, row, tier.get(row, 0) & ~bit)
+        self.release(row)
+
+    def release(self, row: int) -> None:
+        """Free `row` if nobody holds it."""
+        if not self.masks[row] and not any(row in tier for tier in self.lower.values()):
+            del self.rows[self.hashes[row] & KEY_MASK]
+            self.free.append(row)
+
+    def holders(self, block_hash: int) -> int:
+        """Bits whose fastest tier holds the block (dropped bits may show)."""
+        row = self.rows.get(block_hash & KEY_MASK)
+        return 0 if row is None else self.masks[row]
+
+    def media(self, block_hash: int, bit: int) -> str | None:
+        """The slower medium in which `bit` holds the block, if any."""
+        row = self.rows.get(block_hash & KEY_MASK)
+        if row is None:
+            return None
+        return next((medium for medium, tier in self.lower.items() if tier.get(row, 0) & bit), None)
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes of the index."""
+        return {
+            "blocks": len(self.rows),
+            "rows": len(self.masks),
+            "bits": self._next_bit,
+            "bits_being_swept": len(self._dirty),
+        }

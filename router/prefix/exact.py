@@ -1,0 +1,238 @@
+"""One worker's view as its KV events tell it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from backends.vllm.events import BlockRemoved, BlockStored, EventBatch
+from router.prefix.blocks import BlockIndex
+from router.prefix.chain import SEED, extend_chain, extra_bytes, pack_tokens
+from router.prefix.holdings import LOWER_TIER_BLOCKS, Holdings, Shelf, engine_key, engine_keys
+from router.prefix.orphans import Orphanage, Orphans
+
+INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
+"""Cache groups whose blocks stand for a usable prefix; others keep only some of them."""
+
+FASTEST_TIER_BLOCKS = 1_048_576
+"""Blocks tracked per view where the worker did not say how many it has."""
+
+_CAPACITY_SLACK = 2
+"""A worker may announce finer blocks than it allocates; more than this times its tokens is a leak."""
+
+
+class ExactView:
+    """Applies decoded batches to the index. `doubts` says why the result is less than exact, if it is."""
+
+    __slots__ = (
+        "_adopted",
+        "block_size",
+        "capacity_blocks",
+        "doubts",
+        "holdings",
+        "malformed_events",
+        "orphans",
+        "removed_blocks",
+        "stored_blocks",
+        "unknown_events",
+        "unknown_removals",
+    )
+
+    def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
+        self.block_size = block_size
+        self.capacity_blocks = capacity_blocks
+        self.holdings = Holdings(index)
+        self.orphans = Orphanage()
+        self.doubts: dict[str, str] = {}
+        self._adopted = False
+        self.unknown_events = 0
+        self.malformed_events = 0
+        self.unknown_removals = 0
+        self.stored_blocks = 0
+        self.removed_blocks = 0
+
+    def configure(self, block_size: int | None, capacity_blocks: int | None) -> None:
+        """Facts from a probe; once events told the block size they are believed."""
+        if block_size is not None and not self._adopted:
+            self.block_size = block_size
+        if capacity_blocks is not None:
+            self.capacity_blocks = capacity_blocks * (block_size or self.block_size) // self.block_size
+
+    @property
+    def closed(self) -> bool:
+        """Residency is closed under prefixes as far as is known: vLLM evicts a sequence's tail before its head."""
+        return not self.doubts
+
+    @property
+    def has_slower_tiers(self) -> bool:
+        """Some blocks are held outside the GPU."""
+        return any(medium is not None and shelf.held for (medium, _), shelf in self.holdings.shelves.items())
+
+    def apply(self, batch: EventBatch) -> bool:
+        """Apply one batch in order; returns whether it cleared the GPU's cache."""
+        self.unknown_events += batch.unknown
+        if batch.malformed:
+            self._malformed(batch.malformed)
+        cleared = False
+        for event in batch.events:
+            if isinstance(event, BlockStored):
+                self._stored(event)
+            elif isinstance(event, BlockRemoved):
+                self._removed(event)
+            else:
+                self._cleared()
+                cleared = True
+        return cleared
+
+    def _cleared(self) -> None:
+        self.holdings.clear_fastest()
+        self.orphans.clear()
+        for doubt in ("leak", "malformed"):
+            self.doubts.pop(doubt, None)
+
+    def clear(self) -> None:
+        """Forget everything that was learned."""
+        self.holdings.clear()
+        self.orphans.clear()
+        self.doubts.clear()
+        self._adopted = False
+
+    def _stored(self, event: BlockStored) -> None:
+        if event.kv_cache_spec_kind not in INDEXED_KINDS:
+            self.doubts["hybrid"] = (
+                f"the model also has {event.kv_cache_spec_kind} cache groups, which keep only part of a prefix"
+            )
+            return
+        shelf = self.holdings.shelf(_tier(event.medium, event.locality), event.group_idx or 0)
+        if shelf is None or not self._block_size_fits(event):
+            return
+        try:
+            engines = engine_keys(event.block_hashes)
+            token_bytes = pack_tokens(event.token_ids)
+            extras = _extras(event, len(engines))
+        except (struct.error, TypeError, ValueError, OverflowError):
+            self._malformed(1)
+            return
+        if len(event.token_ids) != len(engines) * event.block_size:
+            self._malformed(1)
+            return
+        if event.lookahead_token_ids and any(event.lookahead_token_ids):
+            self.doubts["lookahead"] = (
+                "blocks also cover looked-ahead tokens, so the last block of a match may not count"
+            )
+        self._place(event, shelf, engines, token_bytes, extras)
+
+    def _place(
+        self, event: BlockStored, shelf: Shelf, engines: list[int], token_bytes: bytes, extras: list[bytes] | None
+    ) -> None:
+        parent: int | None = SEED
+        parent_engine = -1
+        if event.parent_block_hash is not None:
+            parent_engine = engine_key(event.parent_block_hash)
+            parent = self.holdings.hash_of(parent_engine, shelf)
+        copies = _is_new_copy(event)
+        if parent is None:
+            self.orphans.add(Orphans(parent_engine, shelf, engines, token_bytes, extras, copies))
+            return
+        hashes = extend_chain(parent, token_bytes, self.block_size, extras)
+        self.holdings.store(shelf, hashes, engines, new_copies=copies)
+        self.stored_blocks += len(engines)
+        if self.orphans:
+            self._adopt(engines, hashes)
+        self._bound(shelf)
+
+    def _adopt(self, engines: Sequence[int], hashes: Sequence[int]) -> None:
+        """Attach what waited for these blocks, and what waited for that in turn."""
+        known = list(zip(engines, hashes, strict=False))
+        while known:
+            engine, block_hash = known.pop()
+            for run in self.orphans.adopt(engine):
+                below = extend_chain(block_hash, run.token_bytes, self.block_size, run.extras)
+                self.holdings.store(run.shelf, below, run.engines, new_copies=run.new_copies)
+                self.stored_blocks += len(run.engines)
+                known.extend(zip(run.engines, below, strict=False))
+                self.holdings.remove(run.shelf, self.orphans.take_removals(run))
+
+    def _removed(self, event: BlockRemoved) -> None:
+        shelf = self.holdings.shelves.get((_tier(event.medium, event.locality), event.group_idx or 0))
+        if shelf is None:
+            return
+        engines = engine_keys(event.block_hashes)
+        missing = self.holdings.remove(shelf, engines)
+        self.removed_blocks += len(engines) - len(missing)
+        if missing:
+            self.unknown_removals += self.orphans.remove(shelf, missing)
+
+    def _block_size_fits(self, event: BlockStored) -> bool:
+        if event.block_size == self.block_size:
+            self._adopted = True
+        elif event.block_size < 1:
+            self._malformed(1)
+            return False
+        elif self._adopted:
+            self.doubts["block_size"] = f"blocks of {event.block_size} and {self.block_size} tokens are mixed"
+            return False
+        else:
+            if self.capacity_blocks is not None:
+                self.capacity_blocks = self.capacity_blocks * self.block_size // event.block_size
+            self.block_size = event.block_size
+            self._adopted = True
+        return True
+
+    def _bound(self, shelf: Shelf) -> None:
+        limit = LOWER_TIER_BLOCKS
+        if shelf.medium is None:
+            limit = FASTEST_TIER_BLOCKS if self.capacity_blocks is None else self.capacity_blocks * _CAPACITY_SLACK
+        over = len(shelf.held) - limit
+        if over > 0:
+            self.holdings.discard_oldest(shelf, over + limit // 16)
+            self.doubts["leak"] = f"more blocks were announced than fit ({limit}); removals must be missing"
+
+    def _malformed(self, count: int) -> None:
+        self.malformed_events += count
+        self.doubts["malformed"] = f"{self.malformed_events} events could not be read"
+
+    def statistics(self) -> dict[str, int]:
+        """Counters and sizes."""
+        return {
+            **self.holdings.statistics(),
+            "stored_blocks": self.stored_blocks,
+            "removed_blocks": self.removed_blocks,
+            "orphan_blocks": len(self.orphans),
+            "orphan_bytes": self.orphans.size_bytes,
+            "dropped_orphan_blocks": self.orphans.dropped_blocks,
+            "unknown_removals": self.unknown_removals,
+            "unknown_events": self.unknown_events,
+            "malformed_events": self.malformed_events,
+        }
+
+
+def _tier(medium: str | None, locality: str | None) -> str | None:
+    """None for the worker's own GPU; a remote store counts by its locality, whatever it is made of."""
+    if locality == "REMOTE":
+        return "REMOTE"
+    return None if medium is None or medium == "GPU" else medium
+
+
+def _is_new_copy(event: BlockStored) -> bool:
+    """Whether blocks known already gain a copy.
+
+    vLLM's full report mode announces reused blocks again, from the start of the prompt, with nothing to tell it from a
+    prompt computed anew without reading the cache (prompt_logprobs). A run of several blocks from the start counts as
+    the former: a copy too few is forgotten at worst one eviction early, one too many would stay for good. A single
+    block is what a prompt of exactly one block recomputes each time.
+    """
+    if event.origin is not None:
+        return event.origin != "REUSED"
+    return event.parent_block_hash is not None or len(event.block_hashes) == 1
+
+
+def _extras(event: BlockStored, blocks: int) -> list[bytes] | None:
+    """Extra key bytes per block; publishers without `extra_keys` (vLLM < 0.19) name the adapter only."""
+    if event.extra_keys is not None:
+        return [extra_bytes(keys) for keys in event.extra_keys]
+    if event.lora_name is not None:
+        return [extra_bytes([event.lora_name])] * blocks
+    if event.lora_id is not None:
+        return [extra_bytes([event.lora_id])] * blocks
+    return None

@@ -1,0 +1,79 @@
+"""Blocks of booked requests: on their way into a worker's cache, so they count as there.
+
+vLLM makes a block hittable when it is scheduled, before it is computed: a second request with the same prompt, sent
+right behind the first, finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from router.prefix.prompt import Prompt
+
+
+class Booking:
+    """One booked request on one slot.
+
+    `start` blocks were resident when it was booked; `added` are the hashes behind them. `clock` is the approximate
+    view's time then, `reserved_blocks` what the running request takes from that view's capacity.
+    """
+
+    __slots__ = ("added", "clock", "done", "prompt", "reserved_blocks", "running", "start")
+
+    def __init__(self, prompt: Prompt, start: int, added: Sequence[int], clock: int) -> None:
+        self.prompt = prompt
+        self.start = start
+        self.added = added
+        self.clock = clock
+        self.reserved_blocks = 0
+        self.running = False
+        self.done = False
+
+
+class InFlight:
+    """Booked blocks over all slots: hash -> bits of slots, counted where several bookings share a block.
+
+    Bounded by what is in flight: a booking adds only blocks that were not resident when it was made.
+    """
+
+    __slots__ = ("_more", "masks")
+
+    def __init__(self) -> None:
+        self.masks: dict[int, int] = {}
+        """Block hash -> ``1 << slot`` of each slot that has it booked."""
+        self._more: dict[int, dict[int, int]] = {}
+
+    def add(self, bit: int, hashes: Sequence[int]) -> None:
+        """A booking on the slot of `bit` adds `hashes`."""
+        masks = self.masks
+        more = self._more.setdefault(bit, {})
+        for block_hash in hashes:
+            mask = masks.get(block_hash, 0)
+            if mask & bit:
+                more[block_hash] = more.get(block_hash, 0) + 1
+            else:
+                masks[block_hash] = mask | bit
+
+    def take_back(self, bit: int, hashes: Sequence[int]) -> None:
+        """The booking that added `hashes` is over."""
+        masks = self.masks
+        more = self._more.get(bit, {})
+        for block_hash in hashes:
+            count = more.get(block_hash)
+            if count is not None:
+                if count == 1:
+                    del more[block_hash]
+                else:
+                    more[block_hash] = count - 1
+                continue
+            mask = masks.get(block_hash, 0) & ~bit
+            if mask:
+                masks[block_hash] = mask
+            else:
+                masks.pop(block_hash, None)
+        if not more:
+            self._more.pop(bit, None)
+
+    def statistics(self) -> dict[str, int]:
+        """Blocks booked and not yet resident when they were."""
+        return {"booked_blocks": len(self.masks)}

@@ -1,0 +1,94 @@
+"""Longest prefixes of many views at once: a probe says which bits hold a block, an answer is lengths by bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+Probe = Callable[[int], int]
+"""Index of a block in the chain -> bits that hold it."""
+
+Lengths = list[tuple[int, int]]
+"""Pairs of a length in blocks and the bits that have it; each bit asked for is in one pair."""
+
+
+def lengths(probe: Probe, blocks: int, closed: int, open_: int, start: int = 0) -> Lengths:
+    """How far each bit holds the chain without a hole, from `start` to at most `blocks`.
+
+    Bits of `closed` are taken to hold every block before one they hold: doubling steps, then halving between two
+    probes that differ. Where probes prove that wrong for a bit, and for the bits of `open_`, the chain is walked.
+    """
+    found: Lengths = []
+    if closed:
+        found, broken = _halved(probe, _galloped(probe, start, blocks, closed))
+        if broken:
+            found = [(length, bits & ~broken) for length, bits in found]
+            open_ |= broken
+    if open_:
+        found += _walked(probe, start, blocks, open_)
+    return found
+
+
+def _galloped(probe: Probe, start: int, blocks: int, want: int) -> list[tuple[int, int]]:
+    """Probes at doubling distances: (blocks held, bits that do), from all bits at `start` to the last of interest."""
+    seen = [(start, want)]
+    step = 1
+    held = start
+    while held < blocks:
+        held = min(start + step, blocks)
+        bits = probe(held - 1) & want
+        seen.append((held, bits))
+        if not bits:
+            break
+        step *= 4
+    return seen
+
+
+def _halved(probe: Probe, seen: list[tuple[int, int]]) -> tuple[Lengths, int]:
+    """Narrow each pair of neighbours that differ down to the block where bits end; second: bits with holes."""
+    want = seen[0][1]
+    last, last_bits = seen[-1]
+    found: Lengths = [(last, last_bits)] if last_bits else []
+    broken = 0
+    ranges = [(*low, *high) for low, high in pairwise(seen) if low[1] != high[1]]
+    while ranges:
+        low, low_bits, high, high_bits = ranges.pop()
+        broken |= high_bits & ~low_bits
+        while high - low > 1:
+            middle = (low + high) >> 1
+            bits = probe(middle - 1) & want
+            if bits == low_bits:
+                low = middle
+            elif bits == high_bits:
+                high = middle
+            else:
+                ranges.append((middle, bits, high, high_bits))
+                high, high_bits = middle, bits
+                broken |= bits & ~low_bits
+        found.append((low, low_bits & ~high_bits))
+    return found, broken
+
+
+def _walked(probe: Probe, start: int, blocks: int, want: int) -> Lengths:
+    found: Lengths = []
+    for index in range(start, blocks):
+        bits = probe(index) & want
+        if bits != want:
+            found.append((index, want & ~bits))
+            want = bits
+            if not want:
+                return found
+    found.append((blocks, want))
+    return found
+
+
+def each_bit(bits: int) -> list[int]:
+    """The single bits of a mask, as ``1 << k``."""
+    singles: list[int] = []
+    if bits & (bits - 1) == 0:
+        return [bits] if bits else singles
+    while bits:
+        low = bits & -bits
+        singles.append(low)
+        bits ^= low
+    return singles

@@ -1,0 +1,249 @@
+"""The facade the rest of the router asks: which worker holds how much of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from policies.view import Residency, WorkerId
+from router.prefix.blocks import BlockIndex
+from router.prefix.inflight import Booking, InFlight
+from router.prefix.lookup import by_tier, resident_lengths
+from router.prefix.matching import Lengths, each_bit, lengths
+from router.prefix.prompt import Prompt
+from router.prefix.slot import Slot, usable_chain
+from router.prefix.view import Ingest, IngestOutcome, Match, ViewState
+
+_SWEEP_BLOCKS = 512
+"""Traces of dropped views cleaned up per call: about 0.1 ms."""
+
+_SHRINK_PARTS = 64
+"""Over the bound, a view gives up at least this part of it, so that the next request does not have to."""
+
+_IGNORED = Ingest(IngestOutcome.IGNORED)
+_ABSENT = Match(0, 0, Residency.UNKNOWN)
+_OFF = Match(0, 0, Residency.OFF)
+
+
+class ResidencyMap:
+    """One view per slot: exact where KV events come in, a model of the worker's cache where they do not.
+
+    A slot is a small int, unique among live candidates, reused after `remove`. Calls for a slot that is not there
+    are ignored: a worker may go while a call for it is on its way.
+
+    Memory: an exact view is bounded by its worker's cache (twice its tokens, `exact.FASTEST_TIER_BLOCKS` where it did
+    not say), slower tiers by `holdings.LOWER_TIER_BLOCKS`, orphans by `orphans.ORPHAN_BYTES`, batches held back by
+    `sequence.PENDING_BYTES`; all approximate views together by `approximate_bytes`.
+    """
+
+    def __init__(self, approximate_bytes: int = 134_217_728) -> None:
+        self._approximate_bytes = approximate_bytes
+        self._modelled_bytes = 0
+        self._index = BlockIndex()
+        self._in_flight = InFlight()
+        self._slots: dict[int, Slot] = {}
+
+    def add(self, slot: int, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool) -> None:
+        """Start a view. `events` False (or no publisher known yet) makes it approximate.
+
+        Raises:
+            ValueError: `block_size` is not positive.
+        """
+        if block_size < 1:
+            raise ValueError(f"block_size {block_size} of {worker} is not positive")
+        self.remove(slot)
+        self._slots[slot] = Slot(self._index, worker, block_size, capacity_blocks, events)
+
+    def configure(
+        self,
+        slot: int,
+        *,
+        block_size: int | None = None,
+        capacity_blocks: int | None = None,
+        events: bool | None = None,
+    ) -> None:
+        """Facts changed (a probe learned more). None leaves a value as it is; a view starts over only if it must."""
+        if view := self._slots.get(slot):
+            view.configure(self._index, block_size, capacity_blocks, events)
+            self._recount()
+
+    def remove(self, slot: int) -> None:
+        """Forget the slot, its bookings included."""
+        view = self._slots.pop(slot, None)
+        if view is None:
+            return
+        for booking in view.bookings.values():
+            self._in_flight.take_back(1 << slot, booking.added)
+        if view.published is not None:
+            view.published.view.holdings.give_up()
+        self._recount()
+
+    def link_up(self, slot: int) -> Ingest:
+        """The subscription is connected, for the first time or again. Asks for a replay: from 0 the first time."""
+        view = self._slots.get(slot)
+        if view is None or view.published is None:
+            return _IGNORED
+        return _refreshed(view, view.published.link_up())
+
+    def link_lost(self, slot: int) -> None:
+        """The subscription dropped: unknown until a replay or the next batch proves that nothing was missed."""
+        view = self._slots.get(slot)
+        if view is not None and view.published is not None:
+            view.published.link_lost()
+            view.refresh()
+
+    def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
+        """Decode, put in sequence and apply one batch. Never raises for what is on the wire."""
+        self._index.sweep(_SWEEP_BLOCKS)
+        view = self._slots.get(slot)
+        if view is None or view.published is None:
+            return _IGNORED
+        return _refreshed(view, view.published.ingest(seq, payload, replayed))
+
+    def replay_ended(self, slot: int, ok: bool) -> Ingest:
+        """The END marker came (`ok`), or no answer will (no replay socket, time-out, error). May ask once more."""
+        view = self._slots.get(slot)
+        if view is None or view.published is None:
+            return _IGNORED
+        return _refreshed(view, view.published.replay_ended(ok))
+
+    def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
+        """Cached tokens of `prompt` on each of `slots`; a slot that is not there has none, and is unknown."""
+        asked = {slot: self._slots.get(slot) for slot in slots}
+        views = {slot: view for slot, view in asked.items() if view is not None}
+        matches = {slot: _ABSENT for slot, view in asked.items() if view is None} if len(views) < len(asked) else {}
+        for block_size, by_length in resident_lengths(self._index, prompt, views).items():
+            chain, usable = usable_chain(prompt, block_size)
+            for start, here in by_length.items():
+                for end, bits in self._with_booked(chain, start, usable, here):
+                    self._answer(matches, views, bits, block_size, start, end)
+        if self._index.lower:
+            self._add_tiers(matches, views, prompt)
+        return matches
+
+    def _with_booked(self, chain: Sequence[int], start: int, usable: int, here: int) -> Lengths:
+        """Slots of `here` hold `start` blocks: how far what is booked behind them goes on."""
+        booked = self._in_flight.masks
+        going_on = booked.get(chain[start], 0) & here if booked and start < usable else 0
+        if not going_on:
+            return [(start, here)]
+        ends = lengths(lambda index: booked.get(chain[index], 0), usable, going_on, 0, start)
+        return [*ends, (start, here & ~going_on)]
+
+    @staticmethod
+    def _answer(
+        matches: dict[int, Match], views: dict[int, Slot], bits: int, block_size: int, start: int, end: int
+    ) -> None:
+        same: dict[Residency, Match] = {}
+        for bit in each_bit(bits):
+            slot = bit.bit_length() - 1
+            residency = views[slot].residency
+            match = same.get(residency)
+            if match is None:
+                match = same[residency] = (
+                    _OFF
+                    if residency is Residency.OFF
+                    else Match(end * block_size, (end - start) * block_size, residency)
+                )
+            matches[slot] = match
+
+    def _add_tiers(self, matches: dict[int, Match], views: dict[int, Slot], prompt: Prompt) -> None:
+        for slot, view in views.items():
+            if view.slower_tiers and prompt.exact and view.residency is not Residency.OFF:
+                chain, usable = usable_chain(prompt, view.block_size)
+                match = matches[slot]
+                start = (match.tokens - match.booked_tokens) // view.block_size
+                blocks = by_tier(self._index, chain, start, usable, view.bit)
+                tokens = {tier: count * view.block_size for tier, count in blocks.items()}
+                matches[slot] = Match(match.tokens, match.booked_tokens, match.residency, tokens)
+
+    def booked(self, slot: int, prompt: Prompt, ticket_id: int) -> None:
+        """A request is on its way to the slot: its blocks count as there until `released`."""
+        self._index.sweep(_SWEEP_BLOCKS)
+        view = self._slots.get(slot)
+        if view is None or ticket_id in view.bookings:
+            return
+        ((_, by_length),) = resident_lengths(self._index, prompt, {slot: view}).items()
+        (start,) = by_length
+        added = prompt.chain(view.block_size)[start:]
+        self._in_flight.add(1 << slot, added)
+        view.bookings[ticket_id] = Booking(prompt, start, added, view.model.clock if view.model is not None else 0)
+
+    def first_token(self, slot: int, ticket_id: int) -> None:
+        """The booked request is running: it takes room in an approximate view."""
+        if view := self._slots.get(slot):
+            before = view.model_bytes
+            view.first_token(ticket_id)
+            self._bound(view.model_bytes - before)
+
+    def finished(
+        self,
+        slot: int,
+        prompt: Prompt,
+        generated_tokens: int | None,
+        cached_tokens: int | None,
+        ticket_id: int | None = None,
+    ) -> None:
+        """Served to the end; call before `released`. Approximate views learn here.
+
+        `generated_tokens` and `cached_tokens` are what the response reported, None where it did not. Without
+        `ticket_id` the view cannot tell what it had predicted, and learns without being corrected.
+        """
+        if view := self._slots.get(slot):
+            before = view.model_bytes
+            view.finished(prompt, generated_tokens or 0, cached_tokens, ticket_id)
+            self._bound(view.model_bytes - before)
+
+    def released(self, slot: int, ticket_id: int) -> None:
+        """The booking is over (finished, failed or cancelled). Idempotent."""
+        view = self._slots.get(slot)
+        booking = None if view is None else view.bookings.pop(ticket_id, None)
+        if view is None or booking is None:
+            return
+        self._in_flight.take_back(1 << slot, booking.added)
+        before = view.model_bytes
+        view.released(booking)
+        self._bound(view.model_bytes - before)
+
+    def _bound(self, grown_bytes: int) -> None:
+        """Hold the sum of all models under the bound: the largest gives way, a part of the bound at a time."""
+        self._modelled_bytes += grown_bytes
+        while self._modelled_bytes > self._approximate_bytes:
+            largest = max((view for view in self._slots.values()), key=lambda view: view.model_bytes)
+            before = largest.model_bytes
+            excess = self._modelled_bytes - self._approximate_bytes
+            largest.shrink(before - max(excess, self._approximate_bytes // _SHRINK_PARTS))
+            self._modelled_bytes -= before - largest.model_bytes
+
+    def _recount(self) -> None:
+        self._modelled_bytes = sum(view.model_bytes for view in self._slots.values())
+
+    def set_self_test(self, slot: int, verdict: Residency, reason: str) -> None:
+        """What a trial showed: EXACT (events and reports agree), APPROXIMATE (they do not), OFF (no prefix caching).
+
+        UNKNOWN says that no trial was made, or that it showed nothing.
+        """
+        if view := self._slots.get(slot):
+            view.self_test = (verdict, reason)
+            view.refresh()
+
+    def state(self, slot: int) -> ViewState:
+        """How far the slot's view can be trusted.
+
+        Raises:
+            KeyError: there is no such slot.
+        """
+        return self._slots[slot].state()
+
+    def statistics(self) -> dict[str, object]:
+        """Totals, and per slot under "slots"."""
+        return {
+            **self._index.statistics(),
+            **self._in_flight.statistics(),
+            "approximate_bytes": self._modelled_bytes,
+            "slots": {slot: view.statistics() for slot, view in self._slots.items()},
+        }
+
+
+def _refreshed(view: Slot, result: Ingest) -> Ingest:
+    view.refresh()
+    return result

@@ -1,0 +1,232 @@
+"""One slot: a worker's view, or views, and the bookings on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from policies.view import Residency, WorkerId
+from router.prefix.approximate import ApproximateView
+from router.prefix.blocks import BlockIndex
+from router.prefix.inflight import Booking
+from router.prefix.prompt import Prompt
+from router.prefix.published import PublishedView
+from router.prefix.view import ViewState
+
+DEFAULT_CAPACITY_TOKENS = 32_768
+"""Cache assumed where the worker does not say: room beside an 8B model on a 24 GB GPU, about the least in use."""
+
+TEXT_TOLERANCE = 0.25
+"""Share by which a text prompt's prediction may exceed the report before it counts as wrong: its length is a guess."""
+
+_NO_EVENTS = (
+    "the worker publishes no KV events; start vLLM with --kv-events-config "
+    '\'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", '
+    '"replay_endpoint": "tcp://*:5558"}\' for an exact view'
+)
+
+
+class Slot:
+    """Facts and views of one worker.
+
+    `published` is the view made from events, None where there are none. `model` stands in for it, and serves prompts
+    that are known as text only; it is made when first needed. `residency`, `bit`, `closed` and `block_size` are kept
+    up to date by `refresh`, so that a match only reads them.
+    """
+
+    __slots__ = (
+        "bit",
+        "block_size",
+        "bookings",
+        "capacity_blocks",
+        "closed",
+        "model",
+        "published",
+        "residency",
+        "self_test",
+        "slower_tiers",
+        "worker",
+    )
+
+    def __init__(
+        self, index: BlockIndex, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool
+    ) -> None:
+        self.worker = worker
+        self.block_size = block_size
+        self.capacity_blocks = capacity_blocks
+        self.published = PublishedView(index, block_size, capacity_blocks) if events else None
+        self.model: ApproximateView | None = None
+        self.bookings: dict[int, Booking] = {}
+        self.self_test: tuple[Residency, str] = (Residency.UNKNOWN, "")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take over what changed in the views."""
+        self.residency = self.trust()[0]
+        self.bit, self.closed, self.slower_tiers = 0, True, False
+        if self.published is not None:
+            view = self.published.view
+            self.block_size = view.block_size
+            self.capacity_blocks = view.capacity_blocks
+            self.bit = view.holdings.bit
+            self.closed = self.published.closed
+            self.slower_tiers = view.has_slower_tiers
+
+    def configure(
+        self, index: BlockIndex, block_size: int | None, capacity_blocks: int | None, events: bool | None
+    ) -> None:
+        """Facts changed; None leaves one as it is."""
+        if events is False and self.published is not None:
+            self.published.view.holdings.give_up()
+            self.published = None
+        if events and self.published is None:
+            self.published = PublishedView(
+                index, block_size or self.block_size, capacity_blocks or self.capacity_blocks
+            )
+        elif self.published is not None:
+            self.published.view.configure(block_size, capacity_blocks)
+        else:
+            self.block_size = block_size or self.block_size
+            self.capacity_blocks = capacity_blocks or self.capacity_blocks
+        self.refresh()
+        self._refit_model()
+
+    def _refit_model(self) -> None:
+        if self.model is None:
+            return
+        if self.model.block_size != self.block_size:
+            self.model = None
+            for booking in self.bookings.values():
+                booking.reserved_blocks = 0
+        else:
+            self.model.resize(self._model_blocks())
+
+    def _model_blocks(self) -> int:
+        return self.capacity_blocks or max(1, DEFAULT_CAPACITY_TOKENS // self.block_size)
+
+    @property
+    def model_bytes(self) -> int:
+        """Rough memory of the model."""
+        return 0 if self.model is None else self.model.size_bytes
+
+    def shrink(self, size_bytes: int) -> None:
+        """Make the model no larger than this."""
+        if self.model is not None:
+            self.model.shrink(size_bytes)
+
+    def is_modelled(self, prompt: Prompt) -> bool:
+        """Whether `prompt` is looked up in the model, not in what events told."""
+        return self.published is None or not prompt.exact
+
+    def modelled_length(self, prompt: Prompt) -> int:
+        """Blocks of `prompt` that the model has."""
+        if self.model is None:
+            return 0
+        chain, usable = usable_chain(prompt, self.block_size)
+        return self.model.match(chain, usable, prompt.tokens)
+
+    def needed_model(self) -> ApproximateView:
+        """The model, made if there was none."""
+        if self.model is None or self.model.block_size != self.block_size:
+            self.model = ApproximateView(self.block_size, self._model_blocks())
+        return self.model
+
+    def first_token(self, ticket_id: int) -> None:
+        """A booked request runs."""
+        booking = self.bookings.get(ticket_id)
+        if booking is None or booking.running:
+            return
+        booking.running = True
+        if self.is_modelled(booking.prompt):
+            chain = booking.prompt.chain(self.block_size)
+            booking.reserved_blocks = self.needed_model().running(chain, booking.prompt.tokens)
+
+    def finished(self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, ticket_id: int | None) -> None:
+        """A request was served: correct the model by what was reported, then put it in."""
+        booking = None if ticket_id is None else self.bookings.get(ticket_id)
+        if booking is not None:
+            if booking.done:
+                return
+            booking.done = True
+            self._end_running(booking)
+        if not self.is_modelled(prompt):
+            return
+        model = self.needed_model()
+        chain = prompt.chain(self.block_size)
+        predicted = booking.start if booking is not None else self.modelled_length(prompt)
+        hits = predicted
+        if cached_tokens is not None and not prompt.multiple:
+            hits = cached_tokens // self.block_size
+            tolerated = predicted if prompt.exact else predicted * (1 - TEXT_TOLERANCE) - 1
+            if booking is not None and hits < tolerated:
+                model.correct(chain, hits, booking.clock)
+        tokens, generated = prompt.tokens, generated_tokens
+        if prompt.multiple:
+            # Tokens behind the first prompt's blocks belong to the others, whose hashes nobody has.
+            tokens, generated = len(chain) * self.block_size, 0
+        model.finished(chain, tokens, generated, hits)
+
+    def released(self, booking: Booking) -> None:
+        """A booking is over; a request that ran and was cut off leaves its prompt in the cache."""
+        if booking.running and not booking.done and self.is_modelled(booking.prompt):
+            self._end_running(booking)
+            chain = booking.prompt.chain(self.block_size)
+            self.needed_model().finished(chain, len(chain) * self.block_size, 0, booking.start)
+        self._end_running(booking)
+
+    def _end_running(self, booking: Booking) -> None:
+        if self.model is not None:
+            self.model.end_running(booking.reserved_blocks)
+        booking.reserved_blocks = 0
+
+    def trust(self) -> tuple[Residency, str]:
+        """How far the slot's view can be trusted, and why."""
+        verdict, tested = self.self_test
+        if verdict is Residency.OFF:
+            return verdict, tested
+        if self.published is None:
+            return Residency.APPROXIMATE, "; ".join(filter(None, (_NO_EVENTS, self._assumption(), tested)))
+        residency, reason = self.published.trust()
+        if residency is Residency.EXACT and verdict is Residency.APPROXIMATE:
+            return verdict, tested
+        return residency, "; ".join(filter(None, (reason, tested)))
+
+    def _assumption(self) -> str:
+        if self.capacity_blocks is not None:
+            return ""
+        return f"its cache size is not known either: {DEFAULT_CAPACITY_TOKENS} tokens are assumed"
+
+    def state(self) -> ViewState:
+        """The view in words and figures."""
+        residency, reason = self.trust()
+        published, model = self.published, self.model
+        if published is None:
+            blocks = 0 if model is None else model.blocks
+            return ViewState(residency, reason, blocks, self.block_size, self.capacity_blocks)
+        return ViewState(
+            residency,
+            reason,
+            published.view.holdings.blocks,
+            self.block_size,
+            self.capacity_blocks,
+            published.sequence.next_seq,
+            published.last_event_ts_s,
+        )
+
+    def statistics(self) -> dict[str, object]:
+        """Figures of the views."""
+        figures: dict[str, object] = {
+            "worker": self.worker,
+            "residency": str(self.residency),
+            "bookings": len(self.bookings),
+        }
+        if self.published is not None:
+            figures |= self.published.statistics()
+        if self.model is not None:
+            figures["model"] = self.model.statistics()
+        return figures
+
+
+def usable_chain(prompt: Prompt, block_size: int) -> tuple[Sequence[int], int]:
+    """The prompt's blocks, and how many a worker can use: the last token is always computed again."""
+    chain = prompt.chain(block_size)
+    return chain, max(0, min(len(chain), (prompt.tokens - 1) // block_size))

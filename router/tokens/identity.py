@@ -1,0 +1,281 @@
+"""The identity of a request's prompt, from the best source at hand.
+
+In this order: ids in the body itself; a local model folder (configured, or found by what the workers say); a worker's
+/tokenize; the text alone. `identify_now` answers what costs little, `identify` everything, and neither ever raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeAlias, TypeVar
+
+import httpx
+
+from backends.vllm.conversation import conversation
+from backends.vllm.unrenderable import Unrenderable
+from router.config.model import Config
+from router.prefix.prompt import Prompt, PromptSource
+from router.tokens.hashing import CacheKeys
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, ParsedBody
+from router.tokens.local import LocalModel
+from router.tokens.reasons import Reasons
+from router.tokens.remote import WorkerTokenizer, question
+from router.tokens.rendering import MAX_TEXT_BYTES, CutText, PromptMemory, Rendered, cut_text
+from router.tokens.request import adds_special_tokens, chat_body, completion_prompts, request_key, reused_ids
+from router.tokens.sources import ModelSources, Source
+from router.tokens.text import TextPrompt, TokenLengths, canonical_chat
+
+T = TypeVar("T")
+
+INLINE_NEW_BYTES = 4_096
+"""Text tokenised on the event loop: about 0.6 ms. A hop to a thread and back costs about 0.1 ms."""
+INLINE_BODY_BYTES = 1_000_000
+"""Bodies rendered on the event loop: about 1 ms."""
+LOADING_WAIT_S = 5.0
+"""How long a prompt waits for tokenizer files that are being read."""
+
+
+class Later(Protocol):
+    """The rest of the way, for a coroutine."""
+
+    def __call__(self) -> Awaitable[Answer]:
+        """Go on."""
+        ...
+
+
+Answer: TypeAlias = Prompt | Later | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One request on its way; `key` is shared by equal requests only."""
+
+    path: str
+    parsed: ParsedBody
+    adapter: str | None
+    source: Source
+    keys: CacheKeys
+    key: int
+
+    @property
+    def framed(self) -> bool:
+        """Whether the tokenizer's own first tokens are asked for."""
+        return adds_special_tokens(self.path, self.parsed.fields)
+
+
+class Identity:
+    """All sources together, with the memory they share (`residency.memo_bytes` of the configuration)."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str] | None = None,
+        client: httpx.AsyncClient | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        budget = config.residency.memo_bytes
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
+        self._sources = ModelSources(config, self._threads, environ)
+        self._memory = PromptMemory(budget - budget // 8)
+        self._remote = WorkerTokenizer(budget // 8, clock, client)
+        self._lengths = TokenLengths()
+        self._reasons = Reasons()
+        self._answers = dict.fromkeys(PromptSource, 0)
+        self._off_loop = 0
+
+    # asking
+
+    def identify_now(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
+        """The prompt, if that takes well under a millisecond; None where `identify` has to be awaited.
+
+        `adapter` is the LoRA adapter that the request's model names, if it names one. Never raises.
+        """
+        try:
+            answer = self._begin(path, parsed, adapter)
+        except Exception as error:  # what a body or a template can do wrong has no end; its text remains
+            return self._by_text(path, parsed, adapter, error)
+        if answer is None or isinstance(answer, Prompt):
+            return self._counted(answer)
+        parsed.pending = answer
+        return None
+
+    async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
+        """The prompt by whatever it takes; None where the path or the body has none. Never raises."""
+        try:
+            pending, parsed.pending = parsed.pending, None
+            answer: Answer = pending if callable(pending) else self._begin(path, parsed, adapter)
+            while answer is not None and not isinstance(answer, Prompt):
+                answer = await answer()
+            return self._counted(answer)
+        except Exception as error:
+            return self._by_text(path, parsed, adapter, error)
+
+    # learning
+
+    def learn(self, model: str, root: str | None, tokenize_url: str | None, parent: str | None = None) -> None:
+        """A worker serves `model` from `root`, and tokenises at `tokenize_url`; an adapter names its base `parent`."""
+        self._sources.learn(model, root, tokenize_url, parent)
+
+    def observe_usage(self, model: str | None, prompt: Prompt, prompt_tokens: int) -> None:
+        """A worker reported how long `prompt` was: that teaches the length of a token in text."""
+        if isinstance(prompt, TextPrompt) and not prompt.multiple:
+            self._lengths.observe(model or "", prompt.text_bytes, prompt_tokens)
+
+    def describe(self, model: str) -> str:
+        """Where ids of `model`'s prompts come from, for people."""
+        return self._sources.describe(model)
+
+    async def aclose(self) -> None:
+        """Close connections to workers and stop the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._remote.aclose()
+
+    def statistics(self) -> dict[str, object]:
+        """Prompts by source, reasons for text, and what the memories hold."""
+        return {
+            "prompts": {source.value: count for source, count in self._answers.items()},
+            "off_loop": self._off_loop,
+            "text_reasons": self._reasons.statistics(),
+            "bytes_per_token": self._lengths.statistics(),
+            "workers": self._remote.statistics(),
+            **self._memory.statistics(),
+            **self._sources.statistics(),
+        }
+
+    # the way to an answer
+
+    def _begin(self, path: str, parsed: ParsedBody, adapter: str | None) -> Answer:
+        fields = parsed.fields
+        if not len(fields.messages if path == CHAT_PATH else fields.prompt) or path not in (
+            CHAT_PATH,
+            COMPLETIONS_PATH,
+        ):
+            return None
+        source = self._sources.of(parsed.model, adapter)
+        keys = CacheKeys.of(adapter, parsed.cache_salt)
+        key = request_key(path, parsed, source.local.seed if source.local is not None else 0, keys)
+        answered = self._memory.answered(key)
+        if answered is not None:
+            return answered
+        asked = _Asked(path, parsed, adapter, source, keys, key)
+        return partial(self._beside, asked) if parsed.size_bytes > INLINE_BODY_BYTES else self._answer(asked)
+
+    async def _beside(self, asked: _Asked) -> Answer:
+        """Render a large body in a thread, so that the loop comes to serve others meanwhile."""
+        local = asked.source.local
+        if local is None or asked.path != CHAT_PATH:
+            return self._answer(asked)
+        return self._by_units(asked, await self._in_thread(partial(_rendered, asked, local)))
+
+    def _answer(self, asked: _Asked) -> Answer:
+        """From ids in the body, or else from the model's source."""
+        fields, source = asked.parsed.fields, asked.source
+        texts: list[str] = []
+        reused = reused_ids(fields)
+        ids = [reused] if reused is not None else []
+        if asked.path == COMPLETIONS_PATH and not ids:
+            texts, ids = completion_prompts(fields)
+        if ids:
+            return self._memory.of_ids(ids, asked.keys, PromptSource.IDS)
+        if source.local is not None:
+            return self._locally(asked, source.local, texts)
+        if source.loading is not None:
+            return partial(self._when_loaded, asked)
+        if source.urls and len(texts) <= 1:
+            return partial(self._from_worker, asked)
+        raise Unrenderable(source.why)
+
+    def _locally(self, asked: _Asked, local: LocalModel, texts: list[str]) -> Answer:
+        if len(texts) > 1:
+            return partial(self._several, asked, local, texts)
+        if texts:
+            return self._by_units(asked, cut_text(local, texts[0], framed=asked.framed))
+        return self._by_units(asked, _rendered(asked, local))
+
+    def _by_units(self, asked: _Asked, text: CutText) -> Answer:
+        """From a text in units: tokenised here if little of it is new, else in a thread."""
+        rendered = self._memory.look_up(asked.key, asked.keys, text)
+        if rendered.new_bytes > INLINE_NEW_BYTES:
+            return partial(self._encoded, rendered)
+        return self._memory.finish(rendered, rendered.encode())
+
+    async def _encoded(self, rendered: Rendered) -> Answer:
+        return self._memory.finish(rendered, await self._in_thread(rendered.encode))
+
+    async def _several(self, asked: _Asked, local: LocalModel, texts: list[str]) -> Answer:
+        """Several prompts in one body: each is a request of its own to the engine."""
+        if sum(map(len, texts)) > MAX_TEXT_BYTES:
+            raise Unrenderable("the prompts together are longer than any context window")
+        encode = local.renderer.encode
+        ids = await self._in_thread(lambda: [array("I", encode(text, asked.framed)) for text in texts])
+        return self._memory.of_ids(ids, asked.keys, PromptSource.RENDERED)
+
+    async def _when_loaded(self, asked: _Asked) -> Answer:
+        loading = asked.source.loading
+        if loading is not None:
+            done, _ = await asyncio.wait([asyncio.wrap_future(loading)], timeout=LOADING_WAIT_S)
+            if not done:
+                raise Unrenderable("tokenizer files are still being read")
+            done.pop().exception()  # looked at, so that asyncio does not log it; `sources` tells of it
+        return self._begin(asked.path, asked.parsed, asked.adapter)
+
+    async def _from_worker(self, asked: _Asked) -> Answer:
+        ids = self._remote.known(asked.key)
+        if ids is None:
+            fields = asked.parsed.fields
+            if asked.path == CHAT_PATH:
+                conversation(fields.messages, parts=False)
+            body = question(asked.path, fields, asked.parsed.model)
+            if body is None:
+                raise Unrenderable("a worker's /tokenize does not know some of the request's fields")
+            ids = await self._remote.ask(asked.key, asked.source.urls, body)
+        if ids is None:
+            raise Unrenderable("no worker's /tokenize answered")
+        return self._memory.of_ids([ids], asked.keys, PromptSource.WORKER)
+
+    def _by_text(self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception) -> Prompt | None:
+        """The last resort."""
+        self._reasons.count(error)
+        try:
+            return self._counted(self._text_prompt(path, parsed, CacheKeys.of(adapter, parsed.cache_salt)))
+        except Exception as second:
+            self._reasons.count(second)
+            return None
+
+    def _text_prompt(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> TextPrompt | None:
+        texts = [canonical_chat(parsed.fields)]
+        if path != CHAT_PATH:
+            texts = [text.encode("utf-8", "surrogatepass") for text in completion_prompts(parsed.fields)[0]]
+        if not texts or not texts[0]:
+            return None
+        tokens = max(1, int(sum(map(len, texts)) / self._lengths.of(parsed.model)))
+        prompt = TextPrompt(texts[0], tokens, keys, multiple=len(texts) > 1)
+        self._memory.hold_text(prompt.text_chain, prompt.text_bytes)
+        return prompt
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        self._off_loop += 1
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _counted(self, prompt: Prompt | None) -> Prompt | None:
+        if prompt is not None:
+            self._answers[prompt.source] += 1
+        return prompt
+
+
+def _rendered(asked: _Asked, local: LocalModel) -> CutText:
+    """The chat's prompt text. Pure: made for a thread as well."""
+    return cut_text(local, local.renderer.render(chat_body(asked.parsed.fields)), framed=asked.framed)
+
+
+def _has_prompt(path: str, parsed: ParsedBody) -> bool:
+    if path == CHAT_PATH:
+        return bool(parsed.fields.messages)
+    return path == COMPLETIONS_PATH and bool(parsed.fields.prompt)

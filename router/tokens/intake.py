@@ -1,0 +1,176 @@
+"""Reads the few fields of a request body that the router uses, in one decode.
+
+Nothing that vLLM would take is refused here: fields it converts (``"stream": "true"``, ``"max_tokens": 5.0``) are
+converted the same way, JSON that only Python's own parser takes (NaN, lone surrogates, UTF-16) is read with that, and
+what is merely missing or odd is left for the worker to judge.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from types import NoneType
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_128_intdigest
+
+from router.errors import ErrorKind, RequestError
+
+CHAT_PATH = "/v1/chat/completions"
+COMPLETIONS_PATH = "/v1/completions"
+
+_TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
+_FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
+
+
+class BodyFields(msgspec.Struct):
+    """The fields, as they came; an absent one is None, as a null one is."""
+
+    model: Any = None
+    stream: Any = None
+    stream_options: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    session_id: Any = None
+    priority: Any = None
+    cache_salt: Any = None
+    messages: Any = None
+    prompt: Any = None
+    tools: Any = None
+    documents: Any = None
+    chat_template: Any = None
+    chat_template_kwargs: Any = None
+    reasoning_effort: Any = None
+    add_generation_prompt: Any = None
+    continue_final_message: Any = None
+    add_special_tokens: Any = None
+    truncate_prompt_tokens: Any = None
+    mm_processor_kwargs: Any = None
+    kv_transfer_params: Any = None
+    prompt_embeds: Any = None
+
+
+class ParsedBody:
+    """What the gateway reads of a body, and in `fields` the rest for `router.tokens.identity`.
+
+    `max_tokens` is the output limit under either of its names. `digest` stands for the body's `size_bytes` bytes.
+    `pending` is `Identity`'s own: what `identify_now` had worked out when it found that the rest takes too long for
+    the event loop.
+    """
+
+    __slots__ = (
+        "cache_salt", "digest", "fields", "include_usage", "max_tokens", "model", "pending", "priority", "session_id",
+        "size_bytes", "stream",
+    )  # fmt: skip
+
+    def __init__(self, fields: BodyFields, body: bytes, *, stream: bool) -> None:
+        self.fields = fields
+        self.digest = xxh3_128_intdigest(body)
+        self.size_bytes = len(body)
+        self.model: str | None = fields.model
+        self.stream = stream
+        options = fields.stream_options
+        self.include_usage = isinstance(options, dict) and as_bool(options.get("include_usage")) is True
+        limit = as_int(fields.max_completion_tokens)
+        self.max_tokens = limit if limit is not None else as_int(fields.max_tokens)
+        self.session_id = fields.session_id if isinstance(fields.session_id, str) else None
+        self.priority = as_int(fields.priority) or 0
+        self.cache_salt = fields.cache_salt if isinstance(fields.cache_salt, str) else None
+        self.pending: object = None
+
+
+_decode = msgspec.json.Decoder(BodyFields).decode
+
+
+def parse(path: str, body: bytes) -> ParsedBody:
+    """Read the body of a request to `path`.
+
+    Raises:
+        RequestError: INVALID_JSON, or INVALID_BODY for a field whose type no vLLM takes.
+    """
+    routed = path in (CHAT_PATH, COMPLETIONS_PATH)
+    fields = BodyFields() if not body and not routed else _fields(body, routed)
+    if fields.model is not None and not isinstance(fields.model, str):
+        if routed:
+            raise _wrong("model", "a string")
+        fields.model = None
+    stream = as_bool(fields.stream) if fields.stream is not None else False
+    if routed:
+        if stream is None:
+            raise _wrong("stream", "true or false")
+        _check_prompt(path, fields)
+    return ParsedBody(fields, body, stream=bool(stream))
+
+
+def as_bool(value: object) -> bool | None:
+    """A flag as pydantic reads one; None when it would not."""
+    if isinstance(value, str):
+        text = value.lower()
+        return True if text in _TRUE else False if text in _FALSE else None
+    return bool(value) if isinstance(value, (bool, int, float)) and value in (0, 1) else None
+
+
+def as_int(value: object) -> int | None:
+    """A whole number as pydantic reads one; None when it would not."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    if isinstance(value, str):
+        return int(value) if re.fullmatch(r"\s*[+-]?\d{1,18}\s*", value) else None
+    return value if isinstance(value, int) else None
+
+
+def multipart_model(content_type: str, body: bytes) -> str | None:
+    """The `model` field of a multipart form; None where there is none to be read."""
+    boundary = re.search(r'boundary="?([^";,]+)"?', content_type, re.IGNORECASE)
+    if boundary is None:
+        return None
+    fence = b"--" + boundary[1].strip().encode("latin-1", "replace")
+    place = body.find(fence)
+    while place >= 0:
+        start = place + len(fence)
+        head_end = body.find(b"\r\n\r\n", start, start + 8192)
+        if head_end < 0:
+            return None
+        place = body.find(b"\r\n" + fence, head_end + 2)
+        if re.search(
+            rb'content-disposition:[^\r\n]*\bname="?model"?(?:;|\r|\n|$)', body[start:head_end], re.IGNORECASE
+        ):
+            value = body[head_end + 4 : place if place >= 0 else len(body)]
+            return value.decode("utf-8", "replace").strip() or None
+        if place >= 0:
+            place += 2
+    return None
+
+
+def _fields(body: bytes, routed: bool) -> BodyFields:
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _fields_by_python(body, routed)
+
+
+def _fields_by_python(body: bytes, routed: bool) -> BodyFields:
+    """The same from Python's parser, which is vLLM's: slower, and more lenient."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.") from None
+    if not isinstance(found, dict):
+        if routed:
+            raise RequestError(ErrorKind.INVALID_BODY, "The request body must be a JSON object.")
+        return BodyFields()
+    return BodyFields(**{name: found[name] for name in BodyFields.__struct_fields__ if name in found})
+
+
+def _check_prompt(path: str, fields: BodyFields) -> None:
+    if path == CHAT_PATH and not isinstance(fields.messages, (list, NoneType)):
+        raise _wrong("messages", "a list of messages")
+    if path == COMPLETIONS_PATH and not isinstance(fields.prompt, (str, list, NoneType)):
+        raise _wrong("prompt", "a string, a list of strings, or token ids")
+
+
+def _wrong(name: str, wanted: str) -> RequestError:
+    return RequestError(ErrorKind.INVALID_BODY, f"`{name}` must be {wanted}.", param=name)

@@ -1,0 +1,56 @@
+"""A map that forgets what was used longest ago once it holds too many bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+ENTRY_BYTES = 200
+"""What an entry costs beside its value: key, place in the map, size record."""
+
+
+class BoundedMap(Generic[K, V]):
+    """Least recently used entries leave when the sum of sizes passes `max_bytes`."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._bytes = 0
+        self._hits = 0
+        self._misses = 0
+
+    def get(self, key: K) -> V | None:
+        """The value, now the most recently used; None when it is not there."""
+        entry = self._entries.get(key)
+        if entry is None:
+            self._misses += 1
+            return None
+        self._hits += 1
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def put(self, key: K, value: V, size_bytes: int) -> None:
+        """Keep `value`, unless it alone is over the limit."""
+        self.drop(key)
+        size = size_bytes + ENTRY_BYTES
+        if size > self._max_bytes:
+            return
+        self._entries[key] = (value, size)
+        self._bytes += size
+        while self._bytes > self._max_bytes:
+            _, (_, freed) = self._entries.popitem(last=False)
+            self._bytes -= freed
+
+    def drop(self, key: K) -> None:
+        """Forget `key` if it is there."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry[1]
+
+    def statistics(self) -> dict[str, int]:
+        """Entries, bytes, hits and misses."""
+        return {"entries": len(self._entries), "bytes": self._bytes, "hits": self._hits, "misses": self._misses}

@@ -1,0 +1,27 @@
+"""Counts why prompts had to go without token ids."""
+
+from __future__ import annotations
+
+from backends.vllm.unrenderable import Unrenderable
+
+MAX_REASONS = 100
+MAX_REASON_CHARS = 200
+
+
+class Reasons:
+    """Counts by reason; kinds beyond `MAX_REASONS` are counted together, since templates word their own."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def count(self, error: Exception) -> None:
+        """One more prompt for this reason."""
+        reason = error.reason if isinstance(error, Unrenderable) else f"{type(error).__name__}: {error}"
+        reason = reason[:MAX_REASON_CHARS]
+        if reason not in self._counts and len(self._counts) >= MAX_REASONS:
+            reason = "other"
+        self._counts[reason] = self._counts.get(reason, 0) + 1
+
+    def statistics(self) -> dict[str, int]:
+        """Prompts by reason."""
+        return dict(self._counts)

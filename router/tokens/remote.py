@@ -1,0 +1,102 @@
+"""Token ids from a worker's own /tokenize, remembered by what was asked."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+import httpx
+import msgspec
+
+from router.tokens.intake import CHAT_PATH, BodyFields
+from router.tokens.lru import BoundedMap
+
+TIMEOUT_S = 2.0
+"""One question's limit: past it, load alone is a better guide than a late identity."""
+PAUSE_S = 5.0
+"""A worker that failed to answer is not asked again for so long."""
+MAX_IN_FLIGHT = 16
+"""Questions at once; further prompts go without ids."""
+
+
+_CHAT_FIELDS = (
+    "messages", "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+    "add_special_tokens",
+)  # fmt: skip
+
+
+class _Answer(msgspec.Struct):
+    tokens: list[int]
+
+
+class WorkerTokenizer:
+    """Asks workers for ids. What it learned is kept up to `max_bytes`."""
+
+    def __init__(self, max_bytes: int, clock: Callable[[], float], client: httpx.AsyncClient | None = None) -> None:
+        self._known: BoundedMap[int, array[int]] = BoundedMap(max_bytes)
+        self._clock = clock
+        self._client = client
+        self._paused: dict[str, float] = {}
+        self._in_flight = 0
+        self._asked = 0
+        self._failed = 0
+
+    def known(self, key: int) -> array[int] | None:
+        """Ids that were asked for before under `key`."""
+        return self._known.get(key)
+
+    async def ask(self, key: int, urls: Sequence[str], question: bytes) -> array[int] | None:
+        """Ids from the first of `urls` that is not paused; None when there is none, or it does not answer."""
+        now_s = self._clock()
+        self._paused = {url: until_s for url, until_s in self._paused.items() if until_s > now_s}
+        url = next((url for url in urls if url not in self._paused), None)
+        if url is None or self._in_flight >= MAX_IN_FLIGHT:
+            return None
+        self._in_flight += 1
+        self._asked += 1
+        try:
+            ids = await self._post(url, question)
+        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError, OverflowError):
+            self._failed += 1
+            self._paused[url] = self._clock() + PAUSE_S
+            return None
+        finally:
+            self._in_flight -= 1
+        if ids is not None:
+            self._known.put(key, ids, 4 * len(ids))
+        return ids
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    def statistics(self) -> dict[str, int]:
+        """Questions asked and failed, and what is remembered."""
+        return {"asked": self._asked, "failed": self._failed, **self._known.statistics()}
+
+    async def _post(self, url: str, question: bytes) -> array[int] | None:
+        if self._client is None:
+            self._client = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
+        response = await self._client.post(url, content=question, headers={"content-type": "application/json"})
+        if response.status_code in (400, 422):
+            return None
+        response.raise_for_status()
+        return array("I", msgspec.json.decode(response.content, type=_Answer).tokens)
+
+
+def question(path: str, fields: BodyFields, model: str | None) -> bytes | None:
+    """The body for /tokenize that gives a request's ids; None where that path cannot know them.
+
+    /tokenize lacks `documents` and `reasoning_effort`, and multimodal content would be fetched by the worker twice.
+    """
+    unknown = (
+        fields.documents, fields.reasoning_effort, fields.chat_template, fields.truncate_prompt_tokens,
+        fields.kv_transfer_params, fields.mm_processor_kwargs, fields.prompt_embeds,
+    )  # fmt: skip
+    if any(value is not None for value in unknown):
+        return None
+    asked: dict[str, object] = {} if model is None else {"model": model}
+    passed = _CHAT_FIELDS if path == CHAT_PATH else ("prompt", "add_special_tokens")
+    asked |= {name: value for name in passed if (value := getattr(fields, name)) is not None}
+    return msgspec.json.encode(asked)

@@ -1,0 +1,98 @@
+"""What an identity costs: ``python tests/bench/bench_identity.py``. Prints microseconds, p50 and p99.
+
+Real text: the Python standard library's own sources, through the embedded worker's model folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import backends.simulated
+from router.config.model import Config
+from router.prefix.prompt import Prompt
+from router.tokens.identity import Identity
+from router.tokens.intake import CHAT_PATH, parse
+
+MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
+BLOCK_TOKENS = 16
+RUNS = 200
+
+
+def sources() -> str:
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    return "".join(
+        (folder / name).read_text() for name in ("argparse.py", "typing.py", "ast.py", "inspect.py", "doctest.py")
+    )
+
+
+def conversation(text: str, tokens: int, turn_chars: int) -> list[dict[str, str]]:
+    """Messages of about `tokens` tokens in all."""
+    chars = int(tokens * 4.45)
+    pieces = [text[start : start + turn_chars] for start in range(0, chars, turn_chars)]
+    return [
+        {"role": "system", "content": "You review code."},
+        *({"role": ("user", "assistant")[index % 2], "content": piece} for index, piece in enumerate(pieces)),
+    ]
+
+
+def body(messages: list[dict[str, str]]) -> bytes:
+    return json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
+
+
+def place(identity: Identity, data: bytes) -> Prompt | None:
+    """What the gateway does on the event loop."""
+    prompt = identity.identify_now(CHAT_PATH, parse(CHAT_PATH, data), None)
+    if prompt is not None:
+        prompt.chain(BLOCK_TOKENS)
+    return prompt
+
+
+async def settled(identity: Identity, data: bytes) -> Prompt:
+    prompt = await identity.identify(CHAT_PATH, parse(CHAT_PATH, data), None)
+    assert prompt is not None and prompt.exact
+    prompt.chain(BLOCK_TOKENS)
+    return prompt
+
+
+def report(name: str, work: Callable[[int], Any]) -> None:
+    taken = []
+    for run in range(RUNS):
+        started = time.perf_counter()
+        work(run)
+        taken.append((time.perf_counter() - started) * 1e6)
+    taken.sort()
+    print(f"{name:62} p50 {taken[len(taken) // 2]:8.1f} us   p99 {taken[int(len(taken) * 0.99)]:8.1f} us")
+
+
+async def main() -> None:
+    text = sources()
+    identity = Identity(Config(model_dir=str(MODEL_DIR)))
+    for tokens, turn_chars in ((2_000, 1_600), (8_000, 3_200), (32_000, 3_200)):
+        messages = conversation(text, tokens, turn_chars)
+        prompt = await settled(identity, body(messages))
+        answers = [{"role": "assistant", "content": text[-50_000 + 37 * n :][:300]} for n in range(RUNS)]
+        questions = [{"role": "user", "content": text[-90_000 + 41 * n :][:560]} for n in range(RUNS)]
+        turns = [body([*messages, answers[n], questions[n]]) for n in range(RUNS)]
+        label = f"{prompt.tokens} tokens, {len(messages)} messages"
+        report(f"next turn, about 200 new tokens ({label})", lambda n, turns=turns: place(identity, turns[n]))
+        known = body(messages)
+        report(f"known request ({label})", lambda _, known=known: place(identity, known))
+    fresh = [body(conversation(text[3_000 * n :], 2_000, 1_600)) for n in range(60)]
+    started = time.perf_counter()
+    for data in fresh:
+        await settled(identity, data)
+    print(
+        f"{'new 2,000-token chat, tokenised in a thread':62} mean {(time.perf_counter() - started) / 60 * 1e6:6.0f} us"
+    )
+    print(json.dumps(identity.statistics(), indent=1))
+    await identity.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,47 @@
+import pytest
+
+from policies.view import Edge, EdgeKind, FleetView, RequestView, Residency, WorkerId, WorkerView
+
+
+def make_view(name, **fields):
+    values = {
+        "residency": Residency.EXACT,
+        "cached_tokens": 0,
+        "uncached_tokens": 100,
+        "queued_tokens": 0,
+        "running_requests": 0,
+        "kv_tokens": 0,
+        "kv_capacity_tokens": 440_000,
+        "backlog_s": 0.0,
+        "prefill_s": 0.0,
+        "utilisation": 0.0,
+        **fields,
+    }
+    return WorkerView(id=WorkerId(name), **values)
+
+
+def make_fleet(**workers):
+    return FleetView(0.0, tuple(make_view(name, **fields) for name, fields in workers.items()))
+
+
+def make_request(tokens=100, blocks=(), **fields):
+    return RequestView("r", "m", tokens, 16, blocks, **fields)
+
+
+def book(policy, worker, request):
+    policy.observe(Edge(EdgeKind.BOOKED, request, WorkerId(worker), 0.0))
+
+
+@pytest.fixture
+def fleet():
+    return make_fleet
+
+
+@pytest.fixture
+def request_view():
+    return make_request
+
+
+@pytest.fixture
+def booked():
+    return book

@@ -1,0 +1,132 @@
+import random
+from collections import Counter
+
+import pytest
+
+from policies.registry import build_policy, policy_names
+
+
+def build(name, **params):
+    return build_policy(name, params, random.Random(7))
+
+
+@pytest.mark.parametrize("name", policy_names())
+def test_every_rule_ranks_every_candidate_and_deciding_changes_nothing(name, fleet, request_view):
+    policy = build(name)
+    view = fleet(a={"running_requests": 3}, b={"queued_tokens": 9, "backlog_s": 9.0}, c={"uncached_tokens": 10})
+    first = policy.decide(request_view(), view)
+    assert sorted(first.ranked) == ["a", "b", "c"]
+    assert first.reason
+    assert len(first.costs) in (0, 3)
+    assert list(first.costs) == sorted(first.costs) or name in ("power_of_two", "marginal_cost")
+    if name not in ("random", "power_of_two"):
+        assert policy.decide(request_view(), view) == first
+
+
+def test_round_robin_takes_turns_by_bookings_alone(fleet, request_view, booked):
+    policy = build("round_robin")
+    view = fleet(a={}, b={}, c={})
+    chosen = []
+    for _ in range(6):
+        chosen.append(policy.decide(request_view(), view).ranked[0])
+        booked(policy, chosen[-1], request_view())
+    assert chosen == ["a", "b", "c"] * 2
+    grown = fleet(a={}, b={}, c={}, d={})
+    assert policy.decide(request_view(), grown).ranked[0] == "d"
+
+
+def test_random_is_even(fleet, request_view):
+    policy = build("random")
+    view = fleet(a={}, b={}, c={})
+    counts = Counter(policy.decide(request_view(), view).ranked[0] for _ in range(900))
+    assert all(240 < count < 360 for count in counts.values())
+
+
+def test_least_requests_and_its_ties(fleet, request_view, booked):
+    policy = build("least_requests")
+    view = fleet(a={"running_requests": 2}, b={"running_requests": 1}, c={"running_requests": 1})
+    assert policy.decide(request_view(), view).ranked == ("b", "c", "a")
+    booked(policy, "b", request_view())
+    assert policy.decide(request_view(), view).ranked == ("c", "b", "a")
+
+
+def test_least_tokens_counts_queued_tokens_then_requests(fleet, request_view):
+    view = fleet(
+        a={"queued_tokens": 10},
+        b={"queued_tokens": 5, "running_requests": 2},
+        c={"queued_tokens": 5, "running_requests": 1, "uncached_tokens": 9_000},
+    )
+    decision = build("least_tokens").decide(request_view(), view)
+    assert decision.ranked == ("c", "b", "a")
+    assert decision.costs == (5.0, 5.0, 10.0)
+
+
+def test_power_of_two_takes_the_less_loaded_of_the_two_drawn(fleet, request_view):
+    policy = build("power_of_two")
+    view = fleet(a={"running_requests": 5}, b={"running_requests": 5}, c={"running_requests": 0})
+    counts = Counter(policy.decide(request_view(), view).ranked[0] for _ in range(900))
+    assert 540 < counts["c"] < 660  # it is in two pairs of three, and wins each
+
+
+def test_least_tokens_takes_turns(fleet, request_view, booked):
+    policy = build("least_tokens")
+    booked(policy, "a", request_view())
+    assert policy.decide(request_view(), fleet(a={}, b={})).ranked[0] == "b"
+
+
+def test_lpwl_is_queued_plus_own_tokens_then_requests_then_turn(fleet, request_view, booked):
+    policy = build("lpwl")
+    view = fleet(
+        a={"queued_tokens": 50, "uncached_tokens": 60},
+        b={"queued_tokens": 100, "uncached_tokens": 10, "running_requests": 1},
+        c={"queued_tokens": 0, "uncached_tokens": 100},
+        d={"queued_tokens": 0, "uncached_tokens": 100},
+    )
+    decision = policy.decide(request_view(), view)
+    assert decision.ranked == ("c", "d", "a", "b")
+    assert decision.terms["b"] == {"queued_tokens": 100, "uncached_tokens": 10}
+    booked(policy, "c", request_view())
+    assert policy.decide(request_view(), view).ranked[0] == "d"
+
+
+def test_cache_aware_longest_match_above_the_threshold(fleet, request_view, booked):
+    policy = build("cache_aware")
+    view = fleet(a={}, b={"running_requests": 60})
+    known = request_view(tokens=100, blocks=(1, 2, 3, 4))
+    booked(policy, "b", known)
+    assert policy.decide(known, view).ranked[0] == "b"
+    barely = request_view(tokens=100, blocks=(1, 2, 3, 9))  # 48 of 100 tokens match: not more than half
+    decision = policy.decide(barely, view)
+    assert decision.ranked[0] == "a"
+    assert "smallest tree" in decision.reason
+
+
+def test_cache_aware_imbalance_needs_both_thresholds(fleet, request_view, booked):
+    policy = build("cache_aware")
+    known = request_view(tokens=64, blocks=(1, 2, 3, 4))
+    booked(policy, "b", known)
+    assert policy.decide(known, fleet(a={}, b={"running_requests": 64})).ranked[0] == "b"
+    assert policy.decide(known, fleet(a={}, b={"running_requests": 65})).ranked[0] == "a"
+    close = fleet(a={"running_requests": 200}, b={"running_requests": 290})
+    assert policy.decide(known, close).ranked[0] == "b"
+
+
+def test_cache_aware_tree_is_bounded_and_loses_tails_first(fleet, request_view, booked):
+    policy = build("cache_aware", max_tree_blocks=6)
+    view = fleet(a={}, b={})
+    booked(policy, "a", request_view(tokens=64, blocks=(1, 2, 3, 4)))
+    booked(policy, "a", request_view(tokens=64, blocks=(5, 6, 7, 8)))
+    head = request_view(tokens=32, blocks=(1, 2))
+    assert policy.decide(head, view).ranked[0] == "a"
+    whole = request_view(tokens=64, blocks=(1, 2, 3, 4))
+    assert "smallest tree" in policy.decide(whole, view).reason
+
+
+def test_cache_aware_forgets_workers_that_left(fleet, request_view, booked):
+    policy = build("cache_aware")
+    known = request_view(tokens=16, blocks=(1,))
+    for number in range(2_000):
+        booked(policy, f"gone{number}", known)
+    booked(policy, "a", known)
+    assert policy.decide(known, fleet(b={}, a={})).ranked[0] == "a"
+    assert len(policy._trees) <= 1_024

@@ -1,0 +1,148 @@
+import pytest
+
+from backends.worker import Endpoint, LoadReport
+from policies.view import Residency
+from router.config.model import HealthConfig
+from router.core.estimate import Speed
+from router.core.fleet import Fleet
+from router.core.lanes import Lane, Lanes
+from router.core.ledger import Booking
+from router.prefix.view import Match
+
+SPEED = Speed(1e-4, 0.01, 0.0, 1e-8, 0.05)
+
+
+@pytest.fixture
+def fleet(shadow_residency, facts):
+    fleet = Fleet(HealthConfig(), shadow_residency)
+    for port in (1, 2, 3):
+        fleet.add(Endpoint("http", "h", port), 0.0)
+        fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
+    return fleet
+
+
+@pytest.fixture
+def lane(fleet):
+    return Lane(fleet.candidates[0])
+
+
+def book(lane, tokens, now_s, streams=True):
+    booking = Booking(tokens, tokens, now_s, streams=streams)
+    lane.book(booking, now_s)
+    return booking
+
+
+def test_backlog_is_the_queue_less_the_time_it_has_run(lane):
+    assert lane.backlog_s(SPEED, 0.0) == pytest.approx(0.01)
+    book(lane, 1_000, 0.0)
+    book(lane, 2_000, 0.0)
+    assert lane.backlog_s(SPEED, 0.0) == pytest.approx(0.31)
+    assert lane.backlog_s(SPEED, 0.21) == pytest.approx(0.01 + 0.1)
+
+
+def test_a_stalled_queue_prices_itself_out(lane):
+    book(lane, 1_000, 0.0)
+    waits = [lane.backlog_s(SPEED, second) for second in (1.0, 5.0, 50.0)]
+    assert waits == sorted(waits)
+    assert waits[-1] > 49.0
+
+
+def test_decodes_slow_the_next_prefill(lane):
+    lane.account.prefilled(book(lane, 100_000, 0.0), 0.0)
+    assert lane.backlog_s(SPEED, 1.0) == pytest.approx(0.01 + 1e-3)
+
+
+def test_prefills_nobody_sees_end_when_their_time_is_up(lane):
+    book(lane, 1_000, 0.0, streams=False)
+    book(lane, 1_000, 0.0, streams=False)
+    lane.settle(SPEED, 0.1)
+    assert lane.account.queued_tokens == 2_000
+    lane.settle(SPEED, 0.12)
+    assert lane.account.queued_tokens == 1_000
+    lane.settle(SPEED, 1.0)
+    assert lane.account.queued_tokens == 0
+    assert lane.account.running_requests == 2
+
+
+def test_a_late_arrival_credits_what_the_queue_has_done(lane):
+    book(lane, 1_000, 0.0)
+    situation = lane.situation(500, 800, 0.04)
+    assert situation.head_start_s == pytest.approx(0.04)
+    assert situation.features == (1_500.0, 1.0, 500_000.0 + 500 * (300 + 250), 0.0)
+    assert lane.situation(500, 500, 0.0).features[3] == 0.0
+
+
+def test_views_before_anything_is_learned(fleet):
+    lanes = Lanes()
+    lanes.of(fleet.candidates[0]).book(Booking(70, 100, 0.0), 0.0)
+    matches = {0: Match(32, 0, Residency.EXACT), 1: Match(0, 0, Residency.UNKNOWN)}
+    first, second, third = lanes.views(fleet.candidates, matches, 100, 1.0)
+    assert (first.cached_tokens, first.uncached_tokens, first.residency) == (32, 68, Residency.EXACT)
+    assert (first.backlog_s, first.prefill_s, first.learned) == (70.0, 68.0, False)
+    assert (second.backlog_s, second.prefill_s, second.utilisation, second.error_s) == (0.0, 100.0, 0.0, 0.0)
+    assert third.residency is Residency.UNKNOWN
+    (blind,) = lanes.views(fleet.candidates[:1], None, 100, 1.0)
+    assert (blind.cached_tokens, blind.uncached_tokens, blind.residency) == (0, 100, Residency.UNKNOWN)
+
+
+def teach(lanes, lane, token_s, count=20):
+    for index in range(count):
+        tokens = 100 + 400 * (index % 5)
+        lanes.observe(lane, lane.situation(tokens, tokens, 0.0), 0.01 + token_s * tokens, 0.0)
+
+
+def test_a_worker_not_yet_learned_borrows_the_median(fleet):
+    lanes = Lanes()
+    fast, slow, new = (lanes.of(candidate) for candidate in fleet.candidates)
+    assert lanes.common_speed() is None
+    teach(lanes, fast, 1e-5)
+    teach(lanes, slow, 9e-5)
+    views = lanes.views(fleet.candidates, {}, 10_000, 0.0)
+    assert all(view.learned for view in views)
+    assert new.speed is None
+    assert views[0].prefill_s < views[1].prefill_s
+    assert views[2].prefill_s == views[0].prefill_s
+
+
+def test_a_fit_nobody_has_tested_for_a_minute_gives_way(fleet):
+    """A shunned worker gets a request from time to time, which shows whether it is still slow."""
+    lanes = Lanes()
+    fast, slow, _ = (lanes.of(candidate) for candidate in fleet.candidates)
+    teach(lanes, fast, 1e-5)
+    teach(lanes, slow, 9e-5)
+    early, late = (lanes.views(fleet.candidates, {}, 10_000, now_s) for now_s in (59.0, 61.0))
+    assert early[1].prefill_s > 4 * early[0].prefill_s
+    assert late[1].prefill_s == late[0].prefill_s
+    lanes.observe(slow, slow.situation(100, 100, 61.0), 0.02, 61.0)
+    assert lanes.views(fleet.candidates, {}, 10_000, 62.0)[1].prefill_s > 4 * early[0].prefill_s
+
+
+def test_foreign_load_counts_in_the_views(fleet):
+    lanes = Lanes()
+    candidate = fleet.candidates[0]
+    lane = lanes.of(candidate)
+    for _ in range(60):
+        lane.account.release(book(lane, 200, 0.0), 0.0)
+    for second in (1.0, 2.0):
+        lanes.load_reported(candidate, LoadReport(0, 5, 2, 0.1), second)
+    (view,) = lanes.views([candidate], None, 10, 2.0)
+    assert view.running_requests == 7
+    assert view.kv_tokens == 44_000
+    assert view.queued_tokens == pytest.approx(400, abs=2)
+    (later,) = lanes.views([candidate], None, 10, 60.0)
+    assert (later.running_requests, later.kv_tokens, later.queued_tokens) == (0, 0, 0)
+
+
+def test_a_slots_next_owner_starts_afresh(fleet, facts):
+    lanes = Lanes()
+    old = fleet.get("h:2").candidates[0]
+    lanes.of(old).book(Booking(70, 100, 0.0), 0.0)
+    fleet.remove("h:2", 0.0)
+    fleet.add(Endpoint("http", "h", 9), 0.0)
+    fleet.probe_succeeded("h:9", facts(), 0.0)
+    heir = fleet.get("h:9").candidates[0]
+    assert heir.slot == old.slot
+    assert lanes.of(heir).account.queued_tokens == 0
+    lanes.of(old)
+    assert lanes.of(heir) is lanes.of(heir)
+    assert set(lanes.statistics(fleet.candidates)) == {"h:1", "h:3", "h:9"}

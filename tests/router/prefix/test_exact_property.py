@@ -1,0 +1,204 @@
+"""The exact view against a small worker with vLLM's cache rules, over a publisher that loses batches and restarts."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict, deque
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from policies.view import Residency
+from router.prefix.residency import ResidencyMap
+
+B = 4
+
+
+class FakeWorker:
+    """Copies of blocks in eviction order; publishes numbered batches and keeps the last few."""
+
+    def __init__(self, kit, shape, capacity, buffered):
+        self.kit, self.shape, self.capacity = kit, shape, capacity
+        self.buffer = deque(maxlen=buffered)
+        self.generation = itertools.count()
+        self.copy_ids = itertools.count()
+        self.clock = itertools.count()
+        self.restart()
+
+    def restart(self):
+        self.wire = self.kit.Wire(self.shape, salt=next(self.generation))
+        self.seq = 0
+        self.copies = OrderedDict()
+        self.buffer.clear()
+
+    def find(self, content):
+        return next((copy for copy, held in self.copies.items() if held == content), None)
+
+    def hits(self, tokens):
+        blocks = 0
+        while blocks < (len(tokens) - 1) // B and self.find(tuple(tokens[: (blocks + 1) * B])) is not None:
+            blocks += 1
+        return blocks
+
+    def serve(self, tokens, reread_blocks=0):
+        """Run one prompt; `reread_blocks` of what it hit are computed again all the same (but never from the start)."""
+        start = self.hits(tokens)
+        start = max(min(start, 1), start - reread_blocks)
+        used = [self.find(tuple(tokens[: (block + 1) * B])) for block in range(start)]
+        for copy in used:
+            self.copies.move_to_end(copy)
+        full = min(len(tokens) // B, self.capacity)
+        evicted = []
+        while len(self.copies) + full - start > self.capacity:
+            _, content = self.copies.popitem(last=False)
+            evicted.append(content)
+        for block in range(start, full):
+            copy = next(self.copy_ids)
+            self.copies[copy] = tuple(tokens[: (block + 1) * B])
+            used.append(copy)
+        for copy in reversed(used):
+            self.copies.move_to_end(copy)
+        events = [self.wire.removed([self.kit.engine_hash(content, self.wire.salt)]) for content in evicted]
+        if full > start:
+            events.append(self.wire.stored(tokens[: full * B], start))
+        return self.publish(*events) if events else None
+
+    def clear(self):
+        self.copies.clear()
+        return self.publish(self.wire.cleared())
+
+    def publish(self, *events):
+        message = (self.seq, self.wire.batch(*events, ts=float(next(self.clock))))
+        self.seq += 1
+        self.buffer.append(message)
+        return message
+
+
+prompts = st.lists(st.sampled_from([0, 1]), min_size=1, max_size=5 * B).map(
+    # Few distinct blocks, so that prompts share prefixes: each bit is a block, the rest a tail.
+    lambda bits: [token for bit in bits[:5] for token in [bit] * B] + [9] * (len(bits) % B)
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """A gateway subscribed to one worker. Replays are answered at once or later, whole or not at all."""
+
+    kit = None
+
+    @initialize(
+        shape=st.sampled_from(["map", "row"]),
+        capacity=st.integers(5, 12),
+        buffered=st.sampled_from([1, 2, 3, 30]),
+        linked=st.booleans(),
+    )
+    def start(self, shape, capacity, buffered, linked):
+        self.worker = FakeWorker(self.kit, shape, capacity, buffered)
+        self.map = ResidencyMap()
+        self.map.add(0, "w:1", B, capacity, True)
+        self.asked = None
+        self.connected = False
+        self.wait = False
+        if linked:
+            self.link()
+
+    def done(self, ingest):
+        if ingest.replay_from is not None:
+            self.asked = ingest.replay_from
+        if not self.wait:
+            self.answer()
+
+    def answer(self, ok=True):
+        while self.asked is not None:
+            start, self.asked = self.asked, None
+            for seq, payload in list(self.worker.buffer) if ok else []:
+                if seq >= start:
+                    self.done_replayed(self.map.ingest(0, seq, payload, replayed=True))
+            ended = self.map.replay_ended(0, ok)
+            self.asked = ended.replay_from
+
+    def done_replayed(self, ingest):
+        assert ingest.replay_from is None
+
+    def deliver(self, message, lose):
+        if message is not None and self.connected and not lose:
+            self.done(self.map.ingest(0, *message))
+
+    @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), reread=st.sampled_from([0, 0, 1, 2]))
+    def serve(self, tokens, lose, reread):
+        self.deliver(self.worker.serve(tokens, reread), lose)
+
+    @rule(lose=st.booleans())
+    def clear(self, lose):
+        self.deliver(self.worker.clear(), lose)
+
+    @rule()
+    def restart(self):
+        self.worker.restart()
+        if self.connected:
+            self.map.link_lost(0)
+            self.connected = False
+            self.asked = None
+
+    @rule()
+    def link(self):
+        if not self.connected:
+            self.connected = True
+            self.done(self.map.link_up(0))
+
+    @rule(wait=st.booleans())
+    def slow_replay(self, wait):
+        self.wait = wait
+        if not wait:
+            self.answer()
+
+    @rule()
+    def no_replay(self):
+        self.answer(ok=False)
+
+    @rule()
+    def stale(self):
+        """What was sent before comes again, live."""
+        if self.connected and self.worker.buffer and self.map.state(0).residency is Residency.EXACT:
+            seq, payload = self.worker.buffer[-1]
+            if self.map.state(0).next_seq > seq:
+                self.done(self.map.ingest(0, seq, payload))
+
+    @invariant()
+    def agrees(self):
+        if not hasattr(self, "map") or not self.connected or self.asked is not None:
+            return
+        state = self.map.state(0)
+        settled = state.next_seq == self.worker.seq
+        for bits in itertools.product([0, 1], repeat=3):
+            tokens = [token for bit in bits for token in [bit] * B] + [9]
+            match = self.map.match(self.kit.ids(tokens), [0])[0]
+            truth = self.worker.hits(tokens) * B
+            assert match.residency is state.residency and match.booked_tokens == 0
+            if state.residency is Residency.EXACT and settled:
+                assert match.tokens == truth, (tokens, state)
+            elif settled and "learned since" in state.reason:
+                assert match.tokens <= truth, (tokens, state)
+
+    def teardown(self):
+        """However bad it was: connected, replayed and cleared, the view is exact."""
+        if not hasattr(self, "map"):
+            return
+        self.wait = False
+        self.link()
+        self.answer()
+        self.deliver(self.worker.clear(), False)
+        self.answer()
+        assert self.map.state(0).residency is Residency.EXACT
+        self.deliver(self.worker.serve([1] * 9), False)
+        self.agrees()
+        self.map.remove(0)
+        self.map._index.sweep(10**6)
+        assert len(self.map._index) == 0
+
+
+def test_against_a_worker(kit):
+    Machine.kit = kit
+    case = Machine.TestCase
+    case.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+    case().runTest()

@@ -1,0 +1,125 @@
+"""What vLLM takes is never refused; what it refuses by type is, in OpenAI's shape."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from router.errors import ErrorKind, RequestError
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, multipart_model, parse
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def read(body: object, path: str = CHAT_PATH):
+    return parse(path, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+def test_fields_that_the_gateway_reads() -> None:
+    parsed = read({
+        **CHAT, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 5, "max_completion_tokens": 7,
+        "session_id": "s", "priority": -2, "cache_salt": "pepper", "unknown": {"deep": [1, {"x": None}]},
+    })  # fmt: skip
+    assert (parsed.model, parsed.stream, parsed.include_usage, parsed.max_tokens) == ("m", True, True, 7)
+    assert (parsed.session_id, parsed.priority, parsed.cache_salt) == ("s", -2, "pepper")
+    assert parsed.fields.messages == CHAT["messages"]
+
+
+def test_defaults() -> None:
+    parsed = read(CHAT)
+    assert (parsed.stream, parsed.include_usage, parsed.max_tokens, parsed.session_id, parsed.priority) == (
+        False, False, None, None, 0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "attribute", "expected"),
+    [
+        ("stream", "true", "stream", True),
+        ("stream", 1, "stream", True),
+        ("stream", 0.0, "stream", False),
+        ("stream", "off", "stream", False),
+        ("stream", None, "stream", False),
+        ("max_tokens", "12", "max_tokens", 12),
+        ("max_tokens", 12.0, "max_tokens", 12),
+        ("max_tokens", 12.5, "max_tokens", None),
+        ("max_tokens", 10**40, "max_tokens", 10**40),
+        ("priority", "3", "priority", 3),
+        ("model", None, "model", None),
+        ("cache_salt", 5, "cache_salt", None),
+        ("stream_options", "odd", "include_usage", False),
+        ("seed", 10**30, "model", "m"),
+    ],
+)
+def test_lenient_conversions(field: str, value: object, attribute: str, expected: object) -> None:
+    assert getattr(read({**CHAT, field: value}), attribute) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "m", "messages": [], "temperature": NaN, "top_p": Infinity}',
+        b'\xef\xbb\xbf{"model": "m", "messages": []}',
+        '{"model": "m", "messages": []}'.encode("utf-16"),
+        b'{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"model": "x", "model": "m", "messages": []}',
+        b'  {"model": "m"}  ',
+    ],
+)
+def test_json_that_python_takes(body: bytes) -> None:
+    assert read(body).model == "m"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"a": 1,}', b"\xff\xfe\xfd", b"[" * 100_000, b'{"model": "m"} x'])
+def test_not_json(body: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        read(body)
+    assert caught.value.kind is ErrorKind.INVALID_JSON
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT_PATH, {"model": 5}, "model"),
+        (CHAT_PATH, {"stream": "maybe"}, "stream"),
+        (CHAT_PATH, {"stream": []}, "stream"),
+        (CHAT_PATH, {"messages": "hi"}, "messages"),
+        (CHAT_PATH, {"messages": {"role": "user"}}, "messages"),
+        (COMPLETIONS_PATH, {"prompt": {"a": 1}}, "prompt"),
+        (COMPLETIONS_PATH, {"prompt": 5}, "prompt"),
+        (CHAT_PATH, [1], None),
+    ],
+)
+def test_wrong_types(path: str, body: object, param: str | None) -> None:
+    with pytest.raises(RequestError) as caught:
+        read(body, path)
+    assert caught.value.kind is ErrorKind.INVALID_BODY
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("prompt", ["text", ["a", "b"], [1, 2], [[1], [2]], None])
+def test_completion_prompts_of_every_kind(prompt: object) -> None:
+    assert read({"model": "m", "prompt": prompt}, COMPLETIONS_PATH).model == "m"
+
+
+def test_other_paths_are_not_judged() -> None:
+    assert parse("/v1/responses/resp_1/cancel", b"").model is None
+    assert parse("/v1/responses", b'{"model": "m", "prompt": {"id": "p"}, "stream": "odd"}').model == "m"
+    assert parse("/v1/embeddings", b'{"model": 5, "input": []}').model is None
+    assert parse("/pooling", b"[1, 2]").model is None
+
+
+FORM = (
+    b'--xyz\r\nContent-Disposition: form-data; name="file"; filename="model"\r\n\r\n\x00\x01--xy\r\n'
+    b'--xyz\r\ncontent-disposition: form-data; name="model"\r\n\r\nwhisper\r\n--xyz--\r\n'
+)
+
+
+def test_multipart_model() -> None:
+    assert multipart_model("multipart/form-data; boundary=xyz", FORM) == "whisper"
+    assert multipart_model('multipart/form-data; boundary="xyz"; charset=utf-8', FORM) == "whisper"
+    assert multipart_model("multipart/form-data", FORM) is None
+    assert multipart_model("multipart/form-data; boundary=abc", FORM) is None
+    assert multipart_model("multipart/form-data; boundary=xyz", FORM.replace(b'name="model"', b'name="modelx"')) is None
+    assert multipart_model("multipart/form-data; boundary=xyz", b"--xyz\r\nbroken") is None
