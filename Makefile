@@ -1,10 +1,10 @@
-# `make test` needs Python 3.11 and make, nothing else: it builds .venv first.
+# `make demo` and `make test` need Python 3.11 and make, nothing else: each builds .venv first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-fast lint clean
+.PHONY: demo test test-fast lint bench clean
 
 $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once) ..."
@@ -12,6 +12,9 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable .
 	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/warmroute demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
@@ -24,6 +27,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m loadtest gateway-bench
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

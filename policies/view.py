@@ -1,13 +1,12 @@
 """What a policy sees and what it answers. Everything here is immutable.
 
-`WorkerView` is a msgspec struct and not a dataclass because one is built per candidate and request: 64 frozen
-dataclasses cost more than the rest of a decision.
+These are msgspec structs and not dataclasses because they are built for every request, views of workers even for
+every candidate: 64 frozen dataclasses cost more than the rest of a decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType, Protocol
 
@@ -26,8 +25,7 @@ class Residency(StrEnum):
     OFF = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class RequestView(msgspec.Struct, frozen=True):
     """The request to place.
 
     `block_hashes` chains the prompt's full blocks of `block_tokens` tokens each (empty when the prompt has no
@@ -75,16 +73,14 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     cached_tokens_by_tier: Mapping[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FleetView:
+class FleetView(msgspec.Struct, frozen=True):
     """The candidates for one request, never empty, in a stable order (by the time they joined)."""
 
     now_s: float
     workers: tuple[WorkerView, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """A ranking. `ranked` holds every candidate, best first; the first is the choice, the next ones alternatives.
 
     `costs` runs parallel to `ranked`, lower is better, in the policy's own unit (`unit`); empty for rules without a
@@ -95,7 +91,7 @@ class Decision:
     reason: str
     costs: tuple[float, ...] = ()
     unit: str = ""
-    terms: Mapping[WorkerId, Mapping[str, float]] = field(default_factory=dict)
+    terms: Mapping[WorkerId, Mapping[str, float]] = msgspec.field(default_factory=dict)
 
 
 class EdgeKind(StrEnum):
@@ -107,8 +103,7 @@ class EdgeKind(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(msgspec.Struct, frozen=True):
     """What happened to `request` on `worker` at `now_s`; `cached_tokens` as reported, once finished."""
 
     kind: EdgeKind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from policies.view import Decision, Edge, FleetView, Policy, RequestView, WorkerView
@@ -32,16 +33,24 @@ class Chooser:
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """The policy's ranking, or least tokens with a reason that says why it was not used."""
         self.decisions += 1
-        try:
-            decision = self.policy.decide(request, fleet)
-            first = decision.ranked[0]
-            if any(view.id == first for view in fleet.workers):
-                return decision
-            problem = f"it chose {first!r}, which is no candidate"
-        except Exception as error:  # a third party's code: anything may come
-            problem = f"it raised {error!r}"
+        answer = _ask(self.policy, request, fleet)
+        if isinstance(answer, Decision):
+            return answer
         self.fallbacks += 1
-        self.last_error = problem
+        self.last_error = answer
+        return self._fallback(fleet, answer)
+
+    def explain(self, request: RequestView, fleet: FleetView) -> Decision:
+        """What `decide` would answer. A copy of the policy is asked, so that not even its random source moves (where
+        a third party's cannot be copied, itself: it has promised not to change)."""
+        try:
+            policy = deepcopy(self.policy)
+        except Exception:  # a third party's code: anything may come
+            policy = self.policy
+        answer = _ask(policy, request, fleet)
+        return answer if isinstance(answer, Decision) else self._fallback(fleet, answer)
+
+    def _fallback(self, fleet: FleetView, problem: str) -> Decision:
         return least_tokens(fleet, f"fell back to least tokens: policy {self.name} failed: {problem}")
 
     def observe(self, edge: Edge) -> None:
@@ -50,7 +59,7 @@ class Chooser:
             return
         try:
             self._observe(edge)
-        except Exception as error:  # as above
+        except Exception as error:  # a third party's code: anything may come
             self.observe_errors += 1
             self.last_error = f"observe raised {error!r}"
 
@@ -64,6 +73,18 @@ class Chooser:
             "observe_errors": self.observe_errors,
             "last_error": self.last_error,
         }
+
+
+def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | str:
+    """The policy's decision, or what is wrong with it."""
+    try:
+        decision = policy.decide(request, fleet)
+        first = decision.ranked[0]
+        if first in [view.id for view in fleet.workers]:
+            return decision
+        return f"it chose {first!r}, which is no candidate"
+    except Exception as error:  # a third party's code: anything may come
+        return f"it raised {error!r}"
 
 
 def least_tokens(fleet: FleetView, reason: str) -> Decision:

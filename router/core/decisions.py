@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from policies.view import Decision, FleetView, RequestView, WorkerId, WorkerView
 
 
-@dataclass(slots=True)
-class DecisionRecord:
+class DecisionRecord(msgspec.Struct):
     """One decision and its outcome. Candidate views are kept as they were and turned into text only when asked for.
 
     `outcome` is "running" until the attempt ends, then "finished", "failed: ..." or "cancelled".
@@ -33,7 +34,7 @@ class DecisionRecord:
         """The attempt is over. The prompt's hashes are let go: a thousand long prompts would fill memory."""
         self.outcome = outcome
         self.duration_s = now_s - self.at_s
-        self.request = replace(self.request, block_hashes=())
+        self.request = msgspec.structs.replace(self.request, block_hashes=())
 
     def to_builtins(self) -> dict[str, object]:
         """For the admin API."""

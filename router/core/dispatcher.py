@@ -137,8 +137,12 @@ class Dispatcher:
             reason = selection.reason if isinstance(selection, Hold) else selection.error.message
             return Explanation(self._request_view(request, ()), name, None, reason, None, None, excluded)
         view, fleet = self._look(request, selection, now_s)
-        decision = self._choose(view, fleet, selection)
+        decision = _with_trial(self._chooser.explain(view, fleet), selection)
         return Explanation(view, name, decision.ranked[0], decision.reason, fleet, decision, excluded)
+
+    def views(self, now_s: float) -> tuple[WorkerView, ...]:
+        """What a one-token prompt would meet on each candidate of the fleet, whatever their states."""
+        return self._lanes.views(self._fleet.candidates, None, 1, now_s)
 
     def decisions(self, limit: int) -> list[DecisionRecord]:
         """The latest ones, newest first."""
@@ -225,8 +229,8 @@ class Dispatcher:
 
     def _place(self, request: Request, selection: Selection, now_s: float, attempt: int) -> Ticket:
         view, fleet = self._look(request, selection, now_s)
-        decision = self._choose(view, fleet, selection)
-        index = next(i for i, candidate in enumerate(selection.candidates) if candidate.id == decision.ranked[0])
+        decision = _with_trial(self._chooser.decide(view, fleet), selection)
+        index = [candidate.id for candidate in selection.candidates].index(decision.ranked[0])
         record = self._record(view, fleet, decision, fleet.workers[index], attempt)
         ticket = self._book(request, selection.candidates[index], fleet.workers[index], record, now_s)
         if selection.trial is not None:
@@ -261,15 +265,6 @@ class Dispatcher:
             priority=request.priority,
             decode_s=self._decoding.expected_s(request.max_tokens),
         )
-
-    def _choose(self, request: RequestView, fleet: FleetView, selection: Selection) -> Decision:
-        decision = self._chooser.decide(request, fleet)
-        if selection.trial is None:
-            return decision
-        on_trial = [candidate.id for candidate in selection.trial.candidates]
-        first = next((worker for worker in decision.ranked if worker in on_trial), on_trial[0])
-        rest = tuple(worker for worker in decision.ranked if worker != first)
-        return Decision((first, *rest), f"trial of {first}, which had failed and probes well again")
 
     def _book(
         self, request: Request, candidate: Candidate, view: WorkerView, record: DecisionRecord, now_s: float
@@ -337,6 +332,16 @@ class Dispatcher:
 
     def _tell_policy(self, kind: EdgeKind, ticket: Ticket, now_s: float, cached_tokens: int | None = None) -> None:
         self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+
+
+def _with_trial(decision: Decision, selection: Selection) -> Decision:
+    """`decision`, unless a worker has its trial: then that one first."""
+    if selection.trial is None:
+        return decision
+    on_trial = [candidate.id for candidate in selection.trial.candidates]
+    first = next((worker for worker in decision.ranked if worker in on_trial), on_trial[0])
+    rest = tuple(worker for worker in decision.ranked if worker != first)
+    return Decision((first, *rest), f"trial of {first}, which had failed and probes well again")
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:

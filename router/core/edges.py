@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from policies.view import WorkerId
 from router.prefix.prompt import Prompt
@@ -22,8 +23,7 @@ class FailurePhase(StrEnum):
     """Failed after the first real event: the client has seen part of the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A request to place. `prompt` is None where it has no identity (routed by load alone).
 
     `prompt_tokens` is exact or estimated; `pinned` names the one worker that can serve it (a stored response).
@@ -44,8 +44,7 @@ class Request:
     """False: the answer comes in one piece, so nobody sees when its prefill ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """What a response reported; each is None where it did not say."""
 
     prompt_tokens: int | None = None

@@ -10,7 +10,7 @@ from backends.worker import Endpoint, LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.core.endpoints import Candidate, FleetEndpoint
-from router.core.health import Health, WorkerState
+from router.core.health import SERVING, Health, WorkerState
 from router.prefix.residency import ResidencyMap
 
 __all__ = ["Candidate", "Fleet", "FleetEndpoint", "Pool", "WorkerState"]
@@ -47,6 +47,7 @@ class Fleet:
         self._endpoints: dict[str, FleetEndpoint] = {}
         self._slots: list[Candidate | None] = []
         self._pools: dict[str | None, Pool] = {}
+        self._adapters: frozenset[str] | None = None
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
@@ -57,6 +58,11 @@ class Fleet:
     def candidates(self) -> tuple[Candidate, ...]:
         """All of them, whatever their state."""
         return tuple(candidate for endpoint in self._endpoints.values() for candidate in endpoint.candidates)
+
+    @property
+    def serving(self) -> int:
+        """How many endpoints take requests now."""
+        return sum(endpoint.state in SERVING for endpoint in self._endpoints.values())
 
     def get(self, endpoint_id: str) -> FleetEndpoint | None:
         """The endpoint called `host:port`, if it is here."""
@@ -71,7 +77,7 @@ class Fleet:
             return known
         joined = FleetEndpoint(endpoint, Health(self._health), now_s)
         self._endpoints[joined.id] = joined
-        self._pools.clear()
+        self._look_anew()
         return joined
 
     def remove(self, endpoint_id: str, now_s: float) -> None:
@@ -79,7 +85,7 @@ class Fleet:
         gone = self._endpoints.pop(endpoint_id, None)
         if gone is not None:
             self._drop_candidates(gone)
-            self._pools.clear()
+            self._look_anew()
 
     def drain(self, endpoint_id: str) -> None:
         """Send nothing new there."""
@@ -105,6 +111,12 @@ class Fleet:
         if was_down and endpoint.health.condition is WorkerState.HALF_OPEN:
             self._forget_guesses(endpoint)
         self._update(endpoint, before, changed=changed)
+
+    def restarted(self, endpoint_id: str) -> None:
+        """Another process answers there now, back before anyone ejected the old one: its cache is empty."""
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            self._forget_guesses(endpoint)
 
     def probe_failed(self, endpoint_id: str, reason: str, now_s: float) -> None:
         """A probe got no answer."""
@@ -141,6 +153,10 @@ class Fleet:
         endpoint.health.traffic_succeeded(trial=trial, complete=complete)
         self._update(endpoint, before)
 
+    def self_test_answered(self, endpoint: FleetEndpoint) -> None:
+        """The worker has served a request of ours, sent past the dispatcher: as good as a trial."""
+        self.traffic_succeeded(endpoint, trial=True, complete=True)
+
     def traffic_failed(self, endpoint: FleetEndpoint, reason: str, now_s: float, *, trial: bool) -> None:
         """A request could not be sent there, or died there."""
         before = endpoint.state
@@ -171,7 +187,10 @@ class Fleet:
 
     def adapter(self, model: str | None) -> str | None:
         """`model` if it is a LoRA adapter on some worker, else None."""
-        return model if any(card.id == model and card.parent for card in self._cards()) else None
+        adapters = self._adapters
+        if adapters is None:
+            adapters = self._adapters = frozenset(card.id for card in self._cards() if card.parent)
+        return model if model in adapters else None
 
     def models(self) -> tuple[ServedModel, ...]:
         """The union of all cards, one per id: the one with the longest context."""
@@ -219,9 +238,13 @@ class Fleet:
 
     def _update(self, endpoint: FleetEndpoint, before: WorkerState, *, changed: bool = False) -> None:
         if changed or endpoint.state is not before:
-            self._pools.clear()
-            if endpoint.state in (WorkerState.READY, WorkerState.HALF_OPEN):
+            self._look_anew()
+            if endpoint.state in SERVING:
                 self._announce()
+
+    def _look_anew(self) -> None:
+        self._pools.clear()
+        self._adapters = None
 
     def _announce(self) -> None:
         for callback in tuple(self.on_change):

@@ -35,6 +35,11 @@ class WorkerState(StrEnum):
     DRAINING = "draining"
 
 
+SERVING = (WorkerState.READY, WorkerState.HALF_OPEN)
+"""States in which requests are sent. A half-open worker counts wherever readiness is asked for: a platform that takes
+the gateway out of service until a trial request has succeeded would keep that request from ever coming."""
+
+
 class Health:
     """The state machine above. `condition` is one of STARTING, READY, UNHEALTHY, HALF_OPEN."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from policies.view import WorkerId
 from router.core.edges import Request
@@ -12,8 +13,7 @@ from router.core.tickets import Hold, Reject
 from router.errors import ErrorKind, RequestError
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """Candidates in a stable order, never empty. `trial` is the half-open endpoint among them that must be chosen."""
 
     candidates: tuple[Candidate, ...]

@@ -14,7 +14,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
-RUN_BYTES = 600
+RUN_BYTES = 500
 """Rough memory of one run besides its hashes (measured on CPython 3.11)."""
 
 HASH_BYTES = 8
@@ -117,8 +117,12 @@ class ApproximateView:
         end = path[-1]
         if not whole:
             keep = depth - self._depth_before(path)
-            if end.touched <= since and end.hashes[keep] == chain[depth]:
+            if end.hashes[keep] != chain[depth]:
+                return
+            if end.touched <= since:
                 self._cut(end, keep)
+            else:
+                self._drop_untouched(end, since)
             return
         if end.generated is not None and end.generated.touched <= since:
             self._drop(end.generated)

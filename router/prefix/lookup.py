@@ -27,7 +27,7 @@ def resident_lengths(index: BlockIndex, prompt: Prompt, views: Mapping[int, Slot
     found: dict[int, dict[int, int]] = {}
     groups: dict[int, _Group] = {}
     for slot, view in views.items():
-        if view.published is None or not prompt.exact:
+        if view.modelled or not prompt.exact:
             _put(found.setdefault(view.block_size, {}), view.modelled_length(prompt), 1 << slot)
             continue
         group = groups.get(view.block_size)

@@ -35,17 +35,18 @@ class Orphans:
 class Orphanage:
     """Orphans by the parent they wait for, and the removals that came meanwhile."""
 
-    __slots__ = ("_by_parent", "_present", "_removed", "dropped_blocks", "size_bytes")
+    __slots__ = ("_by_parent", "_present", "_removed", "dropped_blocks", "size_bytes", "waiting_blocks")
 
     def __init__(self) -> None:
         self._by_parent: OrderedDict[int, list[Orphans]] = OrderedDict()
         self._present: dict[int, int] = {}
         self._removed: dict[tuple[int, int], int] = {}
         self.size_bytes = 0
+        self.waiting_blocks = 0
         self.dropped_blocks = 0
 
     def __len__(self) -> int:
-        return sum(self._present.values())
+        return self.waiting_blocks
 
     def __bool__(self) -> bool:
         return bool(self._by_parent)
@@ -54,6 +55,7 @@ class Orphanage:
         """Keep a run, dropping the oldest ones over the bound."""
         self._by_parent.setdefault(orphans.parent, []).append(orphans)
         self.size_bytes += orphans.size_bytes
+        self.waiting_blocks += len(orphans.engines)
         for engine in orphans.engines:
             self._present[engine] = self._present.get(engine, 0) + 1
         while self.size_bytes > ORPHAN_BYTES and self._by_parent:
@@ -95,6 +97,7 @@ class Orphanage:
 
     def _leave(self, run: Orphans) -> None:
         self.size_bytes -= run.size_bytes
+        self.waiting_blocks -= len(run.engines)
         for engine in run.engines:
             self._present[engine] -= 1
             if not self._present[engine]:
@@ -105,4 +108,4 @@ class Orphanage:
         self._by_parent.clear()
         self._present.clear()
         self._removed.clear()
-        self.size_bytes = 0
+        self.size_bytes = self.waiting_blocks = 0

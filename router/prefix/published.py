@@ -18,12 +18,14 @@ class PublishedView:
     worker clears its cache or starts anew. While a replay runs or the link is down a match is the last known state.
     """
 
-    __slots__ = ("_batches", "_connected", "_decode_errors", "_loss", "last_event_ts_s", "sequence", "view")
+    __slots__ = ("_batches", "_connected", "_decode_errors", "_loss", "begun", "last_event_ts_s", "sequence", "view")
 
     def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
         self.view = ExactView(index, block_size, capacity_blocks)
         self.sequence = EventSequence()
         self.last_event_ts_s: float | None = None
+        self.begun = False
+        """The publisher was reached at least once."""
         self._connected = False
         self._loss = ""
         self._batches = 0
@@ -31,7 +33,7 @@ class PublishedView:
 
     def link_up(self) -> Ingest:
         """The subscription is connected."""
-        self._connected = True
+        self._connected = self.begun = True
         return self._do(self.sequence.link_up())
 
     def link_lost(self) -> None:
@@ -41,7 +43,7 @@ class PublishedView:
 
     def ingest(self, seq: int, payload: bytes, replayed: bool) -> Ingest:
         """One batch, live or replayed."""
-        self._connected = True
+        self._connected = self.begun = True
         step = self.sequence.offer_replayed(seq, payload) if replayed else self.sequence.offer(seq, payload)
         return self._do(step)
 
@@ -75,12 +77,13 @@ class PublishedView:
         self.last_event_ts_s = batch.ts
         if self.view.apply(batch):
             self._loss = ""
+            self.sequence.begun_anew()
         return True
 
     @property
     def closed(self) -> bool:
         """Matches may jump ahead in a chain: all of it is known to be closed under prefixes."""
-        return not self._loss and self.view.closed
+        return not self._loss and self.view.closed and not self.sequence.assumed
 
     def trust(self) -> tuple[Residency, str]:
         """How far, and why."""
@@ -89,13 +92,16 @@ class PublishedView:
             return Residency.UNKNOWN, "no connection to the worker's KV event publisher"
         if sequence.replaying:
             return Residency.UNKNOWN, f"waiting for a replay of event batches from {sequence.next_seq} on"
-        if self._loss:
-            known = self.view.holdings.blocks
-            return Residency.UNKNOWN, f"{self._loss}; {known} blocks learned since, exact after the next cache reset"
         if not sequence.verified:
             return Residency.UNKNOWN, "no event since the connection was made, and no replay to tell what was missed"
-        if self.view.doubts:
-            return Residency.APPROXIMATE, "; ".join(self.view.doubts.values())
+        doubts = [*self.view.doubts.values()]
+        if sequence.assumed:
+            doubts.append("reconnected without a replay: only the batch numbers say that nothing was missed")
+        if self._loss:
+            known = f"{self.view.holdings.blocks} blocks learned since, exact after the next cache reset"
+            return Residency.UNKNOWN, "; ".join([self._loss, *(doubts or [known])])
+        if doubts:
+            return Residency.APPROXIMATE, "; ".join(doubts)
         return Residency.EXACT, self._praise()
 
     def _praise(self) -> str:

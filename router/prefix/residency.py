@@ -82,14 +82,15 @@ class ResidencyMap:
         view = self._slots.get(slot)
         if view is None or view.published is None:
             return _IGNORED
-        return _refreshed(view, view.published.link_up())
+        view.stale = True
+        return view.published.link_up()
 
     def link_lost(self, slot: int) -> None:
         """The subscription dropped: unknown until a replay or the next batch proves that nothing was missed."""
         view = self._slots.get(slot)
         if view is not None and view.published is not None:
+            view.stale = True
             view.published.link_lost()
-            view.refresh()
 
     def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
         """Decode, put in sequence and apply one batch. Never raises for what is on the wire."""
@@ -97,19 +98,24 @@ class ResidencyMap:
         view = self._slots.get(slot)
         if view is None or view.published is None:
             return _IGNORED
-        return _refreshed(view, view.published.ingest(seq, payload, replayed))
+        view.stale = True
+        return view.published.ingest(seq, payload, replayed)
 
     def replay_ended(self, slot: int, ok: bool) -> Ingest:
         """The END marker came (`ok`), or no answer will (no replay socket, time-out, error). May ask once more."""
         view = self._slots.get(slot)
         if view is None or view.published is None:
             return _IGNORED
-        return _refreshed(view, view.published.replay_ended(ok))
+        view.stale = True
+        return view.published.replay_ended(ok)
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Cached tokens of `prompt` on each of `slots`; a slot that is not there has none, and is unknown."""
         asked = {slot: self._slots.get(slot) for slot in slots}
         views = {slot: view for slot, view in asked.items() if view is not None}
+        for view in views.values():
+            if view.stale:
+                view.refresh()
         matches = {slot: _ABSENT for slot, view in asked.items() if view is None} if len(views) < len(asked) else {}
         for block_size, by_length in resident_lengths(self._index, prompt, views).items():
             chain, usable = usable_chain(prompt, block_size)
@@ -162,6 +168,7 @@ class ResidencyMap:
         view = self._slots.get(slot)
         if view is None or ticket_id in view.bookings:
             return
+        view.refresh()
         ((_, by_length),) = resident_lengths(self._index, prompt, {slot: view}).items()
         (start,) = by_length
         added = prompt.chain(view.block_size)[start:]
@@ -224,7 +231,7 @@ class ResidencyMap:
         """
         if view := self._slots.get(slot):
             view.self_test = (verdict, reason)
-            view.refresh()
+            view.stale = True
 
     def state(self, slot: int) -> ViewState:
         """How far the slot's view can be trusted.
@@ -242,8 +249,3 @@ class ResidencyMap:
             "approximate_bytes": self._modelled_bytes,
             "slots": {slot: view.statistics() for slot, view in self._slots.items()},
         }
-
-
-def _refreshed(view: Slot, result: Ingest) -> Ingest:
-    view.refresh()
-    return result

@@ -44,6 +44,7 @@ class EventSequence:
         "_pending_bytes",
         "_recent",
         "_replayed_since",
+        "assumed",
         "gaps",
         "next_seq",
         "overflowed",
@@ -58,6 +59,8 @@ class EventSequence:
         self.replaying = False
         self.verified = False
         """Nothing can have been missed before `next_seq`."""
+        self.assumed = False
+        """`verified` by the count alone: reconnected, no replay, and the next batch had the next number."""
         self.gaps = 0
         self.restarts = 0
         self.replayed = 0
@@ -78,11 +81,18 @@ class EventSequence:
         self._recent.clear()
 
     def link_up(self) -> Step:
-        """Connected: ask for all since the last batch applied, that one included, to know the publisher again."""
+        """Connected, to the same publisher or another: ask for all since the last batch applied, and that one."""
+        self.verified = False
         self._last_live = -1
         self._replayed_since = None
-        self._overlap = self.next_seq - 1 if self.next_seq else None
-        return self._ask(IngestOutcome.GAP, max(0, self.next_seq - 1))
+        # What waited came from whoever published before; a replay brings it again.
+        self._pending.clear()
+        self._pending_bytes = 0
+        return self._ask_to_know(IngestOutcome.GAP)
+
+    def begun_anew(self) -> None:
+        """What was known before now does not matter any more."""
+        self.assumed = False
 
     def link_lost(self) -> None:
         """Not connected: batches may be missed from now on."""
@@ -101,8 +111,12 @@ class EventSequence:
         if seq > self.next_seq:
             self.gaps += 1
             self._buffer(seq, payload, IngestOutcome.BUFFERED)
-            return self._ask(IngestOutcome.GAP, self.next_seq)
-        self.verified = True
+            return (
+                self._ask(IngestOutcome.GAP, self.next_seq) if self.verified else self._ask_to_know(IngestOutcome.GAP)
+            )
+        if not self.verified:
+            self.verified = True
+            self.assumed = self.assumed or seq > 0
         self._accept(seq, payload, step := Step(IngestOutcome.APPLIED))
         return step
 
@@ -113,8 +127,8 @@ class EventSequence:
         if seq < self.next_seq:
             return self._offer_known(seq, payload)
         step = Step(IngestOutcome.APPLIED)
-        self._overlap = None
-        if seq > self.next_seq:
+        if seq > self.next_seq or self._overlap is not None:
+            # Without the last batch applied nothing says that these come from the same publisher.
             self._lose(seq, step)
         self.replayed += 1
         if self._replayed_since is None:
@@ -163,6 +177,11 @@ class EventSequence:
         step.replay_from = asked.replay_from
         return step
 
+    def _ask_to_know(self, outcome: IngestOutcome) -> Step:
+        """Ask for the last batch applied too: if it differs, this is another publisher."""
+        self._overlap = self.next_seq - 1 if self.next_seq else None
+        return self._ask(outcome, max(0, self.next_seq - 1))
+
     def _ask(self, outcome: IngestOutcome, start: int) -> Step:
         self.replaying = True
         self._asked_at = self.next_seq
@@ -193,12 +212,13 @@ class EventSequence:
         step.outcome = IngestOutcome.RESTARTED
         step.ready.clear()
         self.restarts += 1
-        self.verified = False
+        self.verified = self.assumed = False
         self._begin()
 
     def _lose(self, seq: int, step: Step) -> None:
-        step.lost = (self.next_seq, seq)
+        step.lost = (self.next_seq if self._overlap is None else self._overlap, seq)
         step.ready.clear()
+        self._overlap = None
         self.next_seq = seq
 
     def _buffer(self, seq: int, payload: bytes, outcome: IngestOutcome) -> Step:

@@ -29,8 +29,8 @@ class Slot:
     """Facts and views of one worker.
 
     `published` is the view made from events, None where there are none. `model` stands in for it, and serves prompts
-    that are known as text only; it is made when first needed. `residency`, `bit`, `closed` and `block_size` are kept
-    up to date by `refresh`, so that a match only reads them.
+    that are known as text only or come before the publisher was ever reached; it is made when first needed. What a
+    match reads is taken over from the views by `refresh`, when `stale`.
     """
 
     __slots__ = (
@@ -40,10 +40,12 @@ class Slot:
         "capacity_blocks",
         "closed",
         "model",
+        "modelled",
         "published",
         "residency",
         "self_test",
         "slower_tiers",
+        "stale",
         "worker",
     )
 
@@ -61,9 +63,11 @@ class Slot:
 
     def refresh(self) -> None:
         """Take over what changed in the views."""
+        self.stale = False
         self.residency = self.trust()[0]
-        self.bit, self.closed, self.slower_tiers = 0, True, False
+        self.bit, self.closed, self.slower_tiers, self.modelled = 0, True, False, True
         if self.published is not None:
+            self.modelled = not self.published.begun
             view = self.published.view
             self.block_size = view.block_size
             self.capacity_blocks = view.capacity_blocks
@@ -115,7 +119,7 @@ class Slot:
 
     def is_modelled(self, prompt: Prompt) -> bool:
         """Whether `prompt` is looked up in the model, not in what events told."""
-        return self.published is None or not prompt.exact
+        return self.published is None or not self.published.begun or not prompt.exact
 
     def modelled_length(self, prompt: Prompt) -> int:
         """Blocks of `prompt` that the model has."""
@@ -199,9 +203,10 @@ class Slot:
         """The view in words and figures."""
         residency, reason = self.trust()
         published, model = self.published, self.model
-        if published is None:
+        if published is None or not published.begun:
             blocks = 0 if model is None else model.blocks
             return ViewState(residency, reason, blocks, self.block_size, self.capacity_blocks)
+        self.refresh()
         return ViewState(
             residency,
             reason,
@@ -214,6 +219,7 @@ class Slot:
 
     def statistics(self) -> dict[str, object]:
         """Figures of the views."""
+        self.refresh()
         figures: dict[str, object] = {
             "worker": self.worker,
             "residency": str(self.residency),

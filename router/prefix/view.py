@@ -17,7 +17,10 @@ class Match(msgspec.Struct, frozen=True, gc=False):
     `tokens` counts the worker's fastest tier plus what requests already booked there will have put into it;
     `booked_tokens` is the part of `tokens` that rests on bookings alone. `by_tier` is None where only the fastest
     tier is known; otherwise it splits the longest prefix found over all tiers (``{"GPU": 96, "CPU": 32}``, bookings
-    left out). With `Residency.UNKNOWN` the figure is a lower bound, with `Residency.OFF` it is 0.
+    left out).
+
+    With `Residency.UNKNOWN` the figure is a lower bound, or the last known state (`published.PublishedView` says when);
+    before the worker's publisher was ever reached it is the approximate model's. With `Residency.OFF` it is 0.
     """
 
     tokens: int

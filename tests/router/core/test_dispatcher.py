@@ -1,9 +1,10 @@
 import random
-from dataclasses import replace
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backends.worker import Endpoint, WorkerFacts
 from policies.registry import build_policy
@@ -331,6 +332,44 @@ def test_explain_changes_nothing_and_agrees_with_dispatch(rig):
     assert {"cached_tokens", "queued_tokens", "predicted_s", "terms", "cost"} <= set(told["candidates"][0])
     assert set(told["candidates"][0]["terms"]) == {"backlog", "prefill", "delay_to_later", "crowd", "error"}
     assert list(told["excluded"]) == ["h:4"]
+
+
+@pytest.mark.parametrize("policy", ["random", "power_of_two", "marginal_cost"])
+def test_explaining_leaves_no_trace_in_counters_or_random_source(make_rig, policy):
+    def choices(explained):
+        rig = make_rig(policy=policy)
+        chosen = []
+        for index in range(20):
+            for _ in range(explained):
+                rig.dispatcher.explain(rig.ask(100, start=index), 0.0)
+            chosen.append(rig.dispatch(100, start=index).candidate.id)
+        return chosen, rig.dispatcher.statistics()["decisions"]
+
+    assert choices(0) == choices(3)
+
+
+def test_explaining_a_policy_that_fails_counts_nothing(rig):
+    rig.dispatcher.set_policy(Rogue(lambda: None), "rogue", {})
+    explanation = rig.dispatcher.explain(rig.ask(), 0.0)
+    assert "fell back to least tokens" in explanation.reason
+    assert rig.dispatcher.statistics()["fallbacks"] == 0
+    assert rig.dispatcher.statistics()["last_error"] is None
+
+
+def test_a_policy_that_cannot_be_copied_is_asked_itself(rig):
+    policy = build_policy("least_tokens", {}, random.Random(1))
+    policy.lock = threading.Lock()
+    rig.dispatcher.set_policy(policy, "locked", {})
+    assert "fell back" not in rig.dispatcher.explain(rig.ask(), 0.0).reason
+
+
+def test_views_of_all_candidates_in_any_state(rig):
+    rig.dispatch(500, start=7)
+    rig.fleet.drain("h:4")
+    views = {view.id: view for view in rig.dispatcher.views(0.5)}
+    assert list(views) == ["h:1", "h:2", "h:3", "h:4"]
+    assert sum(view.running_requests for view in views.values()) == 1
+    assert rig.dispatcher.statistics()["decisions"] == 1
 
 
 def test_explain_of_what_would_be_held_or_rejected(rig):

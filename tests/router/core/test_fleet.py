@@ -84,6 +84,31 @@ def test_an_ejected_workers_guessed_cache_is_forgotten_and_a_published_one_kept(
     assert [call for call in shadow_residency.calls if call[0] == "remove"] == [("remove", 1)]
 
 
+def test_a_worker_back_before_it_was_ejected_loses_its_guessed_cache(fleet, facts, shadow_residency):
+    for port, events in ((1, True), (2, False)):
+        fleet.add(endpoint(port), 0.0)
+        fleet.probe_succeeded(f"h:{port}", facts(events=events), 0.0)
+        fleet.restarted(f"h:{port}")
+    fleet.restarted("h:9")
+    assert states(fleet) == [WorkerState.READY] * 2
+    assert [call for call in shadow_residency.calls if call[0] == "remove"] == [("remove", 1)]
+
+
+def test_a_self_test_answered_ends_the_half_open_state(fleet, facts):
+    one = fleet.add(endpoint(1), 0.0)
+    fleet.self_test_answered(one)
+    assert one.state is WorkerState.STARTING
+    fleet.probe_succeeded("h:1", facts(), 0.0)
+    for second in range(3):
+        fleet.probe_failed("h:1", "refused", second)
+    fleet.self_test_answered(one)
+    assert (one.state, fleet.serving) == (WorkerState.UNHEALTHY, 0)
+    fleet.probe_succeeded("h:1", facts(), 4.0)
+    assert (one.state, fleet.serving) == (WorkerState.HALF_OPEN, 1)
+    fleet.self_test_answered(one)
+    assert (one.state, fleet.serving) == (WorkerState.READY, 1)
+
+
 def test_workers_that_cache_nothing_are_said_to(fleet, shadow_residency):
     from backends.worker import RankCache
 

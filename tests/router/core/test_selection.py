@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from backends.worker import Endpoint, ServedModel, WorkerFacts
 from router.config.model import HealthConfig

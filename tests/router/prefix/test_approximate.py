@@ -80,7 +80,7 @@ class Naive:
         below = chain[hits]
         doomed = [key for key in self.order if isinstance(key, tuple) and key[: len(below)] == below]
         gone = [key for key in doomed if self.order[key] <= since]
-        for last in [*gone, *chain[max(0, hits - 1) : hits]]:
+        for last in [*doomed, *chain[max(0, hits - 1) : hits]]:
             gone = gone + [key for key in self.alive(last)[0] if self.order[key] <= since]
         for key in set(gone):
             self.order.pop(key, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.prefix import blocks
 from router.prefix.blocks import BlockIndex
 from router.prefix.holdings import Holdings, engine_key, engine_keys
 
@@ -67,6 +68,32 @@ def test_masks_are_shared():
     holdings = [stored(index, range(20)) for _ in range(70)]
     assert len({id(index.masks[row]) for row in range(20)}) == 1
     assert index.masks[0] == sum(one.bit for one in holdings)
+
+
+def test_sharing_masks_is_bounded(monkeypatch):
+    monkeypatch.setattr(blocks, "_MASKS_KEPT", 3)
+    index = BlockIndex()
+    holdings = [stored(index, range(number, 20)) for number in range(12)]
+    assert len(index.shared) <= 4
+    for number in range(20):
+        assert index.holders(number * 10) == sum(one.bit for one in holdings[: number + 1])
+
+
+def test_two_views_in_a_slower_tier():
+    index = BlockIndex()
+    first, second = stored(index, [1, 2], "CPU"), stored(index, [1], "CPU")
+    first.store(first.shelf("CPU", 1), [10], [1], new_copies=True)
+    first.store(first.shelf("CPU", 1), [10], [1], new_copies=True)
+    for left in ("CPU", "CPU", None):
+        shelf = first.shelves["CPU", 1] if first.shelves["CPU", 1].held else first.shelves["CPU", 0]
+        first.remove(shelf, [1])
+        assert index.media(10, first.bit) == left
+    assert index.media(10, second.bit) == "CPU"
+    first.give_up()
+    index.sweep(10)
+    assert index.media(10, second.bit) == "CPU"
+    assert index.media(20, first.bit) is None
+    assert index.statistics()["blocks"] == 1
 
 
 def test_too_many_shelves_are_refused():

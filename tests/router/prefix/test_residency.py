@@ -313,6 +313,15 @@ def test_events_come_and_go(kit, wire):
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24, "what the model kept"
 
 
+def test_a_publisher_never_reached_leaves_the_model_to_guess(kit):
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 100, True)
+    serve(residency, kit.ids(TOKENS))
+    match = residency.match(kit.ids(LONGER), [0])[0]
+    assert (match.tokens, match.residency) == (24, Residency.UNKNOWN)
+    assert residency.state(0).blocks == 6
+
+
 def test_unverified_without_a_replay(kit, wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)

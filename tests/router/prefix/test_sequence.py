@@ -188,6 +188,9 @@ def test_reconnected_without_a_replay():
     assert not events.verified
     events.offer(*at(3))
     assert events.verified and events.restarts == 0
+    assert events.assumed, "another publisher might have come to the same number"
+    events.begun_anew()
+    assert not events.assumed
 
 
 def test_what_waits_for_a_replay_is_bounded(monkeypatch):

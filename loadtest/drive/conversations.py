@@ -1,0 +1,58 @@
+"""Play conversations against a URL, each in its own task, turns one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadtest.drive.chat import Timing, chat
+from loadtest.drive.http import Client
+from loadtest.workload.conversations import Conversation
+
+
+def turn_body(model: str, conversation: Conversation, index: int, messages: list[dict[str, str]]) -> dict[str, Any]:
+    """The request of turn `index`, given the messages so far (its own question included)."""
+    return {
+        "model": model,
+        "messages": messages,
+        "max_tokens": conversation.turns[index].answer_tokens,
+        "ignore_eos": True,
+    }
+
+
+async def play(
+    base_url: str,
+    model: str,
+    conversations: Sequence[Conversation],
+    progress: Callable[[Timing], None] = lambda timing: None,
+) -> list[Timing]:
+    """Run all conversations at their start times; returns one timing per request sent."""
+    client = Client(base_url)
+    begin_s = asyncio.get_running_loop().time()
+    try:
+        runs = [_play_one(client, model, conversation, begin_s, progress) for conversation in conversations]
+        return [timing for timings in await asyncio.gather(*runs) for timing in timings]
+    finally:
+        client.close()
+
+
+async def _play_one(
+    client: Client, model: str, conversation: Conversation, begin_s: float, progress: Callable[[Timing], None]
+) -> list[Timing]:
+    loop = asyncio.get_running_loop()
+    due_s = begin_s + conversation.start_s
+    messages = conversation.opening()
+    timings: list[Timing] = []
+    for index, turn in enumerate(conversation.turns):
+        due_s += turn.pause_s
+        await asyncio.sleep(due_s - loop.time())
+        messages.append(conversation.message(index))
+        timing = await chat(client, turn_body(model, conversation, index, messages), due_s)
+        timings.append(timing)
+        progress(timing)
+        if timing.error is not None:
+            break
+        messages.append({"role": "assistant", "content": timing.text})
+        due_s = loop.time()
+    return timings

@@ -1,0 +1,158 @@
+"""A small HTTP/1.1 client for load: pooled keep-alive connections, bodies handed over as they are read.
+
+General client libraries cost the generator more CPU per streamed token than the proxies under test; on a shared
+machine that would be the thing measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+
+
+@dataclass(slots=True)
+class Response:
+    """A response whose body is still to be read. `parts` ends with None; a broken one ends with an exception."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    parts: asyncio.Queue[tuple[float, bytes] | Exception | None] = field(default_factory=asyncio.Queue)
+
+    async def stream(self) -> AsyncIterator[tuple[float, bytes]]:
+        """(arrival time on the loop's clock, bytes) for each read, as framed by the parser."""
+        while (part := await self.parts.get()) is not None:
+            if isinstance(part, Exception):
+                raise part
+            yield part
+
+    async def read(self) -> bytes:
+        """The whole body."""
+        return b"".join([data async for _, data in self.stream()])
+
+
+class Connection(asyncio.Protocol):
+    """One connection; carries one request at a time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._response = Response()
+        self._head: asyncio.Future[Response] | None = None
+        self.reusable = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    async def send(self, data: bytes) -> Response:
+        """Write one request and wait for the response's head."""
+        assert self._transport is not None
+        self._parser = httptools.HttpResponseParser(self)
+        self._response = Response()
+        self._head = self._loop.create_future()
+        self.reusable = False
+        self._transport.write(data)
+        return await self._head
+
+    def close(self) -> None:
+        """Close at once; what is still unread is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(error)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if not self.reusable:
+            self._fail(exc or ConnectionResetError("connection closed before the response's end"))
+        self.reusable = False
+
+    def _fail(self, error: Exception) -> None:
+        if self._head is not None and not self._head.done():
+            self._head.set_exception(error)
+        self._response.parts.put_nowait(error)
+
+    # httptools callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._response.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._response.status = self._parser.get_status_code()
+        if self._head is not None and not self._head.done():
+            self._head.set_result(self._response)
+
+    def on_body(self, body: bytes) -> None:
+        self._response.parts.put_nowait((self._loop.time(), body))
+
+    def on_message_complete(self) -> None:
+        self.reusable = self._parser.should_keep_alive() and self._transport is not None
+        self._response.parts.put_nowait(None)
+
+
+class Client:
+    """Connections to one base URL."""
+
+    def __init__(self, base_url: str) -> None:
+        parts = urlsplit(base_url)
+        assert parts.hostname is not None
+        self._host, self._port = parts.hostname, parts.port or 80
+        self._idle: list[Connection] = []
+
+    def request_bytes(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
+        """A whole request, ready to send any number of times."""
+        lines = [f"{method} {path} HTTP/1.1", f"host: {self._host}:{self._port}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        if body or method == "POST":
+            lines += ["content-type: application/json", f"content-length: {len(body)}"]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+    @asynccontextmanager
+    async def exchange(self, request: bytes) -> AsyncIterator[Response]:
+        """Send `request`; the connection is kept if the body was read to its end, else closed."""
+        connection = await self._connection()
+        try:
+            yield await connection.send(request)
+        finally:
+            if connection.reusable:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    async def fetch(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
+        """Body of a 2xx answer.
+
+        Raises:
+            RuntimeError: the status was another one; the message holds status and body.
+        """
+        async with self.exchange(self.request_bytes(method, path, body, headers)) as response:
+            data = await response.read()
+        if not 200 <= response.status < 300:
+            raise RuntimeError(f"{method} {path} answered {response.status}: {data[:300]!r}")
+        return data
+
+    async def _connection(self) -> Connection:
+        idle = self._idle
+        while idle:
+            if (connection := idle.pop()).reusable:
+                return connection
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(Connection, self._host, self._port)
+        return connection
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()

@@ -1,0 +1,49 @@
+"""Print rows side by side with their ratio, and write them as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.report.summary import Row
+
+MEASURES = (
+    ("requests", "requests", "{:,.0f}"),
+    ("errors", "errors", "{:,.0f}"),
+    ("TTFT mean, ms", "ttft_mean_ms", "{:,.0f}"),
+    ("TTFT p50, ms", "ttft_p50_ms", "{:,.0f}"),
+    ("TTFT p99, ms", "ttft_p99_ms", "{:,.0f}"),
+    ("TPOT p50, ms", "tpot_p50_ms", "{:,.1f}"),
+    ("TPOT p99, ms", "tpot_p99_ms", "{:,.1f}"),
+    ("cached share of prompt tokens", "cached_share", "{:.3f}"),
+    ("prefill tokens executed", "prefill_tokens", "{:,.0f}"),
+)
+
+
+def print_rows(console: Console, title: str, rows: Sequence[Row]) -> None:
+    """A column per row of numbers; with more than one, a last column is the last one's ratio to the first."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for row in rows:
+        table.add_column(row.policy, justify="right")
+    if len(rows) > 1:
+        table.add_column("ratio", justify="right")
+    for heading, key, form in MEASURES:
+        cells = [form.format(getattr(row, key)) for row in rows]
+        table.add_row(heading, *cells, *([_ratio(rows, key)] if len(rows) > 1 else []))
+    console.print(table)
+
+
+def _ratio(rows: Sequence[Row], key: str) -> str:
+    first, last = float(getattr(rows[0], key)), float(getattr(rows[-1], key))
+    return f"{last / first:.2f} x" if first else "-"
+
+
+def write_json(path: Path, rows: Sequence[Row]) -> None:
+    """``{"rows": [...]}`` with every field of `Row`."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode({"rows": [asdict(row) for row in rows]}), indent=2))

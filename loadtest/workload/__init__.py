@@ -1,0 +1,1 @@
+"""Workloads: seeded generators of conversations and arrivals. Noun: `conversations.Conversation`."""

@@ -1,0 +1,62 @@
+"""The admin application of a running gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from router.admin.guard import Guard
+from router.admin.openapi import OPENAPI_PATH, openapi_document
+from router.admin.operations import endpoint
+from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
+from router.admin.system import System
+from router.admin.table import OPERATIONS
+from router.errors import RequestError
+
+
+def build_admin(system: System) -> Starlette:
+    """The ASGI application; serve it on the gateway's own event loop, since it touches the core directly."""
+    names = (system.config.admin_host, *system.config.admin_hosts)
+    return Starlette(
+        routes=_routes(system),
+        middleware=[Middleware(Guard, names=names)],
+        exception_handlers={
+            AdminError: answer_admin_error,
+            RequestError: answer_request_error,
+            HTTPException: answer_http_error,
+            Exception: answer_bug,
+        },
+    )
+
+
+def _routes(system: System) -> list[Route]:
+    """One route per path, so that a wrong method is answered with all that are allowed."""
+    paths: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = endpoint(operation, system)
+    description = msgspec.json.encode(openapi_document())
+    paths[OPENAPI_PATH] = {"GET": partial(_openapi, description)}
+    return [Route(path, partial(_by_method, methods), methods=list(methods)) for path, methods in paths.items()]
+
+
+async def _by_method(methods: dict[str, Callable[[Request], Awaitable[Response]]], request: Request) -> Response:
+    try:
+        return await methods["GET" if request.method == "HEAD" else request.method](request)
+    except (AdminError, RequestError):
+        raise
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except Exception as error:  # caught here and not by Starlette, which would raise it again for the server to log
+        return await answer_bug(request, error)
+
+
+async def _openapi(document: bytes, _: Request) -> Response:
+    return Response(document, media_type="application/json")

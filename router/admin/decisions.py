@@ -1,0 +1,60 @@
+"""Why: the latest decisions, and what would be decided now."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from router.admin.documents import Decision, Explanation, Question
+from router.admin.operations import Answer, Call
+from router.admin.problems import invalid
+from router.core.decisions import DecisionRecord
+
+
+async def latest(call: Call) -> Answer:
+    """The decision log, newest first."""
+    now_s = call.system.now_s()
+    encoded = []
+    for record in call.system.dispatcher.decisions(call.query["limit"]):
+        encoded.append(msgspec.json.encode(_document(record, now_s)))
+        # Streams run on this event loop too: a long log of a large fleet must not hold them up.
+        await asyncio.sleep(0)
+    return Answer(b'{"decisions":[' + b",".join(encoded) + b"]}")
+
+
+def _document(record: DecisionRecord, now_s: float) -> Decision:
+    """The core knows monotonic seconds only; an operator compares logs by the wall clock."""
+    age_s = max(0.0, now_s - record.at_s)
+    at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
+    return msgspec.convert({**_in_seconds(record.to_builtins()), "at": at, "age_s": age_s}, Decision)
+
+
+def _in_seconds(document: dict[str, Any]) -> dict[str, Any]:
+    """Before anything is learned the core's times are in units of its own: ranking by them works, reading does not."""
+    for candidate in document["candidates"]:
+        if not candidate["learned"]:
+            candidate |= dict.fromkeys(("backlog_s", "prefill_s", "predicted_s"))
+    return document
+
+
+async def explain(call: Call) -> Answer:
+    """What the dispatcher would answer to a request, without sending or booking anything."""
+    question: Question = call.body
+    if not question.path.startswith("/"):
+        raise invalid(f"path is {question.path!r}; write one that starts with a slash, as in /v1/chat/completions")
+    headers = {name.lower(): value for name, value in question.headers.items()}
+    request = await call.system.request_of(question.path, headers, _bytes(question.body))
+    explanation = call.system.dispatcher.explain(request, call.system.now_s())
+    return Answer(msgspec.convert(_in_seconds(explanation.to_builtins()), Explanation))
+
+
+def _bytes(body: msgspec.Raw) -> bytes:
+    """The request's bytes as they were written here; a JSON string holds them as text."""
+    raw = bytes(body)
+    if not raw.lstrip().startswith(b'"'):
+        return raw
+    text: str = msgspec.json.decode(raw, type=str)
+    return text.encode()

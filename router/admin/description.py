@@ -1,0 +1,100 @@
+"""Workers as documents: one picture out of what fleet, dispatcher, residency map and watcher each know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import msgspec
+
+from router.admin.documents import (
+    Candidate,
+    Estimates,
+    Events,
+    Load,
+    PredictedCached,
+    SelfTest,
+    ServedModel,
+    Worker,
+)
+from router.admin.system import System
+from router.core.fleet import Candidate as FleetCandidate
+from router.core.fleet import FleetEndpoint
+
+Counters = dict[str, Any]
+
+
+def describe_workers(system: System, endpoints: Iterable[FleetEndpoint]) -> list[Worker]:
+    """`endpoints`, with everything that is known of them now."""
+    describing = _Describing(system)
+    return [describing.worker(endpoint) for endpoint in endpoints]
+
+
+class _Describing:
+    """The statistics of all parts, taken once."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._lanes = _lanes(system)
+        self._views = cast("dict[int, Counters]", system.residency.statistics()["slots"])
+        self._watches: Counters = system.watcher.statistics()["endpoints"]
+
+    def worker(self, endpoint: FleetEndpoint) -> Worker:
+        """One endpoint."""
+        facts = endpoint.facts
+        watch = self._watches.get(endpoint.id, {})
+        return Worker(
+            id=endpoint.id,
+            url=endpoint.endpoint.url,
+            state=endpoint.state.value,
+            reason=endpoint.reason,
+            version=facts.version if facts else None,
+            restarts=watch.get("restarts", 0),
+            models=self._models(endpoint),
+            candidates=[self._candidate(candidate, watch) for candidate in endpoint.candidates],
+            notes=list(facts.notes) if facts else [],
+        )
+
+    def _models(self, endpoint: FleetEndpoint) -> list[ServedModel]:
+        describe = self._system.identity.describe
+        return [
+            ServedModel(
+                id=card.id,
+                root=card.root,
+                parent=card.parent,
+                max_model_len=card.max_model_len,
+                prompts=describe(card.id),
+            )
+            for card in (endpoint.facts.models if endpoint.facts else ())
+        ]
+
+    def _candidate(self, candidate: FleetCandidate, watch: Counters) -> Candidate:
+        view = self._system.residency.state(candidate.slot)
+        lane = self._lanes.get(candidate.id, {})
+        subscription = watch.get("subscriptions", {}).get(candidate.id)
+        self_test = watch.get("self_tests", {}).get(candidate.id)
+        followed = {**self._views.get(candidate.slot, {}), **subscription} if subscription else None
+        return Candidate(
+            id=candidate.id,
+            rank=candidate.rank,
+            residency=view.residency.value,
+            reason=view.reason,
+            blocks=view.blocks,
+            block_size=view.block_size,
+            capacity_blocks=view.capacity_blocks,
+            capacity_tokens=None if view.capacity_blocks is None else view.capacity_blocks * view.block_size,
+            load=msgspec.convert(lane, Load),
+            estimates=msgspec.convert(lane, Estimates),
+            predicted_cached=msgspec.convert(lane.get("predicted_cached", {}), PredictedCached),
+            events=msgspec.convert(followed, Events | None),
+            self_test=msgspec.convert(self_test, SelfTest | None),
+        )
+
+
+def _lanes(system: System) -> dict[str, Counters]:
+    """What is booked on and learned of each candidate, and what a new request would meet there."""
+    lanes: dict[str, Counters] = system.dispatcher.statistics()["workers"]
+    for view in system.dispatcher.views(system.now_s()):
+        if view.learned:
+            lanes[view.id] |= {"backlog_s": view.backlog_s, "utilisation": view.utilisation}
+    return lanes

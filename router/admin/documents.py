@@ -1,0 +1,266 @@
+"""The JSON shapes of the admin API. Times are seconds, sizes tokens or blocks as named; shares run from 0 to 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from router.config.model import KvEventsConfig
+
+
+class Shape(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """Base of what is answered."""
+
+
+class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Base of what is asked."""
+
+
+class Problem(Shape):
+    """An error (RFC 9457), served as application/problem+json. `code` is stable."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+
+
+class Live(Shape):
+    """The process serves."""
+
+    status: str = "alive"
+
+
+class Ready(Shape, kw_only=True):
+    """Requests can be served."""
+
+    status: str = "ready"
+    workers_ready: int
+    workers: int
+
+
+class NewWorker(Request):
+    """A worker to add. `kv_events` only where the worker's /kv_event_sources cannot say."""
+
+    url: str
+    kv_events: KvEventsConfig | None = None
+
+
+class ServedModel(Shape):
+    """A model card. `parent` is set for a LoRA adapter; `prompts` says how its prompts' identity is had."""
+
+    id: str
+    root: str | None
+    parent: str | None
+    max_model_len: int | None
+    prompts: str
+
+
+class Load(Shape):
+    """What is booked: prompt tokens waiting for their prefill, requests in flight, context tokens they hold.
+
+    `foreign_requests` are in the worker's own report and not ours.
+    """
+
+    queued_requests: int = 0
+    queued_tokens: int = 0
+    running_requests: int = 0
+    kv_tokens: int = 0
+    foreign_requests: int = 0
+
+
+class Estimates(Shape):
+    """What first tokens have taught of a candidate's speed; null until learned.
+
+    `backlog_s` is the wait before a new prompt's prefill would start, `utilisation` the share of time spent on
+    prefills, `relative_error` the standard error of a predicted time to first token.
+    """
+
+    observations: int = 0
+    prefill_token_us: float | None = None
+    first_token_fixed_ms: float | None = None
+    relative_error: float | None = None
+    backlog_s: float | None = None
+    utilisation: float | None = None
+
+
+class PredictedCached(Shape):
+    """Predicted against reported cached tokens, over the responses that reported them.
+
+    `equal`, `over` and `under` count responses; the rest are tokens.
+    """
+
+    equal: int = 0
+    over: int = 0
+    under: int = 0
+    absolute_error_tokens: int = 0
+    reported_tokens: int = 0
+
+
+class Events(Shape):
+    """One candidate's KV event stream. `lag_s` is the age of the newest batch when it came in, by the hosts' clocks.
+
+    `gaps` are losses noticed, `replayed_batches` what was fetched again; `decode_errors` count unreadable batches.
+    """
+
+    endpoint: str
+    linked: bool = False
+    links: int = 0
+    lag_s: float | None = None
+    replaying: bool = False
+    batches: int = 0
+    bytes: int = 0
+    next_seq: int = 0
+    gaps: int = 0
+    replayed_batches: int = 0
+    restarts: int = 0
+    decode_errors: int = 0
+    unknown_events: int = 0
+
+
+class SelfTest(Shape):
+    """What sending one short prompt twice showed: exact, approximate, off or unknown, and why."""
+
+    verdict: str
+    reason: str
+
+
+class Candidate(Shape):
+    """One place a request can go: the endpoint, or one data-parallel rank of it (``host:port#rank``).
+
+    `residency` is exact, approximate, unknown or off, `reason` says why; `blocks` are believed to be in its cache.
+    `events` is null where no KV events are followed, `self_test` where none has ended.
+    """
+
+    id: str
+    rank: int | None
+    residency: str
+    reason: str
+    blocks: int
+    block_size: int
+    capacity_blocks: int | None
+    capacity_tokens: int | None
+    load: Load
+    estimates: Estimates
+    predicted_cached: PredictedCached
+    events: Events | None
+    self_test: SelfTest | None
+
+
+class Worker(Shape):
+    """One endpoint. `state` is starting, ready, asleep, unhealthy, half_open or draining; `reason` says why.
+
+    `restarts` were noticed while it was watched; `notes` say what it left unanswered and how to change that.
+    """
+
+    id: str
+    url: str
+    state: str
+    reason: str
+    version: str | None
+    restarts: int
+    models: list[ServedModel]
+    candidates: list[Candidate]
+    notes: list[str]
+
+
+class Workers(Shape):
+    """The fleet, in the order in which workers joined."""
+
+    workers: list[Worker]
+
+
+class NewPolicy(Request):
+    """The policy to use from the next request on."""
+
+    name: str
+    params: dict[str, Any] = {}
+
+
+class AvailablePolicy(Shape):
+    """A policy that can be chosen, and its parameters with type and default."""
+
+    name: str
+    summary: str
+    params: dict[str, Any]
+
+
+class Policy(Shape):
+    """The policy in use, and all that can be."""
+
+    name: str
+    params: dict[str, Any]
+    available: list[AvailablePolicy]
+
+
+class Question(Request, kw_only=True):
+    """A request as a client would send it to the public port. `body` is its JSON, or that JSON as text."""
+
+    path: str = "/v1/chat/completions"
+    headers: dict[str, str] = {}
+    body: msgspec.Raw
+
+
+class CandidateView(Shape):
+    """What was known of one candidate when the choice was made.
+
+    `predicted_s` = `backlog_s` + `prefill_s`: seconds to its first token, null until some worker's speed is `learned`.
+    `cost` is the policy's own figure in `unit`, lower is better; `terms` are its named parts.
+    """
+
+    worker: str
+    residency: str
+    cached_tokens: int
+    uncached_tokens: int
+    queued_tokens: int
+    running_requests: int
+    kv_tokens: int
+    backlog_s: float | None
+    prefill_s: float | None
+    predicted_s: float | None
+    utilisation: float
+    learned: bool
+    cost: float | None
+    unit: str
+    terms: dict[str, float]
+
+
+class Explanation(Shape):
+    """What would be decided now; nothing was sent or booked. `choice` is null where it would wait or be refused."""
+
+    request_id: str
+    model: str | None
+    prompt_tokens: int
+    policy: str
+    choice: str | None
+    reason: str
+    candidates: list[CandidateView]
+    excluded: dict[str, str]
+
+
+class Decision(Shape):
+    """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ..."."""
+
+    at: str
+    age_s: float
+    request_id: str
+    model: str | None
+    prompt_tokens: int
+    attempt: int
+    policy: str
+    worker: str
+    reason: str
+    predicted_cached_tokens: int | None
+    reported_cached_tokens: int | None
+    ttft_s: float | None
+    duration_s: float | None
+    outcome: str
+    candidates: list[CandidateView]
+
+
+class Decisions(Shape):
+    """The latest decisions, newest first."""
+
+    decisions: list[Decision]

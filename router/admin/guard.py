@@ -1,0 +1,85 @@
+"""Keeps browser pages from driving the admin port.
+
+A page on any site can send requests to a loopback address. Three things stop it: the Host must be one of ours (a
+rebound DNS name is not), an Origin must be the same as the Host, and a body must be declared as JSON, which a page
+cannot do without a preflight that nobody answers here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from router.admin.problems import AdminError, problem_response
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+
+
+class Guard:
+    """ASGI middleware. `names` are host names the port answers to, besides loopback ones and addresses."""
+
+    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+        self._app = app
+        self._names = _LOOPBACK_NAMES | {_normal(name) for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is allowed, answer the rest."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check(scope["method"], Headers(scope=scope))
+        except AdminError as error:
+            await problem_response(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check(self, method: str, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if not self._ours(host):
+            detail = f"Host {host!r} is not one of this port's names; add it to admin_hosts if it should be"
+            raise AdminError(HTTPStatus.FORBIDDEN, "host_not_allowed", detail)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            detail = f"Origin {origin!r} is another site; this port serves its own pages and programs only"
+            raise AdminError(HTTPStatus.FORBIDDEN, "origin_not_allowed", detail)
+        if method not in _SAFE and not _json_or_nothing(headers):
+            detail = "a body must come as Content-Type: application/json"
+            raise AdminError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
+
+    def _ours(self, host: str) -> bool:
+        name = _normal(_without_port(host))
+        return name in self._names or _address(name)
+
+
+def _json_or_nothing(headers: Headers) -> bool:
+    """JSON, or no body at all: an HTML form always sends a content type, and a page's text body one of text/plain."""
+    kind = headers.get("content-type")
+    if kind is not None:
+        return kind.partition(";")[0].strip().lower() == "application/json"
+    return headers.get("content-length", "0").strip() == "0" and "transfer-encoding" not in headers
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+def _normal(name: str) -> str:
+    return name.strip("[]").rstrip(".").lower()
+
+
+def _address(name: str) -> bool:
+    """An address cannot be rebound: a page that gets here under one was served from here."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,46 @@
+"""Liveness, readiness, metrics and the settings in effect."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from itertools import islice
+
+from router.admin.documents import Live, Ready
+from router.admin.operations import Answer, Call
+from router.admin.problems import AdminError
+from router.config.model import to_builtins
+
+_NAMED = 5
+
+
+async def live(_: Call) -> Answer:
+    """The event loop turns."""
+    return Answer(Live())
+
+
+async def ready(call: Call) -> Answer:
+    """Requests can be served."""
+    if not call.system.accepting:
+        raise _not_ready("the public port is not open, or a shutdown has begun")
+    endpoints = call.system.fleet.endpoints
+    serving = call.system.fleet.serving
+    if not serving:
+        states = [f"{endpoint.id} is {endpoint.state} ({endpoint.reason})" for endpoint in islice(endpoints, _NAMED)]
+        more = [f"and {len(endpoints) - _NAMED} more"] if len(endpoints) > _NAMED else []
+        raise _not_ready("no worker is ready: " + (", ".join(states + more) or "none is configured"))
+    return Answer(Ready(workers_ready=serving, workers=len(endpoints)))
+
+
+async def metrics(call: Call) -> Answer:
+    """Prometheus text."""
+    text, media_type = call.system.exposition()
+    return Answer(text, media_type=media_type)
+
+
+async def config(call: Call) -> Answer:
+    """The effective settings; they hold no secrets."""
+    return Answer(to_builtins(call.system.config))
+
+
+def _not_ready(reason: str) -> AdminError:
+    return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", reason, headers={"retry-after": "1"})

@@ -1,0 +1,88 @@
+"""The OpenAPI 3.1 document, made from the table of operations and the documents' types."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from inspect import cleandoc
+from typing import Any
+
+import msgspec
+
+from router.admin.documents import Problem
+from router.admin.operations import Operation
+from router.admin.table import OPERATIONS
+
+OPENAPI_PATH = "/admin/v1/openapi.json"
+_EVERYWHERE = {403: "the Host or Origin header is not allowed"}
+
+
+def openapi_document() -> dict[str, Any]:
+    """The whole description, ready to be encoded as JSON."""
+    kinds = [kind for operation in OPERATIONS for kind in (operation.takes, operation.gives) if kind is not None]
+    schemas, components = msgspec.json.schema_components([Problem, *kinds], ref_template="#/components/schemas/{name}")
+    by_kind = dict(zip([Problem, *kinds], schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(openapi_path(operation), {})[operation.method.lower()] = _describe(operation, by_kind)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Warmroute admin API", "version": "1"},
+        "paths": paths,
+        "components": {"schemas": {name: _dedented(schema) for name, schema in components.items()}},
+    }
+
+
+def _dedented(schema: dict[str, Any]) -> dict[str, Any]:
+    described = schema.get("description")
+    return {**schema, "description": cleandoc(described)} if described else schema
+
+
+def openapi_path(operation: Operation) -> str:
+    """The path with plain ``{name}`` parameters, without Starlette's converters."""
+    return re.sub(r"\{(\w+):\w+\}", r"{\1}", operation.path)
+
+
+def problems_of(operation: Operation) -> dict[int, str]:
+    """Every problem status of an operation, and when it comes."""
+    body = {400: "the body is not JSON", 413: "the body is too large", 415: "the body is not declared as JSON"}
+    return dict(sorted({**_EVERYWHERE, **(body if operation.takes else {}), **operation.problems}.items()))
+
+
+def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {"operationId": operation.name, "summary": operation.summary}
+    if parameters := [*_path_parameters(operation), *_query_parameters(operation)]:
+        described["parameters"] = parameters
+    if operation.takes is not None:
+        content = {"application/json": {"schema": schemas[operation.takes]}}
+        described["requestBody"] = {"required": True, "content": content}
+    described["responses"] = {str(operation.status.value): _success(operation, schemas)} | {
+        str(status): {"description": when, "content": {"application/problem+json": {"schema": schemas[Problem]}}}
+        for status, when in problems_of(operation).items()
+    }
+    return described
+
+
+def _success(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": operation.status.phrase}
+    if operation.status is not HTTPStatus.NO_CONTENT:
+        schema = schemas[operation.gives] if operation.gives is not None else {"type": "string"}
+        described["content"] = {operation.media_type: {"schema": schema}}
+    return described
+
+
+def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
+    names = re.findall(r"\{(\w+)\}", openapi_path(operation))
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": query.name,
+            "in": "query",
+            "description": query.summary,
+            "schema": {"type": "integer", "minimum": 1, "maximum": query.most, "default": query.default},
+        }
+        for query in operation.query
+    ]

@@ -1,0 +1,113 @@
+"""What an operation of the admin API is: declared once, served, and documented from the same declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from router.admin.problems import AdminError, invalid
+from router.admin.system import System
+
+MAX_BODY_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to an operation: path parameters, query (whole numbers only) and the decoded body."""
+
+    system: System
+    path: Mapping[str, str]
+    query: Mapping[str, int]
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an operation gives. `content` is encoded as JSON; None means no content; bytes go out as they are."""
+
+    content: Any
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+    media_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query parameter: a whole number from 1 to `most`."""
+
+    name: str
+    default: int
+    most: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path. `problems` maps a status to when it comes."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    handle: Callable[[Call], Awaitable[Answer]]
+    takes: Any = None
+    gives: Any = None
+    status: HTTPStatus = HTTPStatus.OK
+    query: tuple[Query, ...] = ()
+    problems: Mapping[int, str] = field(default_factory=dict)
+    media_type: str = "application/json"
+
+
+def endpoint(operation: Operation, system: System) -> Callable[[Request], Awaitable[Response]]:
+    """The Starlette endpoint of `operation`."""
+
+    async def serve(request: Request) -> Response:
+        query = {parameter.name: _query(request, parameter) for parameter in operation.query}
+        raw = await _bounded(request)
+        body = _decode(raw, operation.takes) if operation.takes is not None else None
+        return _response(await operation.handle(Call(system, request.path_params, query, body)))
+
+    return serve
+
+
+def _response(answer: Answer) -> Response:
+    content = answer.content
+    if content is not None and not isinstance(content, bytes):
+        content = msgspec.json.encode(content)
+    media_type = None if content is None else answer.media_type
+    return Response(content, answer.status, {"cache-control": "no-store", **answer.headers}, media_type)
+
+
+def _query(request: Request, parameter: Query) -> int:
+    text = request.query_params.get(parameter.name)
+    if text is None:
+        return parameter.default
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:12]) <= parameter.most:
+        raise invalid(f"{parameter.name} is {text[:40]!r}; write a whole number from 1 to {parameter.most}")
+    return int(text)
+
+
+async def _bounded(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            detail = f"the body is larger than {MAX_BODY_BYTES} bytes"
+            raise AdminError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", detail)
+    return bytes(body)
+
+
+def _decode(raw: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise invalid(f"the body does not fit: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        detail = f"the body is not JSON: {error}" if raw else "a JSON body is needed"
+        raise AdminError(HTTPStatus.BAD_REQUEST, "invalid_json", detail) from None

@@ -1,0 +1,54 @@
+"""The policy: which one is in use, and another one from the next request on."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from policies.registry import PolicyError, build_policy, describe, policy_names
+from router.admin.documents import AvailablePolicy, NewPolicy, Policy
+from router.admin.operations import Answer, Call
+from router.admin.problems import invalid
+
+
+async def show(call: Call) -> Answer:
+    """The policy in use."""
+    return Answer(_document(call))
+
+
+async def change(call: Call) -> Answer:
+    """Build first, then swap: a policy that cannot be built leaves the old one in place."""
+    wanted: NewPolicy = call.body
+    try:
+        policy = build_policy(wanted.name, wanted.params, Random(call.system.config.policy.seed))
+    except PolicyError as error:
+        raise invalid(str(error)) from None
+    call.system.dispatcher.set_policy(policy, wanted.name, wanted.params)
+    return Answer(_document(call))
+
+
+def _document(call: Call) -> Policy:
+    dispatcher = call.system.dispatcher
+    return Policy(name=dispatcher.policy_name, params=dict(dispatcher.policy_params), available=_available())
+
+
+def _available() -> list[AvailablePolicy]:
+    found = []
+    for name in policy_names():
+        try:
+            found.append(msgspec.convert(_plain(describe(name)), AvailablePolicy))
+        except PolicyError:
+            continue  # a plug-in that cannot be loaded cannot be chosen either; asking for it says why
+    return found
+
+
+def _plain(description: dict[str, object]) -> dict[str, object]:
+    """A parameter without a default is a required one: leave "default" out, JSON has no word for it."""
+    params = description["params"]
+    assert isinstance(params, dict)
+    shown = {
+        name: {key: value for key, value in about.items() if value is not msgspec.NODEFAULT}
+        for name, about in params.items()
+    }
+    return {**description, "params": shown}

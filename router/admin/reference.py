@@ -1,0 +1,90 @@
+"""``docs/reference/admin-api.md``, made from the table of operations: ``python -m router.admin.reference``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from router.admin.openapi import OPENAPI_PATH, openapi_document, openapi_path, problems_of
+from router.admin.operations import MAX_BODY_BYTES, Operation
+from router.admin.table import OPERATIONS
+
+_HEAD = f"""\
+# Admin API
+
+The admin port (`admin_host`, `admin_port`; 127.0.0.1:8001 by default) speaks JSON. `GET {OPENAPI_PATH}` describes it
+for programs. This page is made by `python -m router.admin.reference`; a test holds it to the code.
+
+- Errors are problem documents (RFC 9457, `application/problem+json`) with a stable `code` and a `detail` that says
+  what to do.
+- A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. Unknown fields are refused.
+- Against browser pages: the `Host` must be a loopback name, an IP address, `admin_host` or one of `admin_hosts`, and
+  an `Origin`, where there is one, the same site.
+- There is no authentication: whoever reaches the port may use it. Keep it on loopback or behind something that asks.
+- Changes last until restart.
+"""
+
+
+def reference_page() -> str:
+    """The page's text."""
+    document = openapi_document()
+    lines = [_HEAD, "| method | path | |", "| --- | --- | --- |"]
+    lines += [f"| {one.method} | `{openapi_path(one)}` | {one.summary} |" for one in OPERATIONS]
+    for operation in OPERATIONS:
+        lines += ["", *_operation(operation)]
+    lines += ["", "## Shapes"]
+    for name, schema in document["components"]["schemas"].items():
+        lines += ["", *_shape(name, schema)]
+    return "\n".join(lines) + "\n"
+
+
+def _operation(operation: Operation) -> Iterator[str]:
+    yield f"## {operation.method} `{openapi_path(operation)}`"
+    yield ""
+    yield operation.summary
+    yield ""
+    for query in operation.query:
+        yield f"- `?{query.name}=`: {query.summary}; 1 to {query.most}, default {query.default}"
+    if operation.takes is not None:
+        yield f"- takes {_link(operation.takes.__name__)}"
+    gives = f" with {_link(operation.gives.__name__)}" if operation.gives else ""
+    yield f"- {operation.status.value}{gives}"
+    for status, when in problems_of(operation).items():
+        yield f"- {status}: {when}"
+
+
+def _shape(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    yield f"### {name}"
+    if description := schema.get("description"):
+        yield ""
+        yield description.replace("``", "`")
+    if properties := schema.get("properties"):
+        yield ""
+        yield "| field | type | |"
+        yield "| --- | --- | --- |"
+        for field, about in properties.items():
+            yield f"| `{field}` | {_type(about)} | {'required' if field in schema.get('required', ()) else ''} |"
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return _link(schema["$ref"].rpartition("/")[2])
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(f"`{one}`" for one in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if schema.get("type") == "object":
+        inner = schema.get("additionalProperties")
+        return f"object of {_type(inner)}" if isinstance(inner, dict) and inner else "object"
+    return str(schema.get("type", "any JSON"))
+
+
+def _link(name: str) -> str:
+    return f"[{name}](#{name.lower()})"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_page())

@@ -1,0 +1,93 @@
+"""What the admin API needs of the running gateway, as one protocol that the composition root satisfies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from router.config.model import Config, WorkerConfig
+from router.core.dispatcher import Dispatcher
+from router.core.edges import Request
+from router.core.fleet import Fleet, FleetEndpoint
+from router.prefix.residency import ResidencyMap
+from router.tokens.identity import Identity
+
+
+class Watching(Protocol):
+    """`router.watch.watcher.Watcher`, as far as the admin API reads it."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Per endpoint: restarts seen, self-tests and event subscriptions of its candidates."""
+        ...
+
+
+class System(Protocol):
+    """The running gateway, seen by an operator. All calls happen on the gateway's event loop."""
+
+    @property
+    def config(self) -> Config:
+        """The effective settings the process was started with."""
+        ...
+
+    @property
+    def fleet(self) -> Fleet:
+        """Endpoints, their state and candidates."""
+        ...
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Policy, explanations, decision log, ledger and estimates."""
+        ...
+
+    @property
+    def residency(self) -> ResidencyMap:
+        """What each candidate's cache holds, and how far that is known."""
+        ...
+
+    @property
+    def watcher(self) -> Watching:
+        """Probes, event subscriptions and self-tests."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """How each model's prompts are rendered and tokenised."""
+        ...
+
+    @property
+    def accepting(self) -> bool:
+        """The public port listens and no shutdown has begun."""
+        ...
+
+    def now_s(self) -> float:
+        """Monotonic seconds, the clock that drives the core."""
+        ...
+
+    async def add_worker(self, worker: WorkerConfig) -> FleetEndpoint:
+        """Add an endpoint to the fleet and begin to watch it.
+
+        Raises:
+            ValueError: `worker.url` is not a worker URL.
+            KeyError: an endpoint with that id is in the fleet already.
+        """
+        ...
+
+    async def remove_worker(self, endpoint_id: str) -> None:
+        """Forget an endpoint; requests in flight on it run to their end.
+
+        Raises:
+            KeyError: no such endpoint.
+        """
+        ...
+
+    async def request_of(self, path: str, headers: Mapping[str, str], body: bytes) -> Request:
+        """The request the gateway would make of these bytes, identified but not dispatched.
+
+        Raises:
+            RequestError: as the public port would answer.
+        """
+        ...
+
+    def exposition(self) -> tuple[bytes, str]:
+        """All metrics in Prometheus text format, and their content type."""
+        ...

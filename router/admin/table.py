@@ -1,0 +1,141 @@
+"""Every operation of the admin port. A worker's id is ``host:port``."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from router.admin import decisions, documents, health, policy, workers
+from router.admin.operations import Operation, Query
+from router.config.model import Config
+
+_UNKNOWN = {404: "no such worker"}
+_INVALID = {422: "a field is missing, unknown or has a value that will not do"}
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/livez",
+        "live",
+        "Is the process alive?",
+        health.live,
+        gives=documents.Live,
+    ),
+    Operation(
+        "GET",
+        "/readyz",
+        "ready",
+        "Can requests be served?",
+        health.ready,
+        gives=documents.Ready,
+        problems={503: "no worker is ready, or the gateway is starting or stopping; detail says which"},
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        "metrics",
+        "All metrics, in Prometheus text format.",
+        health.metrics,
+        media_type="text/plain",
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/workers",
+        "list_workers",
+        "Every worker: state, models, what is known of its cache, load, learned speed, predictions against reports.",
+        workers.list_all,
+        gives=documents.Workers,
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/workers",
+        "add_worker",
+        "Add a worker. It takes requests as soon as a probe has succeeded; it is forgotten at the next restart.",
+        workers.add,
+        takes=documents.NewWorker,
+        gives=documents.Worker,
+        status=HTTPStatus.CREATED,
+        problems={409: "the worker is in the fleet already", **_INVALID},
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/workers/{id}",
+        "get_worker",
+        "One worker.",
+        workers.show,
+        gives=documents.Worker,
+        problems=_UNKNOWN,
+    ),
+    Operation(
+        "DELETE",
+        "/admin/v1/workers/{id}",
+        "remove_worker",
+        "Forget a worker at once. Requests in flight on it run to their end; drain first to wait for them.",
+        workers.remove,
+        status=HTTPStatus.NO_CONTENT,
+        problems=_UNKNOWN,
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/workers/{id}/drain",
+        "drain_worker",
+        "Send a worker no new requests. Idempotent.",
+        workers.drain,
+        gives=documents.Worker,
+        problems=_UNKNOWN,
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/workers/{id}/undrain",
+        "undrain_worker",
+        "Send a drained worker requests again. Idempotent.",
+        workers.undrain,
+        gives=documents.Worker,
+        problems=_UNKNOWN,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/policy",
+        "get_policy",
+        "The policy in use, and those that can be chosen.",
+        policy.show,
+        gives=documents.Policy,
+    ),
+    Operation(
+        "PUT",
+        "/admin/v1/policy",
+        "set_policy",
+        "Choose another policy, from the next request on and until restart.",
+        policy.change,
+        takes=documents.NewPolicy,
+        gives=documents.Policy,
+        problems=_INVALID,
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/explain",
+        "explain",
+        "What would be decided for a request now, and why. Nothing is sent to a worker as a completion or booked.",
+        decisions.explain,
+        takes=documents.Question,
+        gives=documents.Explanation,
+        problems={404: "the path is not served", **_INVALID},
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/decisions",
+        "list_decisions",
+        "The latest decisions with their reasons and outcomes, newest first.",
+        decisions.latest,
+        gives=documents.Decisions,
+        query=(Query("limit", 100, 10_000, "how many at most; decisions_kept bounds what there is"),),
+        problems=_INVALID,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/config",
+        "get_config",
+        "The settings in effect.",
+        health.config,
+        gives=Config,
+    ),
+)

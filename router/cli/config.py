@@ -1,0 +1,70 @@
+"""``warmroute config``: what is in effect, and the commented sample."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from router.cli.options import Commands, HelpFormatter, add_settings, read_settings
+from router.config.load import Loaded
+from router.config.model import to_builtins
+from router.config.sample import sample_yaml
+
+_EXAMPLES = """\
+examples:
+  warmroute config --sample yaml > warmroute.yaml       every setting, with its default and what it is for
+  warmroute config --config warmroute.yaml              what is in effect, as YAML
+  warmroute config --config warmroute.yaml --origins    which file line, variable or flag each setting came from
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "config",
+        help="print the settings in effect, or a commented sample file",
+        description="Print the settings that `serve` would use with the same flags, environment and file.",
+        epilog=_EXAMPLES,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--sample", choices=["yaml"], help="print a commented sample file instead")
+    output.add_argument("--json", action="store_true", help="as JSON")
+    output.add_argument("--origins", action="store_true", help="only what was set, and where")
+    add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print."""
+    if arguments.sample:
+        print(sample_yaml(), end="")
+        return 0
+    loaded = read_settings(arguments)
+    if arguments.origins:
+        print("\n".join(_origins(loaded)) or "every setting has its default")
+    elif arguments.json:
+        print(json.dumps(to_builtins(loaded.config), indent=2))
+    else:
+        print(yaml.safe_dump(to_builtins(loaded.config), sort_keys=False, allow_unicode=True), end="")
+    return 0
+
+
+def _origins(loaded: Loaded) -> Iterator[str]:
+    for path, value in _leaves(to_builtins(loaded.config), ()):
+        place = next((loaded.places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in loaded.places), None)
+        if path in loaded.places and place:
+            yield f"{'.'.join(path)}: {json.dumps(value)}  # {place}"
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, (*path, key))
+    else:
+        yield path, value

@@ -1,0 +1,188 @@
+"""What one worker is, how well its cache can be known, and which flags would improve that."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import msgspec
+
+from backends.vllm.control import ProbeError, post_json
+from backends.vllm.probe import probe
+from backends.worker import Endpoint, KvEventSource, WorkerFacts, parse_endpoint
+from policies.view import Residency
+from router.cli.prompts import prompt_origins
+from router.config.model import Config, WorkerConfig
+
+EVENTS_FLAG = (
+    "--kv-events-config '"
+    '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'
+    "'"
+)
+"""Replay ports start 100 above: each data-parallel rank takes the next port of both."""
+_REQUEST_TIMEOUT_S = 60.0
+_MOST_WORDS = 4_096
+_TCP = re.compile(r"tcp://\[?(.+?)\]?:(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Something to start the worker (or Warmroute) with, and what it brings."""
+
+    flag: str
+    why: str
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """One worker, examined. `problem` and `fix` are set where it cannot be used now."""
+
+    id: str
+    url: str
+    facts: WorkerFacts | None = None
+    problem: str | None = None
+    fix: str | None = None
+    residency: Residency = Residency.UNKNOWN
+    reason: str = ""
+    reports_cached_tokens: bool | None = None
+    """None: not asked, or no answer."""
+    prompts: dict[str, str] = field(default_factory=dict)
+    advice: list[Advice] = field(default_factory=list)
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens_details: dict[str, Any] | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage
+
+
+async def examine_all(config: Config, *, requests: bool) -> list[WorkerReport]:
+    """Every configured worker, at once. With `requests`, each is sent one short prompt twice."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        examined = (_examine(client, worker, config, requests) for worker in config.workers)
+        reports = list(await asyncio.gather(*examined))
+    await _see_prompts(config, reports)
+    return reports
+
+
+async def _see_prompts(config: Config, reports: list[WorkerReport]) -> None:
+    """Add where each model's token ids come from; without any, no view of a cache can be exact."""
+    usable = [(report, report.facts) for report in reports if report.facts is not None and report.problem is None]
+    served = {card.id: (card, report.url) for report, facts in usable for card in facts.models}
+    origins = await prompt_origins(config, served)
+    for report, facts in usable:
+        report.prompts = {card.id: origins[card.id].described for card in facts.models}
+        unknown = [card.id for card in facts.models if card.parent is None and not origins[card.id].exact]
+        if unknown and report.residency is Residency.EXACT:
+            report.residency = Residency.APPROXIMATE
+            report.reason = f"no token ids for {', '.join(unknown)}: {origins[unknown[0]].described}"
+        if unknown:
+            why = f"prompts of {', '.join(unknown)} are compared as text only"
+            report.advice.append(Advice("--model-dir DIR (to warmroute serve)", why))
+
+
+async def _examine(client: httpx.AsyncClient, worker: WorkerConfig, config: Config, requests: bool) -> WorkerReport:
+    endpoint = parse_endpoint(worker.url)
+    report = WorkerReport(endpoint.authority, endpoint.url)
+    try:
+        facts = await probe(client, endpoint, events=_source(worker), timeout_s=config.health.probe_timeout_s)
+    except ProbeError as error:
+        report.problem = error.reason
+        report.fix = f"start vLLM there, or write its address: curl {endpoint.url}/health must answer 200 from here"
+        return report
+    report.facts = facts
+    if facts.sleeping or not facts.models:
+        report.problem = "asleep" if facts.sleeping else "names no models"
+        report.fix = "wake it up" if facts.sleeping else f"see {endpoint.url}/v1/models"
+        return report
+    await _judge(client, endpoint, report, facts, requests)
+    return report
+
+
+async def _judge(
+    client: httpx.AsyncClient, endpoint: Endpoint, report: WorkerReport, facts: WorkerFacts, requests: bool
+) -> None:
+    if facts.caches and not any(cache.prefix_caching for cache in facts.caches.values()):
+        report.residency, report.reason = Residency.OFF, "prefix caching is off"
+        report.advice.append(Advice("--enable-prefix-caching", "without it no prefix is ever reused"))
+        return
+    unreachable = [address for address in _addresses(facts) if not await _connects(address)]
+    report.residency, report.reason = _residency(facts, unreachable)
+    report.advice += _events_advice(facts, unreachable)
+    report.reports_cached_tokens = await _reports_cached_tokens(client, endpoint, facts) if requests else None
+    if report.reports_cached_tokens is False:
+        why = "responses then say what was cached: predictions are checked, and estimated views corrected"
+        report.advice.append(Advice("--enable-prompt-tokens-details", why))
+
+
+def _residency(facts: WorkerFacts, unreachable: list[str]) -> tuple[Residency, str]:
+    if not facts.event_sources:
+        return Residency.APPROXIMATE, "no KV events: its cache is estimated from what is sent to it"
+    if unreachable:
+        return Residency.APPROXIMATE, f"its KV events cannot be reached at {', '.join(unreachable)}"
+    return Residency.EXACT, "publishes KV events"
+
+
+def _events_advice(facts: WorkerFacts, unreachable: list[str]) -> list[Advice]:
+    if not facts.event_sources:
+        return [Advice(EVENTS_FLAG, "its cache is then known exactly instead of estimated")]
+    advice = [
+        Advice(f"open {address}, or set the worker's kv_events.endpoint", "its KV events cannot be reached from here")
+        for address in unreachable
+    ]
+    if any(source.replay_endpoint is None for source in facts.event_sources):
+        why = "lost events are then fetched again; without it the view is unknown after a loss until relearned"
+        advice.append(Advice(f"{EVENTS_FLAG} (replay_endpoint is missing now)", why))
+    return advice
+
+
+def _source(worker: WorkerConfig) -> KvEventSource | None:
+    events = worker.kv_events
+    return None if events is None else KvEventSource(0, events.endpoint, events.replay_endpoint, events.topic)
+
+
+def _addresses(facts: WorkerFacts) -> list[str]:
+    both = ((source.endpoint, source.replay_endpoint) for source in facts.event_sources)
+    return [address for pair in both for address in pair if address is not None]
+
+
+async def _connects(address: str) -> bool:
+    """Whether something accepts at a ``tcp://`` address; other transports are taken on trust."""
+    match = _TCP.fullmatch(address)
+    if match is None:
+        return True
+    try:
+        async with asyncio.timeout(2.0):
+            _, writer = await asyncio.open_connection(match[1], int(match[2]))
+    except (OSError, ValueError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+async def _reports_cached_tokens(client: httpx.AsyncClient, endpoint: Endpoint, facts: WorkerFacts) -> bool | None:
+    """Whether the second of two equal prompts comes back with ``cached_tokens`` (vLLM omits zeros).
+
+    None where it cannot be asked: an API key, a model that completes nothing.
+    """
+    block_size = max((cache.block_size for cache in facts.caches.values()), default=16)
+    prompt = f"{random.getrandbits(64):x} " + "warm " * min(2 * block_size, _MOST_WORDS)
+    model = next((card.id for card in facts.models if card.parent is None), facts.models[0].id)
+    body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+    try:
+        await _complete(client, endpoint, body)
+        usage = await _complete(client, endpoint, body)
+    except (ProbeError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return usage.prompt_tokens_details is not None
+
+
+async def _complete(client: httpx.AsyncClient, endpoint: Endpoint, body: dict[str, Any]) -> _Usage:
+    text = await post_json(client, endpoint, "/v1/completions", msgspec.json.encode(body), timeout_s=_REQUEST_TIMEOUT_S)
+    return msgspec.json.decode(text, type=_Answer).usage

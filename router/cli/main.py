@@ -1,0 +1,85 @@
+"""``warmroute``: finds the command, runs it, and turns what goes wrong into lines an operator can act on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, entry_points, version
+
+from router.cli import check, config, serve, worker
+from router.cli.options import Commands, HelpFormatter
+from router.config.problems import ConfigError
+
+ENTRY_POINTS = "warmroute.commands"
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+_EXAMPLES = """\
+examples:
+  warmroute demo                                        see what prefix routing saves, on this machine
+  warmroute serve --worker http://gpu1:8000 --worker http://gpu2:8000
+  warmroute serve --config warmroute.yaml               see `warmroute config --sample yaml`
+  warmroute check --worker http://gpu1:8000             what can be known of a worker, and what would improve it
+
+Every setting can come from a flag, a WARMROUTE_* variable or a file, in this order of strength.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in `argv` (default: the process's); returns the exit code."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.run is None:
+        parser.print_help()
+        return USAGE_ERROR
+    return _run(arguments.run, arguments)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="warmroute",
+        description="OpenAI-compatible gateway that sends each request to the vLLM worker already holding its prefix.",
+        epilog=_EXAMPLES,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"warmroute {_version()}")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in (serve, check, config, worker):
+        command.register(commands)
+    _register_further(commands)
+    return parser
+
+
+def _register_further(commands: Commands) -> None:
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        try:
+            point.load()(commands)
+        except Exception as error:  # somebody else's package must not take `serve` down with it
+            print(f"warmroute: command {point.name!r} ({point.value}) is not available: {error}", file=sys.stderr)
+
+
+def _run(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    try:
+        return command(arguments)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"warmroute: {problem}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left; keep the interpreter from failing again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _version() -> str:
+    try:
+        return version("warmroute")
+    except PackageNotFoundError:
+        return "(not installed)"

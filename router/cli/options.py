@@ -1,0 +1,114 @@
+"""Flags that set something, shared by ``serve``, ``check`` and ``config``: made from the settings themselves."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import inspect as kinds
+
+from router.config.load import Loaded, load_with_places
+from router.config.problems import ConfigError, Problem
+from router.config.sample import descriptions
+from router.config.schema import bare, default_of, fields, root, type_at
+from router.config.sources.environment import CONFIG_FILE, variable
+from router.config.sources.flags import FLAGS, Flag
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+else:
+    Commands = Any
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Descriptions and examples as written; options in a column wide enough for ours."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config``, ``--set`` and an option per entry of `FLAGS`."""
+    sources = parser.add_argument_group("settings")
+    sources.add_argument("--config", metavar="FILE", type=Path, help=f"YAML or TOML file [{CONFIG_FILE}]")
+    sources.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="any setting by its name in the file, as in timeouts.connect_s=1 (repeatable)",
+    )
+    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(flag.group for flag in FLAGS)}
+    for flag in FLAGS:
+        _add(groups[flag.group], flag)
+
+
+def _add(group: Any, flag: Flag) -> None:
+    shape: dict[str, Any] = (
+        {"action": argparse.BooleanOptionalAction} if not flag.metavar else {"metavar": flag.metavar}
+    )
+    if _repeatable(flag):
+        shape["action"] = "append"
+    group.add_argument(flag.option, dest=_destination(flag), default=None, help=_help(flag), **shape)
+
+
+def _repeatable(flag: Flag) -> bool:
+    return isinstance(bare(_type(flag)), kinds.VarTupleType | kinds.DictType)
+
+
+def _help(flag: Flag) -> str:
+    section: kinds.Type = root()
+    for step in flag.path[:-1]:
+        assert isinstance(section, kinds.StructType)
+        section = bare(fields(section)[step].type)
+    assert isinstance(section, kinds.StructType)
+    kind = bare(_type(flag))
+    described = descriptions(section.cls)[flag.path[-1]].rstrip(".")
+    text = flag.help or described[0].lower() + described[1:]
+    choices = f": {', '.join(map(str, kind.values))}" if isinstance(kind, kinds.LiteralType) else ""
+    default = default_of(flag.path)
+    shown = f" (default {default})" if default else ""
+    return f"{text}{choices}{shown} [{variable(flag.path)}]".replace("%", "%%")
+
+
+def _type(flag: Flag) -> kinds.Type:
+    kind = type_at(flag.path)
+    assert kind is not None, flag.option
+    return kind
+
+
+def _destination(flag: Flag) -> str:
+    return f"setting:{'.'.join(flag.path)}"
+
+
+def read_settings(arguments: argparse.Namespace) -> Loaded:
+    """The effective settings of a parsed command line, the process's environment and the file.
+
+    Raises:
+        ConfigError: naming every mistake found.
+    """
+    return load_with_places(_values(arguments), os.environ, arguments.config)
+
+
+def _values(arguments: argparse.Namespace) -> dict[str, Any]:
+    values: dict[str, Any] = _pairs("--set", arguments.set)
+    for flag in FLAGS:
+        given = getattr(arguments, _destination(flag))
+        name = ".".join(flag.path)
+        if isinstance(bare(_type(flag)), kinds.DictType):
+            values |= {f"{name}.{key}": value for key, value in _pairs(flag.option, given or []).items()}
+        elif given is not None:
+            values[name] = given
+    return values
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    bad = [text for text in texts if "=" not in text or text.startswith("=")]
+    if bad:
+        raise ConfigError(
+            [Problem(option, f"{text!r} is not KEY=VALUE", f"write {option} {text}=VALUE") for text in bad]
+        )
+    return dict(text.split("=", 1) for text in texts)

@@ -1,0 +1,47 @@
+"""``warmroute serve``: the gateway."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+from router.cli.options import Commands, HelpFormatter, add_settings, read_settings
+from router.config.descriptors import reserve_descriptors
+from router.telemetry.logs import setup_logging
+
+log = logging.getLogger("warmroute.serve")
+
+_EXAMPLES = """\
+examples:
+  warmroute serve --worker http://gpu1:8000 --worker http://gpu2:8000
+  warmroute serve --config warmroute.yaml --port 9000
+  WARMROUTE_WORKERS=http://gpu1:8000,http://gpu2:8000 warmroute serve --policy lpwl
+
+A worker that is down or still loading is reported and probed on. --worker replaces the file's workers. Each
+option's variable is in brackets; the settings without an option of their own are in `warmroute config --sample yaml`.
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "serve",
+        help="run the gateway",
+        description="Run the gateway: a public port that speaks what vLLM speaks, an admin port for API and metrics.",
+        epilog=_EXAMPLES,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal ends it."""
+    config = read_settings(arguments).config
+    setup_logging(config.log_level, config.log_format)
+    if warning := reserve_descriptors(config):
+        log.warning(warning)
+    from router.app import run as run_gateway  # late: the other commands' help must not wait for the data plane
+
+    return run_gateway(config)

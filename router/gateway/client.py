@@ -1,0 +1,280 @@
+"""One client connection: its requests in order, its back-pressure, its deadlines and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import cast
+
+from router.errors import ErrorKind, RequestError
+from router.gateway.exchange import Exchange
+from router.gateway.framing import RequestFramer, Stage
+from router.gateway.head import RequestHead
+from router.gateway.local import LocalAnswers, request_id
+from router.gateway.paths import Route
+from router.gateway.plane import Plane
+from router.gateway.tunnel import Tunnel
+from router.gateway.wire import CONTINUE
+
+log = logging.getLogger("warmroute.gateway")
+
+# Bytes of further requests kept while one is in progress; beyond that the client has to wait.
+PIPELINE_BYTES = 65_536
+# After refusing a request unread: how long, and for how many bytes, the rest is read and thrown away, so that the
+# answer is not lost to a connection reset (RFC 9112 section 9.6).
+LINGER_S = 2.0
+LINGER_BYTES = 16_777_216
+
+
+class ClientConnection(asyncio.Protocol):
+    """The protocol. `peer` is the client's address, empty on a Unix socket; `deadline_s` is looked at by a sweep.
+
+    `write` sends to the client, and does nothing once it is gone; `writable` is False while the client leaves more
+    than the write buffer's limit unread.
+    """
+
+    def __init__(self, plane: Plane, local: LocalAnswers) -> None:
+        self._plane = plane
+        self._local = local
+        self._transport: asyncio.Transport | None = None
+        self._framer = RequestFramer(plane.config.limits, self._head_read)
+        self._exchange: Exchange | None = None
+        self._route: Route | None = None
+        self._paused = False
+        self._over = False
+        self._discarded_bytes = 0
+        self.peer = ""
+        self.deadline_s = math.inf
+        self.writable = True
+        self.write: Callable[[bytes], None] = _nowhere
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came."""
+        plane = self._plane
+        self._transport = cast(asyncio.Transport, transport)
+        if plane.draining or len(plane.connections) >= plane.config.limits.max_connections:
+            self._over = True
+            self._transport.abort()
+            return
+        self.write = self._transport.write
+        plane.connections.add(self)
+        high = plane.config.limits.write_buffer_bytes
+        self._transport.set_write_buffer_limits(high=high, low=high // 4)
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if isinstance(peer, tuple) else ""
+        self.deadline_s = plane.time() + plane.config.timeouts.client_idle_s
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        if self._over:
+            self._discard(data)
+            return
+        exchange = self._exchange
+        try:
+            if exchange is None:
+                self._framer.feed(data)
+                self._advance()
+            elif exchange.tunnel is not None:
+                exchange.tunnel.from_client(data)
+            else:
+                self._framer.feed(data)
+                if self._framer.pending_bytes > PIPELINE_BYTES:
+                    self.set_reading(False)
+        except Exception:
+            self._crashed()
+
+    def eof_received(self) -> None:
+        """The client ended its side. Like vLLM's own server we take that for leaving."""
+        if self._exchange is not None:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self.write = _nowhere
+        self._plane.connections.discard(self)
+        if not self._over and self._framer.stage is Stage.BODY and self._exchange is None:
+            self._plane.metrics.client_aborted("request")
+        self._over = True
+        self._leave_exchange()
+
+    def pause_writing(self) -> None:
+        """The client does not read: stop its worker's bytes."""
+        self.writable = False
+        if self._exchange is not None:
+            self._exchange.client_writable(False)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self.writable = True
+        if self._exchange is not None:
+            self._exchange.client_writable(True)
+
+    # requests
+
+    def _advance(self) -> None:
+        """Read request after request, until one is in progress or more bytes are needed."""
+        framer = self._framer
+        while self._exchange is None and not self._over:
+            stage = framer.stage
+            try:
+                request = framer.next()
+            except RequestError as error:
+                self._refuse(error)
+                continue
+            if request is None:
+                self._await_more(stage)
+                return
+            self._handle(*request)
+
+    def _await_more(self, before: Stage) -> None:
+        """A deadline runs for a whole head and for a whole body, not from one read to the next."""
+        stage = self._framer.stage
+        if stage is not before:
+            timeouts = self._plane.config.timeouts
+            limit_s = timeouts.client_header_s if stage is Stage.HEAD else timeouts.client_body_s
+            self.deadline_s = self._plane.time() + limit_s
+
+    def _head_read(self, head: RequestHead) -> None:
+        """Between head and body: refuse by path, let an expecting client go on."""
+        self._route = self._local.route(head)
+        if head.expects_continue and head.has_body and not self._framer.pending_bytes:
+            self.write(CONTINUE)
+
+    def _handle(self, head: RequestHead, body: bytes) -> None:
+        route = self._route
+        if route is None:
+            keep = head.keep_alive and not self._plane.draining and not self._framer.last
+            self.write(self._local.answer(head, self.peer, close=not keep))
+            self.exchange_ended(keep)
+            return
+        exchange = self._exchange = Exchange(self._plane, self, head, body, route, request_id(head))
+        self.deadline_s = math.inf
+        exchange.start()
+
+    def _refuse(self, error: RequestError) -> None:
+        harmless = error.kind in (ErrorKind.PATH_NOT_FOUND, ErrorKind.METHOD_NOT_ALLOWED)
+        keep = harmless and not self._plane.draining and self._framer.skip_refused()
+        self.write(self._local.refusal(self._framer.head, self.peer, error, close=not keep))
+        if keep:
+            self._await_request()
+        else:
+            self._linger()
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether another request may follow the one in progress."""
+        return not (self._framer.last or self._plane.draining or self._over)
+
+    def exchange_ended(self, keep_alive: bool) -> None:
+        """The request in progress has been answered, or its answer cannot be finished."""
+        self._exchange = None
+        if not (keep_alive and self.may_go_on):
+            self._close()
+            return
+        self._await_request()
+        if self._framer.pending_bytes:
+            self._plane.loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        try:
+            self._advance()
+        except Exception:
+            self._crashed()
+
+    def _await_request(self) -> None:
+        self.deadline_s = self._plane.time() + self._plane.config.timeouts.client_idle_s
+        self.set_reading(True)
+
+    # endings
+
+    @property
+    def busy(self) -> bool:
+        """A request is in progress."""
+        return self._exchange is not None
+
+    def expired(self, now_s: float) -> None:
+        """The deadline has passed."""
+        if self._exchange is not None:
+            self._exchange.expired(now_s)
+        elif self._over:
+            self.abort()
+        elif self._framer.stage is Stage.IDLE:
+            self._close()
+        else:
+            self._refuse(RequestError(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time"))
+
+    def close_if_idle(self) -> None:
+        """Close a connection that has no request in progress."""
+        if self._exchange is None and not self._over:
+            self._close()
+
+    def abort(self) -> None:
+        """Close at once; a request in progress is cancelled."""
+        self._over = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._leave_exchange()
+
+    def _close(self) -> None:
+        """Close once everything is written; a client that does not take it has as long as a silent worker."""
+        self._over = True
+        self.deadline_s = self._plane.time() + self._plane.config.timeouts.stream_idle_s
+        if self._transport is not None:
+            self._transport.close()
+
+    def _linger(self) -> None:
+        """Send our end, and throw away what the client still sends, for a while."""
+        self._over = True
+        self._framer.take_pending()
+        self.deadline_s = self._plane.time() + LINGER_S
+        if self._transport is not None and not self._transport.is_closing():
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+
+    def _discard(self, data: bytes) -> None:
+        self._discarded_bytes += len(data)
+        if self._discarded_bytes > LINGER_BYTES:
+            self.abort()
+
+    def _leave_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone()
+
+    def _crashed(self) -> None:
+        """A defect of ours, called while the exception is handled: end the request in progress, or the connection."""
+        if self._exchange is not None:
+            self._exchange.crashed()
+        else:
+            log.exception("client connection failed")
+            self.abort()
+
+    # for an exchange
+
+    def set_reading(self, reading: bool) -> None:
+        """Take bytes from the client, or let it wait."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or reading is not self._paused:
+            return
+        self._paused = not reading
+        if reading:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def flush_into(self, tunnel: Tunnel) -> None:
+        """Protocols have been switched: what was read ahead belongs to the tunnel."""
+        pending = self._framer.take_pending()
+        if pending:
+            tunnel.from_client(pending)
+        self.set_reading(True)
+
+
+def _nowhere(data: bytes) -> None:
+    """Where bytes for nobody go."""

@@ -1,0 +1,204 @@
+"""A client's request head: framed, checked, and taken apart into the few fields the gateway reads.
+
+llhttp (through httptools) is the parser. It lets some shapes pass that RFC 9112 forbids or that two servers read
+differently (missing or duplicate Host, ``identity, chunked``, chunked on HTTP/1.0); these are refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httptools
+import msgspec
+
+from router.errors import ErrorKind, RequestError
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+# RFC 9112 sections 3 and 5, without obs-fold: no control characters, no space before a colon, CRLF only.
+_HEAD = re.compile(
+    _TOKEN + rb" [\x21-\x7e]+ HTTP/1\.[01]\r\n(?:" + _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n",
+)
+_OTHER_VERSION = re.compile(_TOKEN + rb" [\x21-\x7e]+ HTTP/(?!1\.[01]\r)\d+(?:\.\d+)?\r\n")
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%\-]*|\[[0-9A-Fa-f:.]+\])(?::\d{0,5})?")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+_DIGITS = re.compile(rb"\d{1,18}")
+
+
+class RequestHead(msgspec.Struct, frozen=True, gc=False):
+    """One request head. `lines` keeps every header line as received, each with its lower-case name.
+
+    `fields` maps lower-case names to values, repeated ones joined by a comma; `minor` is x of HTTP/1.x;
+    `authority` is set for a target in absolute form and then outranks Host.
+    """
+
+    method: str
+    target: bytes
+    path: str
+    query: str
+    minor: int
+    lines: list[tuple[bytes, bytes]]
+    fields: dict[bytes, bytes]
+    keep_alive: bool
+    content_length: int
+    chunked: bool
+    expects_continue: bool
+    websocket: bool
+    authority: bytes | None = None
+
+    @property
+    def has_body(self) -> bool:
+        """Whether bytes follow the head."""
+        return self.chunked or self.content_length > 0
+
+
+def _bad(message: str) -> RequestError:
+    return RequestError(ErrorKind.BAD_REQUEST, message)
+
+
+def has_bare_lf(partial: bytes, start: int) -> bool:
+    """Whether a head not yet complete has, from `start` on, a line feed without its carriage return: it never will
+    be valid."""
+    return _BARE_LF.search(partial, start) is not None
+
+
+def parse_head(raw: bytes, parser: Any) -> RequestHead:
+    """Read a head that ends in its empty line. `parser` (a fresh `httptools.HttpRequestParser`) is fed with it.
+
+    Raises:
+        RequestError: for every shape refused, with the status to answer.
+    """
+    if _HEAD.fullmatch(raw) is None:
+        if _OTHER_VERSION.match(raw):
+            raise RequestError(ErrorKind.HTTP_VERSION, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise _bad("malformed request line or header")
+    request_line, *header_lines = raw[:-4].split(b"\r\n")
+    method, target, version = request_line.split(b" ")
+    lines, fields = split_lines(header_lines)
+    minor = version[-1] - 48
+    chunked = _chunked(fields, minor)
+    length = _content_length(lines, fields)
+    _check_host(lines, fields, minor)
+    _feed(parser, raw)
+    connection = _tokens(fields.get(b"connection"))
+    authority, target = _origin_form(method, target)
+    path, _, query = target.decode("ascii").partition("?")
+    return RequestHead(
+        method.decode("ascii"),
+        target,
+        path,
+        query,
+        minor,
+        lines,
+        fields,
+        b"close" not in connection if minor else b"keep-alive" in connection,
+        length,
+        chunked,
+        _expects_continue(fields, minor),
+        _websocket(method, fields, connection, minor, chunked),
+        authority,
+    )
+
+
+def split_lines(header_lines: list[bytes]) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]]:
+    """Header lines as (lower-case name, line as received), and values by name, repeated ones joined by a comma."""
+    lines: list[tuple[bytes, bytes]] = []
+    fields: dict[bytes, bytes] = {}
+    for line in header_lines:
+        name, _, value = line.partition(b":")
+        name = name.lower()
+        value = value.strip()
+        lines.append((name, line))
+        fields[name] = value if name not in fields else fields[name] + b", " + value
+    return lines, fields
+
+
+def _feed(parser: Any, raw: bytes) -> None:
+    try:
+        parser.feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserInvalidMethodError:
+        raise RequestError(ErrorKind.NOT_IMPLEMENTED, "unknown request method") from None
+    except httptools.HttpParserError as error:
+        raise _bad(str(error)) from None
+
+
+def _tokens(value: bytes | None) -> tuple[bytes, ...]:
+    if value is None:
+        return ()
+    if b"," not in value:
+        return (value.lower(),)
+    return tuple(token.strip(b" \t").lower() for token in value.split(b","))
+
+
+def _chunked(fields: dict[bytes, bytes], minor: int) -> bool:
+    value = fields.get(b"transfer-encoding")
+    if value is None:
+        return False
+    if minor == 0:
+        raise _bad("Transfer-Encoding on HTTP/1.0")
+    if b"content-length" in fields:
+        raise _bad("both Content-Length and Transfer-Encoding")
+    codings = _tokens(value)
+    if codings == (b"chunked",):
+        return True
+    if b"identity" in codings or b"" in codings or b"chunked" in codings[:-1]:
+        raise _bad("ambiguous Transfer-Encoding")
+    raise RequestError(ErrorKind.NOT_IMPLEMENTED, "the only transfer coding understood is chunked")
+
+
+def _count(lines: list[tuple[bytes, bytes]], name: bytes) -> int:
+    return sum(1 for other, _ in lines if other == name)
+
+
+def _content_length(lines: list[tuple[bytes, bytes]], fields: dict[bytes, bytes]) -> int:
+    value = fields.get(b"content-length")
+    if value is None:
+        return 0
+    if _count(lines, b"content-length") != 1 or _DIGITS.fullmatch(value) is None:
+        raise _bad("Content-Length must be one decimal number")
+    return int(value)
+
+
+def _check_host(lines: list[tuple[bytes, bytes]], fields: dict[bytes, bytes], minor: int) -> None:
+    host = fields.get(b"host")
+    if host is None:
+        if minor:
+            raise _bad("Host header missing")
+    elif _count(lines, b"host") != 1 or _HOST.fullmatch(host) is None:
+        raise _bad("Host header invalid or repeated")
+
+
+def _origin_form(method: bytes, target: bytes) -> tuple[bytes | None, bytes]:
+    if target[:1] == b"/" or (target == b"*" and method == b"OPTIONS"):
+        if b"#" in target:
+            raise _bad("fragment in the request target")
+        return None, target
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https") or b"#" in rest:
+        raise _bad("request target is neither a path nor an http URL")
+    authority, slash, path = rest.partition(b"/")
+    authority, mark, query = authority.partition(b"?")
+    if not authority or _HOST.fullmatch(authority) is None:
+        raise _bad("request target names no valid host")
+    return authority, slash + path if slash and not mark else b"/" + mark + query + slash + path
+
+
+def _expects_continue(fields: dict[bytes, bytes], minor: int) -> bool:
+    value = fields.get(b"expect")
+    if value is None or not minor:
+        return False
+    if value.lower() != b"100-continue":
+        raise RequestError(ErrorKind.EXPECTATION_FAILED, "the only expectation understood is 100-continue")
+    return True
+
+
+def _websocket(
+    method: bytes, fields: dict[bytes, bytes], connection: tuple[bytes, ...], minor: int, chunked: bool
+) -> bool:
+    if b"upgrade" not in fields or b"upgrade" not in connection:
+        return False
+    if chunked:
+        raise _bad("an upgrade with a chunked body")
+    return method == b"GET" and minor == 1 and fields[b"upgrade"].lower() == b"websocket"

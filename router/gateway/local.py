@@ -1,0 +1,146 @@
+"""What the gateway answers itself: health, version, the fleet's models, preflights and refusals."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from backends.worker import ServedModel
+from router.errors import ErrorKind, RequestError
+from router.gateway.head import RequestHead
+from router.gateway.paths import Route
+from router.gateway.plane import Plane
+from router.gateway.wire import connection_line, error_body, own_reply, retry_after
+
+Answer = tuple[int, dict[str, Any]]
+"""Status and JSON body."""
+
+_GET = ("GET", "HEAD")
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class MethodNotAllowed(RequestError):
+    """405, with the methods that are allowed."""
+
+    def __init__(self, method: str, methods: tuple[str, ...]) -> None:
+        super().__init__(ErrorKind.METHOD_NOT_ALLOWED, f"{method} is not allowed here; use {', '.join(methods)}")
+        self.methods = methods
+
+
+def request_id(head: RequestHead | None) -> bytes:
+    """The client's id if it can be passed on, else a new one."""
+    given = head.fields.get(b"x-request-id") if head is not None else None
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given
+    return secrets.token_hex(16).encode("ascii")
+
+
+class LocalAnswers:
+    """Which paths exist, and the answers that need no worker, as bytes."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._version = _version()
+        self._answers: dict[str, tuple[tuple[str, ...], Callable[[], Answer]]] = {
+            "/health": (_GET, self._readiness),
+            "/ping": ((*_GET, "POST"), self._readiness),
+            "/livez": (_GET, lambda: (200, {"status": "alive"})),
+            "/readyz": (_GET, self._readiness),
+            "/version": (_GET, lambda: (200, {"version": self._version})),
+            "/v1/models": (_GET, self._models),
+        }
+
+    def route(self, head: RequestHead) -> Route | None:
+        """The route to forward on; None for what is answered here.
+
+        Raises:
+            RequestError: unknown path or wrong method.
+        """
+        route = self._plane.paths.find(head.path) if head.path not in self._answers else None
+        methods = self._methods(head.path, route)
+        if head.method == "OPTIONS" and (methods or head.target == b"*"):
+            return None
+        if not methods:
+            raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
+        if head.method not in methods:
+            raise MethodNotAllowed(head.method, methods)
+        return route
+
+    def answer(self, head: RequestHead, peer: str, close: bool) -> bytes:
+        """The answer to a request without a route."""
+        if head.method == "OPTIONS":
+            status, body, lines = 204, b"", self._options(head)
+        else:
+            status, content = self._answers[head.path][1]()
+            body = msgspec.json.encode(content)
+            lines = b"retry-after: 1\r\n" if status == 503 else b""
+        return self._reply(head, peer, "local", status, body, lines, close)
+
+    def refusal(self, head: RequestHead | None, peer: str, error: RequestError, close: bool) -> bytes:
+        """The answer to a request that is not forwarded; `head` is None where it could not be read."""
+        self._plane.metrics.error(error.kind.spec.code, "request")
+        lines = retry_after(error)
+        if isinstance(error, MethodNotAllowed):
+            lines += b"allow: " + _allow(error.methods) + b"\r\n"
+        return self._reply(head, peer, "unknown", error.kind.spec.status, error_body(error), lines, close)
+
+    def _reply(
+        self, head: RequestHead | None, peer: str, route: str, status: int, body: bytes, lines: bytes, close: bool
+    ) -> bytes:
+        plane = self._plane
+        identifier = request_id(head)
+        lines += b"x-request-id: " + identifier + b"\r\n"
+        if head is not None:
+            lines += plane.cors.lines(head)
+        lines += connection_line(head, close)
+        reply = own_reply(status, body, lines, without_body=head is not None and head.method == "HEAD")
+        plane.metrics.request_ended(route, status, 0.0)
+        if plane.access.enabled and head is not None:
+            plane.access.write(head, peer, status=status, bytes=len(reply), request_id=identifier.decode("latin-1"))
+        return reply
+
+    def _methods(self, path: str, route: Route | None) -> tuple[str, ...]:
+        if route is None:
+            return self._answers[path][0] if path in self._answers else ()
+        return (*route.methods, "HEAD") if "GET" in route.methods else route.methods
+
+    def _options(self, head: RequestHead) -> bytes:
+        methods = self._methods(head.path, self._plane.paths.find(head.path)) or ("GET", "POST")
+        allow = _allow(methods)
+        return b"allow: " + allow + b"\r\n" + self._plane.cors.preflight(head, allow)
+
+    def _readiness(self) -> Answer:
+        if self._plane.draining:
+            return 503, {"status": "draining"}
+        return (200, {"status": "ready"}) if self._plane.ready else (503, {"status": "no worker is ready"})
+
+    def _models(self) -> Answer:
+        return 200, {"object": "list", "data": [_card(model) for model in self._plane.fleet.models()]}
+
+
+def _allow(methods: tuple[str, ...]) -> bytes:
+    return ", ".join((*methods, "OPTIONS")).encode("ascii")
+
+
+def _card(model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": model.id,
+        "object": "model",
+        "created": 0,
+        "owned_by": "vllm",
+        "root": model.root,
+        "parent": model.parent,
+        "max_model_len": model.max_model_len,
+    }
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("warmroute")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,34 @@
+"""The phases of an exchange and how long each may last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import Enum
+
+from router.config.model import TimeoutsConfig
+
+
+class Phase(Enum):
+    """What the exchange waits for."""
+
+    IDENTITY = "identity"
+    WORKER = "worker"
+    DIAL = "dial"
+    FIRST_EVENT = "first_event"
+    STREAM = "stream"
+    TUNNEL = "tunnel"
+    OVER = "over"
+
+
+def phase_limits_s(timeouts: TimeoutsConfig) -> Mapping[Phase, float]:
+    """Seconds per phase: from its start, and in `STREAM` and `TUNNEL` from the last byte."""
+    return {
+        Phase.IDENTITY: math.inf,
+        Phase.WORKER: timeouts.no_worker_wait_s,
+        Phase.DIAL: timeouts.connect_s,
+        Phase.FIRST_EVENT: timeouts.first_event_s,
+        Phase.STREAM: timeouts.stream_idle_s,
+        Phase.TUNNEL: timeouts.stream_idle_s,
+        Phase.OVER: math.inf,
+    }

@@ -1,0 +1,210 @@
+"""From a request's bytes to the values a decision needs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from policies.view import WorkerId
+from router.core.edges import Request
+from router.errors import ErrorKind, RequestError
+from router.gateway.head import RequestHead
+from router.gateway.paths import ModelSource, PathTable, Route
+from router.gateway.plane import Pins, Plane
+from router.prefix.prompt import Prompt
+from router.tokens.intake import ParsedBody, multipart_model, parse
+
+# Enough for a response's opening fields, among which its id is the first.
+_ID_WITHIN_BYTES = 4_096
+_STORED_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,256})"')
+# Where a body is not understood its size stands in for its tokens: about four bytes each in English.
+_BYTES_PER_TOKEN = 4
+
+
+class _Peek(msgspec.Struct):
+    """The few fields read from a JSON body that is otherwise not understood."""
+
+    model: Any = None
+    stream: Any = None
+    previous_response_id: Any = None
+
+
+_PEEK = msgspec.json.Decoder(_Peek)
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What was read from a body. `intake` is set where the prompt can be identified."""
+
+    model: str | None
+    stream: bool = False
+    intake: ParsedBody | None = None
+    previous_response_id: str | None = None
+
+
+def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
+    """Read what `route` says can be read; only a body placed by prefix must be right.
+
+    Raises:
+        RequestError: for such a body.
+    """
+    if route.by_prefix:
+        parsed = parse(head.path, body)
+        return Reading(parsed.model, parsed.stream, parsed)
+    if route.model is ModelSource.JSON:
+        return _peek(body)
+    if route.model is ModelSource.MULTIPART:
+        return Reading(multipart_model(head.fields.get(b"content-type", b"").decode("latin-1"), body))
+    if route.model is ModelSource.QUERY:
+        return Reading(parse_qs(head.query).get("model", [None])[0])
+    return Reading(None)
+
+
+def _peek(body: bytes) -> Reading:
+    try:
+        peek = _PEEK.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Reading(None)  # the worker says what is wrong with it
+    previous = peek.previous_response_id
+    return Reading(
+        peek.model if isinstance(peek.model, str) else None,
+        peek.stream is True,
+        None,
+        previous if isinstance(previous, str) else None,
+    )
+
+
+def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, paths: PathTable) -> WorkerId | None:
+    """The one worker that holds the stored response this request is about.
+
+    Raises:
+        RequestError: where the path names a response that is not known here. A body that names one is passed on:
+            it may also work without.
+    """
+    if not route.pinned:
+        previous = reading.previous_response_id
+        return pins.worker(previous) if previous is not None else None
+    response_id = paths.stored_id(head.path)
+    worker = pins.worker(response_id)
+    if worker is None:
+        raise RequestError(ErrorKind.RESPONSE_NOT_FOUND, f"response {response_id!r} was not made through this gateway")
+    return worker
+
+
+def describe(
+    head: RequestHead,
+    body: bytes,
+    reading: Reading,
+    prompt: Prompt | None,
+    pinned: WorkerId | None,
+    request_id: str,
+    arrived_s: float,
+) -> Request:
+    """The request as the dispatcher sees it. vLLM: a session id in the body wins over the header, a priority in the
+    header over the body."""
+    parsed = reading.intake
+    session_id = parsed.session_id if parsed is not None else None
+    if session_id is None and b"x-session-id" in head.fields:
+        session_id = head.fields[b"x-session-id"].decode("latin-1")
+    return Request(
+        id=request_id,
+        path=head.path,
+        model=reading.model,
+        prompt=prompt,
+        prompt_tokens=prompt.tokens if prompt is not None else len(body) // _BYTES_PER_TOKEN,
+        arrived_s=arrived_s,
+        max_tokens=parsed.max_tokens if parsed is not None else None,
+        session_id=session_id,
+        priority=_priority(head, parsed),
+        pinned=pinned,
+        stream=reading.stream,
+    )
+
+
+def _priority(head: RequestHead, parsed: ParsedBody | None) -> int:
+    text = head.fields.get(b"x-vllm-priority")
+    if text is not None:
+        try:
+            return int(text)
+        except ValueError:
+            pass
+    return parsed.priority if parsed is not None else 0
+
+
+def stored_response_id(pieces: list[bytes]) -> str | None:
+    """The id of the stored response whose first body bytes `pieces` are."""
+    found = _STORED_ID.search(b"".join(pieces)[:_ID_WITHIN_BYTES])
+    return found[1].decode("utf-8", "replace") if found else None
+
+
+class Placing:
+    """Reads and identifies one request, at once where it can, else in a task, and hands on what came of it.
+
+    `described` gets the request for the dispatcher; `crashed` is called while a defect's exception is handled.
+    """
+
+    __slots__ = ("_arrived_s", "_body", "_crashed", "_described", "_head", "_plane", "_request_id", "_route")
+
+    def __init__(
+        self,
+        plane: Plane,
+        route: Route,
+        head: RequestHead,
+        body: bytes,
+        request_id: bytes,
+        arrived_s: float,
+        described: Callable[[Request], None],
+        crashed: Callable[[], None],
+    ) -> None:
+        self._plane = plane
+        self._route = route
+        self._head = head
+        self._body = body
+        self._request_id = request_id.decode("latin-1")
+        self._arrived_s = arrived_s
+        self._described = described
+        self._crashed = crashed
+
+    def read(self) -> Reading:
+        """What the route says can be read.
+
+        Raises:
+            RequestError: the body is wrong.
+        """
+        return read_request(self._route, self._head, self._body)
+
+    def start(self, reading: Reading) -> asyncio.Task[None] | None:
+        """Identify what was read, where that is possible. Returns the task of an identification that takes longer.
+
+        Raises:
+            RequestError: a stored response is meant that is not known here.
+        """
+        plane = self._plane
+        if reading.intake is None:
+            self._done(reading, None, pinned_to(self._route, self._head, reading, plane.pins, plane.paths))
+            return None
+        adapter = plane.fleet.adapter(reading.model)
+        prompt = plane.identity.identify_now(self._head.path, reading.intake, adapter)
+        if prompt is None:
+            return plane.loop.create_task(self._identify(reading, reading.intake, adapter))
+        self._identified(reading, prompt)
+        return None
+
+    async def _identify(self, reading: Reading, parsed: ParsedBody, adapter: str | None) -> None:
+        try:
+            self._identified(reading, await self._plane.identity.identify(self._head.path, parsed, adapter))
+        except Exception:
+            self._crashed()
+
+    def _identified(self, reading: Reading, prompt: Prompt | None) -> None:
+        source = prompt.source.value if prompt is not None else "none"
+        self._plane.metrics.identified(self._plane.time() - self._arrived_s, source)
+        self._done(reading, prompt, None)
+
+    def _done(self, reading: Reading, prompt: Prompt | None, pinned: WorkerId | None) -> None:
+        request = describe(self._head, self._body, reading, prompt, pinned, self._request_id, self._arrived_s)
+        self._described(request)

@@ -1,0 +1,167 @@
+"""What all connections of one gateway share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from policies.view import WorkerId
+from router.config.model import Config
+from router.core.dispatcher import Dispatcher
+from router.core.fleet import Fleet
+from router.core.tickets import Ticket
+from router.gateway.access import AccessLog
+from router.gateway.cors import Cors
+from router.gateway.head import RequestHead
+from router.gateway.paths import PathTable
+from router.gateway.phases import phase_limits_s
+from router.gateway.pool import WorkerPools
+from router.gateway.ports import GatewayMetrics
+from router.tokens.identity import Identity
+
+if TYPE_CHECKING:
+    from router.gateway.client import ClientConnection
+    from router.gateway.exchange import Exchange
+
+PINS = 100_000
+
+
+class Pins:
+    """Which worker made a stored response, for the last `limit` of them."""
+
+    def __init__(self, limit: int = PINS) -> None:
+        self._limit = limit
+        self._workers: OrderedDict[str, WorkerId] = OrderedDict()
+
+    def learn(self, response_id: str, worker: WorkerId) -> None:
+        """`worker` made `response_id`."""
+        self._workers[response_id] = worker
+        self._workers.move_to_end(response_id)
+        if len(self._workers) > self._limit:
+            self._workers.popitem(last=False)
+
+    def worker(self, response_id: str) -> WorkerId | None:
+        """Who made `response_id`, if it is still known."""
+        return self._workers.get(response_id)
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+
+class WaitingRoom:
+    """Exchanges for which no worker was ready, oldest first; all are offered again when the fleet changes."""
+
+    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        self._loop = loop
+        self._limit = limit
+        self._waiting: dict[Exchange, None] = {}
+        self._offered = False
+        self._fleet = fleet
+        fleet.on_change.append(self.changed)
+
+    def enter(self, exchange: Exchange) -> bool:
+        """False when too many wait already."""
+        if exchange not in self._waiting and len(self._waiting) >= self._limit:
+            return False
+        self._waiting[exchange] = None
+        return True
+
+    def leave(self, exchange: Exchange) -> None:
+        """`exchange` no longer waits."""
+        self._waiting.pop(exchange, None)
+
+    def changed(self) -> None:
+        """A candidate may have become available. The fleet calls this in the middle of its own work, so not now."""
+        if self._waiting and not self._offered:
+            self._offered = True
+            self._loop.call_soon(self._offer)
+
+    def close(self) -> None:
+        """Listen to the fleet no longer."""
+        if self.changed in self._fleet.on_change:
+            self._fleet.on_change.remove(self.changed)
+
+    def _offer(self) -> None:
+        self._offered = False
+        for exchange in list(self._waiting):
+            try:
+                exchange.place()
+            except Exception:
+                exchange.crashed()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+class Plane:
+    """The gateway's parts and its open connections."""
+
+    def __init__(
+        self,
+        config: Config,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        identity: Identity,
+        metrics: GatewayMetrics,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.config = config
+        self.dispatcher = dispatcher
+        self.fleet = fleet
+        self.identity = identity
+        self.metrics = metrics
+        self.loop = loop
+        self.time = loop.time
+        self.phase_limits_s = phase_limits_s(config.timeouts)
+        self.paths = PathTable(config.extra_paths)
+        self.pools = WorkerPools(loop, config.timeouts.upstream_idle_s, config.limits.max_header_bytes)
+        self.waiting = WaitingRoom(fleet, loop, config.limits.max_held_requests)
+        self.pins = Pins()
+        self.cors = Cors(config.cors)
+        self.access = AccessLog(config.access_log, config.trusted_proxies)
+        self.connections: set[ClientConnection] = set()
+        self.exchanges: set[Exchange] = set()
+        self.draining = False
+        self.quiet = asyncio.Event()
+        """Set while draining once no request is in progress."""
+
+    def drain(self) -> None:
+        """From now on connections close after their request."""
+        self.draining = True
+        self.ended(None)
+
+    def ended(self, exchange: Exchange | None) -> None:
+        """`exchange` is over."""
+        if exchange is not None:
+            self.exchanges.discard(exchange)
+        if self.draining and not self.exchanges:
+            self.quiet.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would find a worker."""
+        return not self.draining and self.fleet.serving > 0
+
+    def head_lines(self, head: RequestHead, request_id: bytes, ticket: Ticket | None) -> bytes:
+        """Our own header lines of the response to `head`, naming the ticket's worker where that is wanted."""
+        lines = b"x-request-id: " + request_id + b"\r\n" + self.cors.lines(head)
+        if ticket is None:
+            return lines
+        wanted = self.config.headers
+        if wanted.worker:
+            lines += b"x-warmroute-worker: " + ticket.candidate.id.encode("ascii") + b"\r\n"
+        cached = ticket.predicted_cached_tokens
+        if wanted.predicted_cached_tokens and cached is not None:
+            lines += b"x-warmroute-predicted-cached-tokens: %d\r\n" % cached
+        return lines
+
+    def statistics(self) -> dict[str, Any]:
+        """Gauges: connections, requests in progress and waiting, pools."""
+        return {
+            "connections": len(self.connections),
+            "streams": len(self.exchanges),
+            "waiting": len(self.waiting),
+            "stored_responses": len(self.pins),
+            "pools": self.pools.statistics(),
+        }

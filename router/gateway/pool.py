@@ -1,0 +1,118 @@
+"""Connections to workers: dialled when needed, kept a few seconds between two requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from backends.worker import Endpoint
+from router.gateway.upstream import WorkerConnection
+
+log = logging.getLogger("warmroute.gateway")
+
+
+class Dialler(Protocol):
+    """Who asked for a new connection."""
+
+    def dialled(self, connection: WorkerConnection) -> None:
+        """It is there, and this caller's."""
+        ...
+
+    def dial_failed(self, reason: str) -> None:
+        """It could not be made."""
+        ...
+
+    def crashed(self) -> None:
+        """One of the calls above raised; called while the exception is handled."""
+        ...
+
+
+class WorkerPools:
+    """Idle connections per endpoint, last used first: those are the least likely to be closed by the worker.
+
+    An idle connection is dropped after `idle_s`, before the worker's own keep-alive limit closes it under a request
+    (vLLM: 5 s).
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, idle_s: float, max_head_bytes: int) -> None:
+        self._loop = loop
+        self._idle_s = idle_s
+        self._max_head_bytes = max_head_bytes
+        self._idle: dict[Endpoint, list[WorkerConnection]] = {}
+        self._open: set[WorkerConnection] = set()
+        self.dials = 0
+        self.reuses = 0
+
+    def take(self, endpoint: Endpoint) -> WorkerConnection | None:
+        """An idle connection to `endpoint`, if a usable one is left."""
+        idle = self._idle.get(endpoint)
+        oldest_s = self._loop.time() - self._idle_s
+        while idle:
+            connection = idle.pop()
+            if connection.usable and connection.idle_since_s > oldest_s:
+                connection.reused = True
+                self.reuses += 1
+                return connection
+            connection.abort()
+        return None
+
+    def dial(self, endpoint: Endpoint, dialler: Dialler) -> asyncio.Task[None]:
+        """Start a new connection; exactly one of `dialler`'s methods is called unless the task is cancelled."""
+        self.dials += 1
+        return self._loop.create_task(self._dial(endpoint, dialler))
+
+    async def _dial(self, endpoint: Endpoint, dialler: Dialler) -> None:
+        try:
+            try:
+                _, connection = await self._loop.create_connection(
+                    lambda: WorkerConnection(self, endpoint, self._loop, self._max_head_bytes),
+                    endpoint.host,
+                    endpoint.port,
+                )
+            except OSError as error:
+                dialler.dial_failed(str(error) or type(error).__name__)
+            else:
+                dialler.dialled(connection)
+        except Exception:
+            dialler.crashed()
+
+    def opened(self, connection: WorkerConnection) -> None:
+        """`connection` is up."""
+        self._open.add(connection)
+
+    def closed(self, connection: WorkerConnection) -> None:
+        """`connection` is down; if it was idle it is no longer offered."""
+        self._open.discard(connection)
+        idle = self._idle.get(connection.endpoint)
+        if idle and connection in idle:
+            idle.remove(connection)
+
+    def put(self, connection: WorkerConnection) -> None:
+        """Keep `connection` for the next request to its endpoint."""
+        connection.idle_since_s = self._loop.time()
+        self._idle.setdefault(connection.endpoint, []).append(connection)
+
+    def sweep(self, now_s: float) -> None:
+        """Drop what has been idle too long."""
+        for endpoint, idle in list(self._idle.items()):
+            while idle and idle[0].idle_since_s <= now_s - self._idle_s:
+                idle.pop(0).abort()
+            if not idle:
+                del self._idle[endpoint]
+
+    def close(self) -> None:
+        """Close every connection at once."""
+        for connection in list(self._open):
+            connection.abort()
+        self._idle.clear()
+
+    def statistics(self) -> dict[str, Any]:
+        """Open and idle connections, in all and idle ones per worker."""
+        return {
+            "open": len(self._open),
+            "idle": sum(map(len, self._idle.values())),
+            "idle_by_worker": {endpoint.authority: len(idle) for endpoint, idle in self._idle.items()},
+            "dials": self.dials,
+            "reuses": self.reuses,
+        }

@@ -1,0 +1,52 @@
+"""What a request would be to the dispatcher, for an operator who asks before sending it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from router.core.edges import Request
+from router.errors import ErrorKind, RequestError
+from router.gateway.head import RequestHead
+from router.gateway.local import request_id
+from router.gateway.placing import describe, pinned_to, read_request
+from router.gateway.plane import Plane
+
+
+async def preview(plane: Plane, path: str, headers: Mapping[str, str], body: bytes) -> Request:
+    """Read and identify these bytes as the public port would; nothing is dispatched.
+
+    Raises:
+        RequestError: as the public port would answer.
+    """
+    head = _head(path, headers, len(body))
+    route = plane.paths.find(head.path)
+    if route is None:
+        raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
+    reading = read_request(route, head, body)
+    pinned = pinned_to(route, head, reading, plane.pins, plane.paths)
+    prompt = None
+    if reading.intake is not None:
+        adapter = plane.fleet.adapter(reading.model)
+        prompt = plane.identity.identify_now(head.path, reading.intake, adapter)
+        if prompt is None:
+            prompt = await plane.identity.identify(head.path, reading.intake, adapter)
+    return describe(head, body, reading, prompt, pinned, request_id(head).decode("latin-1"), plane.time())
+
+
+def _head(path: str, headers: Mapping[str, str], body_bytes: int) -> RequestHead:
+    fields = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+    plain, _, query = path.partition("?")
+    return RequestHead(
+        method="POST",
+        target=path.encode("latin-1", "replace"),
+        path=plain,
+        query=query,
+        minor=1,
+        lines=[],
+        fields=fields,
+        keep_alive=True,
+        content_length=body_bytes,
+        chunked=False,
+        expects_continue=False,
+        websocket=False,
+    )

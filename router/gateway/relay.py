@@ -1,0 +1,293 @@
+"""One response on its way to the client: held back, commented, spliced or re-framed.
+
+Nothing of a worker's answer reaches the client before its first real event. From then on bytes are written as they
+were read, framing included, unless the client could not read that framing or our own head is already out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from router.errors import ErrorKind
+from router.gateway.head import RequestHead
+from router.gateway.sse import FirstEvent, StreamError
+from router.gateway.upstream import WorkerConnection
+from router.gateway.usage import TAIL_BYTES, trim
+from router.gateway.wire import (
+    LAST_CHUNK,
+    ResponseHead,
+    body_event,
+    chunk,
+    error_event,
+    response_to_client,
+)
+
+COMMENT = b": warmroute is waiting for a worker\n\n"
+# Comments and half an event may pile up before the first real one; more than this is no event stream.
+HELD_BYTES = 1_048_576
+BATCH_READS = 32
+_LARGE_READ_BYTES = 16_384
+# A stream's usage is its last event but one.
+_STREAM_TAIL_BYTES = 8_192
+
+
+class Out(Enum):
+    """What the client has seen of the answer, and in whose framing."""
+
+    NOTHING = 0
+    COMMENTS = 1
+    SPLICED = 2
+    REFRAMED = 3
+    ENDED = 4
+
+
+class Relay:
+    """The client's half of one exchange. `batch` is called with gaps, events so far and the time, every 32 reads.
+
+    `head_lines` are our own response header lines but for Connection.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_chunks",
+        "_first",
+        "_gaps",
+        "_held",
+        "_held_bytes",
+        "_own_cors",
+        "_reads",
+        "_seen",
+        "_tail",
+        "_time",
+        "_write",
+        "connection",
+        "events",
+        "last_read_s",
+        "out",
+        "response_bytes",
+        "status",
+        "to_old_client",
+    )
+
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        time: Callable[[], float],
+        head: RequestHead,
+        own_cors: bool,
+        batch: Callable[[Sequence[float], int, float], None],
+    ) -> None:
+        self._write = write
+        self._time = time
+        self._own_cors = own_cors
+        self._batch = batch
+        self.to_old_client = head.minor == 0
+        self._chunks = not self.to_old_client
+        self.out = Out.NOTHING
+        self.status = 0
+        self.response_bytes = 0
+        self.events = 0
+        self.last_read_s = 0.0
+        self._gaps: list[float] = []
+        self._reads: list[bytes] = []
+        self.connection: WorkerConnection | None = None
+        self._held: list[bytes] = []
+        self._tail = b""
+
+    def attach(self, connection: WorkerConnection) -> None:
+        """A new attempt: what an earlier one left behind is forgotten."""
+        self.connection = connection
+        self._held = []
+        self._held_bytes = self._seen = 0
+        self._first = FirstEvent()
+
+    # before the first real event
+
+    def hold(self, data: bytes, response: ResponseHead) -> bool | StreamError | None:
+        """Keep `data` back. True once it holds the first event, False while not; None when it is too much."""
+        assert self.connection is not None
+        pieces = self.connection.pieces
+        self._held_bytes += len(data)
+        if self.out is Out.NOTHING:
+            self._held.append(data)
+        if not response.events:
+            # behind comments a body that is no stream becomes one event, so all of it is needed
+            return bool(pieces) if self.out is Out.NOTHING else self._within_bounds()
+        unseen = pieces[self._seen :]
+        self._seen = len(pieces)
+        for piece in unseen:
+            verdict = self._first.feed(piece)
+            if verdict is not False:
+                return verdict
+        return self._within_bounds()
+
+    def _within_bounds(self) -> bool | None:
+        return None if self._held_bytes > HELD_BYTES else False
+
+    def comment(self, head_lines: bytes, close: bool) -> None:
+        """Tell the client that we are still there; the first time with a stream's head of our own."""
+        if self.out is Out.NOTHING:
+            self.status = 200
+            framing = b"transfer-encoding: chunked\r\n" if self._chunks else b""
+            framing += b"connection: close\r\n" if close or not self._chunks else b""
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+            self._send(head + framing + head_lines + b"\r\n" + self._framed(COMMENT))
+            self._held.clear()
+            self.out = Out.COMMENTS
+        else:
+            self._send(self._framed(COMMENT))
+
+    def open(self, response: ResponseHead, head_lines: bytes, keep_alive: bool) -> Callable[[bytes], None]:
+        """The first event is here: write the head and what was held. Returns what later reads are to be given to."""
+        self.last_read_s = self._time()
+        if self.out is Out.COMMENTS:
+            self._send_pieces()
+            self.out = Out.REFRAMED
+        else:
+            self._open_with_head(response, head_lines, keep_alive)
+        self._held = []
+        if self.out is Out.REFRAMED:
+            return self.reframe
+        if not response.events:
+            return self.splice
+        if response.chunked and self.connection is not None:
+            self.connection.splice = self.splice_events
+        return self.splice_events
+
+    def _open_with_head(self, response: ResponseHead, head_lines: bytes, keep_alive: bool) -> None:
+        self.status = response.status
+        reframed = response.until_close or (response.chunked and self.to_old_client)
+        self._chunks = not self.to_old_client
+        if reframed and self._chunks:
+            head_lines += b"transfer-encoding: chunked\r\n"
+        if not keep_alive or (reframed and self.to_old_client):
+            head_lines += b"connection: close\r\n"
+        elif self.to_old_client:
+            head_lines += b"connection: keep-alive\r\n"
+        head = response_to_client(response, head_lines, reframed=reframed, own_cors=self._own_cors)
+        if reframed:
+            self._send(head)
+            self._send_pieces()
+            self.out = Out.REFRAMED
+        else:
+            self._send(head + b"".join(self._held))
+            self.out = Out.SPLICED
+
+    # from the first event on
+
+    def splice_events(self, data: bytes) -> None:
+        """A read of an event stream, passed on as it is. What is to be counted in it is counted in `flush`."""
+        self._write(data)
+        now_s = self._time()
+        gaps = self._gaps
+        gaps.append(now_s - self.last_read_s)
+        self.last_read_s = now_s
+        self._reads.append(data)
+        if len(gaps) == BATCH_READS or len(data) > _LARGE_READ_BYTES:
+            self.flush(now_s)
+            trim(self.connection.pieces, _STREAM_TAIL_BYTES)  # type: ignore[union-attr]
+
+    def splice(self, data: bytes) -> None:
+        """A read of any other body, passed on as it is."""
+        self.last_read_s = self._time()
+        self._send(data)
+        pieces = self.connection.pieces  # type: ignore[union-attr]
+        if len(data) > _LARGE_READ_BYTES or len(pieces) > 16:
+            trim(pieces)
+
+    def reframe(self, data: bytes) -> None:
+        """A read whose framing the client must not see: its content goes out as one chunk."""
+        now_s = self._time()
+        self._gaps.append(now_s - self.last_read_s)
+        self.last_read_s = now_s
+        self.events += data.count(b"data: ")
+        self._send_pieces()
+        if len(self._gaps) == BATCH_READS:
+            self.flush(now_s)
+
+    def flush(self, now_s: float) -> None:
+        """Count and report what has gathered since the last time."""
+        if self._reads:
+            reads, self._reads = b"".join(self._reads), []
+            self.response_bytes += len(reads)
+            self.events += reads.count(b"data: ")
+        if self._gaps:
+            gaps, self._gaps = self._gaps, []
+            self._batch(gaps, self.events, now_s)
+
+    def tail(self) -> list[bytes]:
+        """The body's last bytes, without framing."""
+        pieces = self.connection.pieces if self.connection is not None else []
+        return [self._tail, *pieces]
+
+    # the end
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._write = self._batch = _nothing
+        self.connection = None
+        self._held = []
+
+    def end(self) -> bool:
+        """The worker's answer is complete: end ours. False when the client's connection cannot go on."""
+        if self.out is Out.SPLICED:
+            assert self.connection is not None
+            self.out = Out.ENDED
+            return self.connection.exact_end
+        return self._end_framed()
+
+    def end_as_event(self) -> bool:
+        """An answer that is no stream, behind comments: its body becomes the stream's one event."""
+        assert self.connection is not None
+        self._send(self._framed(body_event(b"".join(self.connection.pieces))))
+        return self._end_framed()
+
+    def break_off(self, kind: ErrorKind, message: str) -> bool:
+        """End a started stream with an error event. False when only cutting the connection tells the truth."""
+        if self.out is Out.ENDED:
+            return False
+        if self.out in (Out.COMMENTS, Out.REFRAMED):
+            self._send(self._framed(self._event_break() + error_event(kind, message)))
+            return self._end_framed()
+        connection = self.connection
+        response = connection.response if connection is not None else None
+        if connection is None or response is None or not (response.events and response.chunked):
+            return False
+        if not connection.at_boundary:
+            return False
+        self._send(chunk(self._event_break() + error_event(kind, message)))
+        return self._end_framed()
+
+    def _event_break(self) -> bytes:
+        """What ends an event that the worker left unfinished."""
+        if self.out is Out.COMMENTS:
+            return b""
+        if self.out is Out.SPLICED:
+            return b"" if self.connection is not None and self.connection.ends_event else b"\n\n"
+        return b"" if self._tail.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
+
+    def _end_framed(self) -> bool:
+        self.out = Out.ENDED
+        if self._chunks:
+            self._send(LAST_CHUNK)
+        return self._chunks
+
+    def _framed(self, piece: bytes) -> bytes:
+        return chunk(piece) if self._chunks else piece
+
+    def _send_pieces(self) -> None:
+        assert self.connection is not None
+        content = b"".join(self.connection.pieces)
+        self.connection.pieces.clear()
+        self._tail = (self._tail + content)[-TAIL_BYTES:]
+        self._send(self._framed(content))
+
+    def _send(self, data: bytes) -> None:
+        if data:
+            self._write(data)
+            self.response_bytes += len(data)
+
+
+def _nothing(*_: object) -> None:
+    """After the end."""

@@ -1,0 +1,89 @@
+"""Finding the first real event of an event stream.
+
+A stream's head goes out before prefill, so comments say nothing and an error event means the request failed before
+it produced anything: neither may reach the client while another worker can still answer.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+# A first event larger than this is content, not an error: judge it by what is there.
+FIRST_EVENT_BYTES = 65_536
+
+
+class _Frame(msgspec.Struct):
+    error: Any = None
+    object: Any = None
+    code: Any = None
+    message: Any = None
+
+
+_DECODER = msgspec.json.Decoder(_Frame)
+
+
+class StreamError(msgspec.Struct, frozen=True):
+    """An error event that came first: `status` as far as it says one (0 if not)."""
+
+    status: int
+    message: str
+
+
+class FirstEvent:
+    """Fed with body bytes until it has seen a real event, or an error in its place."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, piece: bytes) -> bool | StreamError:
+        """False while only comments came, True from the first real event on, or the error that came first."""
+        pending = self._pending + piece if self._pending else piece
+        start = 0
+        for end in _EVENT_END.finditer(pending):
+            verdict = judge_event(pending[start : end.start()])
+            if verdict is not False:
+                return verdict
+            start = end.end()
+        self._pending = pending[start:]
+        return len(self._pending) > FIRST_EVENT_BYTES
+
+
+def judge_event(event: bytes) -> bool | StreamError:
+    """False for comments and empty events, the error of an error event, True for everything else."""
+    payload: list[bytes] = []
+    name = b""
+    for line in _LINE_END.split(event):
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            payload.append(value.removeprefix(b" "))
+        elif field == b"event":
+            name = value.strip()
+    if not payload and not name:
+        return False
+    error = _error(b"\n".join(payload), name == b"error")
+    # A client's mistake found late is the client's to see, not a reason to try another worker.
+    return True if error is None or (400 <= error.status < 500 and error.status != 429) else error
+
+
+def _error(payload: bytes, named: bool) -> StreamError | None:
+    try:
+        frame = _DECODER.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return StreamError(0, payload[:200].decode("utf-8", "replace")) if named else None
+    if frame.error:
+        inner = frame.error if isinstance(frame.error, dict) else {"message": str(frame.error)}
+        return StreamError(_status(inner.get("code")), str(inner.get("message"))[:200])
+    if named or frame.object == "error":
+        return StreamError(_status(frame.code), str(frame.message)[:200])
+    return None
+
+
+def _status(code: object) -> int:
+    return code if isinstance(code, int) and not isinstance(code, bool) else 0

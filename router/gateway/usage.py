@@ -1,0 +1,68 @@
+"""The usage a response reports, found in its tail without decoding the rest.
+
+A quoted ``"usage"`` followed by an object cannot stand inside generated text: there its quotes are escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from router.core.edges import Usage
+
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+TAIL_BYTES = 65_536
+"""How much of a body's end is kept to find its usage in: vLLM puts it behind the choices."""
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    """OpenAI's, the Responses API's and the Messages API's names for the same three numbers."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    cache_read_input_tokens: int | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Usage)
+
+
+def find_usage(pieces: Iterable[bytes]) -> Usage:
+    """The last usage object in the joined `pieces` of a body's tail; empty if there is none."""
+    tail = b"".join(pieces)
+    start = tail.rfind(b'"usage"')
+    while start >= 0:
+        found = _USAGE.match(tail, start)
+        if found is not None:
+            return _decode(found[1])
+        start = tail.rfind(b'"usage"', 0, start)
+    return Usage()
+
+
+def _decode(text: bytes) -> Usage:
+    try:
+        usage = _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Usage()
+    details = usage.prompt_tokens_details or usage.input_tokens_details
+    cached = details.cached_tokens if details is not None else usage.cache_read_input_tokens
+    return Usage(
+        usage.prompt_tokens if usage.prompt_tokens is not None else usage.input_tokens,
+        usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens,
+        cached,
+    )
+
+
+def trim(pieces: list[bytes], keep_bytes: int = TAIL_BYTES) -> None:
+    """Shorten `pieces` in place to its last `keep_bytes`."""
+    if len(pieces) > 1 or (pieces and len(pieces[0]) > keep_bytes):
+        pieces[:] = [b"".join(pieces)[-keep_bytes:]]

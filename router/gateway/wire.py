@@ -1,0 +1,204 @@
+"""Heads as bytes: what goes to a worker, what goes back to the client, and the answers we write ourselves."""
+
+from __future__ import annotations
+
+import math
+from email.utils import formatdate
+from http import HTTPStatus
+
+import msgspec
+
+from backends.worker import Endpoint
+from router import errors
+from router.errors import ErrorKind, RequestError
+from router.gateway.head import RequestHead, split_lines
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# Named in Connection, these would change what the message says: they are forwarded all the same.
+_NOT_DROPPED = frozenset({b"content-length", b"host", b"content-type", b"authorization"})
+_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+DONE_EVENT = b"data: [DONE]\n\n"
+# What a client is told to wait when nothing better is known (RFC 9110 section 10.2.3 counts whole seconds).
+RETRY_AFTER_S = 1.0
+
+
+class ResponseHead(msgspec.Struct, frozen=True, gc=False):
+    """A worker's final response head. `status_line` starts behind the version; `length` is None if not announced.
+
+    `events` marks an event stream we can read; `bodiless` an answer that ends with its head.
+    """
+
+    status: int
+    status_line: bytes
+    lines: list[tuple[bytes, bytes]]
+    fields: dict[bytes, bytes]
+    chunked: bool
+    length: int | None
+    keep_alive: bool
+    events: bool
+    bodiless: bool
+
+    @property
+    def until_close(self) -> bool:
+        """The body ends when the worker closes."""
+        return not (self.chunked or self.bodiless) and self.length is None
+
+
+def parse_response_head(raw: bytes, status: int, to_head_request: bool) -> ResponseHead:
+    """Take apart a head that llhttp has accepted.
+
+    Raises:
+        ValueError: for framing that two readers could understand differently.
+    """
+    status_line, *header_lines = raw[:-4].split(b"\r\n")
+    lines, fields = split_lines(header_lines)
+    coding = fields.get(b"transfer-encoding")
+    old = status_line.startswith(b"HTTP/1.0")
+    if coding is not None and (old or coding.lower() != b"chunked"):
+        raise ValueError("unusable Transfer-Encoding")
+    length = fields.get(b"content-length")
+    connection = fields.get(b"connection", b"").lower()
+    return ResponseHead(
+        status,
+        status_line.partition(b" ")[2],
+        lines,
+        fields,
+        coding is not None,
+        int(length) if length is not None else None,
+        b"keep-alive" in connection if old else b"close" not in connection,
+        fields.get(b"content-type", b"").lower().startswith(b"text/event-stream")
+        and fields.get(b"content-encoding", b"identity").lower() == b"identity",
+        to_head_request or status in (204, 304) or status < 200,
+    )
+
+
+def _dropped(fields: dict[bytes, bytes]) -> frozenset[bytes]:
+    connection = fields.get(b"connection")
+    if connection is None or connection.lower() in (b"keep-alive", b"close", b"upgrade"):
+        return HOP_BY_HOP
+    named = {token.strip(b" \t").lower() for token in connection.split(b",")}
+    return HOP_BY_HOP | (named - _NOT_DROPPED)
+
+
+def request_to_worker(
+    head: RequestHead,
+    body_bytes: int,
+    endpoint: Endpoint,
+    request_id: bytes,
+    rank: int | None,
+    peer: bytes,
+    upgrade: bool,
+) -> bytes:
+    """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions."""
+    dropped = _dropped(head.fields) | {b"expect"}
+    if upgrade:
+        dropped -= {b"connection", b"upgrade"}
+    if head.fields.get(b"x-request-id") != request_id:
+        dropped |= {b"x-request-id"}
+    if rank is not None:
+        dropped |= {b"x-data-parallel-rank"}
+    if head.authority is not None:
+        dropped |= {b"host"}
+    parts = [head.method.encode("ascii") + b" " + endpoint.base_path.encode("ascii") + head.target + b" HTTP/1.1"]
+    parts += [line for name, line in head.lines if name not in dropped]
+    if head.authority is not None or b"host" not in head.fields:
+        parts.append(b"Host: " + (head.authority or endpoint.authority.encode("ascii")))
+    if head.chunked:
+        parts.append(b"Content-Length: %d" % body_bytes)
+    if b"x-request-id" in dropped or b"x-request-id" not in head.fields:
+        parts.append(b"X-Request-Id: " + request_id)
+    if rank is not None:
+        parts.append(b"X-data-parallel-rank: %d" % rank)
+    return b"\r\n".join(parts + _forwarded(head, peer)) + b"\r\n\r\n"
+
+
+def _forwarded(head: RequestHead, peer: bytes) -> list[bytes]:
+    # A further X-Forwarded-For line extends the client's own list without touching it (RFC 9110 section 5.2).
+    lines = [b"X-Forwarded-For: " + peer] if peer else []
+    if b"x-forwarded-proto" not in head.fields:
+        lines.append(b"X-Forwarded-Proto: http")
+    if b"x-forwarded-host" not in head.fields and b"host" in head.fields:
+        lines.append(b"X-Forwarded-Host: " + head.fields[b"host"])
+    return lines
+
+
+def response_to_client(response: ResponseHead, extra: bytes, *, reframed: bool, own_cors: bool) -> bytes:
+    """A worker's head as the client gets it; `extra` is complete header lines of ours.
+
+    `reframed` drops the worker's framing headers: the caller adds its own.
+    """
+    dropped = _dropped(response.fields) | {b"x-request-id"}
+    if reframed:
+        dropped |= {b"content-length"}
+    else:
+        dropped -= {b"transfer-encoding", b"trailer"}
+    if response.status == 101:
+        dropped -= {b"connection", b"upgrade"}
+    lines = [
+        line
+        for name, line in response.lines
+        if name not in dropped and not (own_cors and name.startswith(b"access-control-"))
+    ]
+    return b"\r\n".join([b"HTTP/1.1 " + response.status_line, *lines]) + b"\r\n" + extra + b"\r\n"
+
+
+def own_reply(
+    status: int,
+    body: bytes,
+    extra: bytes = b"",
+    *,
+    content_type: bytes = b"application/json",
+    without_body: bool = False,
+) -> bytes:
+    """A complete answer of our own; `extra` is complete header lines."""
+    head = b"HTTP/1.1 %d %s\r\ndate: %s\r\n" % (status, _REASONS[status], formatdate(usegmt=True).encode("ascii"))
+    if status != 204:
+        head += b"content-type: %s\r\ncontent-length: %d\r\n" % (content_type, len(body))
+    return head + extra + b"\r\n" + (b"" if without_body or status == 204 else body)
+
+
+def connection_line(head: RequestHead | None, close: bool) -> bytes:
+    """The Connection header line of an answer to `head`, if it needs one."""
+    if close:
+        return b"connection: close\r\n"
+    return b"connection: keep-alive\r\n" if head is not None and head.minor == 0 else b""
+
+
+def error_body(error: RequestError) -> bytes:
+    """The error in OpenAI's shape."""
+    return errors.body(error.kind, error.message, error.param)
+
+
+def retry_after(error: RequestError) -> bytes:
+    """A Retry-After line where the status calls for one."""
+    seconds = error.retry_after_s
+    if seconds is None and error.kind.spec.status == 503:
+        seconds = RETRY_AFTER_S
+    return b"" if seconds is None else b"retry-after: %d\r\n" % max(1, math.ceil(seconds))
+
+
+def chunk(piece: bytes) -> bytes:
+    """`piece` as one chunk of a chunked body; nothing for nothing, which would end the body."""
+    return b"%x\r\n%s\r\n" % (len(piece), piece) if piece else b""
+
+
+def error_event(kind: ErrorKind, message: str) -> bytes:
+    """The event that tells a reader of a started stream what happened, and the stream's regular last event."""
+    return b"data: " + errors.body(kind, message) + b"\n\n" + DONE_EVENT
+
+
+def body_event(body: bytes) -> bytes:
+    """A whole body as one event, where the stream's head has already gone out."""
+    return b"data: " + body.strip().replace(b"\n", b"\ndata: ") + b"\n\n" + DONE_EVENT

@@ -1,0 +1,139 @@
+"""Every metric that Warmroute exports, declared once: the exposition and the reference page are made from this table.
+
+Labels take few values: routes are the gateway's patterns, workers the fleet's candidates (``host:port`` or
+``host:port#rank``); nothing a client can choose is ever a label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+
+
+class Kind(StrEnum):
+    """How a metric behaves, in Prometheus' words."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric. A counter's `name` is given without its ``_total``; `buckets` are upper bounds."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exported_name(self) -> str:
+        """The name as Prometheus stores it (histograms add ``_bucket``, ``_sum`` and ``_count``)."""
+        return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
+
+
+TTFT_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 60.0, 180.0, 600.0)
+ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+DURATION_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1800.0, 3600.0)
+WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+CPU_S = (
+    *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025),
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0),
+)
+LAG_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.25, 0.5, 1.0, 5.0)
+
+
+def _counter(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}", Kind.COUNTER, text, labels)
+
+
+def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}", Kind.GAUGE, text, labels)
+
+
+def _histogram(name: str, buckets: tuple[float, ...], text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}", Kind.HISTOGRAM, text, labels, buckets)
+
+
+GATEWAY = (
+    _counter(
+        "requests", "Responses ended, by route and status as the client saw it (499: it left first).", "route", "status"
+    ),
+    _histogram(
+        "request_duration_seconds", DURATION_S, "A request's last byte in to its response's last byte out.", "route"
+    ),
+    _histogram(
+        "time_to_first_token_seconds", TTFT_S, "A request's last byte in to the first real event or body byte.", "route"
+    ),
+    _histogram("inter_token_latency_seconds", ITL_S, "Gap between two reads of an event stream."),
+    _histogram(
+        "identify_seconds", CPU_S, "Time to parse a request and find its prompt's identity, by source.", "source"
+    ),
+    _histogram(
+        "hold_seconds", WAIT_S, "Wait of requests that found no worker ready; placed says if one came.", "placed"
+    ),
+    _histogram("decision_seconds", CPU_S, "Time to choose and book a worker."),
+    _counter("errors", "Errors answered by the gateway itself, by code and phase.", "code", "phase"),
+    _counter("retries", "Attempts that failed and went to another worker, by the phase they failed in.", "phase"),
+    _counter("redials", "Requests repeated on a fresh connection because a pooled one had died idle."),
+    _counter("client_aborts", "Clients that left before their response ended, by phase.", "phase"),
+    _counter("request_bytes", "Body bytes taken from clients."),
+    _counter("response_bytes", "Response bytes written to clients."),
+    _gauge("client_connections", "Open client connections."),
+    _gauge("active_requests", "Requests in flight, streams included."),
+    _gauge("held_requests", "Requests waiting now because no worker is ready."),
+)
+
+DECISIONS = (
+    _counter("decisions", "Placements, by worker and how far its view could be trusted.", "worker", "residency"),
+    _counter("rejections", "Requests that no worker could take, by error code.", "code"),
+    _counter("attempt_failures", "Attempts that a worker failed, by worker and phase.", "worker", "phase"),
+    _counter("prompt_tokens", "Prompt tokens of placed requests.", "worker"),
+    _counter("predicted_cached_tokens", "Cached tokens predicted, for responses that reported theirs.", "worker"),
+    _counter("reported_cached_tokens", "Cached tokens reported by the worker.", "worker"),
+    _counter("cached_comparisons", "Predictions compared with reports: equal, over or under.", "worker", "outcome"),
+)
+
+FLEET = (
+    _gauge("worker_state", "1 for the state an endpoint is in, 0 for the others.", "endpoint", "state"),
+    _gauge("worker_running_requests", "Requests running on the worker, as it last reported.", "worker"),
+    _gauge("worker_waiting_requests", "Requests waiting on the worker, as it last reported.", "worker"),
+    _gauge("worker_kv_usage_ratio", "Share of the worker's KV cache in use, as it last reported.", "worker"),
+    _counter("worker_prefix_queries", "Prompt tokens looked up in the worker's cache, as it last reported.", "worker"),
+    _counter("worker_prefix_hits", "Prompt tokens found in the worker's cache, as it last reported.", "worker"),
+)
+
+RESIDENCY = (
+    _gauge(
+        "view_residency", "1 for how far the worker's view can be trusted, 0 for the others.", "worker", "residency"
+    ),
+    _gauge("index_blocks", "Blocks known to be resident on the worker.", "worker"),
+    _gauge("index_hashes", "Distinct block hashes known over all workers."),
+    _gauge("approximate_bytes", "Memory of all approximate views together."),
+    _gauge("event_link_up", "1 while the worker's KV event publisher is connected.", "worker"),
+    _gauge("event_lag_seconds", "Age of the newest batch of KV events when it came in, by both clocks.", "worker"),
+    _counter("event_bytes", "Bytes of KV events received.", "worker"),
+    _counter("event_batches", "Batches of KV events applied.", "worker"),
+    _counter("event_gaps", "Gaps in the sequence of a worker's KV events.", "worker"),
+    _counter("event_restarts", "Times a worker's event sequence began again.", "worker"),
+    _counter(
+        "event_replays",
+        "Replays asked for, by outcome: filled, empty, timeout, broken or unavailable.",
+        *("worker", "outcome"),
+    ),
+    _counter("event_decode_errors", "Batches of KV events that could not be read.", "worker"),
+    _counter("event_malformed", "KV events of a known type that could not be read.", "worker"),
+    _counter("event_unknown", "KV events of an unknown type, skipped.", "worker"),
+)
+
+WATCH = (
+    _counter("probes", "Probes of workers, by kind (quick, full, load) and outcome (ok, failed).", "kind", "outcome"),
+    _counter("self_tests", "Self-tests ended, by verdict.", "verdict"),
+    _histogram("event_turn_seconds", CPU_S, "Time one turn of the event loop spent on KV events of one worker."),
+    _histogram("loop_lag_seconds", LAG_S, "How late the event loop woke a timer."),
+)
+
+CATALOGUE: tuple[MetricSpec, ...] = tuple(chain(GATEWAY, DECISIONS, FLEET, RESIDENCY, WATCH))

@@ -1,0 +1,74 @@
+"""Counters and histograms as plain values.
+
+prometheus-client's own instruments take a lock and several calls per observation, which a data plane that observes
+every streamed token would feel. All writers and the reader live on the event loop's thread, so none is needed here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+Labels = tuple[str, ...]
+
+
+class Counter:
+    """Monotonic sums by label values."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: dict[Labels, float] = {}
+
+    def add(self, amount: float = 1.0, labels: Labels = ()) -> None:
+        """Raise the sum under `labels` by `amount`."""
+        self.values[labels] = self.values.get(labels, 0.0) + amount
+
+
+class Distribution:
+    """One histogram: ``counts[i]`` observations at or under ``bounds[i]``, the last count those above all bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    @property
+    def count(self) -> int:
+        """Observations so far."""
+        return sum(self.counts)
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count many values; cheaper than one call each."""
+        bounds, counts = self.bounds, self.counts
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.total += sum(values)
+
+
+class Histogram:
+    """Distributions by label values."""
+
+    __slots__ = ("bounds", "values")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.values: dict[Labels, Distribution] = {}
+
+    def at(self, labels: Labels = ()) -> Distribution:
+        """The distribution under `labels`, made on first use."""
+        found = self.values.get(labels)
+        if found is None:
+            found = self.values[labels] = Distribution(self.bounds)
+        return found
+
+    def observe(self, value: float, labels: Labels = ()) -> None:
+        """Count one value under `labels`."""
+        self.at(labels).observe(value)

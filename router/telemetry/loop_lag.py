@@ -1,0 +1,45 @@
+"""How late the event loop wakes a timer: the delay that every stream in this process may suffer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+DEFAULT_INTERVAL_S = 0.1
+
+
+class LoopLag:
+    """Sleeps `interval_s` over and over, and gives `observe` how many seconds late each wake-up came."""
+
+    def __init__(self, observe: Callable[[float], None], interval_s: float = DEFAULT_INTERVAL_S) -> None:
+        self._observe = observe
+        self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+        self._samples = 0
+        self._worst_s = 0.0
+
+    def start(self) -> None:
+        """Begin to sample on the running loop."""
+        self._task = asyncio.get_running_loop().create_task(self._sample(), name="loop-lag")
+
+    async def aclose(self) -> None:
+        """Stop sampling."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+
+    def statistics(self) -> dict[str, float]:
+        """Samples taken, and the worst lag in seconds."""
+        return {"samples": self._samples, "worst_s": self._worst_s}
+
+    async def _sample(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            due_s = clock() + self._interval_s
+            await asyncio.sleep(self._interval_s)
+            lag_s = max(0.0, clock() - due_s)
+            self._samples += 1
+            self._worst_s = max(self._worst_s, lag_s)
+            self._observe(lag_s)

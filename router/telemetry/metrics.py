@@ -1,0 +1,200 @@
+"""What the other parts call when something happened. Cheap by construction: a dict entry and an addition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from policies.view import WorkerId
+from router.core.edges import FailurePhase, Request
+from router.core.tickets import Ticket
+from router.errors import RequestError
+from router.telemetry.catalogue import CATALOGUE, Kind
+from router.telemetry.instruments import Counter, Histogram, Labels
+
+_SPECS = {spec.name: spec for spec in CATALOGUE}
+
+
+class Registry:
+    """The instruments in use, by catalogue name. A name or kind that is not in the catalogue is a KeyError."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, Counter] = {}
+        self.histograms: dict[str, Histogram] = {}
+
+    def counter(self, name: str) -> Counter:
+        """The counter ``warmroute_{name}``."""
+        return self.counters.setdefault(_declared(name, Kind.COUNTER), Counter())
+
+    def histogram(self, name: str) -> Histogram:
+        """The histogram ``warmroute_{name}``."""
+        full = _declared(name, Kind.HISTOGRAM)
+        return self.histograms.setdefault(full, Histogram(_SPECS[full].buckets))
+
+    def forget(self, label: str, value: str) -> None:
+        """Drop every series whose `label` is `value`: its worker is gone for good."""
+        for name, counter in self.counters.items():
+            _drop(counter.values, _SPECS[name].labels, label, value)
+        for name, histogram in self.histograms.items():
+            _drop(histogram.values, _SPECS[name].labels, label, value)
+
+
+def _drop(series: dict[Labels, Any], names: tuple[str, ...], label: str, value: str) -> None:
+    if label in names:
+        at = names.index(label)
+        for key in [key for key in series if key[at] == value]:
+            del series[key]
+
+
+def _declared(name: str, kind: Kind) -> str:
+    full = f"warmroute_{name}"
+    if _SPECS[full].kind is not kind:
+        raise KeyError(f"{full} is not declared as a {kind}")
+    return full
+
+
+class Metrics:
+    """Implements `GatewayMetrics`, `DispatchObserver` and `WatchMetrics` over one `Registry`."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        counter, histogram = self.registry.counter, self.registry.histogram
+        self._requests = counter("requests")
+        self._durations = histogram("request_duration_seconds")
+        self._ttft = histogram("time_to_first_token_seconds")
+        self._itl = histogram("inter_token_latency_seconds").at()
+        self._identify = histogram("identify_seconds")
+        self._hold = histogram("hold_seconds")
+        self._decision = histogram("decision_seconds").at()
+        self._errors = counter("errors")
+        self._retries = counter("retries")
+        self._redials = counter("redials")
+        self._aborts = counter("client_aborts")
+        self._request_bytes = counter("request_bytes")
+        self._response_bytes = counter("response_bytes")
+        self._decisions = counter("decisions")
+        self._rejections = counter("rejections")
+        self._attempt_failures = counter("attempt_failures")
+        self._prompt_tokens = counter("prompt_tokens")
+        self._predicted = counter("predicted_cached_tokens")
+        self._reported = counter("reported_cached_tokens")
+        self._comparisons = counter("cached_comparisons")
+        self._probes = counter("probes")
+        self._self_tests = counter("self_tests")
+        self._event_replays = counter("event_replays")
+        self._event_turn = histogram("event_turn_seconds").at()
+        self._loop_lag = histogram("loop_lag_seconds").at()
+
+    # GatewayMetrics
+
+    def request_ended(self, route: str, status: int, duration_s: float) -> None:
+        """A response ended."""
+        self._requests.add(1.0, (route, str(status)))
+        self._durations.observe(duration_s, (route,))
+
+    def error(self, code: str, phase: str) -> None:
+        """The gateway answered with an error of its own."""
+        self._errors.add(1.0, (code, phase))
+
+    def first_event(self, route: str, ttft_s: float) -> None:
+        """The first real event or body byte arrived."""
+        self._ttft.observe(ttft_s, (route,))
+
+    def gaps(self, gaps_s: Sequence[float]) -> None:
+        """Gaps between reads of event streams."""
+        self._itl.observe_all(gaps_s)
+
+    def identified(self, wait_s: float, source: str) -> None:
+        """A routed request was parsed and identified."""
+        self._identify.observe(wait_s, (source,))
+
+    def held(self, wait_s: float, placed: bool) -> None:
+        """A request had waited for a worker."""
+        self._hold.observe(wait_s, ("true" if placed else "false",))
+
+    def retried(self, phase: FailurePhase) -> None:
+        """Another worker got the request."""
+        self._retries.add(1.0, (phase.value,))
+
+    def redialled(self) -> None:
+        """The same worker got the request on a fresh connection."""
+        self._redials.add()
+
+    def client_aborted(self, phase: str) -> None:
+        """The client left."""
+        self._aborts.add(1.0, (phase,))
+
+    def relayed(self, request_bytes: int, response_bytes: int) -> None:
+        """Bytes of one request."""
+        self._request_bytes.add(request_bytes)
+        self._response_bytes.add(response_bytes)
+
+    def decision_took(self, duration_s: float) -> None:
+        """`Dispatcher.dispatch` returned after `duration_s`."""
+        self._decision.observe(duration_s)
+
+    # DispatchObserver
+
+    def decided(self, ticket: Ticket) -> None:
+        """A request was placed."""
+        worker = ticket.candidate.id
+        self._decisions.add(1.0, (worker, ticket.residency.value))
+        self._prompt_tokens.add(ticket.request.prompt_tokens, (worker,))
+
+    def rejected(self, request: Request, error: RequestError) -> None:
+        """No worker can take a request."""
+        self._rejections.add(1.0, (error.kind.spec.code,))
+
+    def failed(self, ticket: Ticket, phase: FailurePhase, reason: str) -> None:
+        """A worker failed an attempt."""
+        self._attempt_failures.add(1.0, (ticket.candidate.id, phase.value))
+
+    def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
+        """A response reported its cached tokens."""
+        self._predicted.add(predicted_tokens, (worker,))
+        self._reported.add(reported_tokens, (worker,))
+        difference = predicted_tokens - reported_tokens
+        outcome = "equal" if difference == 0 else "over" if difference > 0 else "under"
+        self._comparisons.add(1.0, (worker, outcome))
+
+    # WatchMetrics
+
+    def probed(self, kind: str, ok: bool) -> None:
+        """A probe of `kind` quick, full or load ended."""
+        self._probes.add(1.0, (kind, "ok" if ok else "failed"))
+
+    def self_tested(self, verdict: str) -> None:
+        """A self-test ended."""
+        self._self_tests.add(1.0, (verdict,))
+
+    def replayed(self, worker: str, outcome: str) -> None:
+        """A replay ended: filled, empty, timeout or unavailable."""
+        self._event_replays.add(1.0, (worker, outcome))
+
+    def event_turn(self, duration_s: float) -> None:
+        """One turn of the event loop was spent on a worker's KV events."""
+        self._event_turn.observe(duration_s)
+
+    def worker_gone(self, worker: str) -> None:
+        """Drop the worker's series."""
+        self.registry.forget("worker", worker)
+
+    # the event loop
+
+    def loop_lag(self, lag_s: float) -> None:
+        """A timer was woken `lag_s` late."""
+        self._loop_lag.observe(lag_s)
+
+    def comparisons(self, worker: str) -> dict[str, int]:
+        """Outcomes of the worker's comparisons so far, and both sums of tokens."""
+        counts = {name: int(self._comparisons.values.get((worker, name), 0)) for name in ("equal", "over", "under")}
+        counts["predicted_tokens"] = int(self._predicted.values.get((worker,), 0))
+        counts["reported_tokens"] = int(self._reported.values.get((worker,), 0))
+        return counts
+
+    def statistics(self) -> dict[str, int]:
+        """Number of series kept."""
+        return {
+            "counter_series": sum(len(counter.values) for counter in self.registry.counters.values()),
+            "histogram_series": sum(len(histogram.values) for histogram in self.registry.histograms.values()),
+        }

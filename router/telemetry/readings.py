@@ -1,0 +1,77 @@
+"""Values read from the other parts when someone scrapes: gauges, and counters that are kept elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from policies.view import Residency
+from router.core.fleet import Candidate, Fleet, WorkerState
+from router.prefix.residency import ResidencyMap
+from router.telemetry.exposition import Reading
+
+
+def fleet_readings(fleet: Fleet) -> Iterator[Reading]:
+    """States of endpoints, and what candidates last reported of their load."""
+    for endpoint in fleet.endpoints:
+        for state in WorkerState:
+            yield "warmroute_worker_state", (endpoint.id, state.value), float(endpoint.state is state)
+    for candidate in fleet.candidates:
+        yield from _load(candidate)
+
+
+def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Reading]:
+    """What is known of the candidates' caches, and how their event streams do."""
+    statistics: Mapping[str, Any] = residency.statistics()
+    yield "warmroute_index_hashes", (), statistics["blocks"]
+    yield "warmroute_approximate_bytes", (), statistics["approximate_bytes"]
+    for candidate in fleet.candidates:
+        state, labels = residency.state(candidate.slot), (candidate.id,)
+        for residence in Residency:
+            value = float(state.residency is residence)
+            yield "warmroute_view_residency", (candidate.id, residence.value), value
+        yield "warmroute_index_blocks", labels, state.blocks
+        figures = statistics["slots"].get(candidate.slot, {})
+        for metric, key in _EVENT_FIGURES:
+            if key in figures:
+                yield metric, labels, figures[key]
+
+
+def watch_readings(watched: Mapping[str, Any]) -> Iterator[Reading]:
+    """Event links, from `Watcher.statistics()`."""
+    for endpoint in watched["endpoints"].values():
+        for worker, subscription in endpoint["subscriptions"].items():
+            yield "warmroute_event_link_up", (worker,), float(subscription["linked"])
+            yield "warmroute_event_bytes", (worker,), subscription["bytes"]
+            if subscription["lag_s"] is not None:
+                yield "warmroute_event_lag_seconds", (worker,), subscription["lag_s"]
+
+
+def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
+    """Gauges of the data plane, from `Gateway.statistics()` (empty while it is not listening)."""
+    yield "warmroute_client_connections", (), plane.get("connections", 0)
+    yield "warmroute_active_requests", (), plane.get("streams", 0)
+    yield "warmroute_held_requests", (), plane.get("waiting", 0)
+
+
+_EVENT_FIGURES = (
+    ("warmroute_event_batches", "batches"),
+    ("warmroute_event_gaps", "gaps"),
+    ("warmroute_event_restarts", "restarts"),
+    ("warmroute_event_decode_errors", "decode_errors"),
+    ("warmroute_event_unknown", "unknown_events"),
+    ("warmroute_event_malformed", "malformed_events"),
+)
+
+
+def _load(candidate: Candidate) -> Iterator[Reading]:
+    load, labels = candidate.load, (candidate.id,)
+    if load is None:
+        return
+    yield "warmroute_worker_running_requests", labels, load.running
+    yield "warmroute_worker_waiting_requests", labels, load.waiting
+    yield "warmroute_worker_kv_usage_ratio", labels, load.kv_usage
+    if load.prefix_queries is not None:
+        yield "warmroute_worker_prefix_queries", labels, load.prefix_queries
+    if load.prefix_hits is not None:
+        yield "warmroute_worker_prefix_hits", labels, load.prefix_hits

@@ -1,0 +1,40 @@
+"""Whether a socket's TCP link is up: KV events have no heartbeat, so silence alone says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+
+class LinkMonitor:
+    """Calls `on_up` after each completed handshake of `socket` and `on_lost` after each disconnect, on the loop."""
+
+    def __init__(self, socket: zmq.Socket[bytes], on_up: Callable[[], None], on_lost: Callable[[], None]) -> None:
+        self._watched = socket
+        self._on_up = on_up
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._events = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._loop.add_reader(self._events.FD, self._read)
+        self._loop.call_soon(self._read)
+
+    def close(self) -> None:
+        """Stop watching; call it before the watched socket is closed."""
+        if not self._events.closed:
+            self._loop.remove_reader(self._events.FD)
+            self._watched.disable_monitor()
+            self._events.close(linger=0)
+
+    def _read(self) -> None:
+        while not self._events.closed:
+            try:
+                event = parse_monitor_message(self._events.recv_multipart(zmq.DONTWAIT))["event"]
+            except zmq.Again:
+                return
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._on_up()
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._on_lost()

@@ -1,0 +1,67 @@
+"""What all watches share, and what they ask of the parts around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import zmq
+
+from router.config.model import HealthConfig, ResidencyConfig
+from router.core.fleet import Fleet
+from router.prefix.prompt import Prompt
+from router.prefix.residency import ResidencyMap
+from router.tokens.intake import ParsedBody
+from router.watch.pump import Pump
+
+
+class WatchMetrics(Protocol):
+    """What the watch tells the metrics."""
+
+    def probed(self, kind: str, ok: bool) -> None:
+        """A probe of `kind` quick, full or load ended."""
+        ...
+
+    def self_tested(self, verdict: str) -> None:
+        """A self-test ended."""
+        ...
+
+    def replayed(self, worker: str, outcome: str) -> None:
+        """A replay of KV events ended."""
+        ...
+
+    def event_turn(self, duration_s: float) -> None:
+        """One turn of the event loop was spent on KV events."""
+        ...
+
+    def worker_gone(self, worker: str) -> None:
+        """A candidate left for good."""
+        ...
+
+
+class Identifying(Protocol):
+    """`router.tokens.identity.Identity`, as far as a watch needs it."""
+
+    def learn(self, model: str, root: str | None, tokenize_url: str | None, parent: str | None = None) -> None:
+        """`model` is served from `root`, and tokenised at `tokenize_url`; an adapter names its base."""
+        ...
+
+    async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
+        """The identity the gateway would give such a request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all watches share."""
+
+    fleet: Fleet
+    residency: ResidencyMap
+    identity: Identifying
+    health: HealthConfig
+    settings: ResidencyConfig
+    metrics: WatchMetrics
+    context: zmq.Context[zmq.Socket[bytes]]
+    pump: Pump
+    clock: Callable[[], float]

@@ -1,0 +1,87 @@
+"""The clients people have: the openai package and curl, streaming and not, through gateway and embedded workers."""
+
+import json
+import shutil
+import subprocess
+
+import httpx
+import openai
+import pytest
+
+MESSAGES = [{"role": "user", "content": "Name three prime numbers."}]
+
+
+@pytest.fixture
+def system(start):
+    return start(workers=2)
+
+
+@pytest.fixture
+def client(system):
+    return openai.OpenAI(base_url=f"{system.url}/v1", api_key="unused", max_retries=0)
+
+
+def test_openai_chat_plain_and_streamed(system, client):
+    whole = client.chat.completions.create(model=system.model, messages=MESSAGES, max_tokens=12)
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage.completion_tokens == 12
+    options = {"include_usage": True}
+    stream = client.chat.completions.create(
+        model=system.model, messages=MESSAGES, max_tokens=12, stream=True, stream_options=options
+    )
+    frames = list(stream)
+    assert frames[-1].usage.completion_tokens == 12
+    assert "".join(f.choices[0].delta.content or "" for f in frames if f.choices).strip()
+
+
+def test_openai_completions_and_models(system, client):
+    assert [model.id for model in client.models.list()] == [system.model]
+    done = client.completions.create(model=system.model, prompt="def add(a, b):", max_tokens=8)
+    assert done.usage.completion_tokens == 8
+    by_ids = client.completions.create(model=system.model, prompt=[5, 6, 7, 8], max_tokens=4)
+    assert by_ids.usage.prompt_tokens == 4
+    chunks = list(client.completions.create(model=system.model, prompt="x = ", max_tokens=8, stream=True))
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+def test_openai_errors_have_codes(system, client):
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="no-such-model", messages=MESSAGES)
+    assert unknown.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model=system.model, messages=MESSAGES, max_tokens=-1)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_streaming_and_not(system):
+    body = json.dumps({"model": system.model, "messages": MESSAGES, "max_tokens": 6})
+    command = ["curl", "-sS", "--fail-with-body", f"{system.url}/v1/chat/completions"]
+    command += ["-H", "content-type: application/json", "-d"]
+    answer = json.loads(subprocess.run([*command, body], capture_output=True, check=True).stdout)
+    assert answer["usage"]["completion_tokens"] == 6
+    streamed = json.dumps({**json.loads(body), "stream": True})
+    text = subprocess.run([*command, streamed, "-N"], capture_output=True, check=True, text=True).stdout
+    frames = [line for line in text.splitlines() if line.startswith("data: ")]
+    assert frames[-1] == "data: [DONE]"
+    assert len(frames) >= 7
+
+
+def test_paths_that_change_a_worker_are_not_public(system):
+    for path in ("/sleep", "/reset_prefix_cache", "/collective_rpc", "/v1/load_lora_adapter"):
+        answer = httpx.post(f"{system.url}{path}", json={})
+        assert answer.status_code == 404, path
+        assert answer.json()["error"]["code"] == "path_not_found"
+
+
+def test_admin_tells_what_is_going_on(system, client):
+    client.chat.completions.create(model=system.model, messages=MESSAGES, max_tokens=2)
+    assert system.admin.get("/readyz").status_code == 200
+    decision = system.admin.get("/admin/v1/decisions?limit=1").json()["decisions"][0]
+    assert decision["model"] == system.model
+    assert len(decision["candidates"]) == 2
+    asked = {"path": "/v1/chat/completions", "headers": {}, "body": {"model": system.model, "messages": MESSAGES}}
+    explained = system.admin.post("/admin/v1/explain", json=asked).json()
+    assert explained["choice"] in system.workers()
+    assert system.admin.put("/admin/v1/policy", json={"name": "round_robin"}).status_code == 200
+    assert system.admin.get("/admin/v1/policy").json()["name"] == "round_robin"
+    assert system.metric("warmroute_requests_total") >= 1

@@ -1,0 +1,40 @@
+"""With one request at a time and events settled, predicted cached tokens equal reported ones, on every request."""
+
+import asyncio
+
+import pytest
+
+from loadtest.drive.chat import chat
+from loadtest.drive.conversations import turn_body
+from loadtest.drive.http import Client
+from loadtest.workload.conversations import Shape, generate
+
+
+@pytest.mark.slow
+def test_demo_workload_is_predicted_to_the_token(start):
+    system = start(workers=4, worker_flags=("--time-scale", "0.01", "--seed", "1"))
+    states = {worker["candidates"][0]["residency"] for worker in system.workers().values()}
+    assert states == {"exact"}
+    conversations = generate(Shape(conversations=16, turns=4, answer_tokens=24), seed=3)
+    timings = asyncio.run(_one_at_a_time(system, conversations))
+    assert [timing.error for timing in timings if timing.error] == []
+    assert len(timings) == 64
+    wrong = [t for t in timings if t.predicted_cached_tokens != t.cached_tokens]
+    assert wrong == []
+    assert sum(timing.cached_tokens for timing in timings) > 0.5 * sum(timing.prompt_tokens for timing in timings)
+
+
+async def _one_at_a_time(system, conversations):
+    client = Client(system.url)
+    timings = []
+    dialogues = {conversation.id: conversation.opening() for conversation in conversations}
+    for index in range(len(conversations[0].turns)):
+        for conversation in conversations:
+            messages = dialogues[conversation.id]
+            messages.append(conversation.message(index))
+            timing = await chat(client, turn_body(system.model, conversation, index, messages))
+            timings.append(timing)
+            messages.append({"role": "assistant", "content": timing.text})
+            await asyncio.to_thread(system.wait_idle)
+    client.close()
+    return timings

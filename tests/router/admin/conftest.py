@@ -1,0 +1,134 @@
+import random
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
+from policies.registry import build_policy
+from policies.view import WorkerId
+from router.admin.app import build_admin
+from router.config.model import Config, HealthConfig
+from router.core.dispatcher import Dispatcher
+from router.core.edges import Request, Usage
+from router.core.fleet import Fleet
+from router.errors import ErrorKind, RequestError
+from router.prefix.prompt import Prompt, PromptSource
+from router.prefix.residency import ResidencyMap
+
+BLOCK = 16
+MODEL = "m"
+
+
+def chain(name: str, block_tokens: int, tokens: int) -> list[int]:
+    return [hash((name, block_tokens, index)) & (2**64 - 1) for index in range(tokens // block_tokens)]
+
+
+class FakeSystem:
+    """The composition root without sockets: real fleet, residency map and dispatcher on a clock that stands still."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.residency = ResidencyMap()
+        self.fleet = Fleet(HealthConfig(), self.residency)
+        policy = build_policy("marginal_cost", {}, random.Random(0))
+        self.dispatcher = Dispatcher(
+            self.fleet, self.residency, policy, policy_name="marginal_cost", policy_params={}, decisions_kept=50
+        )
+        self.identity = SimpleNamespace(describe=lambda model: f"ids of {model} from a test")
+        self.watcher = SimpleNamespace(statistics=self._watches)
+        self.accepting = True
+        self.clock_s = 1_000.0
+        self.watched: dict[str, object] = {}
+        self.asked: list[tuple[str, dict[str, str], bytes]] = []
+
+    def _watches(self):
+        subscription = {
+            "endpoint": "tcp://a:5557",
+            "linked": True,
+            "links": 1,
+            "batches": 2,
+            "bytes": 3,
+            "malformed": 0,
+            "replaying": False,
+            "lag_s": 0.001,
+        }
+        watch = {
+            "up": True,
+            "restarts": 4,
+            "self_tests": {"a:1": {"verdict": "exact", "reason": "predicted 32 of 40, 32 reported"}},
+            "subscriptions": {"a:1": subscription},
+        }
+        return {"pump": {}, "endpoints": {"a:1": watch}}
+
+    def now_s(self) -> float:
+        return self.clock_s
+
+    async def add_worker(self, worker):
+        endpoint = self.fleet.add(parse_endpoint(worker.url), self.clock_s)
+        self.watched[endpoint.id] = worker.kv_events
+        return endpoint
+
+    async def remove_worker(self, endpoint_id):
+        del self.watched[endpoint_id]
+        self.fleet.remove(endpoint_id, self.clock_s)
+
+    async def request_of(self, path, headers, body):
+        self.asked.append((path, dict(headers), body))
+        if not body.startswith(b"{"):
+            raise RequestError(ErrorKind.INVALID_JSON, "not JSON, as the gateway would say")
+        return self.request("explained")
+
+    def request(self, request_id: str, tokens: int = 100) -> Request:
+        prompt = Prompt(tokens, PromptSource.RENDERED, lambda block: chain(request_id, block, tokens))
+        return Request(request_id, "/v1/chat/completions", MODEL, prompt, tokens, self.clock_s)
+
+    def exposition(self):
+        return b"# HELP warmroute_up x\n", "text/plain; version=1.0.0; charset=utf-8"
+
+    # for tests
+
+    def join(self, url: str) -> str:
+        """Add a worker and let a probe succeed."""
+        endpoint = self.fleet.add(parse_endpoint(url), self.clock_s)
+        self.watched[endpoint.id] = None
+        facts = WorkerFacts(
+            version="0.33.0", models=(ServedModel(MODEL, max_model_len=4096),), caches={0: RankCache(BLOCK, 100, True)}
+        )
+        self.fleet.probe_succeeded(endpoint.id, facts, self.clock_s)
+        return endpoint.id
+
+    def serve(self, request_id: str = "r", tokens: int = 100):
+        """Place a request and let it finish; a token of its prompt takes a millisecond."""
+        ticket = self.dispatcher.dispatch(self.request(request_id, tokens), self.clock_s)
+        self.dispatcher.first_token(ticket, self.clock_s + tokens / 1_000)
+        self.dispatcher.finished(ticket, Usage(tokens, 5, 0), self.clock_s + tokens / 1_000 + 0.5)
+        return WorkerId(ticket.candidate.id)
+
+
+@pytest.fixture
+def system() -> FakeSystem:
+    return FakeSystem(Config(admin_hosts=("router.example",)))
+
+
+@pytest.fixture
+async def client(system):
+    transport = httpx.ASGITransport(build_admin(system))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8001") as client:
+        yield client
+
+
+@pytest.fixture
+def problem():
+    """Check that an answer is a problem document and give its code and detail."""
+
+    def check(response: httpx.Response, status: int) -> tuple[str, str]:
+        assert response.status_code == status, response.text
+        assert response.headers["content-type"] == "application/problem+json"
+        document = response.json()
+        assert document.keys() == {"type", "title", "status", "detail", "code"}
+        assert document["status"] == status
+        assert document["type"] == f"urn:warmroute:problem:{document['code']}"
+        return document["code"], document["detail"]
+
+    return check

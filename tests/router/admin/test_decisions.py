@@ -1,0 +1,84 @@
+import pytest
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+async def test_nothing_decided_yet(client):
+    assert (await client.get("/admin/v1/decisions")).json() == {"decisions": []}
+
+
+async def test_latest_first_with_reason_and_outcome(client, system):
+    system.join("http://a:1")
+    system.join("http://a:2")
+    for number in range(5):
+        system.serve(f"r{number}")
+        system.clock_s += 1
+    decisions = (await client.get("/admin/v1/decisions?limit=3")).json()["decisions"]
+    assert [one["request_id"] for one in decisions] == ["r4", "r3", "r2"]
+    newest = decisions[0]
+    assert newest["outcome"] == "finished"
+    assert newest["age_s"] == pytest.approx(1)
+    assert newest["at"].endswith("+00:00")
+    assert newest["reason"]
+    assert {one["worker"] for one in newest["candidates"]} == {"a:1", "a:2"}
+    assert newest["reported_cached_tokens"] == 0
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "", "1.5", "10001", "9" * 40, "\u0661"])
+async def test_bad_limits(client, problem, limit):
+    assert "from 1 to 10000" in problem(await client.get("/admin/v1/decisions", params={"limit": limit}), 422)[1]
+
+
+async def test_explain_names_every_candidate_and_the_choice_and_books_nothing(client, system):
+    system.join("http://a:1")
+    system.join("http://a:2")
+    for number in range(20):
+        system.serve(f"r{number}", 100 + 7 * number)
+        system.clock_s += 1
+    log = (await client.get("/admin/v1/decisions")).json()["decisions"]
+    before = system.dispatcher.statistics()["workers"]
+    question = {"path": "/v1/chat/completions", "headers": {"X-Session-ID": "s"}, "body": BODY}
+    answer = (await client.post("/admin/v1/explain", json=question)).json()
+    assert answer["choice"] in {"a:1", "a:2"}
+    assert answer["policy"] == "marginal_cost"
+    assert answer["prompt_tokens"] == 100
+    assert {one["worker"] for one in answer["candidates"]} == {"a:1", "a:2"}
+    for one in answer["candidates"]:
+        assert one["cached_tokens"] + one["uncached_tokens"] == 100
+        assert 0 < one["predicted_s"] == pytest.approx(one["backlog_s"] + one["prefill_s"])
+        assert one["terms"]
+    assert system.dispatcher.statistics()["workers"] == before
+    assert [one["request_id"] for one in (await client.get("/admin/v1/decisions")).json()["decisions"]] == [
+        one["request_id"] for one in log
+    ]
+    path, headers, _ = system.asked[0]
+    assert (path, headers) == ("/v1/chat/completions", {"x-session-id": "s"})
+
+
+async def test_no_seconds_before_any_were_learned(client, system):
+    system.join("http://a:1")
+    (candidate,) = (await client.post("/admin/v1/explain", json={"body": BODY})).json()["candidates"]
+    assert candidate["learned"] is False
+    assert (candidate["predicted_s"], candidate["backlog_s"], candidate["prefill_s"]) == (None, None, None)
+    assert candidate["cost"] is not None
+
+
+async def test_the_bytes_arrive_as_they_were_written(client, system):
+    system.join("http://a:1")
+    raw = b'{"body":{"model" : "m",  "messages":[]}}'
+    await client.post("/admin/v1/explain", content=raw, headers={"content-type": "application/json"})
+    assert system.asked[0][2] == b'{"model" : "m",  "messages":[]}'
+    await client.post("/admin/v1/explain", json={"body": '{"model": "\u00e4"}'})
+    assert system.asked[1][2] == '{"model": "\u00e4"}'.encode()
+
+
+async def test_explain_with_no_worker_says_why(client):
+    answer = (await client.post("/admin/v1/explain", json={"body": BODY})).json()
+    assert answer["choice"] is None
+    assert answer["reason"]
+    assert answer["candidates"] == []
+
+
+async def test_what_the_public_port_would_refuse_is_refused_here(client, problem):
+    assert problem(await client.post("/admin/v1/explain", json={"body": [1]}), 400)[0] == "invalid_json"
+    assert "slash" in problem(await client.post("/admin/v1/explain", json={"path": "v1", "body": {}}), 422)[1]

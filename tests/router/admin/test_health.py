@@ -1,0 +1,60 @@
+import msgspec
+
+from router.config.model import Config
+
+
+async def test_live(client):
+    response = await client.get("/livez")
+    assert (response.status_code, response.json()) == (200, {"status": "alive"})
+    assert (await client.head("/livez")).status_code == 200
+
+
+async def test_not_ready_without_workers(client, problem):
+    code, detail = problem(await client.get("/readyz"), 503)
+    assert code == "not_ready"
+    assert "none is configured" in detail
+
+
+async def test_not_ready_until_a_worker_is(client, system, problem):
+    worker = await client.post("/admin/v1/workers", json={"url": "http://a:1"})
+    assert worker.json()["state"] == "starting"
+    response = await client.get("/readyz")
+    assert "a:1 is starting" in problem(response, 503)[1]
+    assert response.headers["retry-after"] == "1"
+    system.join("http://a:1")
+    assert (await client.get("/readyz")).json() == {"status": "ready", "workers_ready": 1, "workers": 1}
+
+
+async def test_a_worker_on_trial_counts(client, system):
+    """Or a platform would send no request, and the trial could never end."""
+    worker = system.join("http://a:1")
+    for _ in range(3):
+        system.fleet.probe_failed(worker, "dead", system.clock_s)
+    assert (await client.get("/readyz")).status_code == 503
+    system.clock_s += 60
+    system.join("http://a:1")
+    assert system.fleet.get(worker).state == "half_open"
+    assert (await client.get("/readyz")).status_code == 200
+
+
+async def test_not_ready_while_not_accepting(client, system, problem):
+    system.join("http://a:1")
+    system.accepting = False
+    assert "public port" in problem(await client.get("/readyz"), 503)[1]
+
+
+async def test_long_fleets_are_cut_short(client, system, problem):
+    for port in range(1, 9):
+        await client.post("/admin/v1/workers", json={"url": f"http://a:{port}"})
+    assert problem(await client.get("/readyz"), 503)[1].endswith("and 3 more")
+
+
+async def test_metrics(client):
+    response = await client.get("/metrics")
+    assert response.content.startswith(b"# HELP")
+    assert response.headers["content-type"] == "text/plain; version=1.0.0; charset=utf-8"
+
+
+async def test_config(client, system):
+    response = await client.get("/admin/v1/config")
+    assert msgspec.convert(response.json(), Config) == system.config

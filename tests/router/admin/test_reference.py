@@ -1,0 +1,34 @@
+import json
+from pathlib import Path
+
+from router.admin.openapi import openapi_document
+from router.admin.reference import reference_page
+from router.admin.table import OPERATIONS
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "admin-api.md"
+
+
+def test_the_page_in_docs_is_current():
+    assert PAGE.read_text() == reference_page(), "run: python -m router.admin.reference > docs/reference/admin-api.md"
+
+
+async def test_openapi_is_served_and_complete(client):
+    served = (await client.get("/admin/v1/openapi.json")).json()
+    assert served == json.loads(json.dumps(openapi_document()))
+    listed = {(method.upper(), path) for path, item in served["paths"].items() for method in item}
+    assert listed == {(one.method, one.path) for one in OPERATIONS}
+
+
+def test_every_reference_resolves():
+    document = openapi_document()
+    text = json.dumps(document)
+    for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
+        assert name in document["components"]["schemas"]
+    ids = [item["operationId"] for path in document["paths"].values() for item in path.values()]
+    assert len(ids) == len(set(ids))
+
+
+async def test_every_operation_is_routed(client):
+    for one in OPERATIONS:
+        response = await client.request(one.method, one.path.replace("{id}", "a:1"))
+        assert response.status_code not in (404, 405) or "worker" in response.json()["detail"], one.path

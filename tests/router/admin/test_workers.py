@@ -1,0 +1,104 @@
+import pytest
+
+
+async def test_empty_fleet(client):
+    assert (await client.get("/admin/v1/workers")).json() == {"workers": []}
+
+
+async def test_add_show_remove(client, system, problem):
+    response = await client.post(
+        "/admin/v1/workers", json={"url": "http://gpu1:8000", "kv_events": {"endpoint": "tcp://gpu1:5557"}}
+    )
+    assert response.status_code == 201
+    assert response.headers["location"] == "/admin/v1/workers/gpu1%3A8000"
+    assert (response.json()["id"], response.json()["state"]) == ("gpu1:8000", "starting")
+    assert system.watched["gpu1:8000"].endpoint == "tcp://gpu1:5557"
+    assert (await client.get(response.headers["location"])).json()["url"] == "http://gpu1:8000"
+    gone = await client.delete("/admin/v1/workers/gpu1:8000")
+    assert (gone.status_code, gone.content) == (204, b"")
+    problem(await client.get("/admin/v1/workers/gpu1:8000"), 404)
+    problem(await client.delete("/admin/v1/workers/gpu1:8000"), 404)
+
+
+async def test_ipv6_id(client):
+    location = (await client.post("/admin/v1/workers", json={"url": "http://[fd00::1]:8000"})).headers["location"]
+    assert (await client.get(location)).json()["id"] == "[fd00::1]:8000"
+    assert (await client.delete(location)).status_code == 204
+
+
+async def test_twice_is_a_conflict(client, problem):
+    await client.post("/admin/v1/workers", json={"url": "http://a:1"})
+    code, detail = problem(await client.post("/admin/v1/workers", json={"url": "a:1/"}), 409)
+    assert code == "worker_exists"
+    assert "a:1" in detail
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"url": "https://a:1"}, "url: 'https://a:1' has scheme 'https'; write http://HOST:PORT"),
+        ({"url": "http://a:1", "kv_events": {"endpoint": "a:1"}}, "kv_events.endpoint: 'a:1' is not a ZeroMQ address"),
+        ({"url": 5}, "$.url"),
+        ({"uri": "http://a:1"}, "uri"),
+        ({"url": "http://a:1", "kv_events": {"endpoint": "tcp://a:1", "x": 1}}, "unknown field `x`"),
+    ],
+)
+async def test_bad_workers(client, system, problem, body, said):
+    assert said in problem(await client.post("/admin/v1/workers", json=body), 422)[1]
+    assert not system.fleet.endpoints
+
+
+async def test_drain_and_undrain(client, system, problem):
+    worker = system.join("http://a:1")
+    assert (await client.post(f"/admin/v1/workers/{worker}/drain")).json()["state"] == "draining"
+    assert (await client.post(f"/admin/v1/workers/{worker}/drain")).json()["state"] == "draining"
+    assert (await client.post(f"/admin/v1/workers/{worker}/undrain")).json()["state"] == "ready"
+    problem(await client.post("/admin/v1/workers/b:2/drain"), 404)
+    problem(await client.post("/admin/v1/workers/b:2/undrain"), 404)
+
+
+async def test_what_is_known_of_a_worker(client, system):
+    worker = system.join("http://a:1")
+    ticket = system.dispatcher.dispatch(system.request("waiting", 100), system.clock_s)
+    document = (await client.get(f"/admin/v1/workers/{worker}")).json()
+    assert document["version"] == "0.33.0"
+    assert document["models"] == [
+        {"id": "m", "root": None, "parent": None, "max_model_len": 4096, "prompts": "ids of m from a test"}
+    ]
+    (candidate,) = document["candidates"]
+    assert (candidate["id"], candidate["rank"]) == ("a:1", None)
+    assert candidate["residency"] == "approximate"
+    assert candidate["reason"]
+    assert (candidate["block_size"], candidate["capacity_blocks"], candidate["capacity_tokens"]) == (16, 100, 1600)
+    assert candidate["load"]["running_requests"] == 1
+    assert candidate["load"]["queued_tokens"] == 100
+    assert candidate["load"]["kv_tokens"] == 100
+    assert candidate["events"]["endpoint"] == "tcp://a:5557"
+    assert (candidate["events"]["linked"], candidate["events"]["lag_s"]) == (True, 0.001)
+    assert candidate["self_test"] == {"verdict": "exact", "reason": "predicted 32 of 40, 32 reported"}
+    assert document["restarts"] == 4
+    system.dispatcher.cancelled(ticket, system.clock_s)
+    (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]
+    assert candidate["load"]["running_requests"] == 0
+
+
+async def test_learned_and_compared(client, system):
+    worker = system.join("http://a:1")
+    for number in range(20):
+        system.serve(f"r{number}", 100 + 7 * number)
+        system.clock_s += 1
+    (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]
+    estimates = candidate["estimates"]
+    assert estimates["observations"] == 20
+    assert estimates["prefill_token_us"] > 0
+    assert estimates["backlog_s"] is not None
+    assert 0 < estimates["utilisation"] <= 1
+    compared = candidate["predicted_cached"]
+    assert compared["equal"] + compared["over"] + compared["under"] == 20
+
+
+async def test_all_workers_in_the_order_they_joined(client, system):
+    for port in (3, 1, 2):
+        system.join(f"http://a:{port}")
+    listed = (await client.get("/admin/v1/workers")).json()["workers"]
+    assert [worker["id"] for worker in listed] == ["a:3", "a:1", "a:2"]

@@ -1,0 +1,59 @@
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from router.cli.main import main
+
+
+@pytest.fixture
+def warmroute(tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command in an empty folder, without our variables in its environment."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("WARMROUTE_")}
+        return subprocess.run(
+            [sys.executable, "-m", "warmroute", *arguments],
+            cwd=tmp_path,
+            env={**inherited, "COLUMNS": "120", **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch, capsys) -> Callable[..., SimpleNamespace]:
+    """The same within this process, which takes milliseconds instead of half a second."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in [name for name in os.environ if name.startswith("WARMROUTE_")]:
+        monkeypatch.delenv(name)
+
+    def run(*arguments: str, env: dict[str, str] | None = None) -> SimpleNamespace:
+        with monkeypatch.context() as context:
+            for name, value in (env or {}).items():
+                context.setenv(name, value)
+            try:
+                returncode = main(arguments)
+            except SystemExit as exit_:
+                returncode = exit_.code
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=returncode, stdout=out, stderr=err)
+
+    return run
+
+
+@pytest.fixture
+def dead_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]

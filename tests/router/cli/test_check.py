@@ -1,0 +1,186 @@
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from backends.simulated.serving import serving
+from backends.simulated.settings import WorkerSettings
+from backends.worker import KvEventSource, RankCache, ServedModel, WorkerFacts
+from policies.view import Residency
+from router.cli import examine
+from router.cli.prompts import PromptOrigin
+from router.config.model import Config, WorkerConfig
+
+
+def test_no_workers(inside):
+    ran = inside("check")
+    assert ran.returncode == 0
+    assert "settings are right" in ran.stdout
+    assert "--worker URL" in ran.stdout
+
+
+def test_dead_port(inside, dead_port):
+    ran = inside("check", "--worker", f"http://127.0.0.1:{dead_port}")
+    assert ran.returncode == 1
+    assert f"warmroute: --worker: worker 127.0.0.1:{dead_port}: cannot connect to" in ran.stderr
+    assert f"curl http://127.0.0.1:{dead_port}/health" in ran.stderr
+    assert "unreachable" in ran.stdout
+
+
+def test_dead_port_as_json_names_the_line(inside, dead_port, tmp_path):
+    (tmp_path / "w.yaml").write_text(f"workers:\n  - url: http://127.0.0.1:{dead_port}\n")
+    ran = inside("check", "--config", "w.yaml", "--json")
+    assert ran.returncode == 1
+    (problem,) = json.loads(ran.stdout)["problems"]
+    assert problem["place"] == "w.yaml:2"
+    assert problem.keys() == {"place", "problem", "fix"}
+
+
+def test_bad_settings_as_json(inside):
+    ran = inside("check", "--port", "x", "--json")
+    assert ran.returncode == 2
+    assert json.loads(ran.stdout)["problems"][0]["place"] == "--port"
+
+
+CARD = ServedModel("m", max_model_len=4096)
+CACHES = {0: RankCache(16, 1000, True)}
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Examine one worker about which a probe finds given facts."""
+
+    async def found(facts, *, reachable=True, reports=True, exact=True):
+        async def probe(*_, **__):
+            return facts
+
+        async def connects(_):
+            return reachable
+
+        async def reports_cached_tokens(*_):
+            return reports
+
+        async def origins(_, served):
+            return {name: PromptOrigin(exact, "as the test says") for name in served}
+
+        monkeypatch.setattr(examine, "prompt_origins", origins)
+        monkeypatch.setattr(examine, "probe", probe)
+        monkeypatch.setattr(examine, "_connects", connects)
+        monkeypatch.setattr(examine, "_reports_cached_tokens", reports_cached_tokens)
+        (report,) = await examine.examine_all(Config(workers=(WorkerConfig(url="http://a:1"),)), requests=True)
+        return report
+
+    return found
+
+
+def source(replay="tcp://a:5657"):
+    return KvEventSource(0, "tcp://a:5557", replay)
+
+
+def flags(report):
+    return [advice.flag for advice in report.advice]
+
+
+async def test_everything_on(found):
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)))
+    assert (report.residency, report.advice, report.problem) == (Residency.EXACT, [], None)
+
+
+async def test_no_events(found):
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES))
+    assert report.residency is Residency.APPROXIMATE
+    (flag,) = flags(report)
+    assert flag.startswith("--kv-events-config '{")
+    pasted = json.loads(flag.split("'")[1])
+    assert pasted["enable_kv_cache_events"] is True
+    assert pasted["endpoint"] != pasted["replay_endpoint"]
+
+
+async def test_events_out_of_reach(found):
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)), reachable=False)
+    assert report.residency is Residency.APPROXIMATE
+    assert "tcp://a:5557, tcp://a:5657" in report.reason
+    assert all("kv_events.endpoint" in flag for flag in flags(report))
+
+
+async def test_no_replay_and_no_details(found):
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(None),)), reports=False)
+    assert report.residency is Residency.EXACT
+    assert "replay_endpoint is missing" in flags(report)[0]
+    assert flags(report)[1] == "--enable-prompt-tokens-details"
+
+
+async def test_no_token_ids(found):
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)), exact=False)
+    assert report.residency is Residency.APPROXIMATE
+    assert report.reason == "no token ids for m: as the test says"
+    assert flags(report) == ["--model-dir DIR (to warmroute serve)"]
+    assert report.prompts == {"m": "as the test says"}
+
+
+async def test_no_prefix_caching(found):
+    report = await found(WorkerFacts("0.33.0", (CARD,), {0: RankCache(16, 1000, False)}))
+    assert report.residency is Residency.OFF
+    assert flags(report) == ["--enable-prefix-caching"]
+
+
+async def test_unknown_whether_details_are_reported(found):
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)), reports=None)
+    assert report.advice == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [(WorkerFacts(models=(CARD,), sleeping=True), "asleep"), (WorkerFacts(), "names no models")],
+)
+async def test_there_but_of_no_use(found, facts, problem):
+    report = await found(facts)
+    assert report.problem == problem
+    assert report.fix
+
+
+@pytest.fixture
+async def embedded():
+    """Start embedded workers that answer without waiting."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(**settings):
+            running = await stack.enter_async_context(serving(WorkerSettings(time_scale=0, **settings)))
+            return running.url
+
+        yield start
+
+
+async def examined(*urls):
+    return await examine.examine_all(Config(workers=tuple(WorkerConfig(url=url) for url in urls)), requests=True)
+
+
+async def test_embedded_worker_with_everything_on(embedded):
+    (report,) = await examined(await embedded())
+    assert (report.problem, report.residency, report.reports_cached_tokens) == (None, Residency.EXACT, True)
+    assert report.advice == []
+    assert report.facts.caches[0].capacity_tokens > 0
+    assert all("rendered locally" in described for described in report.prompts.values())
+
+
+async def test_embedded_workers_with_something_off(embedded):
+    bare, silent = await examined(await embedded(kv_events=False), await embedded(prompt_tokens_details=False))
+    assert bare.residency is Residency.APPROXIMATE
+    assert flags(bare)[0].startswith("--kv-events-config")
+    assert silent.residency is Residency.EXACT
+    assert flags(silent) == ["--enable-prompt-tokens-details"]
+
+
+async def test_the_whole_command_on_an_embedded_worker(embedded, warmroute):
+    url = await embedded(prompt_tokens_details=False)
+    ran = await asyncio.to_thread(warmroute, "check", "--worker", url)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "settings are right" in ran.stdout
+    assert "exact: publishes KV events" in ran.stdout
+    assert "--enable-prompt-tokens-details" in ran.stdout
+    as_json = await asyncio.to_thread(warmroute, "check", "--worker", url, "--json", "--no-requests")
+    document = json.loads(as_json.stdout)
+    assert document["problems"] == []
+    assert document["workers"][0]["residency"] == "exact"
+    assert document["workers"][0]["reports_cached_tokens"] is None

@@ -1,0 +1,126 @@
+import pytest
+
+from router.config.load import load, load_with_places
+from router.config.model import Config
+
+
+def test_nothing_given_means_defaults():
+    assert load({}, {}, None) == Config()
+
+
+def test_flag_beats_variable_beats_file_beats_default(write):
+    file = write("w.yaml", "port: 1001\nadmin_port: 1002\nlog_level: debug\n")
+    env = {"WARMROUTE_PORT": "2001", "WARMROUTE_ADMIN_PORT": "2002"}
+    config = load({"port": "3001"}, env, file)
+    assert (config.port, config.admin_port, config.log_level, config.log_format) == (3001, 2002, "debug", "text")
+
+
+def test_sections_merge_key_by_key_and_lists_as_a_whole(write):
+    file = write("w.yaml", "timeouts:\n  connect_s: 1\n  total_s: 1000\nworkers: [a:1, b:2]\n")
+    env = {"WARMROUTE_TIMEOUTS__CONNECT_S": "3.5", "WARMROUTE_WORKERS": "http://c:3"}
+    config = load({}, env, file)
+    assert (config.timeouts.connect_s, config.timeouts.total_s) == (3.5, 1000)
+    assert [worker.url for worker in config.workers] == ["http://c:3"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["http://a:1,http://b:2", "http://a:1, http://b:2,", '["http://a:1", {"url": "http://b:2"}]'],
+)
+def test_lists_in_a_variable(text):
+    config = load({}, {"WARMROUTE_WORKERS": text}, None)
+    assert [worker.url for worker in config.workers] == ["http://a:1", "http://b:2"]
+
+
+def test_mappings_in_a_variable_are_json():
+    env = {"WARMROUTE_TIMEOUTS": '{"connect_s": 4}', "WARMROUTE_WORKERS": '{"url": "a:1"}'}
+    config = load({}, env, None)
+    assert config.timeouts.connect_s == 4
+    assert config.workers[0].url == "a:1"
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("Yes", True), ("off", False), ("0", False)])
+def test_truth_in_a_variable(text, value):
+    assert load({}, {"WARMROUTE_ACCESS_LOG": text}, None).access_log is value
+
+
+def test_empty_variable_counts_as_not_set(write):
+    file = write("w.yaml", "uds: public.sock\n")
+    assert load({}, {"WARMROUTE_UDS": ""}, file).uds == "public.sock"
+
+
+def test_other_programs_variables_and_kubernetes_service_links_are_left_alone():
+    env = {
+        "PATH": "/bin",
+        "WARMROUTE_SERVICE_HOST": "10.0.0.1",
+        "WARMROUTE_SERVICE_PORT": "8000",
+        "WARMROUTE_SERVICE_PORT_HTTP": "8000",
+        "WARMROUTE_PORT": "tcp://10.0.0.1:8000",
+        "WARMROUTE_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "WARMROUTE_ADMIN_PORT": "tcp://10.0.0.2:8001",
+        "WARMROUTE_ADMIN_PORT_8001_TCP": "tcp://10.0.0.2:8001",
+    }
+    assert load({}, env, None) == Config()
+
+
+def test_toml_is_read_like_yaml(write):
+    yaml = write(
+        "w.yaml",
+        "workers:\n  - url: http://a:1\n    kv_events: {endpoint: 'tcp://a:5557'}\nlimits:\n  max_connections: 5\n",
+    )
+    toml = write(
+        "w.toml",
+        '[[workers]]\nurl = "http://a:1"\nkv_events = {endpoint = "tcp://a:5557"}\n[limits]\nmax_connections = 5\n',
+    )
+    assert load({}, {}, yaml) == load({}, {}, toml) != Config()
+
+
+def test_variable_names_the_file(write):
+    write("w.yaml", "port: 77\n")
+    assert load({}, {"WARMROUTE_CONFIG": "w.yaml"}, None).port == 77
+
+
+def test_empty_file_and_empty_section(write):
+    assert load({}, {}, write("empty.yaml", "# nothing\n")) == Config()
+    assert (
+        load({}, {}, write("sections.yaml", "timeouts:\nworkers:\nuds:\nmodels:\n  m:\n")).timeouts == Config().timeouts
+    )
+
+
+def test_yaml_anchors_and_merge_keys(write):
+    text = "models:\n  a: &local {dir: m, chat_template: t}\n  b: {<<: *local, chat_template: u}\n"
+    file = write("w.yaml", text)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (file.absolute().parent / "m").mkdir(exist_ok=True)
+        write(f"m/{name}", "{}")
+    write("t", ""), write("u", "")
+    models = load({}, {}, file).models
+    assert (models["b"].dir, models["b"].chat_template) == ("m", "u")
+
+
+def test_policy_parameters_by_flag_variable_and_file(write):
+    file = write("w.yaml", "policy: {name: marginal_cost, seed: 3}\n")
+    config = load({"policy.seed": "4"}, {"WARMROUTE_POLICY__NAME": "round_robin"}, file)
+    assert (config.policy.name, config.policy.seed) == ("round_robin", 4)
+
+
+def test_another_policy_does_not_inherit_the_parameters(write):
+    file = write("w.yaml", "policy: {name: no_such_policy, params: {nonsense: 1}}\n")
+    assert load({"policy.name": "round_robin"}, {}, file).policy.params == {}
+
+
+def test_values_may_come_as_values():
+    config = load({"workers": ["a:1"], "port": 0, "access_log": True, "uds": None}, {}, None)
+    assert (config.workers[0].url, config.port, config.access_log, config.uds) == ("a:1", 0, True, None)
+
+
+def test_places_are_those_of_the_winning_source(write):
+    file = write("w.yaml", "\nport: 1001\nhost: h\nlog_level: info\n")
+    places = load_with_places({"port": "1"}, {"WARMROUTE_HOST": "g"}, file).places
+    assert places["port",] == "--port"
+    assert places["host",] == "WARMROUTE_HOST"
+    assert places["log_level",] == "w.yaml:4"
+
+
+def test_lowering_the_total_alone_is_no_contradiction():
+    assert load({"timeouts.total_s": "5"}, {}, None).timeouts.first_event_s == 600

@@ -1,0 +1,172 @@
+"""Every mistake names its place and what to write instead."""
+
+from pathlib import Path
+
+import pytest
+
+from router.config.load import load
+from router.config.problems import ConfigError
+
+YAML = [
+    # text, place, part of the problem, part of the fix
+    ("port: 1\nprot: 2\n", "w.yaml:2", "unknown setting prot", "did you mean port?"),
+    ("timeouts:\n  conect_s: 2\n", "w.yaml:2", "unknown setting timeouts.conect_s", "did you mean timeouts.connect_s?"),
+    ("connect_s: 2\n", "w.yaml:1", "unknown setting connect_s", "did you mean timeouts.connect_s?"),
+    ("health:\n  zzzzzz: 2\n", "w.yaml:2", "unknown setting health.zzzzzz", "write one of probe_interval_s"),
+    ("port: eighty\n", "w.yaml:1", 'port is "eighty" (text)', "a whole number from 0 to 65535, such as 8000"),
+    ("port: '8000'\n", "w.yaml:1", 'port is "8000" (text)', "a whole number from 0 to 65535"),
+    ("port: 70000\n", "w.yaml:1", "port is 70000", "a whole number from 0 to 65535"),
+    ("port: true\n", "w.yaml:1", "port is true", "a whole number"),
+    ("port:\n", "w.yaml:1", "port is null", "a whole number"),
+    ("access_log: 1\n", "w.yaml:1", "access_log is 1", "write true or false"),
+    ("host: 17\n", "w.yaml:1", "host is 17", "write text"),
+    ("timeouts:\n\n  total_s: 0\n", "w.yaml:3", "timeouts.total_s is 0", "a number above 0, such as 3600.0"),
+    ("timeouts:\n  total_s: .inf\n", "w.yaml:2", "timeouts.total_s is Infinity", "a number above 0"),
+    ("timeouts: 5\n", "w.yaml:1", "timeouts is 5", "a mapping with connect_s"),
+    ("log_level: loud\n", "w.yaml:1", 'log_level is "loud"', "one of debug, error, info, warning"),
+    ("workers:\n  -\n", "w.yaml:2", "workers[0] is null", "a mapping with url"),
+    ("workers: a:1\n", "w.yaml:1", 'workers is "a:1"', "write a list"),
+    ("models: [x]\n", "w.yaml:1", 'models is ["x"]', "write a mapping"),
+    ("workers:\n  - kv_events: 'tcp://a:1'\n", "w.yaml:2", "workers[0] has no url", "write url: http://HOST:PORT"),
+    ("workers:\n  - url: a:1\n  - ur: b:2\n", "w.yaml:3", "unknown setting workers[1].ur", "workers[1].url"),
+    ("- port\n", "w.yaml:1", "the file is", "a mapping with host"),
+    ("port: 1\nhost: h\nport: 2\n", "w.yaml:3", "port is given twice", "the first is on line 1"),
+    ("port: [1\n", "w.yaml:2", "not YAML", "check indentation"),
+    ("a: b: c\n", "w.yaml:1", "not YAML", "check indentation"),
+    ("port: 1\nhost: \x01\n", "w.yaml:2", "not YAML", "check"),
+    ("host: 2024-13-01\n", "w.yaml:1", "not YAML: month", "in quotes"),
+    ("{[a]: 1}\n", "w.yaml:1", "a list or mapping as a key", "a setting's name"),
+    ("&a models: &b {x: *b}\n", "w.yaml:1", "nested too deeply", "without anchors"),
+    # what types cannot see
+    ("workers:\n  - a:1\n  - 'http://'\n", "w.yaml:3", "names no host", "write http://HOST:PORT"),
+    ("workers:\n  - url: https://a:1\n", "w.yaml:2", "scheme 'https'", "write http://HOST:PORT"),
+    ("workers:\n  - url: a:99999\n", "w.yaml:2", "is not a URL", "write http://HOST:PORT"),
+    ("workers: [a:1,\n  'http://a:1/']\n", "w.yaml:2", "a:1 is a worker already (workers[0])", "remove one"),
+    (
+        "workers:\n- url: a:1\n  kv_events:\n    endpoint: a:5557\n",
+        "w.yaml:4",
+        "not a ZeroMQ address",
+        "tcp://HOST:PORT",
+    ),
+    ("port: 9\nadmin_port: 9\n", "w.yaml:2", "port and admin_port are both 9", "two different ports"),
+    ("port: 8001\n", "admin_port", "port and admin_port are both 8001", "two different ports"),
+    ("host: http://a\n", "w.yaml:1", "host is 'http://a'", "without scheme"),
+    ("host: ''\n", "w.yaml:1", "host is ''", "write an address"),
+    ("uds: /no/such/folder/s\n", "w.yaml:1", "the folder of '/no/such/folder/s' does not exist", "existing folder"),
+    (f"uds: {'x' * 120}\n", "w.yaml:1", "the path has 120 bytes", "at most 107"),
+    ("trusted_proxies: [10.0.0.1/8]\n", "w.yaml:1", "'10.0.0.1/8' is not a network", "write 10.0.0.0/8"),
+    ("trusted_proxies:\n - lan\n", "w.yaml:2", "'lan' is not a network", "write it as in 10.0.0.0/8"),
+    ("admin_hosts:\n - a.example:80\n", "w.yaml:2", "is not a host name", "write the name alone"),
+    ("cors:\n  allow_origins: [chat.example]\n", "w.yaml:2", "is not an origin", "https://HOST"),
+    ("extra_paths: [v1/x]\n", "w.yaml:1", "'v1/x' is not a path", "write /PATH"),
+    ("extra_paths: [/v1/*/x]\n", "w.yaml:1", "is not a path", "/PATH/*"),
+    ("extra_paths: [/sleep]\n", "w.yaml:1", "/sleep changes a worker", "remove it"),
+    ("extra_paths: ['/fault_tolerance/*']\n", "w.yaml:1", "changes a worker", "remove it"),
+    ("extra_paths:\n - {path: /x, methods: [post]}\n", "w.yaml:2", "'post' is not a method", "GET or POST"),
+    (
+        "timeouts:\n  total_s: 5\n  connect_s: 6\n",
+        "w.yaml:3",
+        "connect_s (6) is above timeouts.total_s",
+        "write a smaller one",
+    ),
+    ("tokenizer: nowhere\n", "w.yaml:1", "no tokenizer.json at 'nowhere'", "write its path"),
+    ("model_dir: nowhere\n", "w.yaml:1", "no folder 'nowhere'", "tokenizer_config.json"),
+    ("model_dir: .\n", "w.yaml:1", "has no tokenizer.json and no tokenizer_config.json", "vllm serve"),
+    ("models:\n  m:\n    dir: nowhere\n", "w.yaml:3", "no folder 'nowhere'", "tokenizer_config.json"),
+    ("models:\n  m: {chat_template: no.jinja}\n", "w.yaml:2", "no file 'no.jinja'", "Jinja"),
+    ("policy:\n  name: lpvl\n", "w.yaml:2", "lpvl", "lpwl"),
+    ("policy:\n  params: {}\n  name: round_robin\n  seed: -1.5\n", "w.yaml:4", "policy.seed is -1.5", "a whole number"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "problem", "fix"), YAML, ids=[repr(row[0])[:40] for row in YAML])
+def test_yaml(write, problems, text, place, problem, fix):
+    found = problems(file=write("w.yaml", text))
+    assert any(p.place == place and problem in p.problem and fix in p.fix for p in found), list(map(str, found))
+
+
+TOML = [
+    ("port = 1\nprot = 2\n", "w.toml:2", "unknown setting prot", "did you mean port?"),
+    ("# c\n[timeouts]\nconect_s = 2\n", "w.toml:3", "unknown setting timeouts.conect_s", "timeouts.connect_s"),
+    ("timeouts.total_s = -1\n", "w.toml:1", "timeouts.total_s is -1", "a number above 0"),
+    ("[[workers]]\nurl = 'a:1'\n\n[[workers]]\nurl = 'https://b'\n", "w.toml:5", "scheme 'https'", "http://HOST:PORT"),
+    ("[[workers]]\nurl = 'a:1'\n[workers.kv_events]\nendpoint = 1\n", "w.toml:4", "endpoint is 1", "write text"),
+    ("[[workers]]\n[[workers]]\nurl = 'a:1'\n", "w.toml:1", "workers[0] has no url", "write url"),
+    ("host = 'h'\nport = [\n 1,\n]\n", "w.toml:2", "port is [1]", "a whole number"),
+    ('[models."org/name"]\ndir = 5\n', "w.toml:2", "models.org/name.dir is 5", "write text"),
+    ("port = 1\nport = 2\n", "w.toml:2", "not TOML", "key = value"),
+    ("port = \n", "w.toml:1", "not TOML", "key = value"),
+    ("port = [1,\n", "w.toml:1", "not TOML", "key = value"),
+    ("total = 1979-05-27\n", "w.toml:1", "unknown setting total", "write one of"),
+    ("port = 1979-05-27\n", "w.toml:1", 'port is "1979-05-27"', "a whole number"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "problem", "fix"), TOML, ids=[repr(row[0])[:40] for row in TOML])
+def test_toml(write, problems, text, place, problem, fix):
+    found = problems(file=write("w.toml", text))
+    assert any(p.place == place and problem in p.problem and fix in p.fix for p in found), list(map(str, found))
+
+
+ENVIRONMENT = [
+    ({"WARMROUTE_PROT": "1"}, "WARMROUTE_PROT", "unknown variable", "did you mean WARMROUTE_PORT?"),
+    (
+        {"WARMROUTE_TIMEOUTS_CONNECT_S": "1"},
+        "WARMROUTE_TIMEOUTS_CONNECT_S",
+        "unknown",
+        "WARMROUTE_TIMEOUTS__CONNECT_S?",
+    ),
+    ({"warmroute_port": "1"}, "warmroute_port", "unknown variable", "did you mean WARMROUTE_PORT?"),
+    ({"WARMROUTE_QQQQQQQQQQQQQQQQQQQQ": "1"}, "WARMROUTE_QQQQQQQQQQQQQQQQQQQQ", "unknown variable", "unset it"),
+    ({"WARMROUTE_PORT": "http"}, "WARMROUTE_PORT", 'port is "http"', "a whole number from 0 to 65535"),
+    ({"WARMROUTE_ACCESS_LOG": "maybe"}, "WARMROUTE_ACCESS_LOG", 'access_log is "maybe"', "true or false"),
+    ({"WARMROUTE_TIMEOUTS__TOTAL_S": "nan"}, "WARMROUTE_TIMEOUTS__TOTAL_S", "is NaN", "a number above 0"),
+    ({"WARMROUTE_TIMEOUTS": "5"}, "WARMROUTE_TIMEOUTS", 'timeouts is "5"', "a mapping with"),
+    ({"WARMROUTE_WORKERS": "a:1,https://b:2"}, "WARMROUTE_WORKERS", "scheme 'https'", "http://HOST:PORT"),
+    ({"WARMROUTE_WORKERS": "[1"}, "WARMROUTE_WORKERS", 'workers is "[1"', "write a list"),
+    ({"WARMROUTE_CONFIG": "no.yaml"}, "WARMROUTE_CONFIG", "cannot read 'no.yaml'", "readable file"),
+]
+
+
+@pytest.mark.parametrize(("env", "place", "problem", "fix"), ENVIRONMENT, ids=[str(row[0])[:60] for row in ENVIRONMENT])
+def test_environment(problems, env, place, problem, fix):
+    found = problems(env=env)
+    assert any(p.place == place and problem in p.problem and fix in p.fix for p in found), list(map(str, found))
+
+
+FLAGS = [
+    ({"port": "x"}, "--port", 'port is "x"', "a whole number"),
+    ({"workers": ["a:1", "ftp://b"]}, "--worker", "scheme 'ftp'", "http://HOST:PORT"),
+    ({"workers": ["a:1", "a:1"]}, "--worker", "a worker already", "remove one"),
+    ({"policy.name": "lpvl"}, "--policy", "lpvl", "lpwl"),
+    ({"policy.params.zz": "1", "policy.name": "round_robin"}, "--policy-param", "zz", "takes no parameters"),
+    ({"timeouts.conect_s": "1"}, "--set timeouts.conect_s", "unknown setting", "timeouts.connect_s?"),
+    ({"timeouts.connect_s": "-1"}, "--set timeouts.connect_s", "timeouts.connect_s is -1", "a number above 0"),
+]
+
+
+@pytest.mark.parametrize(("values", "place", "problem", "fix"), FLAGS, ids=[str(row[0])[:60] for row in FLAGS])
+def test_flags(problems, values, place, problem, fix):
+    found = problems(values)
+    assert any(p.place.startswith(place) and problem in p.problem and fix in p.fix for p in found), list(
+        map(str, found)
+    )
+
+
+def test_all_mistakes_of_all_sources_at_once(write, problems):
+    found = problems({"port": "x"}, {"WARMROUTE_HOTS": "h"}, write("w.yaml", "prot: 1\nadmin_port: -1\n"))
+    assert [p.place for p in found] == ["WARMROUTE_HOTS", "w.yaml:1", "w.yaml:2", "--port"]
+
+
+def test_unreadable_files(tmp_path: Path, problems):
+    assert "cannot read" in problems(file=tmp_path / "no.yaml")[0].problem
+    assert "cannot read" in problems(file=tmp_path)[0].problem
+    (tmp_path / "latin.yaml").write_bytes(b"host: \xe4\n")
+    assert "not UTF-8" in problems(file=tmp_path / "latin.yaml")[0].problem
+    (tmp_path / "w.json").write_text("{}")
+    assert "name it .yaml" in problems(file=tmp_path / "w.json")[0].fix
+
+
+def test_the_message_holds_every_problem():
+    with pytest.raises(ConfigError, match=r"(?s)--host: .*; .*\n--set admin_host|--admin-host: "):
+        load({"host": "", "admin_host": ""}, {}, None)

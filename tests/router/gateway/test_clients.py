@@ -1,0 +1,304 @@
+"""Clients that leave, stall, dawdle, or ask for too much."""
+
+import asyncio
+
+import psutil
+import pytest
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def left(gate, seen, within_s=0.1):
+    """The worker's socket closes within a tenth of a second, and nothing is left in the books."""
+    await asyncio.wait_for(seen.gone.wait(), within_s)
+    assert gate.dispatcher.edges[-1] == "cancelled"
+    assert gate.idle
+
+
+async def test_leaving_during_prefill_frees_the_worker(rig, kit):
+    async def silent(script):
+        await script.gone()
+
+    gate = await rig(silent)
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await gate.workers[0].arrived.wait()
+    client.leave()
+    await left(gate, gate.workers[0].requests[0])
+    assert gate.metrics.named("client_aborted") == [("before_first",)]
+    assert gate.metrics.named("request_ended")[0][1] == 499
+
+
+@pytest.mark.parametrize("how", ["close", "half-close", "abort"])
+async def test_leaving_during_the_stream_frees_the_worker(rig, kit, how):
+    async def endless(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.gone()
+
+    gate = await rig(endless)
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await client.reader.readuntil(b"\n\n")
+    match how:
+        case "close":
+            client.writer.close()
+        case "half-close":
+            client.writer.write_eof()
+        case "abort":
+            client.leave()
+    await left(gate, gate.workers[0].requests[0])
+    assert gate.metrics.named("client_aborted") == [("stream",)]
+
+
+async def test_leaving_while_being_identified_or_waiting(rig, kit):
+    gate = await rig(kit.answer_json)
+    gate.identity.later = asyncio.Event()
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1)
+    client.leave()
+    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 0)
+    assert gate.dispatcher.edges == []
+    gate.identity.later.set()
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200  # identified on the slow path
+    gate.fleet.drain(gate.workers[0].id)
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 1)
+    client.leave()
+    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 0)
+
+
+async def test_leaving_while_connecting(rig, kit):
+    gate = await rig()
+    # a listener whose backlog nobody empties would connect at once: a blackholed address would not be loopback,
+    # so the dial is held up instead
+    worker = await kit.FakeWorker(kit.answer_json).start()
+    gate.join(worker)
+    pools = gate.gateway._plane.pools
+    started = asyncio.Event()
+
+    async def slow(endpoint, dialler):
+        started.set()
+        await asyncio.sleep(60)
+
+    pools._dial = slow
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await started.wait()
+    client.leave()
+    await kit.eventually(lambda: gate.idle)
+    assert gate.dispatcher.edges == ["ticket", "cancelled"]
+    await worker.stop()
+
+
+async def test_connecting_has_a_limit(rig, kit):
+    gate = await rig(kit.answer_json, kit.answer_json, timeouts={"connect_s": 0.05})
+    pools = gate.gateway._plane.pools
+    dial = pools._dial
+    calls = []
+
+    async def first_is_slow(endpoint, dialler):
+        calls.append(endpoint)
+        if len(calls) == 1:
+            await asyncio.sleep(60)
+        await dial(endpoint, dialler)
+
+    pools._dial = first_is_slow
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert gate.dispatcher.edges[1] == "retry connect"
+    assert calls[0] != calls[1]
+
+
+async def test_leaving_in_the_middle_of_a_request_costs_nothing(rig, kit):
+    gate = await rig(kit.answer_json)
+    raw = kit.post()
+    for cut in (1, 30, len(raw) - 3):
+        client = await gate.connect()
+        client.writer.write(raw[:cut])
+        await client.writer.drain()
+        client.writer.close()
+    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+    assert gate.dispatcher.edges == []
+
+
+async def test_a_reader_that_stalls_stops_the_worker_and_not_our_memory(rig, kit):
+    sent = 0
+
+    async def firehose(script):
+        nonlocal sent
+        await script.say(STREAM)
+        piece = kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
+        for _ in range(1_000):
+            await script.say(piece)
+            sent += len(piece)
+        await script.say(kit.END)
+
+    gate = await rig(firehose)
+    before = psutil.Process().memory_info().rss
+    client = await gate.connect(limit=65_536)
+    client.writer.transport.pause_reading()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: sent > 500_000)
+    last = -1
+    while sent != last:  # until nothing moves any more
+        last = sent
+        await asyncio.sleep(0.1)
+    assert sent < 30_000_000  # kernel buffers on three sockets, nothing more
+    assert psutil.Process().memory_info().rss - before < 20_000_000
+    client.writer.transport.resume_reading()
+    total = 0
+    while total < 65_000_000:
+        total += len(await asyncio.wait_for(client.reader.read(1 << 20), 5))
+    assert gate.dispatcher.edges[-1].startswith(("finished", "progress"))
+
+
+async def test_a_reader_that_stalls_for_too_long_is_dropped(rig, kit):
+    async def firehose(script):
+        await script.say(STREAM)
+        while not script.writer.is_closing():
+            await script.say(kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n"))
+
+    gate = await rig(firehose, timeouts={"stream_idle_s": 0.2})
+    client = await gate.connect(limit=65_536)
+    client.writer.transport.pause_reading()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: "cancelled" in gate.dispatcher.edges)
+    assert not any(edge.startswith("failed") for edge in gate.dispatcher.edges)
+    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+
+
+async def test_a_slow_sender_is_timed_out(rig, kit):
+    gate = await rig(kit.answer_json, timeouts={"client_header_s": 0.1, "client_body_s": 0.1, "client_idle_s": 0.1})
+    client = await gate.connect()
+    client.writer.write(b"POST /v1/comp")
+    reply = await client.read()
+    assert (reply.status, reply.code) == (408, "request_timeout")
+    assert await client.closed() == b""
+    client = await gate.connect()
+    client.writer.write(kit.post()[:-5])
+    assert (await client.read()).status == 408
+    client = await gate.connect()
+    assert await client.closed() == b""  # idle from the start: nothing to answer
+    client = await gate.connect()
+    assert (await client.ask(kit.get(b"/livez"))).status == 200
+    assert await client.closed() == b""
+
+
+async def test_dripping_bytes_do_not_extend_the_limit(rig, kit):
+    gate = await rig(kit.answer_json, timeouts={"client_header_s": 0.15})
+    client = await gate.connect()
+
+    async def drip():
+        for byte in kit.post(extra=b"X-Pad: " + b"x" * 500 + b"\r\n"):
+            client.writer.write(bytes([byte]))
+            await asyncio.sleep(0.01)
+
+    dripping = asyncio.create_task(drip())
+    assert (await client.read()).status == 408
+    dripping.cancel()
+
+
+async def test_large_heads_and_bodies_are_refused(rig, kit):
+    gate = await rig(kit.answer_json, limits={"max_header_bytes": 1_000, "max_body_bytes": 1_000})
+    assert (await gate.ask(kit.get(extra=b"X-Pad: " + b"x" * 900 + b"\r\n"))).status == 200
+    reply = await gate.ask(kit.get(extra=b"X-Pad: " + b"x" * 1_000 + b"\r\n"))
+    assert (reply.status, reply.code) == (431, "headers_too_large")
+    reply = await gate.ask(b"GET /" + b"x" * 2_000)
+    assert reply.status == 431
+    reply = await gate.ask(kit.post(body=b"x" * 1_001))
+    assert (reply.status, reply.code) == (413, "body_too_large")
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert (await gate.ask(head + kit.chunk(b"x" * 600) + kit.chunk(b"x" * 600))).status == 413
+    expecting = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: 2000\r\nExpect: 100-continue\r\n\r\n"
+    reply = await gate.ask(expecting)
+    assert (reply.status, reply.interim) == (413, [])
+
+
+async def test_a_refused_upload_still_gets_its_answer(rig, kit):
+    gate = await rig(kit.answer_json, limits={"max_body_bytes": 1_000})
+    client = await gate.connect()
+    client.writer.write(kit.post(body=b"x" * 3_000_000))
+    reply = await client.read()
+    assert (reply.status, reply.header(b"connection")) == (413, b"close")
+    client.writer.close()
+    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+
+
+async def test_connections_are_limited(rig, kit):
+    gate = await rig(kit.answer_json, limits={"max_connections": 2})
+    kept = [await gate.connect() for _ in range(2)]
+    for client in kept:
+        assert (await client.ask(kit.get(b"/livez"))).status == 200
+    assert await (await gate.connect()).closed() == b""
+    kept[0].leave()
+    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 1)
+    assert (await gate.ask(kit.get(b"/livez"))).status == 200
+
+
+async def test_draining_finishes_streams_and_closes_connections(rig, kit):
+    go_on = asyncio.Event()
+
+    async def script(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await go_on.wait()
+        await script.say(kit.chunk(kit.DONE), kit.END)
+
+    gate = await rig(script)
+    streaming, idle = await gate.connect(), await gate.connect()
+    await idle.ask(kit.get(b"/livez"))
+    streaming.writer.write(kit.post())
+    await gate.workers[0].arrived.wait()
+    closing = asyncio.create_task(gate.gateway.aclose(5))
+    await asyncio.sleep(0.01)
+    reply = await idle.ask(kit.get(b"/readyz"))
+    assert (reply.status, reply.header(b"connection")) == (503, b"close")
+    with pytest.raises(OSError):  # noqa: PT011
+        await gate.connect()
+    go_on.set()
+    assert (await streaming.read()).body.endswith(kit.DONE)
+    assert await streaming.closed() == b""
+    await closing
+    assert gate.gateway.statistics()["connections"] == 0
+
+
+async def test_the_drain_deadline_cuts(rig, kit):
+    async def script(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.gone()
+
+    gate = await rig(script)
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await client.reader.readuntil(b"\n\n")
+    await gate.gateway.aclose(0.05)
+    assert gate.dispatcher.edges[-1] == "cancelled"
+    await asyncio.wait_for(gate.workers[0].requests[0].gone.wait(), 0.2)
+
+
+async def test_many_streams_leave_nothing_behind(rig, kit):
+    async def script(script):
+        await script.say(STREAM)
+        for index in range(100):
+            await script.say(kit.chunk(kit.event(str(index))))
+            await asyncio.sleep(0)
+        await script.say(kit.chunk(kit.usage_event()), kit.chunk(kit.DONE), kit.END)
+
+    gate = await rig(script, script)
+
+    async def one(index):
+        client = await gate.connect()
+        if index % 5 == 0:
+            client.writer.write(kit.post())
+            await client.reader.readuntil(b"\n\n")
+            client.leave()
+            return
+        assert (await client.ask(kit.post())).body.endswith(kit.DONE)
+        client.writer.close()
+
+    await asyncio.gather(*[one(index) for index in range(100)])
+    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+    assert gate.idle
+    gaps = gate.metrics.named("gaps")
+    assert all(0 < len(each[0]) <= 64 for each in gaps)
+    assert any(edge.startswith("progress") for edge in gate.dispatcher.edges)

@@ -1,0 +1,426 @@
+"""Workers that die, refuse, stall or break HTTP, before and after the first event."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+
+
+def once(kit, first, then=None):
+    """Two scripts sharing one count: the first request anywhere gets `first`, all others `then`."""
+    calls = []
+
+    async def script(script):
+        calls.append(script)
+        await (first if len(calls) == 1 else then or kit.answer_stream)(script)
+
+    return [script, script]
+
+
+async def die(script):
+    await script.die()
+
+
+async def die_behind_head(script):
+    await script.say(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    await asyncio.sleep(0.01)
+    await script.die()
+
+
+def saying(*parts):
+    async def script(script):
+        await script.say(*parts)
+        await script.gone()
+
+    return script
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+ERROR = b'data: {"error":{"message":"engine died","type":"x","param":null,"code":500}}\n\n'
+
+
+def in_chunks(kit, *bodies):
+    return STREAM + b"".join(map(kit.chunk, bodies))
+
+
+FAILURES = {
+    "dies at once": die,
+    "dies behind its head": die_behind_head,
+    "500": saying(b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\n{}"),
+    "502 without length": saying(b"HTTP/1.1 502 No\r\n\r\n{}"),
+    "garbage": saying(b"SSH-2.0-OpenSSH_9.2\r\n"),
+    "both lengths": saying(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
+    "two lengths": saying(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}"),
+    "unknown coding": saying(b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n{}"),
+    "identity, chunked": saying(b"HTTP/1.1 200 OK\r\ntransfer-encoding: identity, chunked\r\n\r\n0\r\n\r\n"),
+    "chunked in 1.0": saying(b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
+    "bad chunk": saying(STREAM + b"zz\r\n"),
+    "unasked switch": saying(b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"),
+    "error event": saying(STREAM + b"%x\r\n" % len(ERROR) + ERROR + b"\r\n0\r\n\r\n"),
+    "comments, then an error event": saying(STREAM + b"6\r\n: hi\n\n\r\n%x\r\n" % len(ERROR) + ERROR + b"\r\n"),
+    "named error event": saying(STREAM + b'24\r\nevent: error\ndata: {"type":"error"}\n\n\r\n0\r\n\r\n'),
+    "a stream of nothing": saying(STREAM + b"0\r\n\r\n"),
+    "half an event, then death": saying(STREAM + b"6\r\ndata: \r\n0\r\n\r\n"),
+    "too large a head": saying(b"HTTP/1.1 200 OK\r\n" + b"x-pad: " + b"x" * 70_000 + b"\r\n\r\n"),
+    "endless head": saying(b"HTTP/1.1 200 OK\r\n" + b"x-pad: y\r\n" * 10_000),
+    "endless comments": saying(STREAM, *[b"1000\r\n:" + b"x" * 4093 + b"\n\n\r\n"] * 300),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_before_the_first_event_another_worker_takes_over_unseen(rig, kit, name):
+    gate = await rig(*once(kit, FAILURES[name]))
+    reply = await gate.ask(kit.post())
+    assert reply.status == 200
+    assert reply.body.startswith(kit.event("a"))
+    assert b"error" not in reply.raw
+    edges = gate.dispatcher.edges
+    assert edges[:3] == ["ticket", "retry sent", "failed sent"] and edges[-1] == "finished 200"
+    assert gate.metrics.named("retried") == [("sent",)]
+    pools = gate.gateway.statistics()["pools"]
+    assert pools["open"] - pools["idle"] <= 1  # the failed one, if its end has not been noticed yet
+    assert gate.idle
+
+
+@pytest.mark.parametrize("name", ["dies at once", "500", "garbage", "error event"])
+async def test_a_request_that_kills_does_not_walk_the_fleet(rig, kit, name):
+    gate = await rig(*[FAILURES[name]] * 4)
+    reply = await gate.ask(kit.post())
+    assert reply.status == 503
+    assert reply.code == "worker_failed"
+    assert int(reply.header(b"retry-after")) >= 1
+    assert sum(len(worker.requests) for worker in gate.workers) == 2
+    assert gate.idle
+
+
+@pytest.mark.parametrize("status", [b"503 Busy", b"429 Slow down"])
+async def test_a_refusal_goes_to_up_to_two_others(rig, kit, status):
+    async def refuse(script):
+        await kit.answer_json(script, status, b'{"error":"The model is currently scaling"}')
+
+    gate = await rig(refuse, refuse, refuse, refuse)
+    client = await gate.connect()
+    reply = await client.ask(kit.post())
+    assert (reply.status, reply.code) == (503, "overloaded")
+    assert int(reply.header(b"retry-after")) >= 1
+    assert sum(len(worker.requests) for worker in gate.workers) == 3
+    assert gate.dispatcher.edges[:3] == ["ticket", "retry refused", "failed refused"]
+    assert gate.gateway.statistics()["pools"]["idle"] == 3  # a refusal is no reason to throw the connection away
+    assert (await client.ask(kit.get(b"/livez"))).status == 200
+
+
+async def test_a_refusal_as_first_event_is_a_refusal(rig, kit):
+    busy = ERROR.replace(b"500", b"503")
+    gate = await rig(*once(kit, saying(STREAM + kit.chunk(busy))))
+    assert (await gate.ask(kit.post())).body.startswith(kit.event("a"))
+    assert gate.dispatcher.edges[1] == "retry refused"
+
+
+async def test_a_clients_mistake_as_first_event_is_passed_on(rig, kit):
+    mistake = ERROR.replace(b"500", b"400")
+
+    async def script(script):
+        await script.say(STREAM, kit.chunk(mistake), kit.chunk(kit.DONE), kit.END)
+
+    gate = await rig(script, script)
+    assert (await gate.ask(kit.post())).body == mistake + kit.DONE
+    assert "retry sent" not in gate.dispatcher.edges
+
+
+async def test_the_retry_after_of_a_worker_is_heard(rig, kit):
+    async def refuse(script):
+        await script.say(b"HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n")
+
+    gate = await rig(refuse)
+    assert (await gate.ask(kit.post())).header(b"retry-after") == b"7"
+
+
+async def test_an_unreachable_worker_costs_nothing_but_time(rig, kit):
+    gone = await kit.FakeWorker(kit.answer_stream).start()
+    gate = await rig()
+    gate.join(gone)
+    await gone.stop()
+    alive = await kit.FakeWorker(kit.answer_stream).start()
+    gate.join(alive)
+    for _ in range(2):
+        assert (await gate.ask(kit.post())).status == 200
+    assert "retry connect" in gate.dispatcher.edges
+    await alive.stop()
+
+
+async def test_a_worker_that_never_answers_is_given_up(rig, kit):
+    async def silent(script):
+        await script.gone()
+
+    gate = await rig(*once(kit, silent), timeouts={"first_event_s": 0.1})
+    assert (await gate.ask(kit.post())).body.startswith(kit.event("a"))
+    stuck = next(seen for worker in gate.workers for seen in worker.requests if seen.gone.is_set())
+    assert stuck is not None
+    assert gate.dispatcher.edges[1] == "retry sent"
+
+
+async def test_comments_alone_do_not_count_as_an_answer(rig, kit):
+    async def chatty(script):
+        await script.say(STREAM)
+        while not script.writer.is_closing():
+            await script.say(kit.chunk(b": keep-alive\n\n"))
+            await asyncio.sleep(0.01)
+
+    gate = await rig(*once(kit, chatty), timeouts={"first_event_s": 0.1})
+    reply = await gate.ask(kit.post())
+    assert reply.body.startswith(kit.event("a"))
+
+
+# after the first event
+
+
+async def test_death_between_chunks_is_told_in_the_stream(rig, kit):
+    async def script(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await asyncio.sleep(0.01)
+        await script.die()
+
+    gate = await rig(script)
+    client = await gate.connect()
+    reply = await client.ask(kit.post())
+    events = reply.body.split(b"\n\n")
+    assert events[0] + b"\n\n" == kit.event("a")
+    assert msgspec.json.decode(events[1][6:])["error"]["code"] == "worker_died_in_stream"
+    assert events[2:] == [b"data: [DONE]", b""]
+    assert gate.dispatcher.edges == ["ticket", "first_token", "failed stream"]
+    assert (await client.ask(kit.get(b"/livez"))).status == 200  # a clean end: the connection goes on
+    assert gate.metrics.named("error") == [("worker_died_in_stream", "stream")]
+
+
+async def test_an_unfinished_event_is_ended_before_the_error(rig, kit):
+    async def script(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")), kit.chunk(b'data: {"cut'))
+        await asyncio.sleep(0.01)
+        await script.die()
+
+    gate = await rig(script)
+    body = (await gate.ask(kit.post())).body
+    assert body.startswith(kit.event("a") + b'data: {"cut\n\ndata: {"error"')
+
+
+@pytest.mark.parametrize("cut", [b"20\r\nhalf a chunk", b"2", b"20\r", b"20\r\n", b"3\r\nabc", b"3\r\nabc\r"])
+async def test_death_within_a_chunk_shows_as_truncation(rig, kit, cut):
+    async def script(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await asyncio.sleep(0.01)
+        await script.say(cut)
+        await asyncio.sleep(0.01)
+        await script.die()
+
+    gate = await rig(script)
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    raw = await client.closed()
+    assert raw.endswith(kit.chunk(kit.event("a")) + cut)
+    assert gate.dispatcher.edges[-1] == "failed stream"
+
+
+async def test_death_within_an_announced_length_shows_as_truncation(rig, kit):
+    async def script(script):
+        await script.say(kit.json_head(100), b'{"half')
+        await asyncio.sleep(0.01)
+        await script.die()
+
+    gate = await rig(script)
+    client = await gate.connect()
+    with pytest.raises(asyncio.IncompleteReadError):
+        await client.ask(kit.post(body=kit.PLAIN))
+    assert gate.dispatcher.edges == ["ticket", "failed stream"]
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"zz\r\nbad", b"0\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b"0\r\n\r\n5\r\nextra\r\n"]
+)
+async def test_garbage_in_a_started_stream_is_not_passed_on(rig, kit, garbage):
+    async def script(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await asyncio.sleep(0.01)
+        await script.say(garbage)
+        await script.gone()
+
+    gate = await rig(script)
+    reply = await gate.ask(kit.post())
+    assert garbage not in reply.raw
+    assert b"bad_upstream_response" in reply.body
+    assert gate.gateway.statistics()["pools"]["idle"] == 0
+
+
+async def test_more_bytes_than_announced_never_reach_the_client(rig, kit):
+    async def script(script):
+        await script.say(kit.json_head(4), b"{}")
+        await asyncio.sleep(0.01)
+        await script.say(b"{}HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
+
+    gate = await rig(script)
+    client = await gate.connect()
+    client.writer.write(kit.post(body=kit.PLAIN) + kit.post(body=kit.PLAIN))
+    assert b"evil" not in await client.closed()
+
+
+async def test_extra_line_breaks_cost_the_connection_only(rig, kit):
+    async def script(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")), b"0\r\n\r\n\r\n\r\n")
+
+    gate = await rig(script)
+    client = await gate.connect()
+    assert (await client.ask(kit.post())).body == kit.event("a")
+
+
+async def test_a_stalled_stream_ends_with_an_error(rig, kit):
+    async def script(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.gone()
+
+    gate = await rig(script, timeouts={"stream_idle_s": 0.1})
+    reply = await gate.ask(kit.post())
+    assert b"stream_idle_timeout" in reply.body and reply.body.endswith(kit.DONE)
+    assert gate.workers[0].requests[0].gone.is_set() or await gate.workers[0].requests[0].gone.wait()
+
+
+async def test_the_whole_request_has_a_limit(rig, kit):
+    async def endless(script):
+        await script.say(STREAM)
+        while not script.writer.is_closing():
+            await script.say(kit.chunk(kit.event("a")))
+            await asyncio.sleep(0.005)
+
+    async def silent(script):
+        await script.gone()
+
+    gate = await rig(endless, timeouts={"total_s": 0.15})
+    assert b"total_timeout" in (await gate.ask(kit.post())).body
+    gate = await rig(silent, timeouts={"total_s": 0.15})
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.code) == (504, "total_timeout")
+    assert gate.dispatcher.edges == ["ticket", "cancelled"]
+
+
+# held heads and comments
+
+
+async def test_after_the_hold_comments_go_out_and_another_worker_can_still_answer(rig, kit):
+    async def slow_death(script):
+        await script.say(STREAM, kit.chunk(b": keep-alive\n\n"))
+        await asyncio.sleep(0.2)
+        await script.die()
+
+    gate = await rig(*once(kit, slow_death), timeouts={"header_hold_s": 0.05, "comment_interval_s": 0.05})
+    client = await gate.connect()
+    reply = await client.ask(kit.post(extra=b"X-Request-Id: r\r\n"))
+    assert reply.status == 200
+    assert reply.header(b"content-type").startswith(b"text/event-stream")
+    assert reply.header(b"x-request-id") == b"r"
+    comments, _, rest = reply.body.partition(b"data: ")
+    assert comments.count(b": warmroute") >= 2
+    assert b"data: " + rest == b"".join(map(kit.event, "abc")) + kit.usage_event() + kit.DONE
+    assert gate.dispatcher.usage.cached_tokens == 32
+    assert (await client.ask(kit.get(b"/livez"))).status == 200
+
+
+async def test_half_an_event_before_the_hold_is_not_lost(rig, kit):
+    whole = kit.event("a")
+
+    async def script(script):
+        await script.say(STREAM, kit.chunk(whole[:9]))
+        await asyncio.sleep(0.15)
+        await script.say(kit.chunk(whole[9:]), kit.END)
+
+    gate = await rig(script, timeouts={"header_hold_s": 0.05, "comment_interval_s": 5})
+    body = (await gate.ask(kit.post())).body
+    assert body.startswith(b": warmroute") and body.endswith(b"\n\n" + whole)
+
+
+async def test_behind_comments_an_error_becomes_an_event(rig, kit):
+    async def refused(script):
+        await asyncio.sleep(0.15)
+        await kit.answer_json(script, b"400 Bad", b'{"error":\n{"message":"no"}}')
+
+    async def dead(script):
+        await asyncio.sleep(0.15)
+        await script.die()
+
+    held = {"header_hold_s": 0.05, "comment_interval_s": 5}
+    gate = await rig(refused, timeouts=held)
+    body = (await gate.ask(kit.post())).body
+    assert body.partition(b"\n\n")[2] == b'data: {"error":\ndata: {"message":"no"}}\n\n' + kit.DONE
+    assert gate.dispatcher.edges[-1] == "finished 400"
+    gate = await rig(dead, timeouts=held)
+    body = (await gate.ask(kit.post())).body
+    events = body.split(b"\n\n")
+    assert json.loads(events[1][6:])["error"]["code"] == "worker_failed"
+    assert events[2] == b"data: [DONE]"
+
+
+async def test_a_plain_request_is_never_commented(rig, kit):
+    async def slow(script):
+        await asyncio.sleep(0.2)
+        await kit.answer_json(script)
+
+    gate = await rig(slow, timeouts={"header_hold_s": 0.05})
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).header(b"content-length")
+
+
+# no worker
+
+
+async def test_a_request_waits_for_a_worker_to_come(rig, kit):
+    gate = await rig()
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: gate.gateway.statistics().get("waiting") == 1)
+    worker = await kit.FakeWorker(kit.answer_stream).start()
+    gate.join(worker)
+    assert (await client.read()).status == 200
+    assert gate.metrics.named("held")[0][1] is True
+    await worker.stop()
+
+
+async def test_waiting_ends_with_a_503(rig, kit):
+    gate = await rig(timeouts={"no_worker_wait_s": 0.1})
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.code) == (503, "no_worker_available")
+    assert reply.header(b"retry-after") == b"1"
+    assert gate.metrics.named("held")[0][1] is False
+    gate = await rig(timeouts={"no_worker_wait_s": 0})
+    assert (await gate.ask(kit.post())).status == 503
+
+
+async def test_only_so_many_may_wait(rig, kit):
+    gate = await rig(limits={"max_held_requests": 1})
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 1)
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.code) == (503, "too_many_requests")
+    client.leave()
+    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 0)
+
+
+async def test_an_unknown_model_is_told_so(rig, kit):
+    gate = await rig(kit.answer_json)
+    reply = await gate.ask(kit.post(body=b'{"model":"other","messages":[]}'))
+    assert (reply.status, reply.code) == (404, "model_not_found")
+
+
+async def test_our_own_defect_is_a_500_and_ends_the_ticket(rig, kit, caplog):
+    gate = await rig(kit.answer_json)
+
+    def broken(*_):
+        raise RuntimeError("defect")
+
+    gate.identity.identify_now = broken
+    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    assert (reply.status, reply.code) == (500, "internal_error")
+    del gate.identity.identify_now
+    gate.dispatcher.first_token = broken
+    gate.workers[0].script = kit.answer_stream
+    assert (await gate.ask(kit.post())).status == 500
+    assert gate.dispatcher.edges[-1] == "cancelled"
+    assert gate.idle
+    caplog.clear()

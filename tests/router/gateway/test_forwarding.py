@@ -1,0 +1,381 @@
+"""Requests and responses pass byte for byte; what we add is named here."""
+
+import asyncio
+import json
+import random
+
+import pytest
+
+
+async def test_a_stream_arrives_as_the_worker_framed_it(rig, kit):
+    gate = await rig(kit.answer_stream)
+    reply = await gate.ask(kit.post())
+    events = [kit.event(text) for text in "abc"] + [kit.usage_event(), kit.DONE]
+    assert reply.raw.endswith(b"\r\n\r\n" + b"".join(map(kit.chunk, events)) + kit.END)
+    assert reply.status == 200
+    assert b"\r\nX-Odd-Case: Kept \r\n" in reply.head
+    assert reply.header(b"transfer-encoding") == b"chunked"
+    assert gate.dispatcher.edges[:2] == ["ticket", "first_token"]
+    assert gate.dispatcher.edges[-1] == "finished 200"
+    assert gate.dispatcher.usage.cached_tokens == 32
+    assert gate.dispatcher.usage.completion_tokens == 3
+    assert gate.identity.observed == [("m", 40)]
+    assert gate.idle
+
+
+async def test_a_plain_answer_keeps_its_length_and_reports_usage(rig, kit):
+    gate = await rig(kit.answer_json)
+    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    assert json.loads(reply.body)["usage"] == kit.USAGE
+    assert reply.header(b"transfer-encoding") is None
+    assert gate.dispatcher.edges == ["ticket", "finished 200"]
+    assert gate.dispatcher.requests[0].stream is False
+    assert gate.dispatcher.usage.prompt_tokens == 40
+
+
+async def test_the_body_and_end_to_end_headers_reach_the_worker_unchanged(rig, kit):
+    gate = await rig(kit.answer_json)
+    body = b'{ "model" :"m","messages":[ ], "x\\u00e9":{"deep":[1,2.50,1e3]}, "cache_salt":"s" }'
+    lines = (
+        b"X-Custom:no-space\r\nx-CASE:  two  \r\nAccept: */*\r\nAuthorization: Bearer k\r\n"
+        b"traceparent: 00-1-2-01\r\ntracestate: a=b\r\nAccept: again\r\nX-Latin: \xe9\r\n"
+    )
+    await gate.ask(kit.post(b"/v1/chat/completions?a=b&c", body, lines))
+    seen = gate.workers[0].requests[0]
+    assert seen.body == body
+    assert seen.lines[0] == b"POST /v1/chat/completions?a=b&c HTTP/1.1"
+    sent = b"Host: gw\r\nContent-Type: application/json\r\n" + lines + b"Content-Length: %d" % len(body)
+    assert seen.lines[1 : len(sent.split(b"\r\n")) + 1] == sent.split(b"\r\n")
+    added = seen.lines[len(sent.split(b"\r\n")) + 1 :]
+    assert [line.partition(b":")[0] for line in added] == [
+        b"X-Request-Id",
+        b"X-Forwarded-For",
+        b"X-Forwarded-Proto",
+        b"X-Forwarded-Host",
+    ]
+    assert seen.header(b"x-forwarded-for") == b"127.0.0.1"
+
+
+async def test_hop_by_hop_headers_stop_here_both_ways(rig, kit):
+    async def script(script):
+        await script.say(
+            b"HTTP/1.1 200 OK\r\nconnection: keep-alive, X-Inner\r\nx-inner: 1\r\nkeep-alive: timeout=5\r\n"
+            b"content-length: 2\r\nx-outer: 2\r\n\r\n{}"
+        )
+
+    gate = await rig(script)
+    extra = b"Connection: keep-alive, X-Mine\r\nX-Mine: 1\r\nTE: trailers\r\nKeep-Alive: 5\r\nProxy-Connection: x\r\n"
+    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=extra))
+    names = {line.partition(b":")[0].lower() for line in gate.workers[0].requests[0].lines[1:]}
+    assert not names & {b"connection", b"x-mine", b"te", b"keep-alive", b"proxy-connection"}
+    assert reply.header(b"x-inner") is None and reply.header(b"keep-alive") is None
+    assert reply.header(b"connection") is None
+    assert reply.header(b"x-outer") == b"2"
+
+
+async def test_a_chunked_request_is_forwarded_with_its_length(rig, kit):
+    gate = await rig(kit.answer_json)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\nTrailer: x-t\r\n\r\n"
+    body = b'{"model":"m","prompt":"hello"}'
+    reply = await gate.ask(head + kit.chunk(body[:7]) + kit.chunk(body[7:]) + b"0\r\nx-t: v\r\n\r\n")
+    seen = gate.workers[0].requests[0]
+    assert reply.status == 200
+    assert seen.body == body
+    assert seen.header(b"transfer-encoding") is None and seen.header(b"trailer") is None
+    assert seen.header(b"content-length") == b"%d" % len(body)
+
+
+@pytest.mark.parametrize("given", [b"abc-123", b"x" * 128])
+async def test_a_request_id_is_passed_on_and_returned(rig, kit, given):
+    gate = await rig(kit.answer_json)
+    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=b"X-Request-ID: " + given + b"\r\n"))
+    assert reply.header(b"x-request-id") == given
+    assert gate.workers[0].requests[0].lines.count(b"X-Request-ID: " + given) == 1
+
+
+@pytest.mark.parametrize("given", [b"x" * 129, b"a b", b"\xe9", b""])
+async def test_an_unusable_request_id_is_replaced(rig, kit, given):
+    gate = await rig(kit.answer_json)
+    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=b"X-Request-Id: " + given + b"\r\n"))
+    assert len(reply.header(b"x-request-id")) == 32
+    assert gate.workers[0].requests[0].header(b"x-request-id") == reply.header(b"x-request-id")
+
+
+async def test_worker_and_prediction_are_named_when_wanted(rig, kit):
+    gate = await rig(kit.answer_stream, headers={"worker": True, "predicted_cached_tokens": True})
+    reply = await gate.ask(kit.post())
+    assert reply.header(b"x-warmroute-worker") == gate.workers[0].id.encode()
+    assert reply.header(b"x-warmroute-predicted-cached-tokens") == b"0"
+    assert (await gate.ask(kit.get(b"/nope"))).header(b"x-warmroute-worker") is None
+
+
+async def test_the_rank_chosen_is_named_to_the_worker(rig, kit):
+    facts = kit.WorkerFacts(
+        models=(kit.ServedModel("m"),), caches={rank: kit.RankCache(16, 100, True) for rank in (0, 1)}
+    )
+    gate = await rig(kit.answer_json, facts=facts)
+    for _ in range(2):
+        await gate.ask(kit.post(body=kit.PLAIN, extra=b"X-data-parallel-rank: 7\r\n"))
+    ranks = {seen.header(b"x-data-parallel-rank") for seen in gate.workers[0].requests}
+    assert ranks == {b"0", b"1"}
+
+
+async def test_absolute_form_is_made_relative_and_outranks_host(rig, kit):
+    gate = await rig(kit.answer_json)
+    raw = kit.post(body=kit.PLAIN).replace(b"POST /v1", b"POST http://real.example:81/v1", 1)
+    assert (await gate.ask(raw)).status == 200
+    seen = gate.workers[0].requests[0]
+    assert seen.lines[0] == b"POST /v1/chat/completions HTTP/1.1"
+    assert seen.header(b"host") == b"real.example:81"
+
+
+async def test_a_base_path_goes_in_front(rig, kit):
+    gate = await rig()
+    worker = await kit.FakeWorker(kit.answer_json).start()
+    gate.join(f"http://{worker.id}/deep")
+    await gate.ask(kit.post(body=kit.PLAIN))
+    assert worker.requests[0].lines[0] == b"POST /deep/v1/chat/completions HTTP/1.1"
+    await worker.stop()
+
+
+async def test_requests_are_answered_in_order_on_one_connection(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    raw = b"".join(kit.post(body=kit.PLAIN, extra=b"X-Request-Id: r%d\r\n" % i) for i in range(20))
+    client.writer.write(raw + kit.get(b"/livez", b"X-Request-Id: last\r\n"))
+    ids = [(await client.read()).header(b"x-request-id") for _ in range(21)]
+    assert ids == [b"r%d" % i for i in range(20)] + [b"last"]
+    assert gate.workers[0].connections == 1
+    assert gate.gateway.statistics()["pools"]["reuses"] == 19
+
+
+async def test_pipelining_waits_for_a_stream_and_then_goes_on(rig, kit):
+    release = asyncio.Event()
+
+    async def script(script):
+        await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
+        await release.wait()
+        await script.say(kit.END)
+
+    gate = await rig(script)
+    client = await gate.connect()
+    client.writer.write(kit.post() + kit.get(b"/livez") * 3_000)  # more than is kept, so reading has to stop
+    await eventually_one(gate.workers[0], kit)
+    release.set()
+    assert (await client.read()).status == 200
+    for _ in range(3_000):
+        assert (await client.read()).status == 200
+
+
+async def eventually_one(worker, kit):
+    await kit.eventually(lambda: worker.requests)
+
+
+async def test_a_request_may_come_in_any_pieces(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    raw = kit.post(body=kit.PLAIN, extra=b"X-Request-Id: r\r\n")
+    for index in range(len(raw)):
+        client.writer.write(raw[index : index + 1])
+        await asyncio.sleep(0)
+    assert (await client.read()).status == 200
+    chance = random.Random(4)
+    for _ in range(20):
+        cut = chance.randrange(1, len(raw))
+        client.writer.write(raw[:cut])
+        await asyncio.sleep(0.001)
+        client.writer.write(raw[cut:])
+        assert (await client.read()).status == 200
+    assert all(seen.body == kit.PLAIN for seen in gate.workers[0].requests)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 50])
+async def test_a_response_may_come_in_any_pieces(rig, kit, step):
+    whole = kit.STREAM_HEAD + b"".join(
+        kit.chunk(each) for each in (b": hi\n\n", kit.event("a"), kit.event("b"), kit.usage_event(), kit.DONE)
+    )
+    whole += kit.END
+
+    async def script(script):
+        for start in range(0, len(whole), step):
+            await script.say(whole[start : start + step])
+            await asyncio.sleep(0)
+
+    gate = await rig(script)
+    client = await gate.connect()
+    for _ in range(2):
+        reply = await client.ask(kit.post())
+        assert reply.raw.partition(b"\r\n\r\n")[2] == whole.partition(b"\r\n\r\n")[2]
+        assert gate.dispatcher.usage.cached_tokens == 32
+
+
+async def test_http_1_0_gets_an_unframed_stream_and_a_closed_connection(rig, kit):
+    gate = await rig(kit.answer_stream)
+    client = await gate.connect()
+    reply = await client.ask(kit.post(version=b"1.0"))
+    assert reply.header(b"transfer-encoding") is None
+    assert reply.header(b"connection") == b"close"
+    assert reply.body == b"".join(kit.event(text) for text in "abc") + kit.usage_event() + kit.DONE
+    assert gate.dispatcher.usage.cached_tokens == 32
+
+
+async def test_http_1_0_keep_alive_with_a_length(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    for _ in range(2):
+        reply = await client.ask(kit.post(body=kit.PLAIN, version=b"1.0", extra=b"Connection: keep-alive\r\n"))
+        assert reply.header(b"connection") == b"keep-alive"
+    await client.ask(kit.post(body=kit.PLAIN, version=b"1.0"))
+    assert await client.closed() == b""
+
+
+async def test_connection_close_is_honoured_and_announced(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    reply = await client.ask(kit.post(body=kit.PLAIN, extra=b"Connection: close\r\n"))
+    assert reply.header(b"connection") == b"close"
+    assert await client.closed() == b""
+
+
+async def test_a_body_without_length_is_chunked_for_the_client(rig, kit):
+    async def script(script):
+        await script.say(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\nhello ")
+        await asyncio.sleep(0.01)
+        await script.say(b"world")
+        script.writer.close()
+
+    gate = await rig(script)
+    client = await gate.connect()
+    for _ in range(2):
+        assert (await client.ask(kit.post(body=kit.PLAIN))).body == b"hello world"
+    assert gate.workers[0].connections == 2
+
+
+async def test_trailers_and_chunk_extensions_pass(rig, kit):
+    async def script(script):
+        await script.say(
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-t\r\n\r\n2;a=b\r\n{}\r\n0\r\nx-t: v\r\n\r\n"
+        )
+
+    gate = await rig(script)
+    client = await gate.connect()
+    client.writer.write(kit.post(body=kit.PLAIN))
+    assert (await client.closed()).endswith(b"\r\n\r\n2;a=b\r\n{}\r\n0\r\nx-t: v\r\n\r\n")
+
+
+async def test_interim_responses_are_skipped(rig, kit):
+    async def script(script):
+        await script.say(b"HTTP/1.1 102 Processing\r\n\r\n")
+        await asyncio.sleep(0.01)
+        await script.say(b"HTTP/1.1 103 Hints\r\nlink: x\r\n\r\n" + kit.json_head(2) + b"{}")
+
+    gate = await rig(script)
+    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    assert (reply.status, reply.body) == (200, b"{}")
+    assert reply.header(b"link") is None
+
+
+@pytest.mark.parametrize("status", [b"400 Bad Request", b"404 Not Found", b"422 X", b"501 Not Implemented"])
+async def test_a_client_error_passes_and_is_nobodys_fault(rig, kit, status):
+    body = b'{"error":"Unauthorized"}'
+
+    async def script(script):
+        await kit.answer_json(script, status, body)
+
+    gate = await rig(script, script)
+    for _ in range(60):
+        reply = await gate.ask(kit.post(body=kit.PLAIN))
+        assert (reply.status, reply.body) == (int(status[:3]), body)
+    assert set(gate.dispatcher.edges) == {"ticket", f"finished {int(status[:3])}"}
+    assert all(endpoint.state == "ready" for endpoint in gate.fleet.endpoints)
+
+
+async def test_a_head_request_gets_no_body(rig, kit):
+    async def script(script):
+        await script.say(b"HTTP/1.1 405 Nope\r\ncontent-length: 31\r\nallow: GET\r\n\r\n")
+
+    gate = await rig(script, extra_paths=[{"path": "/odd", "methods": ["GET"]}])
+    client = await gate.connect()
+    for _ in range(2):
+        reply = await client.ask(kit.get(b"/odd", method=b"HEAD"), bodiless=True)
+        assert (reply.status, reply.header(b"content-length")) == (405, b"31")
+    assert gate.workers[0].connections == 1
+
+
+async def test_204_and_304_end_with_their_head(rig, kit):
+    statuses = [b"204 No Content", b"304 Not Modified"]
+
+    async def script(script):
+        await script.say(b"HTTP/1.1 %s\r\netag: x\r\n\r\n" % statuses.pop(0))
+
+    gate = await rig(script)
+    client = await gate.connect()
+    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 204
+    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 304
+
+
+async def test_expect_100_continue_is_answered_here(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    raw = kit.post(body=kit.PLAIN, extra=b"Expect: 100-continue\r\n")
+    head, body = raw[: -len(kit.PLAIN)], kit.PLAIN
+    client.writer.write(head)
+    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    reply = await client.ask(body)
+    assert reply.status == 200
+    assert gate.workers[0].requests[0].header(b"expect") is None
+    assert (await gate.ask(raw)).interim == []  # the body was there already
+
+
+async def test_unix_socket_and_ipv6(rig, kit, tmp_path):
+    path = str(tmp_path / "gw.sock")
+    gate = await rig(kit.answer_json, uds=path)
+    assert gate.address == path
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert gate.workers[0].requests[0].header(b"x-forwarded-for") is None
+    gate = await rig(kit.answer_json, host="::1")
+    assert gate.address.startswith("[::1]:")
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert gate.workers[0].requests[0].header(b"x-forwarded-for") == b"::1"
+
+
+async def test_a_large_body_goes_through_whole(rig, kit):
+    gate = await rig(kit.answer_json)
+    body = b'{"model":"m","messages":[],"pad":"' + b"x" * 5_000_000 + b'"}'
+    assert (await gate.ask(kit.post(body=body))).status == 200
+    assert gate.workers[0].requests[0].body == body
+
+
+async def test_an_idle_connection_that_died_is_replaced_without_counting(rig, kit):
+    async def script(script):
+        if script.seen.connection == 1 and len(gate.workers[0].requests) == 2:
+            await script.die()  # as if the keep-alive limit had struck while the request was on its way
+            return
+        await kit.answer_json(script)
+
+    gate = await rig(script)
+    client = await gate.connect()
+    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert gate.dispatcher.edges == ["ticket", "finished 200"] * 2
+    assert gate.metrics.named("redialled") == [()]
+
+
+async def test_idle_worker_connections_are_closed_before_the_worker_does(rig, kit):
+    gate = await rig(kit.answer_json, timeouts={"upstream_idle_s": 0.08})
+    await gate.ask(kit.post(body=kit.PLAIN))
+    assert gate.gateway.statistics()["pools"]["idle"] == 1
+    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+
+
+async def test_bytes_on_an_idle_worker_connection_poison_nothing(rig, kit):
+    async def script(script):
+        await kit.answer_json(script)
+        await asyncio.sleep(0.01)
+        await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
+
+    gate = await rig(script)
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    assert b"evil" not in (await gate.ask(kit.post(body=kit.PLAIN))).body

@@ -1,0 +1,90 @@
+"""First events and usage, without sockets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.edges import Usage
+from router.gateway.sse import FIRST_EVENT_BYTES, FirstEvent, StreamError
+from router.gateway.usage import find_usage, trim
+
+ERROR = b'data: {"error":{"message":"boom","code":500}}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("raw", "verdict"),
+    [
+        (b"", False),
+        (b": hi\n\n", False),
+        (b": hi\r\n\r\n: ho\r\n\r\n", False),
+        (b"\n\n\n", False),
+        (b"id: 3\nretry: 4\n\n", False),
+        (b'data: {"choices":[]}\n', False),
+        (b'data: {"choices":[]}\n\n', True),
+        (b'data:{"choices":[]}\r\n\r\n', True),
+        (b'data:{"choices":[]}\r\r', True),
+        (b"data: [DONE]\n\n", True),
+        (b'event: response.created\ndata: {"response":{}}\n\n', True),
+        (b"event: ping\n\n", True),
+        (b'data: {"error":null}\n\n', True),
+        (b'data: {"error":{"message":"no","code":404}}\n\n', True),
+        (b'data: {"choices":[{"text":"{\\"error\\":1}"}]}\n\n', True),
+        (b"data: \xff\xfe\n\n", True),
+        (ERROR, StreamError(500, "boom")),
+        (b": hi\n\n" + ERROR, StreamError(500, "boom")),
+        (b'data: {"error":\ndata: {"message":"boom","code":"500"}}\n\n', StreamError(0, "boom")),
+        (b'data: {"error":"Unauthorized"}\n\n', StreamError(0, "Unauthorized")),
+        (b'data: {"error":{"message":"slow","code":429}}\n\n', StreamError(429, "slow")),
+        (b'data: {"object":"error","message":"old","code":500}\n\n', StreamError(500, "old")),
+        (b"event: error\ndata: plain text\n\n", StreamError(0, "plain text")),
+        (b'event: error\ndata: {"type":"error","message":"m"}\n\n', StreamError(0, "m")),
+        (b"data: " + b"x" * FIRST_EVENT_BYTES, True),
+    ],
+)
+def test_verdicts(raw, verdict):
+    assert FirstEvent().feed(raw) == verdict
+
+
+@given(st.lists(st.sampled_from([b": c\n\n", b"id: 1\n\n"]), max_size=4), st.booleans(), st.lists(st.integers(1, 9)))
+def test_pieces_change_nothing(comments, real, cuts):
+    raw = b"".join(comments) + (b'data: {"a":1}\n\n' if real else ERROR)
+    first, start = FirstEvent(), 0
+    for cut in cuts:
+        if start + cut < len(raw):
+            assert first.feed(raw[start : start + cut]) is False
+            start += cut
+    assert first.feed(raw[start:]) == (True if real else StreamError(500, "boom"))
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        (b"", Usage()),
+        (b'{"usage":null}', Usage()),
+        (b'{"usage":{"prompt_tokens":3}}', Usage(3)),
+        (b'{"usage" : {"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}', Usage(3, 4)),
+        (b'"usage":{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":2}},"x":{}}', Usage(3, None, 2)),
+        (b'"usage":{"prompt_tokens":3,"prompt_tokens_details":null}', Usage(3)),
+        (b'"usage":{"input_tokens":3,"output_tokens":1,"input_tokens_details":{"cached_tokens":2}}', Usage(3, 1, 2)),
+        (b'"usage":{"input_tokens":3,"output_tokens":1,"cache_read_input_tokens":2}', Usage(3, 1, 2)),
+        (b'"usage":{"prompt_tokens":1}} "usage":{"prompt_tokens":2}}', Usage(2)),
+        (b'"usage":{"prompt_tokens":1}} "usage":null', Usage(1)),
+        (b'"usage":{"prompt_tokens":"many"}', Usage()),
+        (b'"usage":{broken}', Usage()),
+        (b'"content":"\\"usage\\":{\\"prompt_tokens\\":9}"', Usage()),
+    ],
+)
+def test_usage(body, usage):
+    assert find_usage([body]) == usage
+    assert find_usage([body[:7], body[7:]]) == usage
+
+
+def test_trimming_keeps_the_end():
+    pieces = [b"abc", b"def"]
+    trim(pieces, 4)
+    assert pieces == [b"cdef"]
+    trim(pieces, 4)
+    assert pieces == [b"cdef"]
+    empty: list[bytes] = []
+    trim(empty, 4)
+    assert empty == []

@@ -1,0 +1,103 @@
+"""WebSocket upgrades of /v1/realtime are spliced both ways."""
+
+import asyncio
+
+UPGRADE = (
+    b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a2V5\r\nSec-WebSocket-Version: 13\r\n"
+)
+SWITCH = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n"
+)
+
+
+async def echo(script):
+    await script.say(SWITCH + b"welcome")
+    while data := await script.reader.read(65536):
+        await script.say(data)
+    script.seen.gone.set()
+
+
+async def test_bytes_go_both_ways_until_one_side_leaves(rig, kit):
+    gate = await rig(echo)
+    client = await gate.connect()
+    client.writer.write(kit.get(b"/v1/realtime?model=m&x=y", UPGRADE) + b"early")
+    reply = await client.read()
+    assert reply.status == 101
+    assert reply.header(b"sec-websocket-accept") == b"x"
+    assert reply.header(b"upgrade") == b"websocket"
+    assert await client.reader.readexactly(12) == b"welcomeearly"
+    seen = gate.workers[0].requests[0]
+    assert seen.lines[0] == b"GET /v1/realtime?model=m&x=y HTTP/1.1"
+    assert seen.header(b"upgrade") == b"websocket"
+    assert seen.header(b"connection") == b"keep-alive, Upgrade"
+    assert gate.dispatcher.requests[0].model == "m"
+    for size in (1, 100_000):
+        client.writer.write(b"\x81" * size)
+        assert await client.reader.readexactly(size) == b"\x81" * size
+    client.leave()
+    await asyncio.wait_for(seen.gone.wait(), 0.1)
+    assert gate.dispatcher.edges == ["ticket", "finished 200"]
+    assert gate.idle
+
+
+async def test_a_worker_that_leaves_closes_the_client(rig, kit):
+    async def bye(script):
+        await script.say(SWITCH + b"bye")
+        script.writer.close()
+
+    gate = await rig(bye)
+    client = await gate.connect()
+    await client.ask(kit.get(b"/v1/realtime", UPGRADE))
+    assert await client.closed() == b"bye"
+    assert gate.idle
+
+
+async def test_a_refused_upgrade_is_an_ordinary_answer(rig, kit):
+    async def refuse(script):
+        await kit.answer_json(script, b"403 Forbidden", b"{}")
+
+    gate = await rig(refuse)
+    client = await gate.connect()
+    reply = await client.ask(kit.get(b"/v1/realtime?model=m", UPGRADE))
+    assert (reply.status, reply.body) == (403, b"{}")
+    assert (await client.ask(kit.get(b"/livez"))).status == 200
+
+
+async def test_without_an_upgrade_it_is_an_ordinary_request(rig, kit):
+    gate = await rig(kit.answer_json)
+    assert (await gate.ask(kit.get(b"/v1/realtime?model=m"))).status == 200
+    assert gate.workers[0].requests[0].header(b"upgrade") is None
+
+
+async def test_both_directions_have_back_pressure(rig, kit):
+    read = asyncio.Event()
+
+    async def stubborn(script):
+        await script.say(SWITCH)
+        await read.wait()
+        total = 0
+        while total < 50_000_000:
+            total += len(await script.reader.read(1 << 20))
+        await script.say(b"done")
+
+    gate = await rig(stubborn)
+    client = await gate.connect()
+    await client.ask(kit.get(b"/v1/realtime?model=m", UPGRADE))
+    client.writer.write(b"x" * 50_000_000)
+    last = -1
+    while client.writer.transport.get_write_buffer_size() != last:
+        last = client.writer.transport.get_write_buffer_size()
+        await asyncio.sleep(0.1)
+    assert last > 20_000_000  # most of it still waits in the client
+    read.set()
+    assert await asyncio.wait_for(client.reader.readexactly(4), 10) == b"done"
+
+
+async def test_an_idle_tunnel_is_closed(rig, kit):
+    gate = await rig(echo, timeouts={"stream_idle_s": 0.1, "total_s": 0.2})
+    client = await gate.connect()
+    await client.ask(kit.get(b"/v1/realtime?model=m", UPGRADE))
+    for _ in range(10):
+        client.writer.write(b"ping")
+        await asyncio.sleep(0.04)
+    assert (await client.closed()) == b"welcome" + b"ping" * 10

@@ -1,0 +1,129 @@
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from policies.view import Residency
+from router.core.edges import FailurePhase
+from router.errors import ErrorKind, RequestError
+from router.telemetry.catalogue import CATALOGUE, Kind
+from router.telemetry.exposition import Exposition
+from router.telemetry.metrics import Metrics, Registry
+
+
+def scrape(metrics, *readings):
+    page, content_type = Exposition(metrics.registry, readings).render()
+    assert content_type.startswith("text/plain; version=")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+def exercised():
+    metrics = Metrics()
+    metrics.request_ended("/v1/completions", 200, 0.3)
+    metrics.error("no_worker_available", "before_first")
+    metrics.first_event("/v1/completions", 0.02)
+    metrics.gaps([0.001, 0.02, 99.0])
+    metrics.identified(0.0001, "rendered")
+    metrics.held(0.2, True)
+    metrics.held(9.0, False)
+    metrics.retried(FailurePhase.CONNECT)
+    metrics.redialled()
+    metrics.client_aborted("stream")
+    metrics.relayed(100, 2000)
+    metrics.decision_took(0.0002)
+    ticket = SimpleNamespace(
+        candidate=SimpleNamespace(id="h:1"), residency=Residency.EXACT, request=SimpleNamespace(prompt_tokens=64)
+    )
+    metrics.decided(ticket)
+    metrics.failed(ticket, FailurePhase.SENT, "why")
+    metrics.rejected(None, RequestError(ErrorKind.MODEL_NOT_FOUND, "no"))
+    for predicted, reported in ((32, 32), (48, 32), (0, 16)):
+        metrics.compared("h:1", predicted, reported)
+    metrics.probed("quick", True)
+    metrics.probed("load", False)
+    metrics.self_tested("exact")
+    metrics.replayed("h:1", "filled")
+    metrics.event_turn(0.0005)
+    metrics.loop_lag(0.003)
+    return metrics
+
+
+def test_everything_comes_out():
+    page = scrape(exercised())
+    assert page["warmroute_requests_total", (("route", "/v1/completions"), ("status", "200"))] == 1
+    assert page["warmroute_inter_token_latency_seconds_count", ()] == 3
+    assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "0.001"),)] == 1
+    assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "10.0"),)] == 2
+    assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "+Inf"),)] == 3
+    assert page["warmroute_hold_seconds_count", (("placed", "false"),)] == 1
+    assert page["warmroute_decisions_total", (("residency", "exact"), ("worker", "h:1"))] == 1
+    assert page["warmroute_predicted_cached_tokens_total", (("worker", "h:1"),)] == 80
+    assert page["warmroute_reported_cached_tokens_total", (("worker", "h:1"),)] == 80
+    outcomes = [
+        page["warmroute_cached_comparisons_total", (("outcome", o), ("worker", "h:1"))]
+        for o in ("equal", "over", "under")
+    ]
+    assert outcomes == [1, 1, 1]
+    assert page["warmroute_rejections_total", (("code", "model_not_found"),)] == 1
+    assert page["warmroute_response_bytes_total", ()] == 2000
+
+
+def test_statistics_and_comparisons():
+    metrics = exercised()
+    assert metrics.comparisons("h:1") == {
+        "equal": 1,
+        "over": 1,
+        "under": 1,
+        "predicted_tokens": 80,
+        "reported_tokens": 80,
+    }
+    assert metrics.comparisons("other")["equal"] == 0
+    assert metrics.statistics()["counter_series"] > 10
+
+
+def test_a_worker_that_is_gone_leaves_no_series():
+    metrics = exercised()
+    metrics.worker_gone("h:1")
+    assert not any(dict(labels).get("worker") == "h:1" for _, labels in scrape(metrics))
+    assert ("warmroute_redials_total", ()) in scrape(metrics)
+
+
+def test_readings_at_scrape_time():
+    held = [3.0]
+    metrics = Metrics()
+    exposition = Exposition(
+        metrics.registry,
+        [lambda: [("warmroute_held_requests", (), held[0]), ("warmroute_event_gaps", ("h:1",), 2.0)]],
+    )
+    assert b"warmroute_held_requests 3.0" in exposition.render()[0]
+    held[0] = 4.0
+    page = exposition.render()[0]
+    assert b"warmroute_held_requests 4.0" in page and b'warmroute_event_gaps_total{worker="h:1"} 2.0' in page
+
+
+def test_undeclared_readings_and_instruments_are_refused():
+    with pytest.raises(KeyError, match="not a gauge or counter"):
+        Exposition(Registry(), [lambda: [("warmroute_nonsense", (), 1.0)]]).render()
+    with pytest.raises(KeyError):
+        Registry().counter("nonsense")
+    with pytest.raises(KeyError, match="counter"):
+        Registry().counter("held_requests")
+
+
+def test_the_catalogue_is_sound():
+    names = [spec.name for spec in CATALOGUE]
+    assert len(set(names)) == len(names)
+    for spec in CATALOGUE:
+        assert spec.name.startswith("warmroute_") and not spec.name.endswith("_total")
+        assert spec.help.endswith(".")
+        assert bool(spec.buckets) == (spec.kind is Kind.HISTOGRAM)
+        assert list(spec.buckets) == sorted(set(spec.buckets))
+        assert "model" not in spec.labels
+
+
+def test_the_process_is_there():
+    assert any(name.startswith("process_") for name, _ in scrape(Metrics()))

@@ -1,0 +1,86 @@
+import random
+
+from backends.worker import Endpoint, KvEventSource, LoadReport, RankCache, ServedModel, WorkerFacts
+from policies.registry import build_policy
+from router.config.model import HealthConfig
+from router.core.edges import Request
+from router.core.fleet import Fleet
+from router.core.tickets import Ticket
+from router.prefix.residency import ResidencyMap
+from router.telemetry.exposition import Exposition
+from router.telemetry.metrics import Metrics
+from router.telemetry.readings import fleet_readings, gateway_readings, residency_readings, watch_readings
+from router.telemetry.timed import TimedDispatcher
+
+
+def fleet_of_one():
+    residency = ResidencyMap()
+    fleet = Fleet(HealthConfig(), residency)
+    endpoint = fleet.add(Endpoint("http", "h", 1), 0.0)
+    fleet.add(Endpoint("http", "down", 2), 0.0)
+    facts = WorkerFacts("0.33.0", (ServedModel("m"),), {0: RankCache(16, 100, True)}, (KvEventSource(0, "tcp://h:5"),))
+    fleet.probe_succeeded(endpoint.id, facts, 1.0)
+    fleet.load_reported(endpoint.id, LoadReport(0, 2, 1, 0.5, 100, 60), 1.0)
+    return fleet, residency
+
+
+def test_fleet_and_load():
+    fleet, _ = fleet_of_one()
+    read = {(name, labels): value for name, labels, value in fleet_readings(fleet)}
+    assert read["warmroute_worker_state", ("h:1", "ready")] == 1
+    assert read["warmroute_worker_state", ("h:1", "starting")] == 0
+    assert read["warmroute_worker_state", ("down:2", "starting")] == 1
+    assert read["warmroute_worker_prefix_hits", ("h:1",)] == 60
+    assert not any(labels == ("down:2",) for _, labels in read)
+
+
+def test_residency_and_links():
+    fleet, residency = fleet_of_one()
+    slot = fleet.candidates[0].slot
+    residency.link_up(slot)
+    residency.ingest(slot, 0, b"nonsense")
+    residency.ingest(slot, 4, b"nonsense")
+    read = {(name, labels): value for name, labels, value in residency_readings(fleet, residency)}
+    assert read["warmroute_index_hashes", ()] == 0
+    assert read["warmroute_view_residency", ("h:1", "unknown")] == 1
+    assert read["warmroute_view_residency", ("h:1", "exact")] == 0
+    assert ("warmroute_event_gaps", ("h:1",)) in read and ("warmroute_event_decode_errors", ("h:1",)) in read
+    watched = {"endpoints": {"h:1": {"subscriptions": {"h:1": {"linked": True, "bytes": 9, "lag_s": 0.5}}}}}
+    links = {name: value for name, _, value in watch_readings(watched)}
+    assert links == {
+        "warmroute_event_link_up": 1.0,
+        "warmroute_event_bytes": 9,
+        "warmroute_event_lag_seconds": 0.5,
+    }
+
+
+def test_all_readings_are_in_the_catalogue():
+    fleet, residency = fleet_of_one()
+    watched = {"endpoints": {"h:1": {"subscriptions": {"h:1": {"linked": False, "bytes": 0, "lag_s": 1.0}}}}}
+    exposition = Exposition(
+        Metrics().registry,
+        [
+            lambda: fleet_readings(fleet),
+            lambda: residency_readings(fleet, residency),
+            lambda: watch_readings(watched),
+            lambda: gateway_readings({"connections": 1, "streams": 2, "waiting": 3}),
+            lambda: gateway_readings({}),
+        ],
+    )
+    page = exposition.render()[0]
+    assert b'warmroute_worker_state{endpoint="h:1",state="ready"} 1.0' in page
+    assert b'warmroute_event_gaps_total{worker="h:1"} 0.0' in page
+
+
+def test_decisions_are_timed():
+    fleet, residency = fleet_of_one()
+    metrics = Metrics()
+    policy = build_policy("round_robin", {}, random.Random(0))
+    dispatcher = TimedDispatcher(
+        fleet, residency, policy, policy_name="round_robin", took=metrics.decision_took, observer=metrics
+    )
+    placed = dispatcher.dispatch(Request("r", "/v1/completions", "m", None, 10, 2.0), 2.0)
+    assert isinstance(placed, Ticket)
+    page = Exposition(metrics.registry).render()[0]
+    assert b"warmroute_decision_seconds_count 1.0" in page
+    assert b'warmroute_prompt_tokens_total{worker="h:1"} 10.0' in page

@@ -1,0 +1,146 @@
+import json
+
+import httpx
+import pytest
+
+from backends.worker import Endpoint
+from policies.view import Residency
+from router.prefix.prompt import Prompt, PromptSource
+from router.prefix.view import Match
+from router.watch import selftest
+from router.watch.selftest import SelfTest, Subject
+
+PROMPT_TOKENS = 40
+FULL = 32
+
+
+def answer(status, text):
+    return httpx.Response(status, stream=httpx.ByteStream(text.encode()))
+
+
+class FakeWorker:
+    """Answers completions and metrics. `reported` None leaves the details out; `foreign` is other traffic."""
+
+    def __init__(self, reported=FULL, hits=FULL, queries=True, foreign=0, broken=None):
+        self.reported, self.hits, self.queries, self.foreign, self.broken = reported, hits, queries, foreign, broken
+        self.requests = []
+
+    def __call__(self, request):
+        if request.url.path == "/metrics":
+            return answer(200, self._metrics())
+        self.requests.append(request)
+        if self.broken is not None:
+            return self.broken
+        usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": 1}
+        if self.reported is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.reported if len(self.requests) > 1 else 0}
+        return answer(200, json.dumps({"choices": [], "usage": usage}))
+
+    def _metrics(self):
+        asked = len(self.requests)
+        if not self.queries:
+            return "vllm:num_requests_running 0\n"
+        queries = asked * (PROMPT_TOKENS + self.foreign)
+        hits = self.hits if asked > 1 else 0
+        return f"vllm:prefix_cache_queries_total {queries}\nvllm:prefix_cache_hits_total {hits}\n"
+
+
+class FakeResidency:
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def match(self, prompt, slots):
+        return dict.fromkeys(slots, Match(self.tokens, 0, Residency.EXACT))
+
+
+class FakeIdentity:
+    def __init__(self, tokens=PROMPT_TOKENS, source=PromptSource.RENDERED):
+        self.prompt = None if tokens is None else Prompt(tokens, source, lambda block: ())
+
+    async def identify(self, path, parsed, adapter):
+        return self.prompt
+
+
+async def run(worker, *, held=FULL, identity=None, **changes):
+    fields = {
+        "endpoint": Endpoint("http", "worker", 8000),
+        "slot": 3,
+        "rank": None,
+        "model": "m",
+        "block_tokens": 16,
+        "prefix_caching": True,
+        "max_model_len": 4096,
+        "events": True,
+    }
+    async with httpx.AsyncClient(transport=httpx.MockTransport(worker)) as client:
+        subject = Subject(**{**fields, **changes})
+        test = SelfTest(client, FakeResidency(held), identity or FakeIdentity(), subject)
+        verdict = await test.run()
+        assert test.answered is (len(worker.requests) == 2 and worker.broken is None)
+        return verdict
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(selftest, "SETTLE_S", 0.05)
+
+
+async def test_prediction_and_report_agree():
+    worker = FakeWorker()
+    verdict = await run(worker)
+    assert verdict.residency is Residency.EXACT and "32" in verdict.reason
+    bodies = [json.loads(request.content) for request in worker.requests]
+    assert bodies[0] == bodies[1] and bodies[0]["max_tokens"] == 1 and bodies[0]["stream"] is False
+    assert len(bodies[0]["prompt"].split()) == 32
+    assert "x-data-parallel-rank" not in worker.requests[0].headers
+
+
+async def test_every_run_has_a_prompt_of_its_own():
+    workers = FakeWorker(), FakeWorker()
+    for worker in workers:
+        await run(worker)
+    assert workers[0].requests[0].content != workers[1].requests[0].content
+
+
+async def test_a_rank_is_addressed():
+    worker = FakeWorker()
+    await run(worker, rank=2)
+    assert worker.requests[1].headers["x-data-parallel-rank"] == "2"
+
+
+async def test_a_short_context_has_a_short_prompt():
+    worker = FakeWorker()
+    await run(worker, max_model_len=100)
+    assert len(json.loads(worker.requests[0].content)["prompt"].split()) == 10
+
+
+@pytest.mark.parametrize(
+    ("worker", "arguments", "residency", "words"),
+    [
+        (FakeWorker(reported=16), {}, Residency.APPROXIMATE, "predicted 32 of 40 tokens cached, 16 reported"),
+        (FakeWorker(), {"held": 0}, Residency.APPROXIMATE, "predicted 0"),
+        (FakeWorker(), {"identity": FakeIdentity(43)}, Residency.APPROXIMATE, "43 tokens here, 40 on the worker"),
+        (FakeWorker(), {"identity": FakeIdentity(None)}, Residency.APPROXIMATE, "--model-dir"),
+        (FakeWorker(), {"identity": FakeIdentity(40, PromptSource.TEXT)}, Residency.APPROXIMATE, "--model-dir"),
+        (FakeWorker(reported=None), {}, Residency.EXACT, "counted by its metrics"),
+        (FakeWorker(reported=None, hits=0), {}, Residency.APPROXIMATE, "0 counted"),
+        (FakeWorker(reported=None, foreign=5), {}, Residency.UNKNOWN, "unconfirmed"),
+        (FakeWorker(reported=None, queries=False), {}, Residency.UNKNOWN, "unconfirmed"),
+        (FakeWorker(), {"events": False}, Residency.APPROXIMATE, "--kv-events-config"),
+        (FakeWorker(reported=None), {"events": False}, Residency.APPROXIMATE, "nothing corrects"),
+        (FakeWorker(reported=None, hits=0), {"events": False}, Residency.OFF, "found nothing"),
+        (FakeWorker(reported=None, queries=False), {"events": False}, Residency.OFF, "hit counter"),
+        (FakeWorker(broken=answer(401, "")), {}, Residency.UNKNOWN, "answered 401"),
+        (FakeWorker(broken=answer(200, "<html>")), {}, Residency.UNKNOWN, "without usage"),
+        (FakeWorker(broken=answer(200, '{"usage": {}}')), {}, Residency.UNKNOWN, "without usage"),
+    ],
+)
+async def test_verdicts(worker, arguments, residency, words):
+    verdict = await run(worker, **arguments)
+    assert verdict.residency is residency and words in verdict.reason
+
+
+async def test_no_request_where_the_cache_is_off():
+    worker = FakeWorker()
+    verdict = await run(worker, prefix_caching=False)
+    assert verdict.residency is Residency.OFF and worker.requests == []

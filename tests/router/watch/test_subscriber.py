@@ -1,0 +1,175 @@
+import asyncio
+from contextlib import contextmanager
+
+import pytest
+import zmq
+
+from backends.worker import KvEventSource
+from policies.view import Residency
+from router.watch.subscriber import Subscriber
+
+FIRST, SECOND, THIRD = list(range(100, 108)), list(range(200, 208)), list(range(300, 308))
+
+
+@pytest.fixture
+async def publisher(wire, context):
+    return wire.Publisher(context)
+
+
+@contextmanager
+def following(publisher, context, pump, residency, metrics, *, replay=True, replay_idle_s=5.0):
+    source = KvEventSource(0, publisher.endpoint, publisher.replay_endpoint if replay else None, "kv")
+    lost = []
+    subscriber = Subscriber(
+        context,
+        pump,
+        residency,
+        metrics,
+        slot=0,
+        worker="w:1",
+        source=source,
+        on_lost=lambda: lost.append(1),
+        replay_idle_s=replay_idle_s,
+    )
+    subscriber.start()
+    subscriber.lost = lost
+    try:
+        yield subscriber
+    finally:
+        subscriber.close()
+        publisher.close()
+
+
+def held(wire, residency, tokens):
+    return residency.match(wire.prompt_of([*tokens, 1]), [0])[0].tokens
+
+
+def trusted(residency):
+    return residency.state(0).residency is Residency.EXACT
+
+
+async def settled(wire, residency, tokens, expected=8):
+    await wire.until(lambda: held(wire, residency, tokens) == expected)
+    await wire.until(lambda: trusted(residency))
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_what_was_published_before_is_replayed(wire, context, pump, residency, metrics, modern):
+    publisher = wire.Publisher(context, modern=modern)
+    publisher.publish(wire.stored(FIRST, 1))
+    with following(publisher, context, pump, residency, metrics) as subscriber:
+        await settled(wire, residency, FIRST)
+        publisher.publish(wire.stored(SECOND, 11))
+        await settled(wire, residency, SECOND)
+        assert metrics.replays == ["filled"] and publisher.asked == [0]
+        statistics = subscriber.statistics()
+        assert statistics["linked"] and statistics["batches"] == 1 and statistics["lag_s"] < 5
+
+
+async def test_a_dropped_batch_is_noticed_replayed_and_exact_again(wire, publisher, context, pump, residency, metrics):
+    with following(publisher, context, pump, residency, metrics):
+        await wire.until(lambda: trusted(residency))
+        publisher.publish(wire.stored(FIRST, 1))
+        await settled(wire, residency, FIRST)
+        publisher.publish(wire.stored(SECOND, 11), drop=True)
+        publisher.publish(wire.stored(THIRD, 21))
+        await settled(wire, residency, SECOND)
+        assert held(wire, residency, THIRD) == 8
+        assert metrics.replays == ["empty", "filled"] and publisher.asked[-1] in (0, 1)
+
+
+async def test_without_a_replay_socket_a_gap_leaves_the_view_unknown(
+    wire, publisher, context, pump, residency, metrics
+):
+    with following(publisher, context, pump, residency, metrics, replay=False) as subscriber:
+        await wire.until(lambda: subscriber.linked)
+        await _hears(wire, publisher, residency)
+        publisher.publish(wire.stored(SECOND, 11), drop=True)
+        publisher.publish(wire.stored(THIRD, 21))
+        await wire.until(lambda: held(wire, residency, THIRD) == 8)
+        state = residency.state(0)
+        assert state.residency is Residency.UNKNOWN and "missed" in state.reason
+        assert "unavailable" in metrics.replays
+
+
+async def _hears(wire, publisher, residency):
+    """A SUB that has just shaken hands may not be known to the PUB yet: publish until something comes."""
+    for number in range(500):
+        publisher.publish(wire.stored(FIRST, 1000 + 2 * number))
+        await asyncio.sleep(0.005)
+        if held(wire, residency, FIRST):
+            return
+    raise AssertionError("nothing heard")
+
+
+async def test_a_silent_replay_socket_times_out(wire, publisher, context, pump, residency, metrics):
+    publisher.mute = True
+    with following(publisher, context, pump, residency, metrics, replay_idle_s=0.05) as subscriber:
+        await wire.until(lambda: "timeout" in metrics.replays)
+        await wire.until(lambda: not subscriber.statistics()["replaying"])
+        assert residency.state(0).residency is Residency.UNKNOWN
+        publisher.mute = False
+        publisher.publish(wire.stored(FIRST, 1))
+        await wire.until(lambda: held(wire, residency, FIRST) == 8)
+        subscriber.relearn()
+        await wire.until(lambda: not subscriber.statistics()["replaying"])
+
+
+async def test_a_worker_restarted_on_the_same_port_is_learned_anew(wire, context, pump, residency, metrics):
+    publisher = wire.Publisher(context)
+    ports = [int(address.rsplit(":", 1)[1]) for address in (publisher.endpoint, publisher.replay_endpoint)]
+    publisher.publish(wire.stored(FIRST, 1))
+    publisher.publish(wire.stored(SECOND, 11))
+    with following(publisher, context, pump, residency, metrics) as subscriber:
+        await settled(wire, residency, SECOND)
+        publisher.close()
+        await wire.until(lambda: subscriber.lost)
+        assert residency.state(0).residency is Residency.UNKNOWN and "connection" in residency.state(0).reason
+        again = wire.Publisher(context, *ports)
+        again.publish(wire.stored(THIRD, 1))
+        await settled(wire, residency, THIRD)
+        assert held(wire, residency, FIRST) == 0 and held(wire, residency, SECOND) == 0
+        assert subscriber.statistics()["links"] == 2
+        again.close()
+
+
+async def test_odd_frames_are_counted_and_passed_over(wire, publisher, context, pump, residency, metrics):
+    with following(publisher, context, pump, residency, metrics) as subscriber:
+        await wire.until(lambda: trusted(residency))
+        publisher.publish(wire.stored(FIRST, 1))
+        await settled(wire, residency, FIRST)
+        publisher.send_raw(b"kv", b"short", b"x")
+        publisher.send_raw(b"kv")
+        publisher.publish(wire.stored(SECOND, 11))
+        await settled(wire, residency, SECOND)
+        assert subscriber.statistics()["malformed"] == 2
+
+
+async def test_another_topic_is_not_heard(wire, publisher, context, pump, residency, metrics):
+    with following(publisher, context, pump, residency, metrics) as subscriber:
+        await wire.until(lambda: trusted(residency))
+        publisher.send_raw(b"other", (0).to_bytes(8, "big"), b"x")
+        publisher.publish(wire.stored(FIRST, 1))
+        await settled(wire, residency, FIRST)
+        assert subscriber.statistics()["malformed"] == 0
+
+
+async def test_an_unusable_address_is_an_error_and_leaks_nothing(wire, context, pump, residency, metrics):
+    source = KvEventSource(0, "nonsense://x")
+    subscriber = Subscriber(
+        context, pump, residency, metrics, slot=0, worker="w:1", source=source, on_lost=lambda: None
+    )
+    with pytest.raises(zmq.ZMQError):
+        subscriber.start()
+    subscriber.close()
+    context.term()
+
+
+async def test_closing_in_a_replay_leaks_nothing(wire, context, pump, residency, metrics):
+    publisher = wire.Publisher(context)
+    publisher.mute = True
+    with following(publisher, context, pump, residency, metrics) as subscriber:
+        await wire.until(lambda: publisher.asked)
+        subscriber.close()
+        subscriber.close()
+    context.term()
