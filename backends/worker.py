@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a worker listens. `base_path` is "" or starts with a slash and has none at its end."""
+    """Where a worker listens. `base_path` is "" or starts with a slash and has none at its end.
+
+    It goes in front of every path sent there, as a proxy in front of the worker may want it.
+    """
 
     scheme: str
     host: str
@@ -32,24 +35,34 @@ def parse_endpoint(url: str) -> Endpoint:
     """Read a worker's base URL; ``host:port`` alone means http.
 
     Raises:
-        ValueError: naming what is wrong and what to write instead.
+        ValueError: naming what is wrong and, after a semicolon, what to write instead.
     """
     text = url.strip()
     if "://" not in text:
         text = f"http://{text}"
+    if "@" in text:
+        raise ValueError("a worker's URL carries a user or a password; write http://HOST:PORT")
     try:
         parts = urlsplit(text)
-        port = parts.port
+        host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ValueError(f"{url!r} is not a URL ({error}); write http://HOST:PORT") from None
+    if problem := _problem(parts, text):
+        raise ValueError(f"{url!r} {problem}; write http://HOST:PORT")
+    base, v1, rest = (parts.path.rstrip("/") + "/").partition("/v1/")
+    if v1:
+        raise ValueError(f"{url!r} is the address of the API, not of the worker; drop {(v1 + rest).rstrip('/')}")
+    return Endpoint(parts.scheme, host or "", port if port is not None else 80, base.rstrip("/"))
+
+
+def _problem(parts: SplitResult, text: str) -> str | None:
     if parts.scheme != "http":
-        raise ValueError(f"{url!r} has scheme {parts.scheme!r}; write http://HOST:PORT")
-    host = parts.hostname
-    if not host or re.search(r"\s", text):
-        raise ValueError(f"{url!r} names no host; write http://HOST:PORT")
-    if parts.username or parts.query or parts.fragment:
-        raise ValueError(f"{url!r} carries more than host, port and path; write http://HOST:PORT")
-    return Endpoint(parts.scheme, host, port if port is not None else 80, parts.path.rstrip("/"))
+        return f"has scheme {parts.scheme!r}"
+    if not parts.hostname or re.search(r"\s", text):
+        return "names no host"
+    if parts.query or parts.fragment:
+        return "carries more than host, port and path"
+    return None if re.fullmatch(r"[!-~]+", text) else "has characters that no URL has"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,19 @@ def main() -> int:
     """Parse the command line and run the chosen bench."""
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    bench = commands.add_parser("gateway-bench", help="the gateway's CPU cost beside nginx")
     try:
-        from loadtest.bench import gateway
+        from loadtest.bench import events, gateway
     except ModuleNotFoundError as error:
         sys.stderr.write(f"python -m loadtest needs the extra: pip install 'warmroute[loadtest]' ({error})\n")
         return 2
-    gateway.register(bench)
+    for name, bench in (("gateway-bench", gateway), ("events-bench", events)):
+        text = (bench.__doc__ or "").split("\n\n")[0].split(": ", 1)[1].strip()
+        command = commands.add_parser(name, help=text, description=bench.__doc__)
+        bench.register(command)
+        command.set_defaults(run=bench.run)
     args = parser.parse_args()
-    return gateway.run(args)
+    code: int = args.run(args)
+    return code
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from router.config.model import Config, WorkerConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet, FleetEndpoint
+from router.gateway.listen import ListenError, SocketFile, remove_socket_file, socket_file, tcp_error
 from router.gateway.server import Gateway
 from router.prefix.residency import ResidencyMap
 from router.telemetry.exposition import Exposition
@@ -56,6 +57,7 @@ class System:
             took=self.metrics.decision_took,
         )
         self.watcher = Watcher(self.fleet, self.residency, self.identity, config, self.metrics, clock=self.now_s)
+        self.fleet.on_unknown_model.append(lambda model: self.watcher.look_again())
         self.gateway = Gateway(config, self.dispatcher, self.fleet, self.identity, self.metrics)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = Exposition(
@@ -68,6 +70,7 @@ class System:
             ],
         )
         self._admin: AdminServer | None = None
+        self._socket_file: SocketFile | None = None
         self.accepting = False
 
     def now_s(self) -> float:
@@ -78,15 +81,14 @@ class System:
         """Watch the configured workers, then listen.
 
         Raises:
-            OSError: an address cannot be bound; the message names it.
+            ListenError: an address cannot be bound; the message names it and the setting to change.
         """
         self._admin = AdminServer(build_admin(self), self.config.admin_host, self.config.admin_port)
         for worker in self.config.workers:
             self.fleet.add(parse_endpoint(worker.url), self.now_s())
         self.watcher.start()
         self.loop_lag.start()
-        for address in await self.gateway.start():
-            log.info("public port listening", extra={"url": _url(address)})
+        await self._open_gateway()
         self._admin.start()
         log.info("admin port listening", extra={"url": _url(self._admin.address)})
         self.accepting = True
@@ -94,10 +96,19 @@ class System:
         gc.collect()
         gc.freeze()
 
+    async def _open_gateway(self) -> None:
+        addresses = await self.gateway.start()
+        if self.config.uds is not None:
+            self._socket_file = socket_file(self.config.uds)
+        for address in addresses:
+            log.info("public port listening", extra={"url": _url(address)})
+
     async def aclose(self) -> None:
         """Readiness off, streams finish within `timeouts.drain_s`, then everything is given back."""
         self.accepting = False
         await self.gateway.aclose(self.config.timeouts.drain_s)
+        if self._socket_file is not None:
+            remove_socket_file(self._socket_file)
         await self.watcher.aclose()
         await self.loop_lag.aclose()
         await self.identity.aclose()
@@ -119,7 +130,7 @@ class System:
         return joined
 
     async def remove_worker(self, endpoint_id: str) -> None:
-        """Forget an endpoint; requests in flight on it run to their end.
+        """Forget an endpoint; started answers on it run to their end, other requests move where they can.
 
         Raises:
             KeyError: no such endpoint.
@@ -143,18 +154,22 @@ class System:
 
 
 class AdminServer:
-    """uvicorn on the gateway's own event loop, its socket bound before anything starts."""
+    """uvicorn on the gateway's own event loop, its socket bound before anything starts.
+
+    Raises:
+        ListenError: the address cannot be bound.
+    """
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._socket.bind((host, port))
+            self._socket.bind((host.strip("[]"), port))
             self._socket.listen(256)
         except OSError as error:
             self._socket.close()
-            raise OSError(f"admin port {host}:{port}: {error.strerror}") from None
+            raise tcp_error("admin", "admin_", host, port, error) from None
         settings = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False)
         self._server = _Server(settings)
         self._task: asyncio.Task[None] | None = None
@@ -197,7 +212,7 @@ async def serve(config: Config) -> int:
     system = System(config)
     try:
         await system.start()
-    except OSError as error:
+    except ListenError as error:
         sys.stderr.write(f"warmroute serve: cannot listen: {error}\n")
         await system.aclose()
         return 1

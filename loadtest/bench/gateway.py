@@ -10,11 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import uvloop
@@ -23,8 +20,6 @@ from rich.table import Table
 
 from loadtest.bench import measure, proxies
 from loadtest.bench.measure import Cost
-
-Start = Callable[[int, Path], AbstractContextManager[proxies.Proxy]]
 
 
 @dataclass(slots=True)
@@ -56,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     results = Results()
     with proxies.workplace() as (folder, stack):
         worker = stack.enter_context(proxies.standin(folder))
-        starts = cast(dict[str, Start], proxies.available())
+        starts = proxies.available()
         running = [stack.enter_context(start(worker, folder)) for start in starts.values()]
         if "nginx" not in starts:
             console.print("nginx is not installed: no ratios")
@@ -99,7 +94,7 @@ def _print(console: Console, results: Results) -> None:
 def _cells(costs: list[Cost], base: list[Cost] | None) -> list[str]:
     values = [cost.cpu_us for cost in costs]
     cells = [f"{statistics.median(values):.1f}", f"{min(values):.1f} - {max(values):.1f}"]
-    if base:
+    if base and all(cost.cpu_us for cost in base):
         ratios = [cost.cpu_us / other.cpu_us for cost, other in zip(costs, base, strict=True)]
         cells += [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} - {max(ratios):.2f}"]
     else:

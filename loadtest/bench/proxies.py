@@ -9,9 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import httpx
 
 from backends.simulated import model
 
@@ -92,12 +94,6 @@ def standin(folder: Path, interval_s: float = 0.02) -> Iterator[int]:
 
 
 @contextmanager
-def direct(worker: int, folder: Path) -> Iterator[Proxy]:
-    """No proxy at all: what the stand-in and the load cost by themselves (its CPU figure is this process's)."""
-    yield Proxy("direct", f"http://127.0.0.1:{worker}", 0)
-
-
-@contextmanager
 def nginx(worker: int, folder: Path) -> Iterator[Proxy]:
     """nginx with one worker process, keep-alive to the worker and no buffering."""
     port = free_port()
@@ -110,16 +106,21 @@ def nginx(worker: int, folder: Path) -> Iterator[Proxy]:
         yield Proxy("nginx", f"http://127.0.0.1:{port}", child.pid)
 
 
-def warmroute(name: str, flags: list[str]) -> Callable[[int, Path], object]:
-    """The gateway with `flags`, as `name`."""
+def warmroute(name: str, flags: list[str]) -> Callable[[int, Path], AbstractContextManager[Proxy]]:
+    """The gateway with `flags`, as `name`. With ``--config`` among them the file names the worker."""
 
     @contextmanager
     def start(worker: int, folder: Path) -> Iterator[Proxy]:
         port, admin = free_port(), free_port()
         url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "warmroute", "serve", "--worker", f"http://127.0.0.1:{worker}"]
-        command += ["--host", "127.0.0.1", "--port", str(port), "--admin-port", str(admin), "--log-level", "warning"]
-        command += ["--model-dir", str(Path(model.__path__[0])), *flags]
+        command = [sys.executable, "-m", "warmroute", "serve", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--log-level", "warning", "--model-dir", str(Path(model.__path__[0])), *flags]
+        if "--config" not in flags:
+            command += ["--worker", f"http://127.0.0.1:{worker}"]
+        if "--admin-port" in flags:
+            admin = int(flags[flags.index("--admin-port") + 1])
+        else:
+            command += ["--admin-port", str(admin)]
         with process(command, folder / f"{name}.log") as child:
             wait_until_open(port)
             _wait_until_ready(admin)
@@ -129,8 +130,6 @@ def warmroute(name: str, flags: list[str]) -> Callable[[int, Path], object]:
 
 
 def _wait_until_ready(admin: int) -> None:
-    import httpx
-
     end_s = time.monotonic() + 20
     while time.monotonic() < end_s:
         if httpx.get(f"http://127.0.0.1:{admin}/readyz").status_code == 200:
@@ -139,9 +138,12 @@ def _wait_until_ready(admin: int) -> None:
     raise RuntimeError("the gateway did not become ready within 20 s")
 
 
-def available() -> dict[str, Callable[[int, Path], object]]:
+Start = Callable[[int, Path], AbstractContextManager[Proxy]]
+
+
+def available() -> dict[str, Start]:
     """Every proxy that can be started here, by name."""
-    found: dict[str, Callable[[int, Path], object]] = {}
+    found: dict[str, Start] = {}
     if shutil.which("nginx") or Path("/usr/sbin/nginx").exists():
         found["nginx"] = nginx
     found["warmroute round_robin"] = warmroute("warmroute round_robin", ["--policy", "round_robin"])

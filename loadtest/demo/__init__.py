@@ -1,4 +1,5 @@
 """``warmroute demo``: four embedded workers and the gateway as real processes, round robin against the default policy.
 
-`fleet` starts and stops the processes, `command` is the command line, `run` one policy's run.
+`command` is the command line, `compare` the whole comparison, `run` one policy's run, `fleet` starts and stops the
+processes.
 """

@@ -29,7 +29,8 @@ class Process:
         self._lines: deque[str] = deque(maxlen=40)
         self._fresh: Queue[str | None] = Queue()
         self._name = arguments[0]
-        command = [sys.executable, "-m", "warmroute", *arguments]
+        # -P: a folder called router/ where the user stands must not shadow ours
+        command = [sys.executable, "-P", "-m", "warmroute", *arguments]
         # its own session: Ctrl-C reaches the demo alone, which then stops its children in order
         self._child = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from router.config.model import KvEventsConfig
+from router.config.model import KvEventsConfig, Secret
 
 
 class Shape(msgspec.Struct, kw_only=True, omit_defaults=False):
@@ -42,10 +42,18 @@ class Ready(Shape, kw_only=True):
 
 
 class NewWorker(Request):
-    """A worker to add. `kv_events` only where the worker's /kv_event_sources cannot say."""
+    """A worker to add. `kv_events` only where the worker's /kv_event_sources cannot say.
+
+    `api_key` where vLLM was started with one; it is never shown again.
+    """
 
     url: str
     kv_events: KvEventsConfig | None = None
+    api_key: Secret | None = None
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"NewWorker(url={self.url!r}, kv_events={self.kv_events!r})"
 
 
 class ServedModel(Shape):

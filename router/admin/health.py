@@ -38,7 +38,7 @@ async def metrics(call: Call) -> Answer:
 
 
 async def config(call: Call) -> Answer:
-    """The effective settings; they hold no secrets."""
+    """The effective settings, keys struck out."""
     return Answer(to_builtins(call.system.config))
 
 

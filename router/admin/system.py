@@ -73,7 +73,7 @@ class System(Protocol):
         ...
 
     async def remove_worker(self, endpoint_id: str) -> None:
-        """Forget an endpoint; requests in flight on it run to their end.
+        """Forget an endpoint; started answers on it run to their end, other requests move where they can.
 
         Raises:
             KeyError: no such endpoint.

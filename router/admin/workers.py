@@ -29,7 +29,7 @@ async def show(call: Call) -> Answer:
 async def add(call: Call) -> Answer:
     """Validate, then let it join; probes decide when it takes requests."""
     wanted: NewWorker = call.body
-    worker = WorkerConfig(url=wanted.url, kv_events=wanted.kv_events)
+    worker = WorkerConfig(url=wanted.url, kv_events=wanted.kv_events, api_key=wanted.api_key)
     for path, problem, fix in worker_findings(worker, ()):
         raise invalid(f"{'.'.join(map(str, path))}: {problem}; {fix}")
     worker_id = parse_endpoint(worker.url).authority

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from router.cli.examine import Advice, WorkerReport, examine_all
 from router.cli.options import Commands, HelpFormatter, add_settings, read_settings
 from router.config.problems import ConfigError
 
 WORKER_PROBLEM = 1
 CONFIG_PROBLEM = 2
-_NARROWEST = 160
 
 _EXAMPLES = """\
 examples:
@@ -57,92 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         print(json.dumps({"problems": [asdict(problem) for problem in error.problems], "workers": []}, indent=2))
         return CONFIG_PROBLEM
+    # late: `warmroute --help` must not wait for HTTP client, tokenizer and table printer
+    import asyncio
+
+    from router.cli.examine import examine_all
+    from router.cli.findings import document, print_findings
+
     reports = asyncio.run(examine_all(loaded.config, requests=not arguments.no_requests))
     places = [loaded.places.get(("workers", n, "url"), f"workers[{n}]") for n in range(len(reports))]
     if arguments.json:
-        print(json.dumps(_document(reports, places), indent=2))
+        print(json.dumps(document(reports, places), indent=2))
     else:
-        _print(reports, places)
+        print_findings(reports, places)
     return WORKER_PROBLEM if any(report.problem for report in reports) else 0
-
-
-def _document(reports: list[WorkerReport], places: list[str]) -> dict[str, Any]:
-    return {"problems": list(_problems(reports, places)), "workers": [asdict(report) for report in reports]}
-
-
-def _problems(reports: list[WorkerReport], places: list[str]) -> Iterator[dict[str, str]]:
-    for report, place in zip(reports, places, strict=True):
-        if report.problem and report.fix:
-            yield {"place": place, "problem": f"worker {report.id}: {report.problem}", "fix": report.fix}
-
-
-def _print(reports: list[WorkerReport], places: list[str]) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, _NARROWEST))
-    console.print("settings are right")
-    if not reports:
-        console.print("no workers are configured: write --worker URL to have them reached too")
-        return
-    console.print(_table(reports))
-    for line in [*_details(reports), *_advice(reports)]:
-        console.print(line, soft_wrap=True)
-    for problem in _problems(reports, places):
-        print(f"warmroute: {problem['place']}: {problem['problem']}; {problem['fix']}", file=sys.stderr)
-
-
-def _table(reports: list[WorkerReport]) -> Table:
-    table = Table()
-    for heading in ("worker", "view of its cache", "vLLM", "block", "KV tokens", "KV events", "cached_tokens"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading in ("block", "KV tokens") else "left")
-    table.add_column("models", overflow="fold")
-    for report in reports:
-        table.add_row(*(Text(cell) for cell in _row(report)))
-    return table
-
-
-def _row(report: WorkerReport) -> tuple[str, ...]:
-    facts = report.facts
-    if facts is None:
-        return report.id, "unreachable", *[""] * 6
-    reported = {True: "reported", False: "not reported", None: ""}[report.reports_cached_tokens]
-    caches = list(facts.caches.values())
-    return (
-        report.id,
-        report.problem or report.residency.value,
-        facts.version or "?",
-        " ".join(sorted({str(cache.block_size) for cache in caches})) or "?",
-        _times(len(caches), sorted({f"{cache.capacity_tokens:,}" for cache in caches})) or "?",
-        _times(len(facts.event_sources), ["published"] if facts.event_sources else []) or "none",
-        reported,
-        "\n".join(card.id for card in facts.models),
-    )
-
-
-def _times(ranks: int, values: list[str]) -> str:
-    """The values over all data-parallel ranks: once where they are all the same."""
-    return f"{ranks} x {values[0]}" if ranks > 1 and len(values) == 1 else " ".join(values)
-
-
-def _details(reports: list[WorkerReport]) -> Iterator[Text]:
-    """What the table has no room for."""
-    for report in reports:
-        facts = report.facts
-        if facts is None or report.problem:
-            continue
-        yield Text.assemble((report.id, "bold"), f"  {report.residency.value}: {report.reason}")
-        yield from (Text(f"  KV events at {source.endpoint}") for source in facts.event_sources)
-        yield from (Text(f"  prompts of {model}: {described}") for model, described in report.prompts.items())
-        yield from (Text(f"  {note}") for note in facts.notes)
-
-
-def _advice(reports: list[WorkerReport]) -> Iterator[Text]:
-    """Each piece of advice once, with the workers it is for."""
-    found: dict[Advice, list[str]] = {}
-    for report in reports:
-        for advice in report.advice:
-            found.setdefault(advice, []).append(report.id)
-    if found:
-        yield Text("what would improve it", "bold")
-    for advice, workers in found.items():
-        yield Text(f"  {advice.flag}\n      {advice.why} ({', '.join(workers)})")

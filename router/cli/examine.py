@@ -11,12 +11,13 @@ from typing import Any
 import httpx
 import msgspec
 
-from backends.vllm.control import ProbeError, post_json
+from backends.vllm.control import ProbeError, RefusedError, get, post_json, worker_client
 from backends.vllm.probe import probe
 from backends.worker import Endpoint, KvEventSource, WorkerFacts, parse_endpoint
 from policies.view import Residency
 from router.cli.prompts import prompt_origins
 from router.config.model import Config, WorkerConfig
+from router.config.sources.environment import variable
 
 EVENTS_FLAG = (
     "--kv-events-config '"
@@ -64,9 +65,8 @@ class _Answer(msgspec.Struct):
 
 async def examine_all(config: Config, *, requests: bool) -> list[WorkerReport]:
     """Every configured worker, at once. With `requests`, each is sent one short prompt twice."""
-    async with httpx.AsyncClient(trust_env=False) as client:
-        examined = (_examine(client, worker, config, requests) for worker in config.workers)
-        reports = list(await asyncio.gather(*examined))
+    examined = (_examine(worker, number, config, requests) for number, worker in enumerate(config.workers))
+    reports = list(await asyncio.gather(*examined))
     await _see_prompts(config, reports)
     return reports
 
@@ -87,22 +87,41 @@ async def _see_prompts(config: Config, reports: list[WorkerReport]) -> None:
             report.advice.append(Advice("--model-dir DIR (to warmroute serve)", why))
 
 
-async def _examine(client: httpx.AsyncClient, worker: WorkerConfig, config: Config, requests: bool) -> WorkerReport:
+async def _examine(worker: WorkerConfig, number: int, config: Config, requests: bool) -> WorkerReport:
     endpoint = parse_endpoint(worker.url)
     report = WorkerReport(endpoint.authority, endpoint.url)
-    try:
-        facts = await probe(client, endpoint, events=_source(worker), timeout_s=config.health.probe_timeout_s)
-    except ProbeError as error:
-        report.problem = error.reason
-        report.fix = f"start vLLM there, or write its address: curl {endpoint.url}/health must answer 200 from here"
-        return report
-    report.facts = facts
-    if facts.sleeping or not facts.models:
-        report.problem = "asleep" if facts.sleeping else "names no models"
-        report.fix = "wake it up" if facts.sleeping else f"see {endpoint.url}/v1/models"
-        return report
-    await _judge(client, endpoint, report, facts, requests)
+    timeout_s = config.health.probe_timeout_s
+    async with worker_client(worker.api_key) as client:
+        try:
+            report.facts = facts = await probe(client, endpoint, events=_source(worker), timeout_s=timeout_s)
+        except ProbeError as error:
+            report.problem = error.reason
+            report.fix = f"start vLLM there, or write its address: curl {endpoint.url}/health must answer 200 from here"
+            return report
+        if facts.sleeping:
+            report.problem, report.fix = "asleep", "wake it up"
+        elif not facts.models:
+            report.problem, report.fix = await _why_no_models(client, endpoint, worker, number, timeout_s)
+        else:
+            await _judge(client, endpoint, report, facts, requests)
     return report
+
+
+async def _why_no_models(
+    client: httpx.AsyncClient, endpoint: Endpoint, worker: WorkerConfig, number: int, timeout_s: float
+) -> tuple[str, str]:
+    """What is wrong, and the fix."""
+    try:
+        await get(client, endpoint, "/v1/models", timeout_s)
+    except RefusedError as refusal:
+        if refusal.status in (401, 403):
+            given = f"refuses the key in workers[{number}].api_key" if worker.api_key else "wants an API key"
+            in_variable = f'{variable(("workers",))}=\'[{{"url": "{endpoint.url}", "api_key": "KEY"}}]\''
+            fix = f"write what vLLM got as --api-key: workers[{number}].api_key in the file, or {in_variable}"
+            return f"{given}: /v1/models answered {refusal.status}", fix
+    except ProbeError as error:
+        return error.reason, f"see {endpoint.url}/v1/models"
+    return "names no models", f"see {endpoint.url}/v1/models"
 
 
 async def _judge(

@@ -16,6 +16,7 @@ from router.config.sample import descriptions
 from router.config.schema import bare, default_of, fields, root, type_at
 from router.config.sources.environment import CONFIG_FILE, variable
 from router.config.sources.flags import FLAGS, Flag
+from router.config.tree import Located
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -94,14 +95,15 @@ def read_settings(arguments: argparse.Namespace) -> Loaded:
 
 
 def _values(arguments: argparse.Namespace) -> dict[str, Any]:
-    values: dict[str, Any] = _pairs("--set", arguments.set)
+    given = _pairs("--set", arguments.set)
+    values: dict[str, Any] = {name: Located(text, f"--set {name}") for name, text in given.items()}
     for flag in FLAGS:
-        given = getattr(arguments, _destination(flag))
+        value = getattr(arguments, _destination(flag))
         name = ".".join(flag.path)
         if isinstance(bare(_type(flag)), kinds.DictType):
-            values |= {f"{name}.{key}": value for key, value in _pairs(flag.option, given or []).items()}
-        elif given is not None:
-            values[name] = given
+            values |= {f"{name}.{key}": value for key, value in _pairs(flag.option, value or []).items()}
+        elif value is not None:
+            values[name] = value
     return values
 
 

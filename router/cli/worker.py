@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from pathlib import Path
 
-import uvloop
-
 from backends.engine.profile import profile_names
-from backends.simulated.serving import run
 from backends.simulated.settings import SHIPPED_MODEL, BoundWorker, WorkerSettings
-from backends.vllm.render import Unrenderable
 
 _DESCRIPTION = """\
 Serve a simulated vLLM worker: its HTTP API, metrics and KV events, with the GPU replaced by a timing model. Prompts are
@@ -151,6 +146,14 @@ def _settings(args: argparse.Namespace) -> WorkerSettings:
 
 
 def _run(args: argparse.Namespace) -> int:
+    # late: `warmroute --help` must not wait for the server, the tokenizer and the template engine
+    import asyncio
+
+    import uvloop
+
+    from backends.simulated.serving import run
+    from backends.vllm.unrenderable import Unrenderable
+
     settings = _settings(args)
 
     def ready(bound: BoundWorker) -> None:

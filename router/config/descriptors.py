@@ -28,9 +28,9 @@ def reserve_descriptors(config: Config) -> str | None:
         reachable = soft
     if reachable >= needed:
         return None
-    connections = max(0, (reachable - _OWN_DESCRIPTORS - 4 * len(config.workers)) // 2)
+    connections = (reachable - _OWN_DESCRIPTORS - 4 * len(config.workers)) // 2
+    instead = f" or write limits.max_connections: {connections}" if connections > 0 else ""
     return (
         f"limits.max_connections {config.limits.max_connections} needs {needed} open files, "
-        f"but RLIMIT_NOFILE allows {reachable}; raise it (ulimit -Hn, LimitNOFILE=) or write "
-        f"limits.max_connections: {connections}"
+        f"but RLIMIT_NOFILE allows {reachable}; raise it (ulimit -Hn, LimitNOFILE=){instead}"
     )

@@ -14,6 +14,10 @@ Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
+Secret = Annotated[str, Meta(pattern=r"^[!-~]+$(?!\n)")]
+"""Text fit for a header's value, and never shown. Python's ``$`` alone would let a line break through at the end."""
+STRUCK_OUT = "***"
+"""What is shown instead."""
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,6 +42,12 @@ class WorkerConfig(Section, frozen=True):
     """Base URL, http://HOST:PORT."""
     kv_events: KvEventsConfig | None = None
     """KV event addresses; default: learned from the worker's /kv_event_sources."""
+    api_key: Secret | None = None
+    """The key that vLLM got as --api-key, for probes and the self-test. Clients bring their own, passed on as is."""
+
+    def __repr__(self) -> str:
+        """Without the key: this ends up in logs."""
+        return f"WorkerConfig(url={self.url!r}, kv_events={self.kv_events!r})"
 
 
 class ModelConfig(Section, frozen=True):
@@ -69,6 +79,9 @@ class LimitsConfig(Section, frozen=True):
     """Request line and headers together (431)."""
     max_body_bytes: Positive = 67_108_864
     """One request body (413)."""
+    max_buffered_body_bytes: Positive = 1_073_741_824
+    """All request bodies in memory together: those being received, and those kept until a worker has begun to answer.
+    Further ones get 503; a single body larger than this gets 413, whatever max_body_bytes says."""
     max_held_requests: Count = 1_000
     """Requests that may wait for a worker at once; further ones get 503."""
     write_buffer_bytes: Positive = 262_144
@@ -167,7 +180,7 @@ class Config(Section, frozen=True):
     """Everything `warmroute serve` can be told."""
 
     host: str = "0.0.0.0"
-    """Address of the public port; "::" for IPv6."""
+    """Address or host name of the public port; "::" is every address, IPv6 and IPv4, "0.0.0.0" every IPv4 one."""
     port: Port = 8000
     """Public port."""
     uds: str | None = None
@@ -215,6 +228,9 @@ class Config(Section, frozen=True):
 
 
 def to_builtins(config: Config) -> dict[str, Any]:
-    """`config` as plain values, for display."""
+    """`config` as plain values, for display: keys are struck out."""
     built: dict[str, Any] = msgspec.to_builtins(config)
+    for worker in built["workers"]:
+        if worker["api_key"] is not None:
+            worker["api_key"] = STRUCK_OUT
     return built

@@ -10,8 +10,11 @@ from typing import Any, cast
 import msgspec
 from msgspec import inspect as kinds
 
-from router.config.model import Config
+from router.config.model import STRUCK_OUT, Config
 from router.config.tree import Path
+
+SECRETS = frozenset({"api_key"})
+"""Settings whose values are never shown."""
 
 
 @cache
@@ -78,8 +81,16 @@ def default_of(path: Path) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as a user would write it."""
-    return json.dumps(value, default=str, ensure_ascii=False)
+    """A value as a user would write it, secrets struck out; text that may hold one as a whole."""
+    return json.dumps(_without_secrets(value), default=str, ensure_ascii=False)
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: STRUCK_OUT if key in SECRETS else _without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(item) for item in value]
+    return STRUCK_OUT if isinstance(value, str) and any(name in value for name in SECRETS) else value
 
 
 def wanted(kind: kinds.Type) -> str:
@@ -100,6 +111,8 @@ def wanted(kind: kinds.Type) -> str:
             return "a mapping"
         case kinds.StructType():
             return "a mapping with " + ", ".join(fields(kind))
+        case kinds.StrType(pattern=str()):
+            return "printable ASCII text without spaces"
         case _:
             return "text"
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 from random import Random
+from urllib.parse import unquote
 
 from backends.worker import parse_endpoint
 from policies.registry import PolicyError, build_policy
-from router.config.model import Config, ModelConfig, TimeoutsConfig, WorkerConfig
+from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig
 from router.config.tree import Path
 from router.gateway.paths import forbidden
 
@@ -21,6 +22,11 @@ _UNIX_PATH_BYTES = 107
 """What fits in sockaddr_un on Linux, less its closing zero."""
 _EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
 _ORIGIN = re.compile(r"https?://[^\s/]+")
+_PATH = re.compile(r"/[!$-)+->@-~]*")
+"""Printable ASCII without quotes, ``#``, ``*`` and ``?``."""
+_AMBIGUOUS = re.compile(r"//|(?<=/)\.\.?(?=/|$)|\\|[\x00-\x20\x7f]")
+"""What a worker, or a proxy before it, may take for another path than the one written."""
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _HOST_NAME = re.compile(r"[^\s/:]+|\[?[0-9A-Fa-f:.]+\]?")
 
 
@@ -33,7 +39,7 @@ def findings(config: Config) -> Iterator[Finding]:
 def _listening(config: Config) -> Iterator[Finding]:
     for key in ("host", "admin_host"):
         host = getattr(config, key)
-        if not _HOST_NAME.fullmatch(host):
+        if not _HOST_NAME.fullmatch(host) or not _encodable(host):
             yield (key,), f"{key} is {host!r}", "write an address or a host name, without scheme and port"
     if config.uds is None and config.port == config.admin_port != 0:
         yield ("admin_port",), f"port and admin_port are both {config.port}", "write two different ports"
@@ -44,11 +50,22 @@ def _listening(config: Config) -> Iterator[Finding]:
             yield ("admin_hosts", index), f"{name!r} is not a host name", "write the name alone, as in router.example"
 
 
+def _encodable(host: str) -> bool:
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
 def _unix_socket(path: str) -> Iterator[Finding]:
-    if not FilePath(path).absolute().parent.is_dir():
+    size_bytes = len(path.encode(errors="replace"))
+    if not path or not path.isprintable():
+        yield ("uds",), f"{path!r} is not a path", "write a socket's path"
+    elif not FilePath(path).absolute().parent.is_dir():
         yield ("uds",), f"the folder of {path!r} does not exist", "write a path in an existing folder"
-    elif len(path.encode()) > _UNIX_PATH_BYTES:
-        yield ("uds",), f"the path has {len(path.encode())} bytes", f"write one of at most {_UNIX_PATH_BYTES}"
+    elif size_bytes > _UNIX_PATH_BYTES:
+        yield ("uds",), f"the path has {size_bytes} bytes", f"write one of at most {_UNIX_PATH_BYTES}"
 
 
 def _workers(config: Config) -> Iterator[Finding]:
@@ -67,6 +84,8 @@ def _workers(config: Config) -> Iterator[Finding]:
 
 def worker_findings(worker: WorkerConfig, path: Path) -> Iterator[Finding]:
     """What is wrong with one worker's settings, wherever they came from."""
+    if worker.api_key == STRUCK_OUT:
+        yield (*path, "api_key"), f"api_key is {STRUCK_OUT}, which stands for a key that is not shown", "write the key"
     try:
         parse_endpoint(worker.url)
     except ValueError as error:
@@ -135,12 +154,22 @@ def _paths(config: Config) -> Iterator[Finding]:
     for index, extra in enumerate(config.extra_paths):
         path = ("extra_paths", index, "path")
         stem = extra.path.removesuffix("/*")
-        if not extra.path.startswith("/") or "*" in stem or re.search(r"[\s?#]", stem):
+        if not _PATH.fullmatch(stem) and extra.path != "/*":
             yield path, f"{extra.path!r} is not a path", "write /PATH, or /PATH/* for all below it"
+        elif ambiguous := _AMBIGUOUS.search(unquote(extra.path)):
+            yield path, f"{extra.path!r} has {ambiguous[0]!r} in it", "write the path that it stands for"
         elif forbidden(stem):
             yield path, f"{extra.path} changes a worker and is never public", "remove it"
-        if wrong := [method for method in extra.methods if not re.fullmatch(r"[A-Z]+", method)]:
-            yield ("extra_paths", index, "methods"), f"{wrong[0]!r} is not a method", "write it as in GET or POST"
+        yield from _methods(extra.methods, ("extra_paths", index, "methods"))
+
+
+def _methods(methods: tuple[str, ...], path: Path) -> Iterator[Finding]:
+    fix = f"write one or more of {', '.join(_METHODS)}"
+    if not methods:
+        yield path, "methods is empty", fix
+    for method in methods:
+        if method not in _METHODS:
+            yield path, f"{method!r} is not a method that can be forwarded", fix
 
 
 def _browsers(config: Config) -> Iterator[Finding]:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from msgspec import inspect as kinds
 
+from router.config.model import STRUCK_OUT
 from router.config.problems import Problem, closest
-from router.config.schema import bare, default_of, fields, optional, root, settings, shorthand, shown, wanted
+from router.config.schema import (
+    SECRETS,
+    bare,
+    default_of,
+    fields,
+    optional,
+    root,
+    settings,
+    shorthand,
+    shown,
+    wanted,
+)
 from router.config.tree import Located, Path, dotted, plain
 
 
@@ -75,9 +88,8 @@ class Reading:
         default = default_of(path)
         example = f", such as {shown(default)}" if default not in (None, {}, []) and isinstance(kind, _NUMBERS) else ""
         is_text = " (text)" if isinstance(node.value, str) and isinstance(kind, _NUMBERS) else ""
-        self._note(
-            node, f"{dotted(path) or 'the file'} is {shown(plain(node))}{is_text}", f"write {wanted(kind)}{example}"
-        )
+        value = STRUCK_OUT if path and path[-1] in SECRETS else shown(plain(node))
+        self._note(node, f"{dotted(path) or 'the file'} is {value}{is_text}", f"write {wanted(kind)}{example}")
 
     def _unknown(self, key: str, place: str, known: tuple[str, ...], path: Path) -> None:
         elsewhere = [".".join(found) for found, _ in settings() if found[-1] == key]
@@ -122,6 +134,8 @@ def _fits(kind: kinds.Type, value: Any) -> bool:
             return type(value) in (int, float) and -_LARGEST < value < _LARGEST and _within(kind, value)
         case kinds.LiteralType():
             return value in kind.values
+        case kinds.StrType(pattern=str(pattern)):
+            return isinstance(value, str) and re.search(pattern, value) is not None
         case _:
             return isinstance(value, str)
 

@@ -13,10 +13,18 @@ class Chooser:
     """The policy in force. Swapping it is one assignment, so it takes effect between two decisions.
 
     A new policy also gets the later edges of requests that the old one placed; rules must take edges of bookings
-    they never saw, as they must after a restart.
+    they never saw, as they must after a restart. `failed` hears of each failure: the policy's name, what was wrong,
+    and whether it is the first one since the policy was adopted.
     """
 
-    def __init__(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        name: str,
+        params: Mapping[str, Any],
+        failed: Callable[[str, str, bool], None] | None = None,
+    ) -> None:
+        self._failed = failed
         self.decisions = 0
         self.fallbacks = 0
         self.observe_errors = 0
@@ -28,6 +36,7 @@ class Chooser:
         self.policy = policy
         self.name = name
         self.params = dict(params)
+        self._sound = True
         self._observe: Callable[[Edge], None] | None = getattr(policy, "observe", None)
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
@@ -37,7 +46,7 @@ class Chooser:
         if isinstance(answer, Decision):
             return answer
         self.fallbacks += 1
-        self.last_error = answer
+        self._fail(answer)
         return self._fallback(fleet, answer)
 
     def explain(self, request: RequestView, fleet: FleetView) -> Decision:
@@ -61,7 +70,13 @@ class Chooser:
             self._observe(edge)
         except Exception as error:  # a third party's code: anything may come
             self.observe_errors += 1
-            self.last_error = f"observe raised {error!r}"
+            self._fail(f"observe raised {error!r}")
+
+    def _fail(self, problem: str) -> None:
+        self.last_error = problem
+        first, self._sound = self._sound, False
+        if self._failed is not None:
+            self._failed(self.name, problem, first)
 
     def statistics(self) -> dict[str, Any]:
         """Decisions taken and how often the policy let us down."""

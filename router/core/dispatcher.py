@@ -13,7 +13,7 @@ from router.core.decisions import DecisionRecord, Explanation
 from router.core.edges import FailurePhase, Request, Usage
 from router.core.endpoints import Candidate
 from router.core.estimate import Decoding
-from router.core.fleet import Fleet
+from router.core.fleet import Fleet, WorkerState
 from router.core.lanes import Lanes
 from router.core.ledger import Booking
 from router.core.selection import Selection, exclusions, select
@@ -46,6 +46,9 @@ class DispatchObserver(Protocol):
     def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
         """A response reported its cached tokens and there had been a prediction."""
 
+    def policy_failed(self, policy: str, reason: str, first: bool) -> None:
+        """The policy called `policy` raised or answered nonsense, the `first` time since it was adopted or again."""
+
 
 class Dispatcher:
     """Chooses a worker for each request, books it there in the same step, and follows the request's edges.
@@ -66,7 +69,8 @@ class Dispatcher:
     ) -> None:
         self._fleet = fleet
         self._residency = residency
-        self._chooser = Chooser(policy, policy_name, policy_params or {})
+        failed = observer.policy_failed if observer is not None else None
+        self._chooser = Chooser(policy, policy_name, policy_params or {}, failed)
         self._observer = observer
         self._lanes = Lanes()
         self._decoding = Decoding()
@@ -101,6 +105,8 @@ class Dispatcher:
         if isinstance(selection, Hold):
             self._counts["held"] += 1
             return selection
+        if selection.error.kind is ErrorKind.MODEL_NOT_FOUND and request.model is not None:
+            self._fleet.unknown_model(request.model)
         return self._reject(request, selection)
 
     def retry(
@@ -114,19 +120,22 @@ class Dispatcher:
         if ticket.ended:
             return _gave_up(phase, reason, retry_after_s)
         self.failed(ticket, phase, now_s, reason, retry_after_s)
-        sent_failures = ticket.sent_failures + (phase is FailurePhase.SENT)
-        tried = (*ticket.tried, ticket.candidate.endpoint.id)
         refusal_s = max((s for s in (ticket.refusal_s, retry_after_s) if s is not None), default=None)
-        exhausted = ticket.attempt > MAX_ALTERNATIVES or sent_failures >= MAX_SENT_FAILURES
-        if phase is FailurePhase.STREAM or exhausted:
-            return self._reject(ticket.request, _gave_up(phase, reason, refusal_s))
-        selection = select(self._fleet, ticket.request, tried, now_s)
-        if not isinstance(selection, Selection):
+        selection = self._alternatives(ticket, phase, now_s)
+        if selection is None:
             return self._reject(ticket.request, _gave_up(phase, reason, refusal_s))
         again = self._place(ticket.request, selection, now_s, attempt=ticket.attempt + 1)
-        again.tried, again.sent_failures, again.refusal_s = tried, sent_failures, refusal_s
+        again.tried, again.refusal_s = _tried(ticket), refusal_s
+        again.sent_failures = _sent_failures(ticket, phase)
         self._counts["retried"] += 1
         return again
+
+    def has_alternative(self, ticket: Ticket, phase: FailurePhase, now_s: float) -> bool:
+        """Whether `retry` would find a worker that is ready, and not merely one to be tried out."""
+        selection = None if ticket.ended else self._alternatives(ticket, phase, now_s)
+        if selection is None:
+            return False
+        return any(candidate.endpoint.state is WorkerState.READY for candidate in selection.candidates)
 
     def explain(self, request: Request, now_s: float) -> Explanation:
         """What would be decided now; books nothing and changes nothing."""
@@ -242,6 +251,14 @@ class Dispatcher:
             self._observer.decided(ticket)
         return ticket
 
+    def _alternatives(self, ticket: Ticket, phase: FailurePhase, now_s: float) -> Selection | None:
+        """Who may take over from a ticket that fails in `phase`; None when it has to be given up."""
+        exhausted = ticket.attempt > MAX_ALTERNATIVES or _sent_failures(ticket, phase) >= MAX_SENT_FAILURES
+        if phase is FailurePhase.STREAM or exhausted:
+            return None
+        selection = select(self._fleet, ticket.request, _tried(ticket), now_s)
+        return selection if isinstance(selection, Selection) else None
+
     def _look(self, request: Request, selection: Selection, now_s: float) -> tuple[RequestView, FleetView]:
         """The views a policy gets: the request and, in the order of `selection`, its candidates."""
         prompt, candidates = request.prompt, selection.candidates
@@ -349,6 +366,14 @@ def _teaches(request: Request, view: WorkerView) -> bool:
     prompt = request.prompt
     known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
     return known and request.stream
+
+
+def _tried(ticket: Ticket) -> tuple[str, ...]:
+    return (*ticket.tried, ticket.candidate.endpoint.id)
+
+
+def _sent_failures(ticket: Ticket, phase: FailurePhase) -> int:
+    return ticket.sent_failures + (phase is FailurePhase.SENT)
 
 
 def _gave_up(phase: FailurePhase, reason: str, refusal_s: float | None) -> Reject:

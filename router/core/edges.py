@@ -16,9 +16,10 @@ class FailurePhase(StrEnum):
     CONNECT = "connect"
     """No connection: nothing was sent."""
     REFUSED = "refused"
-    """The worker answered 503 or 429 before any event: pressure, not a fault."""
+    """The worker answered 503 before any event: pressure, not a fault. A 4xx, 429 included, is an answer to this client
+    and no failure."""
     SENT = "sent"
-    """Sent, then a death, a server error or a timeout before the first real event."""
+    """Sent, then a death, a server error, a timeout or the loss of the worker before the first real event."""
     STREAM = "stream"
     """Failed after the first real event: the client has seen part of the answer."""
 

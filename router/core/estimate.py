@@ -74,7 +74,9 @@ class SpeedEstimate:
         """Learn that a request with these features saw its first token after `seconds`."""
         if seconds <= 0.0 or features[0] <= 0.0:
             return
-        predicted_s = sum([c * x for c, x in zip(self._coefficients, features, strict=True)])
+        token_s, fixed_s, attention_s, decode_s = self._coefficients
+        tokens, one, pairs, context_tokens = features
+        predicted_s = token_s * tokens + fixed_s * one + attention_s * pairs + decode_s * context_tokens
         if predicted_s <= 0.0:
             predicted_s = seconds
             self._coefficients[0] = seconds / features[0]
@@ -93,21 +95,29 @@ class SpeedEstimate:
         return Speed(token_s, fixed_s, attention_s, decode_s, error)
 
     def _accumulate(self, features: Features, seconds: float, scale: float) -> None:
+        x0, x1, x2, x3 = features
         for i, row in enumerate(self._moments):
             weighted = features[i] * scale
-            for j in range(4):
-                row[j] = row[j] * FORGETTING + weighted * features[j]
+            row[0] = row[0] * FORGETTING + weighted * x0
+            row[1] = row[1] * FORGETTING + weighted * x1
+            row[2] = row[2] * FORGETTING + weighted * x2
+            row[3] = row[3] * FORGETTING + weighted * x3
             self._products[i] = self._products[i] * FORGETTING + weighted * seconds
 
     def _solve(self) -> None:
+        """Written out, coefficient by coefficient: this runs once per streamed answer."""
         doubt = 1.0 + RIDGE_OBSERVATIONS / self._weight
-        solution = self._coefficients
+        (m00, m01, m02, m03), (_, m11, m12, m13), (_, _, m22, m23), (_, _, _, m33) = self._moments
+        p0, p1, p2, p3 = self._products
+        b, a, d, e = self._coefficients
         for _ in range(3):
-            for i, row in enumerate(self._moments):
-                if row[i] <= 0.0:
-                    continue
-                others = sum([row[j] * solution[j] for j in range(4)]) - row[i] * solution[i]
-                solution[i] = max(0.0, (self._products[i] - others) / (row[i] if i == 0 else row[i] * doubt))
+            b = max(0.0, (p0 - m01 * a - m02 * d - m03 * e) / m00)
+            a = max(0.0, (p1 - m01 * b - m12 * d - m13 * e) / (m11 * doubt))
+            if m22:
+                d = max(0.0, (p2 - m02 * b - m12 * a - m23 * e) / (m22 * doubt))
+            if m33:
+                e = max(0.0, (p3 - m03 * b - m13 * a - m23 * d) / (m33 * doubt))
+        self._coefficients = [b, a, d, e]
 
 
 class Utilisation:

@@ -33,12 +33,16 @@ class Fleet:
     """Every endpoint the router knows, in the order they joined.
 
     `on_change` callbacks run whenever a candidate becomes available (or free for a trial); `on_load` ones for each
-    load report. Calls for endpoints that have left are ignored: news may arrive after a removal.
+    load report; `on_loss` ones when probes eject an endpoint, or one that was not draining is removed; and
+    `on_unknown_model` ones when a request names a model that nobody serves. None may raise. Calls for endpoints that
+    have left are ignored: news may arrive after a removal.
     """
 
     def __init__(self, health: HealthConfig, residency: ResidencyMap, *, kv_events: bool = True) -> None:
         self.on_change: list[Callable[[], None]] = []
         self.on_load: list[Callable[[Candidate, LoadReport, float], None]] = []
+        self.on_loss: list[Callable[[FleetEndpoint], None]] = []
+        self.on_unknown_model: list[Callable[[str], None]] = []
         self.pressure_until_s = 0.0
         """No endpoint is backing off after this time: a quick test for the hot path."""
         self._health = health
@@ -68,6 +72,11 @@ class Fleet:
         """The endpoint called `host:port`, if it is here."""
         return self._endpoints.get(endpoint_id)
 
+    def lost(self, endpoint: FleetEndpoint) -> bool:
+        """Whether `endpoint` has been ejected or removed."""
+        here = self._endpoints.get(endpoint.id) is endpoint
+        return not here or endpoint.health.condition is WorkerState.UNHEALTHY
+
     # the operator's doing
 
     def add(self, endpoint: Endpoint, now_s: float) -> FleetEndpoint:
@@ -86,6 +95,8 @@ class Fleet:
         if gone is not None:
             self._drop_candidates(gone)
             self._look_anew()
+            if not gone.draining:
+                self._lose(gone)
 
     def drain(self, endpoint_id: str) -> None:
         """Send nothing new there."""
@@ -122,9 +133,11 @@ class Fleet:
         """A probe got no answer."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
-            before = endpoint.state
+            before, was_down = endpoint.state, self.lost(endpoint)
             endpoint.health.probe_failed(reason, now_s)
             self._update(endpoint, before)
+            if self.lost(endpoint) and not was_down:
+                self._lose(endpoint)
 
     def load_reported(self, endpoint_id: str, report: LoadReport, now_s: float) -> None:
         """One rank's gauges."""
@@ -167,11 +180,16 @@ class Fleet:
     def traffic_refused(
         self, endpoint: FleetEndpoint, retry_after_s: float | None, now_s: float, *, trial: bool
     ) -> None:
-        """The worker answered 503 or 429."""
+        """The worker answered 503."""
         endpoint.health.refused(now_s, retry_after_s)
         self._under_pressure(endpoint)
         if trial:
             self.trial_given_up(endpoint)
+
+    def unknown_model(self, model: str) -> None:
+        """A request named a model that nobody serves: someone may want to look again."""
+        for callback in tuple(self.on_unknown_model):
+            callback(model)
 
     # what it serves
 
@@ -249,6 +267,10 @@ class Fleet:
     def _announce(self) -> None:
         for callback in tuple(self.on_change):
             callback()
+
+    def _lose(self, endpoint: FleetEndpoint) -> None:
+        for callback in tuple(self.on_loss):
+            callback(endpoint)
 
     def _under_pressure(self, endpoint: FleetEndpoint) -> None:
         health = endpoint.health

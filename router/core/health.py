@@ -5,8 +5,8 @@
 
 An ejected worker comes back through HALF_OPEN: one trial request at a time while others are ready, and the next
 request that could go there is the trial (see `router.core.selection`), so that a revived worker has traffic as soon
-as a probe has seen it, whatever the policy thinks of its empty cache. Pressure (503, 429) is not a fault: it only
-makes a worker unattractive for a moment. Thresholds count consecutive failures, as in Envoy's outlier detection and
+as a probe has seen it, whatever the policy thinks of its empty cache. Pressure (503) is not a fault: it only makes a
+worker unattractive for a moment. Thresholds count consecutive failures, as in Envoy's outlier detection and
 the Kubernetes probes.
 """
 
@@ -104,7 +104,7 @@ class Health:
             self._become_ready("trial request succeeded")
 
     def refused(self, now_s: float, retry_after_s: float | None) -> None:
-        """The worker answered 503 or 429: leave it alone for as long as it says, or for a moment."""
+        """The worker answered 503: leave it alone for as long as it says, or for a moment."""
         if retry_after_s is None:
             self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
         else:

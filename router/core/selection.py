@@ -9,6 +9,7 @@ import msgspec
 from policies.view import WorkerId
 from router.core.edges import Request
 from router.core.fleet import Candidate, Fleet, FleetEndpoint, Pool, WorkerState
+from router.core.health import SERVING
 from router.core.tickets import Hold, Reject
 from router.errors import ErrorKind, RequestError
 
@@ -35,7 +36,7 @@ def select(fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float)
     fits = _fits(request, pool)
     ready, half_open = pool.ready, pool.half_open
     if fits is not None or tried:
-        allowed = {endpoint for endpoint in fits or pool.able if endpoint.id not in tried}
+        allowed = {endpoint for endpoint in (pool.able if fits is None else fits) if endpoint.id not in tried}
         ready = tuple(candidate for candidate in ready if candidate.endpoint in allowed)
         half_open = tuple(endpoint for endpoint in half_open if endpoint in allowed)
     trial = next((endpoint for endpoint in half_open if not endpoint.health.trial_running), None)
@@ -89,8 +90,8 @@ def _nobody(fleet: Fleet, request: Request) -> Hold | Reject:
 def _fits(request: Request, pool: Pool) -> tuple[FleetEndpoint, ...] | None:
     """The endpoints long enough for the request, where only some are; None: no need to look.
 
-    vLLM wants prompt and ``max_tokens`` (at least one) within ``max_model_len``. Where none is long enough all stay:
-    the worker's own error says it best.
+    vLLM wants prompt and ``max_tokens`` (at least one) within ``max_model_len``. Where none is long enough, the
+    longest of those that serve now: their own error says best how much the fleet can take.
     """
     model, shortest = request.model, pool.shortest_tokens
     needed = request.prompt_tokens + (request.max_tokens or 1)
@@ -99,7 +100,14 @@ def _fits(request: Request, pool: Pool) -> tuple[FleetEndpoint, ...] | None:
     if request.prompt is None or request.prompt.multiple:
         return None
     fits = tuple(endpoint for endpoint in pool.able if endpoint.lengths.get(model, needed) >= needed)
-    return fits if 0 < len(fits) < len(pool.able) else None
+    fits = fits or _longest(model, pool)
+    return fits if len(fits) < len(pool.able) else None
+
+
+def _longest(model: str, pool: Pool) -> tuple[FleetEndpoint, ...]:
+    serving = [endpoint for endpoint in pool.able if endpoint.state in SERVING] or pool.able
+    longest = max(endpoint.lengths[model] for endpoint in serving)
+    return tuple(endpoint for endpoint in serving if endpoint.lengths[model] == longest)
 
 
 def _without_pressure(ready: tuple[Candidate, ...], now_s: float) -> Selection | Reject:

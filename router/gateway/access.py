@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from router.gateway.head import RequestHead
 
 log = logging.getLogger("warmroute.access")
+
+_WITH_PORT = re.compile(r"\[([^\]]+)\](?::\d{1,5})?|([\d.]+):\d{1,5}")
 
 
 class AccessLog:
@@ -26,9 +29,10 @@ class AccessLog:
         for address in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
             if not self._trusts(client):
                 break
-            if _address(address) is None:
+            parsed = _address(address)
+            if parsed is None:
                 break
-            client = address
+            client = str(parsed)
         return client
 
     def write(self, head: RequestHead, peer: str, **fields: Any) -> None:
@@ -43,7 +47,11 @@ class AccessLog:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """An address, as proxies write it: perhaps with a port, and brackets around IPv6 (RFC 7239 section 6). An IPv4
+    client of a socket for both families is an IPv4 address."""
+    match = _WITH_PORT.fullmatch(text)
     try:
-        return ip_address(text)
+        parsed = ip_address(text if match is None else match[1] or match[2])
     except ValueError:
         return None
+    return getattr(parsed, "ipv4_mapped", None) or parsed

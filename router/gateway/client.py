@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import cast
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.exchange import Exchange
+from router.gateway.exchange import SHUT_DOWN, Exchange
 from router.gateway.framing import RequestFramer, Stage
 from router.gateway.head import RequestHead
-from router.gateway.local import LocalAnswers, request_id
+from router.gateway.local import LocalAnswers
 from router.gateway.paths import Route
 from router.gateway.plane import Plane
 from router.gateway.tunnel import Tunnel
@@ -22,6 +22,8 @@ log = logging.getLogger("warmroute.gateway")
 
 # Bytes of further requests kept while one is in progress; beyond that the client has to wait.
 PIPELINE_BYTES = 65_536
+# Larger pieces go out at once: they fill the other side's buffers anyway.
+LARGE_WRITE_BYTES = 32_768
 # After refusing a request unread: how long, and for how many bytes, the rest is read and thrown away, so that the
 # answer is not lost to a connection reset (RFC 9112 section 9.6).
 LINGER_S = 2.0
@@ -31,15 +33,16 @@ LINGER_BYTES = 16_777_216
 class ClientConnection(asyncio.Protocol):
     """The protocol. `peer` is the client's address, empty on a Unix socket; `deadline_s` is looked at by a sweep.
 
-    `write` sends to the client, and does nothing once it is gone; `writable` is False while the client leaves more
-    than the write buffer's limit unread.
+    `write` sends to the client at the end of the loop's turn and `write_now` at once (after `flush`, if anything
+    waits); both do nothing once it is gone. `writable` is False while the client leaves more than the write buffer's
+    limit unread.
     """
 
     def __init__(self, plane: Plane, local: LocalAnswers) -> None:
         self._plane = plane
         self._local = local
         self._transport: asyncio.Transport | None = None
-        self._framer = RequestFramer(plane.config.limits, self._head_read)
+        self._framer = RequestFramer(plane.config.limits, plane.bodies, self._head_read)
         self._exchange: Exchange | None = None
         self._route: Route | None = None
         self._paused = False
@@ -48,7 +51,8 @@ class ClientConnection(asyncio.Protocol):
         self.peer = ""
         self.deadline_s = math.inf
         self.writable = True
-        self.write: Callable[[bytes], None] = _nowhere
+        self.write_now: Callable[[bytes], None] = _nowhere
+        self._unwritten: list[bytes] = []
 
     # asyncio
 
@@ -60,7 +64,7 @@ class ClientConnection(asyncio.Protocol):
             self._over = True
             self._transport.abort()
             return
-        self.write = self._transport.write
+        self.write_now = self._transport.write
         plane.connections.add(self)
         high = plane.config.limits.write_buffer_bytes
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
@@ -94,12 +98,16 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
-        self.write = _nowhere
+        self.write_now = _nowhere
+        self._unwritten.clear()
         self._plane.connections.discard(self)
         if not self._over and self._framer.stage is Stage.BODY and self._exchange is None:
             self._plane.metrics.client_aborted("request")
         self._over = True
         self._leave_exchange()
+        self._framer.close()
+        self._transport = None
+        self._plane.left()
 
     def pause_writing(self) -> None:
         """The client does not read: stop its worker's bytes."""
@@ -151,7 +159,7 @@ class ClientConnection(asyncio.Protocol):
             self.write(self._local.answer(head, self.peer, close=not keep))
             self.exchange_ended(keep)
             return
-        exchange = self._exchange = Exchange(self._plane, self, head, body, route, request_id(head))
+        exchange = self._exchange = Exchange(self._plane, self, head, body, route, self._plane.request_ids.of(head))
         self.deadline_s = math.inf
         exchange.start()
 
@@ -172,6 +180,7 @@ class ClientConnection(asyncio.Protocol):
     def exchange_ended(self, keep_alive: bool) -> None:
         """The request in progress has been answered, or its answer cannot be finished."""
         self._exchange = None
+        self._framer.give_back()
         if not (keep_alive and self.may_go_on):
             self._close()
             return
@@ -191,11 +200,6 @@ class ClientConnection(asyncio.Protocol):
 
     # endings
 
-    @property
-    def busy(self) -> bool:
-        """A request is in progress."""
-        return self._exchange is not None
-
     def expired(self, now_s: float) -> None:
         """The deadline has passed."""
         if self._exchange is not None:
@@ -207,14 +211,10 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._refuse(RequestError(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time"))
 
-    def close_if_idle(self) -> None:
-        """Close a connection that has no request in progress."""
-        if self._exchange is None and not self._over:
-            self._close()
-
     def abort(self) -> None:
         """Close at once; a request in progress is cancelled."""
         self._over = True
+        self._unwritten.clear()
         if self._transport is not None:
             self._transport.abort()
         self._leave_exchange()
@@ -223,14 +223,16 @@ class ClientConnection(asyncio.Protocol):
         """Close once everything is written; a client that does not take it has as long as a silent worker."""
         self._over = True
         self.deadline_s = self._plane.time() + self._plane.config.timeouts.stream_idle_s
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def _linger(self) -> None:
         """Send our end, and throw away what the client still sends, for a while."""
         self._over = True
-        self._framer.take_pending()
+        self._framer.close()
         self.deadline_s = self._plane.time() + LINGER_S
+        self.flush()
         if self._transport is not None and not self._transport.is_closing():
             if self._transport.can_write_eof():
                 self._transport.write_eof()
@@ -255,7 +257,39 @@ class ClientConnection(asyncio.Protocol):
             log.exception("client connection failed")
             self.abort()
 
+    def shut_down(self) -> None:
+        """The time for requests in progress is up: end the one here with an error, then the connection."""
+        if self._exchange is not None:
+            self._exchange.shut_down()
+        elif not self._over:
+            if self._framer.stage is Stage.IDLE:
+                self._close()
+            else:
+                self._refuse(RequestError(ErrorKind.SHUTTING_DOWN, SHUT_DOWN))
+
     # for an exchange
+
+    def body_done(self) -> None:
+        """The request's body is needed no longer."""
+        self._framer.give_back()
+
+    def write(self, data: bytes) -> None:
+        """To the client, at the end of this turn."""
+        unwritten = self._unwritten
+        if not unwritten:
+            self._plane.outbox.add(self)
+        unwritten.append(data)
+        if len(data) > LARGE_WRITE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        unwritten = self._unwritten
+        if unwritten:
+            data = unwritten[0] if len(unwritten) == 1 else b"".join(unwritten)
+            unwritten.clear()
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.write(data)
 
     def set_reading(self, reading: bool) -> None:
         """Take bytes from the client, or let it wait."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from router.core.edges import FailurePhase, Request, Usage
+from router.core.endpoints import FleetEndpoint
 from router.core.tickets import Hold, Reject, Ticket
 from router.errors import ErrorKind, RequestError
+from router.gateway.attempt import Attempt
 from router.gateway.books import Books
 from router.gateway.head import RequestHead
 from router.gateway.paths import Route
@@ -22,25 +24,24 @@ from router.gateway.phases import Phase
 from router.gateway.placing import Placing, stored_response_id
 from router.gateway.plane import Plane
 from router.gateway.relay import Out, Relay
-from router.gateway.sse import StreamError
 from router.gateway.tunnel import Tunnel
 from router.gateway.upstream import WorkerConnection
 from router.gateway.usage import find_usage
-from router.gateway.wire import ResponseHead, connection_line, error_body, own_reply, request_to_worker, retry_after
+from router.gateway.wire import ResponseHead, connection_line, error_body, own_reply, retry_after
 
 if TYPE_CHECKING:
     from router.gateway.client import ClientConnection
 
 log = logging.getLogger("warmroute.gateway")
 
+SHUT_DOWN = "the gateway is shutting down"
 CLIENT_LEFT = 499
 """Status in log and metrics for a client that left before it was answered (nginx's convention)."""
-# Server errors that speak of the request and not of the worker: another worker would say the same.
-_NOT_A_FAILURE = frozenset({501, 505})
 
 
 class Exchange:
-    """See the module. `request_id` is the client's or ours; `tunnel` is set once protocols have been switched."""
+    """See the module. `request_id` is the client's or ours; `upgrade`: a protocol switch is asked for and allowed;
+    `tunnel` is set once it has been made."""
 
     def __init__(
         self, plane: Plane, client: ClientConnection, head: RequestHead, body: bytes, route: Route, request_id: bytes
@@ -54,17 +55,15 @@ class Exchange:
         self.phase = Phase.IDENTITY
         self.ticket: Ticket | None = None
         self.tunnel: Tunnel | None = None
-        self.relay = Relay(client.write, plane.time, head, plane.cors.enabled, self._progressed)
-        self.response_read: Callable[[bytes], None] = self._read_before_first
+        self.upgrade = head.websocket and route.upgrades
+        self.relay = Relay(client, plane.time, head, plane.cors.enabled, self._progressed)
         self._request: Request | None = None
-        self._connection: WorkerConnection | None = None
-        self._response: ResponseHead | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._attempt: Attempt | None = None
+        self._identifying: asyncio.Task[None] | None = None
         self._books = Books(plane, route.pattern, head, request_id, client.peer, len(body))
         self._phase_began_s = self._books.arrived_s
+        self._last_s = self._books.arrived_s + plane.config.timeouts.total_s
         self._next_comment_s = math.inf
-        self._body_bytes = len(body)
-        self._upgrade = head.websocket and route.upgrades
 
     # placing
 
@@ -79,16 +78,16 @@ class Exchange:
             reading = placing.read()
             if reading.stream:
                 self._next_comment_s = arrived_s + self.plane.config.timeouts.header_hold_s
-            self._enter(Phase.IDENTITY)
-            task = placing.start(reading)
+            identifying = placing.start(reading)
         except RequestError as error:
             self._answer(error)
             return
-        if task is not None:
-            self._task = task
+        if identifying is not None:
+            self._identifying = identifying
+            self._arm()
 
     def _described(self, request: Request) -> None:
-        self._task = None
+        self._identifying = None
         self._request = request
         self.place()
 
@@ -107,8 +106,7 @@ class Exchange:
         if isinstance(placed, Reject):
             self._answer(placed.error)
             return
-        self.ticket = placed
-        self._attempt(fresh=False)
+        self._try(placed)
 
     def _wait(self, hold: Hold) -> None:
         if self.phase is Phase.WORKER:
@@ -116,56 +114,19 @@ class Exchange:
         if not self.plane.config.timeouts.no_worker_wait_s:
             self._answer(RequestError(ErrorKind.NO_WORKER, hold.reason))
         elif self.plane.waiting.enter(self):
-            self._enter(Phase.WORKER)
+            self.enter(Phase.WORKER)
         else:
             self._answer(RequestError(ErrorKind.TOO_MANY_REQUESTS_HELD, "too many requests wait for a worker"))
 
-    # one attempt
+    # attempts
 
-    def _attempt(self, fresh: bool) -> None:
-        """Send to the ticket's worker, on an idle connection unless `fresh`."""
-        assert self.ticket is not None
-        self._books.worker = self.ticket.candidate.id
-        endpoint = self.ticket.candidate.endpoint.endpoint
-        connection = None if fresh or self._upgrade else self.plane.pools.take(endpoint)
-        if connection is not None:
-            self._send(connection)
-            return
-        self._enter(Phase.DIAL)
-        self._task = self.plane.pools.dial(endpoint, self)
+    def _try(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self._books.worker = ticket.candidate.id
+        self._attempt = Attempt(self, ticket)
+        self._attempt.begin()
 
-    def dialled(self, connection: WorkerConnection) -> None:
-        """A new connection is there."""
-        self._task = None
-        self._send(connection)
-
-    def dial_failed(self, reason: str) -> None:
-        """The worker cannot be reached."""
-        self._task = None
-        self._attempt_failed(FailurePhase.CONNECT, f"cannot connect: {reason}")
-
-    def _send(self, connection: WorkerConnection) -> None:
-        assert self.ticket is not None
-        candidate = self.ticket.candidate
-        self._connection = connection
-        self._response = None
-        self.response_read = self._read_before_first
-        self._enter(Phase.FIRST_EVENT)
-        head = request_to_worker(
-            self.head,
-            self._body_bytes,
-            candidate.endpoint.endpoint,
-            self.request_id,
-            candidate.rank,
-            self.client.peer.encode("ascii"),
-            self._upgrade,
-        )
-        connection.send(self, head, self.body, self.head.method == "HEAD")
-        self.relay.attach(connection)
-        if not self.client.writable:
-            connection.pause_reading()
-
-    def _attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
+    def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
         """Nothing of this attempt has reached the client: another worker may answer."""
         assert self.ticket is not None
         ticket, self.ticket = self.ticket, None
@@ -175,54 +136,41 @@ class Exchange:
             self._answer(outcome.error)
             return
         plane.metrics.retried(phase)
-        self.ticket = outcome
-        self._attempt(fresh=False)
+        self._try(outcome)
 
-    # what the worker does
+    @property
+    def awaited(self) -> FleetEndpoint | None:
+        """The endpoint whose first event is being waited for."""
+        waiting = self.phase in (Phase.DIAL, Phase.FIRST_EVENT) and self.ticket is not None
+        return self.ticket.candidate.endpoint if waiting and self.ticket is not None else None
 
-    def response_began(self, response: ResponseHead) -> None:
-        """A final head: decide whether this is an answer or a failure."""
-        self._response = response
-        status = response.status
-        if status in (429, 503):
-            self._let_go(reusable=True)
-            self._attempt_failed(FailurePhase.REFUSED, f"HTTP {status}", _seconds(response.fields.get(b"retry-after")))
-        elif status >= 500 and status not in _NOT_A_FAILURE:
-            self._let_go(reusable=True)
-            self._attempt_failed(FailurePhase.SENT, f"HTTP {status}")
-        elif status == 101:
-            self._switch_protocols(response)
-
-    def _read_before_first(self, data: bytes) -> None:
-        """Body bytes while nothing has been let through yet."""
-        assert self._response is not None
-        verdict = self.relay.hold(data, self._response)
-        if verdict is True:
-            self._open(self._response)
-        elif isinstance(verdict, StreamError):
+    def endpoint_lost(self) -> None:
+        """`awaited` is ejected or gone: do not wait for it where another worker is ready."""
+        ticket = self.ticket
+        assert ticket is not None
+        phase = FailurePhase.CONNECT if self.phase is Phase.DIAL else FailurePhase.SENT
+        if self.plane.dispatcher.has_alternative(ticket, phase, self.plane.time()):
             self._let_go(reusable=False)
-            refused = verdict.status in (429, 503)
-            reason = f"error as first event: {verdict.message}"
-            self._attempt_failed(FailurePhase.REFUSED if refused else FailurePhase.SENT, reason)
-        elif verdict is None:
-            self.worker_lost("no event among too many bytes", True)
+            self.attempt_failed(phase, "the worker was ejected or removed while the request waited for it")
 
-    def _open(self, response: ResponseHead) -> None:
+    # the answer
+
+    def opened(self, response: ResponseHead) -> None:
         """The first real event: from here on this worker's answer is the answer."""
-        plane = self.plane
+        plane, attempt = self.plane, self._attempt
         now_s = plane.time()
-        assert self.ticket is not None and self._connection is not None
+        assert self.ticket is not None and attempt is not None and attempt.connection is not None
         self._books.first_event(now_s)
         if response.events:
             plane.dispatcher.first_token(self.ticket, now_s)
         if self.route.stores:
-            self._learn_stored(self._connection.pieces)
+            self._learn_stored(attempt.connection.pieces)
         self._next_comment_s = math.inf
         self.body = b""  # no further attempt will need it
-        self.response_read = self.relay.open(
-            response, self.plane.head_lines(self.head, self.request_id, self.ticket), self._keep_alive
-        )
-        self._enter(Phase.STREAM)
+        self.client.body_done()
+        lines = plane.head_lines(self.head, self.request_id, self.ticket)
+        attempt.response_read = self.relay.open(response, lines, self._keep_alive)
+        self.enter(Phase.STREAM)
 
     def _learn_stored(self, pieces: list[bytes]) -> None:
         response_id = stored_response_id(pieces)
@@ -234,18 +182,11 @@ class Exchange:
         if self.ticket is not None:
             self.plane.dispatcher.progress(self.ticket, events, now_s)
 
-    def response_ended(self) -> None:
+    def answered(self, response: ResponseHead) -> None:
         """The worker's answer is complete."""
-        response, connection, ticket = self._response, self._connection, self.ticket
-        assert response is not None and connection is not None and ticket is not None
+        ticket, relay = self.ticket, self.relay
+        assert ticket is not None
         now_s = self.plane.time()
-        relay = self.relay
-        if self.phase is Phase.FIRST_EVENT:
-            if response.events and response.status == 200 and not response.bodiless:
-                self.worker_lost("the stream ended without an event", False)
-                return
-            if relay.out is Out.NOTHING:
-                self._open(response)
         relay.flush(now_s)
         usage = find_usage(relay.tail())
         keep = relay.end_as_event() if relay.out is Out.COMMENTS else relay.end()
@@ -261,27 +202,13 @@ class Exchange:
             return
         self.plane.identity.observe_usage(request.model, request.prompt, usage.prompt_tokens)
 
-    def worker_lost(self, reason: str, broke_http: bool) -> None:
-        """The answer will not be completed on this connection."""
-        connection = self._connection
-        stale = connection is not None and connection.reused and connection.silent and not broke_http
-        self._let_go(reusable=False)
+    def answer_lost(self, reason: str, broke_http: bool) -> None:
+        """The worker's answer, of which the client has seen a part, broke off."""
         if self.phase is Phase.TUNNEL:
             self._tunnel_ended(reason)
-        elif self.phase is Phase.STREAM:
+        else:
             kind = ErrorKind.BAD_UPSTREAM if broke_http else ErrorKind.WORKER_DIED_IN_STREAM
             self._stream_failed(kind, f"the worker's answer broke off: {reason}")
-        elif stale:
-            # closed by the worker while it lay idle: says nothing about the worker, and does not count
-            self.plane.metrics.redialled()
-            self._attempt(fresh=True)
-        else:
-            self._attempt_failed(FailurePhase.SENT, reason)
-
-    def worker_writable(self, writable: bool) -> None:
-        """Only a tunnel can write faster than its worker reads."""
-        if self.tunnel is not None:
-            self.client.set_reading(writable)
 
     # what the client does
 
@@ -306,11 +233,12 @@ class Exchange:
 
     def client_writable(self, writable: bool) -> None:
         """The client stopped, or began again, to take what is written to it."""
-        if self._connection is not None:
+        connection = self._attempt.connection if self._attempt is not None else None
+        if connection is not None:
             if writable:
-                self._connection.resume_reading()
+                connection.resume_reading()
             else:
-                self._connection.pause_reading()
+                connection.pause_reading()
         self.relay.last_read_s = self.plane.time()  # either way the worker was not idle until now
 
     # time
@@ -320,7 +248,7 @@ class Exchange:
         timeouts = self.plane.config.timeouts
         if now_s >= self._phase_deadline_s():
             self._phase_expired()
-        elif now_s >= self._books.arrived_s + timeouts.total_s and self.phase is not Phase.TUNNEL:
+        elif now_s >= self._last_s:
             self._give_up(ErrorKind.TOTAL_TIMEOUT, "the request took too long")
         elif now_s >= self._next_comment_s:
             self._next_comment_s = now_s + timeouts.comment_interval_s
@@ -342,11 +270,11 @@ class Exchange:
                 self.plane.metrics.held(self.plane.time() - self._phase_began_s, False)
                 self._answer(RequestError(ErrorKind.NO_WORKER, "no worker became ready for this model in time"))
             case Phase.DIAL:
-                self._stop_waiting()
-                self._attempt_failed(FailurePhase.CONNECT, "connecting took too long")
+                self._let_go(reusable=False)
+                self.attempt_failed(FailurePhase.CONNECT, "connecting took too long")
             case Phase.FIRST_EVENT:
                 self._let_go(reusable=False)
-                self._attempt_failed(FailurePhase.SENT, "no first event in time")
+                self.attempt_failed(FailurePhase.SENT, "no first event in time")
             case Phase.TUNNEL:
                 self._tunnel_ended(None)
             case _ if not self.client.writable:
@@ -356,29 +284,25 @@ class Exchange:
 
     def _arm(self) -> None:
         if self.phase is not Phase.OVER:
-            total_s = self._books.arrived_s + self.plane.config.timeouts.total_s
-            if self.phase is Phase.TUNNEL:
-                total_s = math.inf
-            self.client.deadline_s = min(self._phase_deadline_s(), total_s, self._next_comment_s)
+            self.client.deadline_s = min(self._phase_deadline_s(), self._last_s, self._next_comment_s)
 
-    def _enter(self, phase: Phase) -> None:
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase, and its time limit."""
+        plane = self.plane
         self.phase = phase
-        self._phase_began_s = self.plane.time()
-        self._arm()
+        began_s = self._phase_began_s = plane.time()
+        self.client.deadline_s = min(began_s + plane.phase_limits_s[phase], self._last_s, self._next_comment_s)
 
     # tunnels
 
-    def _switch_protocols(self, response: ResponseHead) -> None:
-        connection = self._connection
-        assert connection is not None
-        if not self._upgrade:
-            self.worker_lost("unexpected 101", True)
-            return
+    def switch_protocols(self, response: ResponseHead, connection: WorkerConnection) -> None:
+        """The worker agreed to the client's upgrade."""
         self.relay.status = 101
         self.tunnel = Tunnel(connection.write, self.client.write, self.plane.time)
         connection.tunnel = self.tunnel.from_worker
         self.relay.open(response, self.plane.head_lines(self.head, self.request_id, self.ticket), keep_alive=True)
-        self._enter(Phase.TUNNEL)
+        self._last_s = math.inf
+        self.enter(Phase.TUNNEL)
         self.client.flush_into(self.tunnel)
 
     def _tunnel_ended(self, reason: str | None) -> None:
@@ -426,6 +350,13 @@ class Exchange:
         else:
             self._answer(RequestError(kind, message))
 
+    def shut_down(self) -> None:
+        """The time for requests in progress is up."""
+        if self.phase is Phase.TUNNEL:
+            self._tunnel_ended(None)
+        elif self.phase is not Phase.OVER:
+            self._give_up(ErrorKind.SHUTTING_DOWN, SHUT_DOWN)
+
     def _stream_failed(self, kind: ErrorKind, message: str) -> None:
         """The worker failed a started answer."""
         self._let_go(reusable=False)
@@ -449,16 +380,14 @@ class Exchange:
 
     def _stop_waiting(self) -> None:
         self.plane.waiting.leave(self)
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
+        identifying, self._identifying = self._identifying, None
+        if identifying is not None:
+            identifying.cancel()
 
     def _let_go(self, reusable: bool) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            if not self.client.writable:
-                connection.resume_reading()
-            connection.release(reusable)
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.let_go(reusable=reusable)
 
     def _end(self, keep: bool) -> None:
         self._settle(self.relay.status)
@@ -469,15 +398,5 @@ class Exchange:
         self.phase = Phase.OVER
         self.plane.ended(self)
         self._books.settle(status, self.relay)
-        # no cycles left behind: the collector has enough to do
-        self.response_read = _ignore
+        self._attempt = None
         self.relay.close()
-
-
-def _ignore(data: bytes) -> None:
-    """Bytes that nobody waits for any more."""
-
-
-def _seconds(value: bytes | None) -> float | None:
-    """Retry-After in seconds; dates and nonsense count as not given."""
-    return float(value) if value is not None and len(value) <= 6 and value.isdigit() else None

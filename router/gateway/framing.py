@@ -14,6 +14,7 @@ import httptools
 
 from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
+from router.gateway.budget import BodyBudget
 from router.gateway.head import RequestHead, has_bare_lf, parse_head
 
 _HEAD_END = b"\r\n\r\n"
@@ -55,11 +56,13 @@ class RequestFramer:
     """Fed with bytes, asked for requests. `head_read` is called between a request's head and its body, and may raise.
 
     `head` is the request being read, or the last one; `last` is set when no request may follow on this connection.
-    After a `RequestError` nothing more can be read, unless `skip_refused` says so.
+    After a `RequestError` nothing more can be read, unless `skip_refused` says so. Body bytes are taken from `budget`
+    as they are read; `give_back` returns them, once the body of the last request is needed no longer.
     """
 
-    def __init__(self, limits: LimitsConfig, head_read: Callable[[RequestHead], None]) -> None:
-        self._limits = limits
+    def __init__(self, limits: LimitsConfig, budget: BodyBudget, head_read: Callable[[RequestHead], None]) -> None:
+        self._max_header_bytes = limits.max_header_bytes
+        self._budget = budget
         self._head_read = head_read
         self._pending = b""
         self._scanned = 0
@@ -84,6 +87,21 @@ class RequestFramer:
         """What was read ahead, when it belongs to no request."""
         pending, self._pending = self._pending, b""
         return pending
+
+    def give_back(self) -> None:
+        """The body of the request last read, or being read, is needed no longer."""
+        if self._body_bytes:
+            self._budget.give_back(self._body_bytes)
+            self._body_bytes = 0
+
+    def close(self) -> None:
+        """Nothing will be read any more: let go of what has been, and of the way back to the caller. A connection and
+        its framer know each other, and would keep half a body until the collector comes by."""
+        self.give_back()
+        self._pending = b""
+        self._pieces = []
+        self._parser = self._chunks = None
+        self._head_read = _nobody
 
     def next(self) -> tuple[RequestHead, bytes] | None:
         """The next complete request with its body, or None until more is fed.
@@ -118,7 +136,7 @@ class RequestFramer:
         self.head = None
         self.stage = Stage.HEAD
         end = pending.find(_HEAD_END, max(0, self._scanned - 3))
-        if (end if end >= 0 else len(pending)) > self._limits.max_header_bytes - 4:
+        if (end if end >= 0 else len(pending)) > self._max_header_bytes - 4:
             raise RequestError(ErrorKind.HEADERS_TOO_LARGE, "request head too large")
         if end < 0:
             if has_bare_lf(pending, self._scanned):
@@ -136,20 +154,20 @@ class RequestFramer:
         head = self.head = parse_head(raw, self._parser)
         self.stage = Stage.BODY
         self._pieces = self._chunks.pieces if head.chunked else []
-        self._body_bytes = 0
-        if head.content_length > self._limits.max_body_bytes:
-            raise self._too_large()
+        self.give_back()
+        if head.content_length:
+            self._budget.check(head.content_length)
         self._head_read(head)
 
     def _read_body(self, length: int) -> bytes | None:
         missing = length - self._body_bytes
         piece = self._pending[:missing]
-        if len(piece) == length:
-            self._pending = self._pending[missing:]
-            return piece
         self._pending = self._pending[missing:]
+        if piece:
+            self._take(len(piece))
+        if len(piece) == length:
+            return piece
         self._pieces.append(piece)
-        self._body_bytes += len(piece)
         return self._joined() if self._body_bytes == length else None
 
     def _read_chunks(self) -> bytes | None:
@@ -162,9 +180,9 @@ class RequestFramer:
             if not chunks.complete:
                 raise RequestError(ErrorKind.BAD_REQUEST, str(error)) from None
             chunks.overrun = True
-        self._body_bytes += sum(map(len, chunks.pieces[seen:]))
-        if self._body_bytes > self._limits.max_body_bytes:
-            raise self._too_large()
+        self._take(sum(map(len, chunks.pieces[seen:])))
+        if self._body_bytes > self._budget.max_body_bytes:
+            self._budget.check(self._body_bytes)
         if not chunks.complete:
             return None
         # where a request behind a chunked one starts is llhttp's secret: it has to come on a new connection
@@ -176,5 +194,10 @@ class RequestFramer:
         self._pieces = []
         return body
 
-    def _too_large(self) -> RequestError:
-        return RequestError(ErrorKind.BODY_TOO_LARGE, f"the body is larger than {self._limits.max_body_bytes} bytes")
+    def _take(self, size_bytes: int) -> None:
+        self._budget.take(size_bytes)
+        self._body_bytes += size_bytes
+
+
+def _nobody(head: RequestHead) -> None:
+    """Who is told after the end."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import re
-import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +19,6 @@ Answer = tuple[int, dict[str, Any]]
 """Status and JSON body."""
 
 _GET = ("GET", "HEAD")
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class MethodNotAllowed(RequestError):
@@ -30,14 +27,6 @@ class MethodNotAllowed(RequestError):
     def __init__(self, method: str, methods: tuple[str, ...]) -> None:
         super().__init__(ErrorKind.METHOD_NOT_ALLOWED, f"{method} is not allowed here; use {', '.join(methods)}")
         self.methods = methods
-
-
-def request_id(head: RequestHead | None) -> bytes:
-    """The client's id if it can be passed on, else a new one."""
-    given = head.fields.get(b"x-request-id") if head is not None else None
-    if given is not None and _REQUEST_ID.fullmatch(given):
-        return given
-    return secrets.token_hex(16).encode("ascii")
 
 
 class LocalAnswers:
@@ -93,7 +82,7 @@ class LocalAnswers:
         self, head: RequestHead | None, peer: str, route: str, status: int, body: bytes, lines: bytes, close: bool
     ) -> bytes:
         plane = self._plane
-        identifier = request_id(head)
+        identifier = plane.request_ids.of(head)
         lines += b"x-request-id: " + identifier + b"\r\n"
         if head is not None:
             lines += plane.cors.lines(head)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from enum import Enum
+from enum import IntEnum
 
 from router.config.model import TimeoutsConfig
 
 
-class Phase(Enum):
-    """What the exchange waits for."""
+class Phase(IntEnum):
+    """What the exchange waits for. (A plain Enum as a key runs Python code to hash it.)"""
 
-    IDENTITY = "identity"
-    WORKER = "worker"
-    DIAL = "dial"
-    FIRST_EVENT = "first_event"
-    STREAM = "stream"
-    TUNNEL = "tunnel"
-    OVER = "over"
+    IDENTITY = 0
+    WORKER = 1
+    DIAL = 2
+    FIRST_EVENT = 3
+    STREAM = 4
+    TUNNEL = 5
+    OVER = 6
 
 
 def phase_limits_s(timeouts: TimeoutsConfig) -> Mapping[Phase, float]:

@@ -201,7 +201,7 @@ class Placing:
             self._crashed()
 
     def _identified(self, reading: Reading, prompt: Prompt | None) -> None:
-        source = prompt.source.value if prompt is not None else "none"
+        source = prompt.source if prompt is not None else "none"
         self._plane.metrics.identified(self._plane.time() - self._arrived_s, source)
         self._done(reading, prompt, None)
 

@@ -12,12 +12,16 @@ from router.core.dispatcher import Dispatcher
 from router.core.fleet import Fleet
 from router.core.tickets import Ticket
 from router.gateway.access import AccessLog
+from router.gateway.budget import BodyBudget
 from router.gateway.cors import Cors
 from router.gateway.head import RequestHead
+from router.gateway.losses import Losses
+from router.gateway.outbox import Outbox
 from router.gateway.paths import PathTable
 from router.gateway.phases import phase_limits_s
 from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
+from router.gateway.request_ids import RequestIds
 from router.tokens.identity import Identity
 
 if TYPE_CHECKING:
@@ -115,21 +119,28 @@ class Plane:
         self.time = loop.time
         self.phase_limits_s = phase_limits_s(config.timeouts)
         self.paths = PathTable(config.extra_paths)
-        self.pools = WorkerPools(loop, config.timeouts.upstream_idle_s, config.limits.max_header_bytes)
+        self.outbox = Outbox(loop)
+        self.pools = WorkerPools(loop, self.outbox, config.timeouts.upstream_idle_s, config.limits.max_header_bytes)
         self.waiting = WaitingRoom(fleet, loop, config.limits.max_held_requests)
         self.pins = Pins()
+        self.request_ids = RequestIds()
         self.cors = Cors(config.cors)
         self.access = AccessLog(config.access_log, config.trusted_proxies)
+        self.bodies = BodyBudget(config.limits)
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
+        self.losses = Losses(fleet, loop, self.exchanges)
         self.draining = False
         self.quiet = asyncio.Event()
         """Set while draining once no request is in progress."""
+        self.empty = asyncio.Event()
+        """Set while draining once no connection is open."""
 
     def drain(self) -> None:
         """From now on connections close after their request."""
         self.draining = True
         self.ended(None)
+        self.left()
 
     def ended(self, exchange: Exchange | None) -> None:
         """`exchange` is over."""
@@ -137,6 +148,11 @@ class Plane:
             self.exchanges.discard(exchange)
         if self.draining and not self.exchanges:
             self.quiet.set()
+
+    def left(self) -> None:
+        """A connection has closed."""
+        if self.draining and not self.connections:
+            self.empty.set()
 
     @property
     def ready(self) -> bool:
@@ -162,6 +178,8 @@ class Plane:
             "connections": len(self.connections),
             "streams": len(self.exchanges),
             "waiting": len(self.waiting),
+            "buffered_body_bytes": self.bodies.used_bytes,
+            "bodies_refused": self.bodies.refused,
             "stored_responses": len(self.pins),
             "pools": self.pools.statistics(),
         }

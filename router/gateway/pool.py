@@ -7,6 +7,7 @@ import logging
 from typing import Any, Protocol
 
 from backends.worker import Endpoint
+from router.gateway.outbox import Outbox
 from router.gateway.upstream import WorkerConnection
 
 log = logging.getLogger("warmroute.gateway")
@@ -35,7 +36,8 @@ class WorkerPools:
     (vLLM: 5 s).
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, idle_s: float, max_head_bytes: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox, idle_s: float, max_head_bytes: int) -> None:
+        self.outbox = outbox
         self._loop = loop
         self._idle_s = idle_s
         self._max_head_bytes = max_head_bytes

@@ -29,7 +29,7 @@ class GatewayMetrics(Protocol):
         ...
 
     def gaps(self, gaps_s: Sequence[float]) -> None:
-        """Gaps between consecutive reads of event streams (inter-token latency), up to 64 per call."""
+        """Gaps between consecutive reads of event streams (inter-token latency), up to 32 per call."""
         ...
 
     def identified(self, wait_s: float, source: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from router.core.edges import Request
 from router.errors import ErrorKind, RequestError
 from router.gateway.head import RequestHead
-from router.gateway.local import request_id
 from router.gateway.placing import describe, pinned_to, read_request
 from router.gateway.plane import Plane
 
@@ -30,7 +29,7 @@ async def preview(plane: Plane, path: str, headers: Mapping[str, str], body: byt
         prompt = plane.identity.identify_now(head.path, reading.intake, adapter)
         if prompt is None:
             prompt = await plane.identity.identify(head.path, reading.intake, adapter)
-    return describe(head, body, reading, prompt, pinned, request_id(head).decode("latin-1"), plane.time())
+    return describe(head, body, reading, prompt, pinned, plane.request_ids.of(head).decode("latin-1"), plane.time())
 
 
 def _head(path: str, headers: Mapping[str, str], body_bytes: int) -> RequestHead:

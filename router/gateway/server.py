@@ -12,6 +12,7 @@ from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet
 from router.gateway.client import ClientConnection
+from router.gateway.listen import public_sockets, start_server
 from router.gateway.local import LocalAnswers
 from router.gateway.plane import Plane
 from router.gateway.ports import GatewayMetrics
@@ -21,6 +22,8 @@ from router.tokens.identity import Identity
 log = logging.getLogger("warmroute.gateway")
 
 BACKLOG = 2_048
+LAST_WORDS_S = 1.0
+"""How long clients may take to read the end of an answer that the drain deadline cut."""
 # Deadlines are looked at this often, or four times within the shortest of them.
 SWEEP_S = 0.5
 _SHORTEST_SWEEP_S = 0.01
@@ -41,12 +44,17 @@ class Gateway:
         self._identity = identity
         self._metrics = metrics
         self._plane: Plane | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_s = sweep_interval_s(config)
 
     async def start(self) -> list[str]:
-        """Listen. Returns the bound addresses: ``host:port``, ``[host]:port`` or a socket's path."""
+        """Listen. Returns the bound addresses: ``host:port``, ``[host]:port`` or a socket's path. Who gave the path of
+        a Unix socket removes its file, after `aclose`.
+
+        Raises:
+            ListenError: an address cannot be had.
+        """
         loop = asyncio.get_running_loop()
         plane = Plane(self._config, self._dispatcher, self._fleet, self._identity, self._metrics, loop)
         local = LocalAnswers(plane)
@@ -54,35 +62,29 @@ class Gateway:
         def connection() -> ClientConnection:
             return ClientConnection(plane, local)
 
-        if self._config.uds is not None:
-            self._server = await loop.create_unix_server(connection, self._config.uds, backlog=BACKLOG)
-        else:
-            self._server = await loop.create_server(
-                connection, self._config.host, self._config.port, backlog=BACKLOG, reuse_address=True
-            )
+        listeners = public_sockets(self._config, BACKLOG)
+        self._servers = [await start_server(loop, connection, listener, BACKLOG) for listener in listeners]
         self._plane = plane
         self._timer = loop.call_later(self._sweep_s, self._sweep)
-        return [_address(listener.getsockname()) for listener in self._server.sockets]
+        return [_address(listener.getsockname()) for listener in listeners]
 
     async def aclose(self, drain_s: float) -> None:
         """Stop accepting; requests in progress have `drain_s` to end, each connection closes after its own."""
-        plane, server = self._plane, self._server
-        if plane is None or server is None:
+        plane = self._plane
+        if plane is None:
             return
         plane.drain()
-        server.close()
+        for server in self._servers:
+            server.close()
         try:
             if not plane.quiet.is_set():
                 await asyncio.wait_for(plane.quiet.wait(), drain_s)
         except TimeoutError:
             log.warning("requests cut off at the drain deadline", extra={"requests": len(plane.exchanges)})
-        for connection in list(plane.connections):
-            connection.close_if_idle()
-            if connection.busy:
-                connection.abort()
+        await _close_connections(plane)
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.sleep(0)  # closed connections have their last word in the next turn
+        plane.losses.close()
         plane.waiting.close()
         plane.pools.close()
 
@@ -111,6 +113,21 @@ class Gateway:
                 log.exception("deadline failed")
                 connection.abort()
         plane.pools.sweep(now_s)
+
+
+async def _close_connections(plane: Plane) -> None:
+    """End what is still there with an error, and leave it a moment to go out."""
+    for connection in list(plane.connections):
+        try:
+            connection.shut_down()
+        except Exception:
+            log.exception("connection failed to shut down")
+    try:
+        await asyncio.wait_for(plane.empty.wait(), LAST_WORDS_S)
+    except TimeoutError:
+        for connection in list(plane.connections):
+            connection.abort()
+        await asyncio.sleep(0)  # aborted connections tell so in the next turn
 
 
 def sweep_interval_s(config: Config) -> float:

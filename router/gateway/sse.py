@@ -69,7 +69,7 @@ def judge_event(event: bytes) -> bool | StreamError:
         return False
     error = _error(b"\n".join(payload), name == b"error")
     # A client's mistake found late is the client's to see, not a reason to try another worker.
-    return True if error is None or (400 <= error.status < 500 and error.status != 429) else error
+    return True if error is None or 400 <= error.status < 500 else error
 
 
 def _error(payload: bytes, named: bool) -> StreamError | None:

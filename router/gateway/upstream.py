@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 import httptools
 
 from backends.worker import Endpoint
+from router.gateway.outbox import Outbox
 from router.gateway.wire import ResponseHead, parse_response_head
 
 _HEAD_END = b"\r\n\r\n"
@@ -31,11 +32,14 @@ def _size_lines(limit: int) -> tuple[bytes, ...]:
 
 # Long enough for an event with a few tokens and their logprobs; larger ones are rare and cost as much as ever.
 _SHORT_BYTES = 2_048
+_COPIED_BYTES = 32_768
 _SIZE_LINES = _size_lines(_SHORT_BYTES)
 
 
 class Pools(Protocol):
-    """Where a connection reports that it came, went, or rests."""
+    """Where a connection reports that it came, went, or rests; `outbox` takes its short requests."""
+
+    outbox: Outbox
 
     def opened(self, connection: WorkerConnection) -> None: ...
 
@@ -95,6 +99,7 @@ class WorkerConnection(asyncio.Protocol):
         "_raw_head",
         "_to_head_request",
         "_transport",
+        "_unsent",
         "complete",
         "endpoint",
         "idle_since_s",
@@ -125,7 +130,7 @@ class WorkerConnection(asyncio.Protocol):
         self._between = False
         self.complete = self.overrun = self.in_chunk = self._final = False
         self.raw_bytes = self._heads = 0
-        self._raw_head = self._last = b""
+        self._raw_head = self._last = self._unsent = b""
         self._transport: asyncio.Transport | None = None
 
     # asyncio
@@ -142,12 +147,13 @@ class WorkerConnection(asyncio.Protocol):
             self.abort()  # nobody asked: a late 408, or bytes behind a response
             return
         try:
-            if self._between and len(data) < _SHORT_BYTES:
+            splice = self.splice
+            if splice is not None and self._between and len(data) < _SHORT_BYTES:
                 line = _SIZE_LINES[len(data)]
                 if data.startswith(line) and data.endswith(b"\r\n"):
                     self._last = data
                     self.pieces.append(data[len(line) : -2])
-                    self.splice(data)  # type: ignore[misc]  # set where `_between` is
+                    splice(data)
                     return
             if self.tunnel is not None:
                 self.tunnel(data)
@@ -232,8 +238,18 @@ class WorkerConnection(asyncio.Protocol):
         self._last = b"\r\n"
         self._to_head_request = to_head_request
         self._parser: Any = httptools.HttpResponseParser(self)
-        # one call is one system call: two writes would be two
-        self._transport.writelines((head, body) if body else (head,))
+        # one call is one system call; copying a short body costs less than writing from two places
+        if len(body) <= _COPIED_BYTES:
+            self._unsent = head + body
+            self._pools.outbox.add(self)
+        else:
+            self._transport.writelines((head, body))
+
+    def flush(self) -> None:
+        """Write the request that waits in the outbox, if it still does."""
+        unsent, self._unsent = self._unsent, b""
+        if unsent and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(unsent)
 
     @property
     def usable(self) -> bool:
@@ -283,6 +299,7 @@ class WorkerConnection(asyncio.Protocol):
             and self._transport is not None
             and not self._transport.is_closing()
             and not self._transport.get_write_buffer_size()
+            and not self._unsent
         ):
             self.pieces = []
             self._pools.put(self)
@@ -308,6 +325,7 @@ class WorkerConnection(asyncio.Protocol):
         """Close at once; to vLLM that is the abort of the request."""
         self.reader = self.tunnel = self.splice = None
         self._between = False
+        self._unsent = b""
         if self._transport is not None:
             self._transport.abort()
 

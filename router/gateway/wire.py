@@ -24,8 +24,14 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-# Named in Connection, these would change what the message says: they are forwarded all the same.
-_NOT_DROPPED = frozenset({b"content-length", b"host", b"content-type", b"authorization"})
+_TO_WORKER = HOP_BY_HOP | {b"expect"}
+_TO_WORKER_WITH_ID = _TO_WORKER | {b"x-request-id"}
+_TO_CLIENT = HOP_BY_HOP - {b"transfer-encoding", b"trailer"} | {b"x-request-id"}
+_TO_CLIENT_REFRAMED = HOP_BY_HOP | {b"x-request-id", b"content-length"}
+# Named in Connection, these would change what the message says: they go the way they go without that.
+_NOT_DROPPED = frozenset(
+    {b"content-length", b"host", b"content-type", b"authorization", b"transfer-encoding", b"trailer"}
+)
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -84,12 +90,13 @@ def parse_response_head(raw: bytes, status: int, to_head_request: bool) -> Respo
     )
 
 
-def _dropped(fields: dict[bytes, bytes]) -> frozenset[bytes]:
+def _dropped(always: frozenset[bytes], fields: dict[bytes, bytes]) -> frozenset[bytes]:
+    """`always`, and what Connection names."""
     connection = fields.get(b"connection")
     if connection is None or connection.lower() in (b"keep-alive", b"close", b"upgrade"):
-        return HOP_BY_HOP
+        return always
     named = {token.strip(b" \t").lower() for token in connection.split(b",")}
-    return HOP_BY_HOP | (named - _NOT_DROPPED)
+    return always | (named - _NOT_DROPPED)
 
 
 def request_to_worker(
@@ -102,11 +109,10 @@ def request_to_worker(
     upgrade: bool,
 ) -> bytes:
     """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions."""
-    dropped = _dropped(head.fields) | {b"expect"}
+    own_id = head.fields.get(b"x-request-id") != request_id
+    dropped = _dropped(_TO_WORKER_WITH_ID if own_id else _TO_WORKER, head.fields)
     if upgrade:
         dropped -= {b"connection", b"upgrade"}
-    if head.fields.get(b"x-request-id") != request_id:
-        dropped |= {b"x-request-id"}
     if rank is not None:
         dropped |= {b"x-data-parallel-rank"}
     if head.authority is not None:
@@ -117,7 +123,7 @@ def request_to_worker(
         parts.append(b"Host: " + (head.authority or endpoint.authority.encode("ascii")))
     if head.chunked:
         parts.append(b"Content-Length: %d" % body_bytes)
-    if b"x-request-id" in dropped or b"x-request-id" not in head.fields:
+    if b"x-request-id" in dropped:
         parts.append(b"X-Request-Id: " + request_id)
     if rank is not None:
         parts.append(b"X-data-parallel-rank: %d" % rank)
@@ -139,11 +145,7 @@ def response_to_client(response: ResponseHead, extra: bytes, *, reframed: bool, 
 
     `reframed` drops the worker's framing headers: the caller adds its own.
     """
-    dropped = _dropped(response.fields) | {b"x-request-id"}
-    if reframed:
-        dropped |= {b"content-length"}
-    else:
-        dropped -= {b"transfer-encoding", b"trailer"}
+    dropped = _dropped(_TO_CLIENT_REFRAMED if reframed else _TO_CLIENT, response.fields)
     if response.status == 101:
         dropped -= {b"connection", b"upgrade"}
     lines = [

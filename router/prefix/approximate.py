@@ -19,6 +19,13 @@ RUN_BYTES = 500
 
 HASH_BYTES = 8
 
+_FULL = 7 / 8
+"""Share of the room in use from which on blocks are missing for want of room, and not for another reason."""
+_LARGEST_STEP = 32
+"""One report changes the room by at most one part in so many."""
+_LEAST_ROOM = 4
+"""Unseen blocks never take more than all but one part in so many."""
+
 
 class Run:
     """Consecutive blocks with one fate.
@@ -51,12 +58,15 @@ class ApproximateView:
         "clock",
         "corrections",
         "reserved_blocks",
+        "unseen_blocks",
     )
 
     def __init__(self, block_size: int, capacity_blocks: int) -> None:
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks
         self.reserved_blocks = 0
+        self.unseen_blocks = 0
+        """Part of the capacity that something else seems to take: other routers' traffic, or a smaller cache."""
         self.blocks = 0
         self.clock = 0
         """Counts finished requests; runs remember when they were touched last."""
@@ -130,9 +140,23 @@ class ApproximateView:
         if child is not None:
             self._drop_untouched(child, since)
 
+    def fit(self, predicted_blocks: int, hit_blocks: int) -> None:
+        """Learn the room there really is: a full cache that had less than predicted is smaller, one that had more
+        is larger, up to its capacity."""
+        half = (abs(predicted_blocks - hit_blocks) + 1) // 2
+        step = min(half, max(1, self.capacity_blocks // _LARGEST_STEP))
+        if hit_blocks > predicted_blocks:
+            self.unseen_blocks = max(0, self.unseen_blocks - step)
+        elif hit_blocks < predicted_blocks and self.blocks + self.reserved_blocks >= self._room * _FULL:
+            most = self.capacity_blocks - self.capacity_blocks // _LEAST_ROOM
+            self.unseen_blocks = min(most, self.unseen_blocks + step)
+            self._make_room()
+
     def resize(self, capacity_blocks: int) -> None:
         """The worker's cache turned out to have this many blocks."""
-        self.capacity_blocks = capacity_blocks
+        if capacity_blocks != self.capacity_blocks:
+            self.capacity_blocks = capacity_blocks
+            self.unseen_blocks = 0
         self._make_room()
 
     def shrink(self, size_bytes: int) -> None:
@@ -206,8 +230,12 @@ class ApproximateView:
             self._order[run] = None
             self._order.move_to_end(run)
 
+    @property
+    def _room(self) -> int:
+        return self.capacity_blocks - self.unseen_blocks
+
     def _make_room(self) -> None:
-        room = max(0, self.capacity_blocks - self.reserved_blocks)
+        room = max(0, self._room - self.reserved_blocks)
         while self.blocks > room:
             self._evict(self.blocks - room)
 
@@ -268,6 +296,7 @@ class ApproximateView:
             "blocks": self.blocks,
             "runs": len(self._order),
             "reserved_blocks": self.reserved_blocks,
+            "unseen_blocks": self.unseen_blocks,
             "corrections": self.corrections,
             "size_bytes": self.size_bytes,
         }

@@ -7,15 +7,22 @@ from collections.abc import Sequence
 
 from backends.vllm.events import BlockRemoved, BlockStored, EventBatch
 from router.prefix.blocks import BlockIndex
-from router.prefix.chain import SEED, extend_chain, extra_bytes, pack_tokens
+from router.prefix.chain import SEED, TOKEN_BYTES, extend_chain, extra_bytes, pack_tokens
 from router.prefix.holdings import LOWER_TIER_BLOCKS, Holdings, Shelf, engine_key, engine_keys
 from router.prefix.orphans import Orphanage, Orphans
+from router.prefix.reported import Reported
 
 INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
 """Cache groups whose blocks stand for a usable prefix; others keep only some of them."""
 
 FASTEST_TIER_BLOCKS = 1_048_576
 """Blocks tracked per view where the worker did not say how many it has."""
+
+_PARENTS_TRIED = 64
+"""Latest unknown parents compared with a reported block: about 1 us each."""
+
+_REPORTED_PART = 16
+"""At least one part in so many of a view may be known by reports alone."""
 
 _CAPACITY_SLACK = 2
 """A worker may announce finer blocks than it allocates; more than this times its tokens is a leak."""
@@ -33,6 +40,7 @@ class ExactView:
         "malformed_events",
         "orphans",
         "removed_blocks",
+        "reported",
         "stored_blocks",
         "unknown_events",
         "unknown_removals",
@@ -43,6 +51,7 @@ class ExactView:
         self.capacity_blocks = capacity_blocks
         self.holdings = Holdings(index)
         self.orphans = Orphanage()
+        self.reported = Reported(self.holdings)
         self.doubts: dict[str, str] = {}
         self._adopted = False
         self.unknown_events = 0
@@ -54,14 +63,14 @@ class ExactView:
     def configure(self, block_size: int | None, capacity_blocks: int | None) -> None:
         """Facts from a probe; once events told the block size they are believed."""
         if block_size is not None and not self._adopted:
-            self.block_size = block_size
+            self._resize(block_size)
         if capacity_blocks is not None:
             self.capacity_blocks = capacity_blocks * (block_size or self.block_size) // self.block_size
 
     @property
     def closed(self) -> bool:
         """Residency is closed under prefixes as far as is known: vLLM evicts a sequence's tail before its head."""
-        return not self.doubts
+        return not self.doubts and not self.reported
 
     @property
     def has_slower_tiers(self) -> bool:
@@ -86,6 +95,7 @@ class ExactView:
 
     def _cleared(self) -> None:
         self.holdings.clear_fastest()
+        self.reported.clear()
         self.orphans.clear()
         for doubt in ("leak", "malformed"):
             self.doubts.pop(doubt, None)
@@ -93,9 +103,49 @@ class ExactView:
     def clear(self) -> None:
         """Forget everything that was learned."""
         self.holdings.clear()
+        self.reported.clear()
         self.orphans.clear()
         self.doubts.clear()
         self._adopted = False
+
+    def forget_events(self) -> None:
+        """Events were missed: only what the worker itself reported is as good as before."""
+        self.holdings.clear()
+        self.orphans.clear()
+        self.doubts.clear()
+        self.reported.carry_over()
+        self._adopted = False
+
+    def holds(self, block_hash: int) -> bool:
+        """Whether the block is believed to be on the GPU."""
+        return bool(self.holdings.index.holders(block_hash) & self.holdings.bit)
+
+    def learn(self, chain: Sequence[int], hits: int, since: int) -> None:
+        """A response said that of `chain` the first `hits` blocks were found, and no more.
+
+        Reports counted after `since` (`Reported.clock`) know better about the rest. A child of the last block found
+        may wait among the orphans: then the engine's name of that block is known from here on.
+        """
+        if self.reported:
+            self.reported.deny(chain[hits:], since)
+        self.reported.confirm(chain[:hits])
+        if self.orphans and 0 < hits < len(chain):
+            self._recognise(chain[hits - 1], chain[hits])
+        self._bound_reported()
+
+    def _recognise(self, parent: int, child: int) -> None:
+        width = self.block_size * TOKEN_BYTES
+        for engine, run in self.orphans.latest(_PARENTS_TRIED):
+            if extend_chain(parent, run.token_bytes[:width], self.block_size, run.extras)[0] == child:
+                self.reported.name(engine, parent)
+                self._adopt([engine], [parent])
+                return
+
+    def _bound_reported(self) -> None:
+        """What events told of takes its room for certain; what is left may hold what was reported."""
+        capacity = FASTEST_TIER_BLOCKS if self.capacity_blocks is None else self.capacity_blocks
+        room = capacity - (self.holdings.blocks - len(self.reported))
+        self.reported.bound(max(room, capacity // _REPORTED_PART))
 
     def _stored(self, event: BlockStored) -> None:
         if event.kv_cache_spec_kind not in INDEXED_KINDS:
@@ -130,6 +180,8 @@ class ExactView:
         if event.parent_block_hash is not None:
             parent_engine = engine_key(event.parent_block_hash)
             parent = self.holdings.hash_of(parent_engine, shelf)
+            if parent is None:
+                parent = self.reported.named(parent_engine)
         copies = _is_new_copy(event)
         if parent is None:
             self.orphans.add(Orphans(parent_engine, shelf, engines, token_bytes, extras, copies))
@@ -137,6 +189,8 @@ class ExactView:
         hashes = extend_chain(parent, token_bytes, self.block_size, extras)
         self.holdings.store(shelf, hashes, engines, new_copies=copies)
         self.stored_blocks += len(engines)
+        if self.reported and shelf.medium is None:
+            self.reported.supersede(hashes)
         if self.orphans:
             self._adopt(engines, hashes)
         self._bound(shelf)
@@ -150,6 +204,8 @@ class ExactView:
                 below = extend_chain(block_hash, run.token_bytes, self.block_size, run.extras)
                 self.holdings.store(run.shelf, below, run.engines, new_copies=run.new_copies)
                 self.stored_blocks += len(run.engines)
+                if self.reported and run.shelf.medium is None:
+                    self.reported.supersede(below)
                 known.extend(zip(run.engines, below, strict=False))
                 self.holdings.remove(run.shelf, self.orphans.take_removals(run))
 
@@ -160,6 +216,8 @@ class ExactView:
         engines = engine_keys(event.block_hashes)
         missing = self.holdings.remove(shelf, engines)
         self.removed_blocks += len(engines) - len(missing)
+        if missing and shelf.medium is None:
+            missing = self.reported.remove(missing)
         if missing:
             self.unknown_removals += self.orphans.remove(shelf, missing)
 
@@ -175,9 +233,14 @@ class ExactView:
         else:
             if self.capacity_blocks is not None:
                 self.capacity_blocks = self.capacity_blocks * self.block_size // event.block_size
-            self.block_size = event.block_size
+            self._resize(event.block_size)
             self._adopted = True
         return True
+
+    def _resize(self, block_size: int) -> None:
+        if block_size != self.block_size:
+            self.reported.bound(0)
+            self.block_size = block_size
 
     def _bound(self, shelf: Shelf) -> None:
         limit = LOWER_TIER_BLOCKS
@@ -187,6 +250,8 @@ class ExactView:
         if over > 0:
             self.holdings.discard_oldest(shelf, over + limit // 16)
             self.doubts["leak"] = f"more blocks were announced than fit ({limit}); removals must be missing"
+        if self.reported and shelf.medium is None:
+            self._bound_reported()
 
     def _malformed(self, count: int) -> None:
         self.malformed_events += count
@@ -202,6 +267,7 @@ class ExactView:
             "orphan_bytes": self.orphans.size_bytes,
             "dropped_orphan_blocks": self.orphans.dropped_blocks,
             "unknown_removals": self.unknown_removals,
+            "reported_blocks": len(self.reported),
             "unknown_events": self.unknown_events,
             "malformed_events": self.malformed_events,
         }

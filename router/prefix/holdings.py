@@ -142,6 +142,14 @@ class Holdings:
                 index.unhold(row, bit, medium)
         return missing
 
+    def thin(self, hashes: Iterable[int]) -> None:
+        """Keep one copy of each of these blocks, where the GPU was thought to hold more."""
+        rows = {self.index.rows.get(block_hash & KEY_MASK) for block_hash in hashes}
+        for (medium, _), shelf in self.shelves.items():
+            if medium is None:
+                for engine in [engine for engine in shelf.extra if shelf.held.get(engine) in rows]:
+                    del shelf.extra[engine]
+
     def discard_oldest(self, shelf: Shelf, blocks: int) -> None:
         """Forget the `blocks` first stored, all copies of each."""
         for engine in list(islice(shelf.held, blocks)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from router.prefix.drift import Mark
 from router.prefix.prompt import Prompt
 
 
@@ -15,16 +16,18 @@ class Booking:
     """One booked request on one slot.
 
     `start` blocks were resident when it was booked; `added` are the hashes behind them. `clock` is the approximate
-    view's time then, `reserved_blocks` what the running request takes from that view's capacity.
+    view's time then, `reserved_blocks` what the running request takes from that view's capacity; `mark` is where the
+    view made from events stood.
     """
 
-    __slots__ = ("added", "clock", "done", "prompt", "reserved_blocks", "running", "start")
+    __slots__ = ("added", "clock", "done", "mark", "prompt", "reserved_blocks", "running", "start")
 
-    def __init__(self, prompt: Prompt, start: int, added: Sequence[int], clock: int) -> None:
+    def __init__(self, prompt: Prompt, start: int, added: Sequence[int], clock: int, mark: Mark | None = None) -> None:
         self.prompt = prompt
         self.start = start
         self.added = added
         self.clock = clock
+        self.mark = mark
         self.reserved_blocks = 0
         self.running = False
         self.done = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from router.prefix.holdings import Shelf
 
@@ -75,6 +76,10 @@ class Orphanage:
             else:
                 unknown += 1
         return unknown
+
+    def latest(self, parents: int) -> list[tuple[int, Orphans]]:
+        """The parents waited for since the shortest time, and a run that waits for each."""
+        return [(parent, self._by_parent[parent][0]) for parent in islice(reversed(self._by_parent), parents)]
 
     def adopt(self, parent: int) -> list[Orphans]:
         """Take out the runs that waited for `parent`."""

@@ -77,6 +77,23 @@ class ResidencyMap:
             view.published.view.holdings.give_up()
         self._recount()
 
+    def events_from(self, slot: int, address: str, topic: str = "") -> None:
+        """Where the slot's publisher is, and what of it is subscribed to: said when nothing comes from there."""
+        view = self._slots.get(slot)
+        if view is not None and view.published is not None:
+            view.published.follow(address, topic)
+            view.stale = True
+
+    def events_switched_off(self, slot: int) -> None:
+        """The worker may publish, but by the configuration nobody listens."""
+        if view := self._slots.get(slot):
+            view.switched_off = True
+
+    def unproved(self, slot: int) -> bool:
+        """Nothing says whether events were missed: another replay may."""
+        view = self._slots.get(slot)
+        return view is not None and view.published is not None and view.published.unproved
+
     def link_up(self, slot: int) -> Ingest:
         """The subscription is connected, for the first time or again. Asks for a replay: from 0 the first time."""
         view = self._slots.get(slot)
@@ -121,7 +138,7 @@ class ResidencyMap:
             chain, usable = usable_chain(prompt, block_size)
             for start, here in by_length.items():
                 for end, bits in self._with_booked(chain, start, usable, here):
-                    self._answer(matches, views, bits, block_size, start, end)
+                    self._answer(matches, views, bits, block_size, start, end, prompt.exact)
         if self._index.lower:
             self._add_tiers(matches, views, prompt)
         return matches
@@ -137,12 +154,20 @@ class ResidencyMap:
 
     @staticmethod
     def _answer(
-        matches: dict[int, Match], views: dict[int, Slot], bits: int, block_size: int, start: int, end: int
+        matches: dict[int, Match],
+        views: dict[int, Slot],
+        bits: int,
+        block_size: int,
+        start: int,
+        end: int,
+        exact: bool,
     ) -> None:
         same: dict[Residency, Match] = {}
         for bit in each_bit(bits):
             slot = bit.bit_length() - 1
             residency = views[slot].residency
+            if not exact and residency is not Residency.OFF:
+                residency = Residency.APPROXIMATE
             match = same.get(residency)
             if match is None:
                 match = same[residency] = (
@@ -173,7 +198,9 @@ class ResidencyMap:
         (start,) = by_length
         added = prompt.chain(view.block_size)[start:]
         self._in_flight.add(1 << slot, added)
-        view.bookings[ticket_id] = Booking(prompt, start, added, view.model.clock if view.model is not None else 0)
+        clock = view.model.clock if view.model is not None else 0
+        mark = view.published.mark() if view.published is not None else None
+        view.bookings[ticket_id] = Booking(prompt, start, added, clock, mark)
 
     def first_token(self, slot: int, ticket_id: int) -> None:
         """The booked request is running: it takes room in an approximate view."""
@@ -190,7 +217,7 @@ class ResidencyMap:
         cached_tokens: int | None,
         ticket_id: int | None = None,
     ) -> None:
-        """Served to the end; call before `released`. Approximate views learn here.
+        """Served to the end; call before `released`. Approximate views learn here, exact ones are compared.
 
         `generated_tokens` and `cached_tokens` are what the response reported, None where it did not. Without
         `ticket_id` the view cannot tell what it had predicted, and learns without being corrected.
@@ -224,14 +251,14 @@ class ResidencyMap:
     def _recount(self) -> None:
         self._modelled_bytes = sum(view.model_bytes for view in self._slots.values())
 
-    def set_self_test(self, slot: int, verdict: Residency, reason: str) -> None:
+    def set_self_test(self, slot: int, verdict: Residency, reason: str, *, blind: bool = False) -> None:
         """What a trial showed: EXACT (events and reports agree), APPROXIMATE (they do not), OFF (no prefix caching).
 
-        UNKNOWN says that no trial was made, or that it showed nothing.
+        UNKNOWN says that no trial was made, or that it showed nothing. `blind`: the worker had the prompt cached and
+        its events did not help to know that, so the model serves.
         """
         if view := self._slots.get(slot):
-            view.self_test = (verdict, reason)
-            view.stale = True
+            view.tested(verdict, reason, blind)
 
     def state(self, slot: int) -> ViewState:
         """How far the slot's view can be trusted.

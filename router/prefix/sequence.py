@@ -39,6 +39,7 @@ class EventSequence:
         "_asked_at",
         "_discarding",
         "_last_live",
+        "_noticed",
         "_overlap",
         "_pending",
         "_pending_bytes",
@@ -62,6 +63,7 @@ class EventSequence:
         self.assumed = False
         """`verified` by the count alone: reconnected, no replay, and the next batch had the next number."""
         self.gaps = 0
+        """Times that batches were missing, whether a replay then brought them or not."""
         self.restarts = 0
         self.replayed = 0
         self.overflowed = 0
@@ -73,6 +75,7 @@ class EventSequence:
         self.replaying = False
         self._last_live = -1
         self._asked_at = -1
+        self._noticed = False
         self._overlap: int | None = None
         self._replayed_since: int | None = None
         self._discarding = False
@@ -110,6 +113,7 @@ class EventSequence:
             return self._buffer(seq, payload, IngestOutcome.BUFFERED)
         if seq > self.next_seq:
             self.gaps += 1
+            self._noticed = True
             self._buffer(seq, payload, IngestOutcome.BUFFERED)
             return (
                 self._ask(IngestOutcome.GAP, self.next_seq) if self.verified else self._ask_to_know(IngestOutcome.GAP)
@@ -169,7 +173,7 @@ class EventSequence:
         while self._pending:
             self._lose(min(self._pending), step)
             self._drain(step)
-        self.replaying = False
+        self.replaying = self._noticed = False
         return step
 
     def _ask_again(self, step: Step) -> Step:
@@ -220,6 +224,8 @@ class EventSequence:
         step.ready.clear()
         self._overlap = None
         self.next_seq = seq
+        self.gaps += not self._noticed
+        self._noticed = False
 
     def _buffer(self, seq: int, payload: bytes, outcome: IngestOutcome) -> Step:
         if self._pending_bytes + len(payload) > PENDING_BYTES:

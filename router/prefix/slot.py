@@ -9,7 +9,7 @@ from router.prefix.approximate import ApproximateView
 from router.prefix.blocks import BlockIndex
 from router.prefix.inflight import Booking
 from router.prefix.prompt import Prompt
-from router.prefix.published import PublishedView
+from router.prefix.published import MODELLED, PublishedView
 from router.prefix.view import ViewState
 
 DEFAULT_CAPACITY_TOKENS = 32_768
@@ -24,17 +24,23 @@ _NO_EVENTS = (
     '"replay_endpoint": "tcp://*:5558"}\' for an exact view'
 )
 
+SWITCHED_OFF = "KV events are switched off by residency.kv_events"
+
+_NULL_BLOCKS = 1
+"""vLLM counts a block among ``num_gpu_blocks`` that it never gives to a request."""
+
 
 class Slot:
     """Facts and views of one worker.
 
-    `published` is the view made from events, None where there are none. `model` stands in for it, and serves prompts
-    that are known as text only or come before the publisher was ever reached; it is made when first needed. What a
-    match reads is taken over from the views by `refresh`, when `stale`.
+    `published` is the view made from events, None where there are none. `model` stands in for it while it says
+    nothing (`PublishedView.tells`), or not of this worker's prompts (`blind`), and serves prompts that are known as
+    text only; it is made when first needed. What a match reads is taken over from the views by `refresh`, when `stale`.
     """
 
     __slots__ = (
         "bit",
+        "blind",
         "block_size",
         "bookings",
         "capacity_blocks",
@@ -46,6 +52,7 @@ class Slot:
         "self_test",
         "slower_tiers",
         "stale",
+        "switched_off",
         "worker",
     )
 
@@ -59,6 +66,8 @@ class Slot:
         self.model: ApproximateView | None = None
         self.bookings: dict[int, Booking] = {}
         self.self_test: tuple[Residency, str] = (Residency.UNKNOWN, "")
+        self.blind = False
+        self.switched_off = False
         self.refresh()
 
     def refresh(self) -> None:
@@ -67,7 +76,7 @@ class Slot:
         self.residency = self.trust()[0]
         self.bit, self.closed, self.slower_tiers, self.modelled = 0, True, False, True
         if self.published is not None:
-            self.modelled = not self.published.begun
+            self.modelled = self.blind or not self.published.tells
             view = self.published.view
             self.block_size = view.block_size
             self.capacity_blocks = view.capacity_blocks
@@ -83,9 +92,9 @@ class Slot:
             self.published.view.holdings.give_up()
             self.published = None
         if events and self.published is None:
-            self.published = PublishedView(
-                index, block_size or self.block_size, capacity_blocks or self.capacity_blocks
-            )
+            blocks = capacity_blocks or self.capacity_blocks
+            self.published = PublishedView(index, block_size or self.block_size, blocks)
+            self.blind = self.switched_off = False
         elif self.published is not None:
             self.published.view.configure(block_size, capacity_blocks)
         else:
@@ -105,7 +114,9 @@ class Slot:
             self.model.resize(self._model_blocks())
 
     def _model_blocks(self) -> int:
-        return self.capacity_blocks or max(1, DEFAULT_CAPACITY_TOKENS // self.block_size)
+        if self.capacity_blocks:
+            return max(1, self.capacity_blocks - _NULL_BLOCKS)
+        return max(1, DEFAULT_CAPACITY_TOKENS // self.block_size)
 
     @property
     def model_bytes(self) -> int:
@@ -119,7 +130,11 @@ class Slot:
 
     def is_modelled(self, prompt: Prompt) -> bool:
         """Whether `prompt` is looked up in the model, not in what events told."""
-        return self.published is None or not self.published.begun or not prompt.exact
+        return self.published is None or self.blind or not self.published.tells or not prompt.exact
+
+    def _teaches_model(self, prompt: Prompt) -> bool:
+        """Whether the model looks on: it is in use for such prompts, or may soon have to take over."""
+        return self.is_modelled(prompt) or (self.published is not None and self.published.unproved)
 
     def modelled_length(self, prompt: Prompt) -> int:
         """Blocks of `prompt` that the model has."""
@@ -140,38 +155,67 @@ class Slot:
         if booking is None or booking.running:
             return
         booking.running = True
-        if self.is_modelled(booking.prompt):
+        if self._teaches_model(booking.prompt):
             chain = booking.prompt.chain(self.block_size)
             booking.reserved_blocks = self.needed_model().running(chain, booking.prompt.tokens)
 
     def finished(self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, ticket_id: int | None) -> None:
-        """A request was served: correct the model by what was reported, then put it in."""
+        """A request was served: compare with what was reported, correct, then put it into the model."""
         booking = None if ticket_id is None else self.bookings.get(ticket_id)
         if booking is not None:
             if booking.done:
                 return
             booking.done = True
             self._end_running(booking)
-        if not self.is_modelled(prompt):
-            return
+        reported_tokens = None if prompt.multiple else cached_tokens
+        if self.published is not None and prompt.exact:
+            self._tell_published(self.published, prompt, reported_tokens, booking)
+        if self._teaches_model(prompt):
+            self._tell_model(prompt, generated_tokens, reported_tokens, booking)
+
+    def _tell_published(
+        self, published: PublishedView, prompt: Prompt, cached_tokens: int | None, booking: Booking | None
+    ) -> None:
+        published.served()
+        if cached_tokens is not None and published.begun:
+            block_size = published.view.block_size
+            chain = prompt.chain(block_size)
+            start, mark = (0, None) if booking is None else (booking.start, booking.mark)
+            published.report(chain, min(cached_tokens // block_size, len(chain)), start, mark)
+        self.stale = True
+
+    def _tell_model(
+        self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, booking: Booking | None
+    ) -> None:
         model = self.needed_model()
         chain = prompt.chain(self.block_size)
         predicted = booking.start if booking is not None else self.modelled_length(prompt)
         hits = predicted
-        if cached_tokens is not None and not prompt.multiple:
+        if cached_tokens is not None:
             hits = cached_tokens // self.block_size
-            tolerated = predicted if prompt.exact else predicted * (1 - TEXT_TOLERANCE) - 1
-            if booking is not None and hits < tolerated:
-                model.correct(chain, hits, booking.clock)
+            if booking is not None:
+                self._correct(model, chain, hits, booking)
         tokens, generated = prompt.tokens, generated_tokens
         if prompt.multiple:
             # Tokens behind the first prompt's blocks belong to the others, whose hashes nobody has.
             tokens, generated = len(chain) * self.block_size, 0
+        if booking is None or not booking.running:
+            # Nobody saw it run, but it took its room all the same, the last block not yet full included.
+            model.end_running(model.running(chain, tokens + generated))
         model.finished(chain, tokens, generated, hits)
+
+    @staticmethod
+    def _correct(model: ApproximateView, chain: Sequence[int], hits: int, booking: Booking) -> None:
+        predicted = booking.start
+        tolerated = predicted if booking.prompt.exact else predicted * (1 - TEXT_TOLERANCE) - 1
+        if hits < tolerated or hits > predicted:
+            model.fit(predicted, hits)
+        if hits < tolerated:
+            model.correct(chain, hits, booking.clock)
 
     def released(self, booking: Booking) -> None:
         """A booking is over; a request that ran and was cut off leaves its prompt in the cache."""
-        if booking.running and not booking.done and self.is_modelled(booking.prompt):
+        if booking.running and not booking.done and self._teaches_model(booking.prompt):
             self._end_running(booking)
             chain = booking.prompt.chain(self.block_size)
             self.needed_model().finished(chain, len(chain) * self.block_size, 0, booking.start)
@@ -188,11 +232,22 @@ class Slot:
         if verdict is Residency.OFF:
             return verdict, tested
         if self.published is None:
-            return Residency.APPROXIMATE, "; ".join(filter(None, (_NO_EVENTS, self._assumption(), tested)))
+            why = SWITCHED_OFF if self.switched_off else _NO_EVENTS
+            return Residency.APPROXIMATE, _joined(why, self._assumption(), tested)
         residency, reason = self.published.trust()
+        if self.blind and self.published.tells:
+            return Residency.APPROXIMATE, f"{tested}; {MODELLED}"
         if residency is Residency.EXACT and verdict is Residency.APPROXIMATE:
             return verdict, tested
-        return residency, "; ".join(filter(None, (reason, tested)))
+        return residency, _joined(reason, tested)
+
+    def tested(self, verdict: Residency, reason: str, blind: bool) -> None:
+        """A self-test was made; `blind`: what events told was no use in it."""
+        self.self_test = (verdict, reason)
+        self.blind = blind and self.published is not None and self.published.heard
+        if blind and self.published is not None:
+            self.published.unheard()
+        self.stale = True
 
     def _assumption(self) -> str:
         if self.capacity_blocks is not None:
@@ -203,10 +258,10 @@ class Slot:
         """The view in words and figures."""
         residency, reason = self.trust()
         published, model = self.published, self.model
-        if published is None or not published.begun:
+        self.refresh()
+        if published is None or self.modelled:
             blocks = 0 if model is None else model.blocks
             return ViewState(residency, reason, blocks, self.block_size, self.capacity_blocks)
-        self.refresh()
         return ViewState(
             residency,
             reason,
@@ -230,6 +285,15 @@ class Slot:
         if self.model is not None:
             figures["model"] = self.model.statistics()
         return figures
+
+
+def _joined(*reasons: str) -> str:
+    """Those that say something, each once."""
+    said: list[str] = []
+    for reason in filter(None, reasons):
+        if not any(reason in before for before in said):
+            said.append(reason)
+    return "; ".join(said)
 
 
 def usable_chain(prompt: Prompt, block_size: int) -> tuple[Sequence[int], int]:

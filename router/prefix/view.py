@@ -19,8 +19,9 @@ class Match(msgspec.Struct, frozen=True, gc=False):
     tier is known; otherwise it splits the longest prefix found over all tiers (``{"GPU": 96, "CPU": 32}``, bookings
     left out).
 
-    With `Residency.UNKNOWN` the figure is a lower bound, or the last known state (`published.PublishedView` says when);
-    before the worker's publisher was ever reached it is the approximate model's. With `Residency.OFF` it is 0.
+    With `Residency.APPROXIMATE` the figure is the model's (`approximate.ApproximateView`), or what was learned from
+    events and reports since some were missed; with `Residency.UNKNOWN` it is the last known state, and with
+    `Residency.OFF` 0. `published.PublishedView` says which is when.
     """
 
     tokens: int
@@ -42,17 +43,21 @@ class IngestOutcome(StrEnum):
     RESTARTED = "restarted"
     """The publisher began again; the slot's old view was dropped."""
     REJECTED = "rejected"
-    """Not readable; counted, and the view is unknown from here on."""
+    """Not readable; counted, and the view is learned anew from here on."""
     IGNORED = "ignored"
     """The slot takes no events (unknown slot, or an approximate view)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """`outcome`, and the sequence number from which to ask the publisher for a replay, if one is needed."""
+    """`outcome`, and the sequence number from which to ask the publisher for a replay, if one is needed.
+
+    `missing` batches were found to be lost for good.
+    """
 
     outcome: IngestOutcome
     replay_from: int | None = None
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

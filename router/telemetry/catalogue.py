@@ -83,6 +83,7 @@ GATEWAY = (
     _counter("request_bytes", "Body bytes taken from clients."),
     _counter("response_bytes", "Response bytes written to clients."),
     _gauge("client_connections", "Open client connections."),
+    _gauge("buffered_body_bytes", "Request body bytes held until their worker answers."),
     _gauge("active_requests", "Requests in flight, streams included."),
     _gauge("held_requests", "Requests waiting now because no worker is ready."),
 )
@@ -91,6 +92,7 @@ DECISIONS = (
     _counter("decisions", "Placements, by worker and how far its view could be trusted.", "worker", "residency"),
     _counter("rejections", "Requests that no worker could take, by error code.", "code"),
     _counter("attempt_failures", "Attempts that a worker failed, by worker and phase.", "worker", "phase"),
+    _counter("policy_errors", "Times the policy raised or answered nonsense, and was passed over.", "policy"),
     _counter("prompt_tokens", "Prompt tokens of placed requests.", "worker"),
     _counter("predicted_cached_tokens", "Cached tokens predicted, for responses that reported theirs.", "worker"),
     _counter("reported_cached_tokens", "Cached tokens reported by the worker.", "worker"),
@@ -121,7 +123,7 @@ RESIDENCY = (
     _counter("event_restarts", "Times a worker's event sequence began again.", "worker"),
     _counter(
         "event_replays",
-        "Replays asked for, by outcome: filled, empty, timeout, broken or unavailable.",
+        "Replays asked for, by outcome: filled, empty, partial, timeout, broken or unavailable.",
         *("worker", "outcome"),
     ),
     _counter("event_decode_errors", "Batches of KV events that could not be read.", "worker"),

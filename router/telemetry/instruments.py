@@ -71,4 +71,8 @@ class Histogram:
 
     def observe(self, value: float, labels: Labels = ()) -> None:
         """Count one value under `labels`."""
-        self.at(labels).observe(value)
+        found = self.values.get(labels)
+        if found is None:
+            found = self.at(labels)
+        found.counts[bisect_left(found.bounds, value)] += 1
+        found.total += value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from router.core.tickets import Ticket
 from router.errors import RequestError
 from router.telemetry.catalogue import CATALOGUE, Kind
 from router.telemetry.instruments import Counter, Histogram, Labels
+
+log = logging.getLogger("warmroute.policy")
 
 _SPECS = {spec.name: spec for spec in CATALOGUE}
 
@@ -75,6 +78,7 @@ class Metrics:
         self._decisions = counter("decisions")
         self._rejections = counter("rejections")
         self._attempt_failures = counter("attempt_failures")
+        self._policy_errors = counter("policy_errors")
         self._prompt_tokens = counter("prompt_tokens")
         self._predicted = counter("predicted_cached_tokens")
         self._reported = counter("reported_cached_tokens")
@@ -138,7 +142,7 @@ class Metrics:
     def decided(self, ticket: Ticket) -> None:
         """A request was placed."""
         worker = ticket.candidate.id
-        self._decisions.add(1.0, (worker, ticket.residency.value))
+        self._decisions.add(1.0, (worker, ticket.residency))
         self._prompt_tokens.add(ticket.request.prompt_tokens, (worker,))
 
     def rejected(self, request: Request, error: RequestError) -> None:
@@ -157,6 +161,12 @@ class Metrics:
         outcome = "equal" if difference == 0 else "over" if difference > 0 else "under"
         self._comparisons.add(1.0, (worker, outcome))
 
+    def policy_failed(self, policy: str, reason: str, first: bool) -> None:
+        """The policy let a request down. Counted each time, told once: a broken rule fails on every request."""
+        self._policy_errors.add(1.0, (policy,))
+        if first:
+            log.warning("policy failed", extra={"policy": policy, "reason": reason})
+
     # WatchMetrics
 
     def probed(self, kind: str, ok: bool) -> None:
@@ -168,7 +178,7 @@ class Metrics:
         self._self_tests.add(1.0, (verdict,))
 
     def replayed(self, worker: str, outcome: str) -> None:
-        """A replay ended: filled, empty, timeout or unavailable."""
+        """A replay ended: filled, empty, partial, timeout, broken or unavailable."""
         self._event_replays.add(1.0, (worker, outcome))
 
     def event_turn(self, duration_s: float) -> None:

@@ -52,6 +52,7 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_client_connections", (), plane.get("connections", 0)
     yield "warmroute_active_requests", (), plane.get("streams", 0)
     yield "warmroute_held_requests", (), plane.get("waiting", 0)
+    yield "warmroute_buffered_body_bytes", (), plane.get("buffered_body_bytes", 0)
 
 
 _EVENT_FIGURES = (

@@ -130,7 +130,7 @@ class Identity:
 
     def describe(self, model: str) -> str:
         """Where ids of `model`'s prompts come from, for people."""
-        return self._sources.describe(model)
+        return self._sources.describe(model, self._remote.trouble)
 
     async def aclose(self) -> None:
         """Close connections to workers and stop the threads."""

@@ -15,6 +15,8 @@ TIMEOUT_S = 2.0
 """One question's limit: past it, load alone is a better guide than a late identity."""
 PAUSE_S = 5.0
 """A worker that failed to answer is not asked again for so long."""
+MAX_TROUBLES = 1_000
+"""Workers whose last failure is remembered."""
 MAX_IN_FLIGHT = 16
 """Questions at once; further prompts go without ids."""
 
@@ -37,6 +39,7 @@ class WorkerTokenizer:
         self._clock = clock
         self._client = client
         self._paused: dict[str, float] = {}
+        self._troubles: dict[str, str] = {}
         self._in_flight = 0
         self._asked = 0
         self._failed = 0
@@ -56,15 +59,24 @@ class WorkerTokenizer:
         self._asked += 1
         try:
             ids = await self._post(url, question)
-        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError, OverflowError):
+        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError, OverflowError) as error:
             self._failed += 1
             self._paused[url] = self._clock() + PAUSE_S
+            if len(self._troubles) >= MAX_TROUBLES:
+                self._troubles.clear()
+            self._troubles[url] = _trouble(error)
             return None
         finally:
             self._in_flight -= 1
+        self._troubles.pop(url, None)
         if ids is not None:
             self._known.put(key, ids, 4 * len(ids))
         return ids
+
+    def trouble(self, urls: Sequence[str]) -> str | None:
+        """How the first of `urls` failed to answer, if the last question to each of them failed."""
+        found = [self._troubles.get(url) for url in urls]
+        return found[0] if found and None not in found else None
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -83,6 +95,16 @@ class WorkerTokenizer:
             return None
         response.raise_for_status()
         return array("I", msgspec.json.decode(response.content, type=_Answer).tokens)
+
+
+def _trouble(error: Exception) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"answered {error.response.status_code}"
+    if isinstance(error, httpx.TimeoutException):
+        return f"gave no answer within {TIMEOUT_S:g} s"
+    if isinstance(error, httpx.TransportError):
+        return "cannot be reached"
+    return "answered something else than token ids"
 
 
 def question(path: str, fields: BodyFields, model: str | None) -> bytes | None:

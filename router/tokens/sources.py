@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,14 +71,17 @@ class ModelSources:
             return self._settled(next(iter(self._sources.values())))
         return self._default
 
-    def describe(self, model: str) -> str:
-        """Where ids of `model`'s prompts come from, for people."""
+    def describe(self, model: str, trouble: Callable[[Sequence[str]], str | None] = lambda urls: None) -> str:
+        """Where ids of `model`'s prompts come from, for people. `trouble` tells why workers' /tokenize is no use."""
         source = self.of(model, model if model in self._bases else None)
         if source.local is not None:
             return source.local.describe()
         if source.loading is not None:
             return "reading tokenizer files"
-        return "worker's /tokenize" if source.urls else f"text only: {source.why}"
+        if not source.urls:
+            return f"text only: {source.why}"
+        failure = trouble(source.urls)
+        return "worker's /tokenize" if failure is None else f"text only: {source.why}, and /tokenize {failure}"
 
     def statistics(self) -> dict[str, int]:
         """Models by source."""

@@ -29,7 +29,13 @@ log = logging.getLogger("warmroute.watch")
 class EndpointWatch:
     """Follows one endpoint until it is closed or the endpoint leaves the fleet."""
 
-    def __init__(self, around: Surroundings, endpoint: FleetEndpoint, events: KvEventSource | None) -> None:
+    def __init__(
+        self,
+        around: Surroundings,
+        endpoint: FleetEndpoint,
+        events: KvEventSource | None = None,
+        api_key: str | None = None,
+    ) -> None:
         self._around = around
         self._endpoint = endpoint
         self._events = events
@@ -42,8 +48,8 @@ class EndpointWatch:
         self._load_due_s = 0.0
         self._probed_s = -math.inf
         self._woken = asyncio.Event()
-        self._subscriptions = Subscriptions(around, self._look_again)
-        self._client = worker_client()
+        self._subscriptions = Subscriptions(around, self.look_again)
+        self._client = worker_client(api_key)
         self._self_tests = SelfTests(around, self._client, endpoint, self._subscriptions)
         self._workers: set[str] = set()
         self._said: tuple[WorkerState, bool] | None = None
@@ -60,6 +66,12 @@ class EndpointWatch:
         if self._task is not None:
             self._task.cancel()
         return self._task
+
+    def look_again(self) -> None:
+        """Ask everything again soon: something about the worker seems to have changed."""
+        self._full_due_s = 0.0
+        self._probe_due_s = min(self._probe_due_s, self._probed_s + MIN_GAP_S)
+        self._woken.set()
 
     def statistics(self) -> dict[str, Any]:
         """Per candidate id: its subscription and the self-test's verdict."""
@@ -202,7 +214,7 @@ class EndpointWatch:
         if before is not None and (page.started_s != before.started_s or _fell(before.loads, page.loads)):
             self._restarted()
         elif self._facts is not None and (page.sleeping, page.caches) != (self._facts.sleeping, self._facts.caches):
-            self._look_again()
+            self.look_again()
 
     def _restarted(self) -> None:
         log.warning("worker restarted", extra={"worker": self._endpoint.id})
@@ -210,12 +222,7 @@ class EndpointWatch:
         self._around.fleet.restarted(self._endpoint.id)
         self._self_tests.renew()
         self._subscriptions.relearn()
-        self._look_again()
-
-    def _look_again(self) -> None:
-        self._full_due_s = 0.0
-        self._probe_due_s = min(self._probe_due_s, self._probed_s + MIN_GAP_S)
-        self._woken.set()
+        self.look_again()
 
 
 def _fell(before: Sequence[LoadReport], now: Sequence[LoadReport]) -> bool:

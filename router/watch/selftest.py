@@ -27,7 +27,6 @@ ANSWER_S = 10.0
 SETTLE_S = 2.0
 """Longest wait for the events of a finished request; vLLM sends them at the end of its step."""
 POLL_S = 0.02
-NO_EVENTS = "no KV events: start vLLM with --kv-events-config"
 NO_REPORT = "cached_tokens is not reported (--enable-prompt-tokens-details)"
 
 
@@ -41,15 +40,19 @@ class Identifying(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How far a view can be trusted, and why. UNKNOWN: the test itself came to nothing."""
+    """How far a view can be trusted, and why. UNKNOWN: the test itself came to nothing.
+
+    `blind`: the worker had the prompt in its cache, and its events did not help to know that.
+    """
 
     residency: Residency
     reason: str
+    blind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The candidate under test. `rank` is None where its endpoint has one rank; `events`: a publisher is followed."""
+    """The candidate under test. `rank` is None where its endpoint has one rank; `no_events`: why none come, if so."""
 
     endpoint: Endpoint
     slot: int
@@ -58,7 +61,7 @@ class Subject:
     block_tokens: int
     prefix_caching: bool
     max_model_len: int | None
-    events: bool
+    no_events: str | None
 
 
 class _Details(msgspec.Struct):
@@ -107,14 +110,14 @@ class SelfTest:
     async def _compare(self, body: bytes) -> Verdict:
         prompt_tokens = (await self._ask(body)).prompt_tokens
         prompt = await self._identity.identify(PATH, parse(PATH, body), None)
-        predicted = await self._settled(prompt) if prompt is not None and self._subject.events else None
+        predicted = await self._settled(prompt) if prompt is not None and self._subject.no_events is None else None
         before = await self._counters()
         details = (await self._ask(body)).prompt_tokens_details
         self.answered = True
         reported = details.cached_tokens if details is not None else None
         counted = await self._counted(before, prompt_tokens) if reported is None else None
-        if not self._subject.events:
-            return _without_events(reported, counted)
+        if self._subject.no_events is not None:
+            return _without_events(self._subject.no_events, reported, counted)
         return _with_events(prompt, prompt_tokens, predicted, reported, counted)
 
     async def _ask(self, body: bytes) -> _Usage:
@@ -170,14 +173,14 @@ def _body(subject: Subject) -> bytes:
     )
 
 
-def _without_events(reported: int | None, counted: int | None) -> Verdict:
+def _without_events(why: str, reported: int | None, counted: int | None) -> Verdict:
     if reported is not None:
-        return Verdict(Residency.APPROXIMATE, NO_EVENTS)
+        return Verdict(Residency.APPROXIMATE, why)
     if counted:
-        return Verdict(Residency.APPROXIMATE, f"{NO_EVENTS}; {NO_REPORT}, so nothing corrects the view")
+        return Verdict(Residency.APPROXIMATE, f"{why}; {NO_REPORT}, so nothing corrects the view")
     if counted == 0:
-        return Verdict(Residency.OFF, f"the worker found nothing of a prompt it had just run; {NO_EVENTS}; {NO_REPORT}")
-    return Verdict(Residency.OFF, f"{NO_EVENTS}; {NO_REPORT}; and its hit counter cannot be read")
+        return Verdict(Residency.OFF, f"the worker found nothing of a prompt it had just run; {why}; {NO_REPORT}")
+    return Verdict(Residency.OFF, f"{why}; {NO_REPORT}; and its hit counter cannot be read")
 
 
 def _with_events(
@@ -187,11 +190,12 @@ def _with_events(
         return Verdict(Residency.APPROXIMATE, "token ids of the model's prompts are not to be had: give --model-dir")
     if prompt.tokens != prompt_tokens:
         reason = f"the tokenizer differs: {prompt.tokens} tokens here, {prompt_tokens} on the worker"
-        return Verdict(Residency.APPROXIMATE, reason)
+        return Verdict(Residency.APPROXIMATE, reason, blind=True)
     found = reported if reported is not None else counted
     if found is None:
         reason = f"predicted {predicted} of {prompt_tokens} tokens, unconfirmed: {NO_REPORT}"
         return Verdict(Residency.UNKNOWN, reason)
     how = "reported" if reported is not None else f"counted by its metrics ({NO_REPORT})"
     agree = Residency.EXACT if found == predicted else Residency.APPROXIMATE
-    return Verdict(agree, f"predicted {predicted} of {prompt_tokens} tokens cached, {found} {how}")
+    reason = f"predicted {predicted} of {prompt_tokens} tokens cached, {found} {how}"
+    return Verdict(agree, reason, blind=not predicted and found > 0)

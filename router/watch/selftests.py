@@ -32,6 +32,7 @@ class SelfTests:
         self._subscriptions = subscriptions
         self._tries_left = TRIES
         self._verdicts: dict[str, Verdict] = {}
+        self._unlinked = False
         self._task: asyncio.Task[None] | None = None
 
     def renew(self) -> None:
@@ -39,7 +40,9 @@ class SelfTests:
         self._tries_left = TRIES
 
     def consider(self, facts: WorkerFacts) -> None:
-        """A full probe has found `facts`: start a test if one is due."""
+        """A full probe has found `facts`: start a test if one is due. One made without events is made again with."""
+        if self._unlinked and self._subscriptions.linked:
+            self.renew()
         if self._around.settings.self_test and self._tries_left and not facts.sleeping and self._task is None:
             self._tries_left -= 1
             name = f"self-test {self._endpoint.id}"
@@ -65,6 +68,7 @@ class SelfTests:
     async def _run(self, facts: WorkerFacts) -> None:
         try:
             await self._linked()
+            self._unlinked = not self._subscriptions.linked
             verdicts = [await self._test(candidate, facts) for candidate in self._endpoint.candidates]
             if Residency.UNKNOWN not in verdicts:
                 self._tries_left = 0
@@ -90,7 +94,7 @@ class SelfTests:
                 block_tokens=candidate.block_tokens,
                 prefix_caching=candidate.caches,
                 max_model_len=base.max_model_len,
-                events=self._subscriptions.follows(candidate),
+                no_events=self._subscriptions.why_not(candidate),
             )
             test = SelfTest(self._client, self._around.residency, self._around.identity, subject)
             verdict = await test.run()
@@ -102,7 +106,7 @@ class SelfTests:
 
     def _judge(self, candidate: Candidate, verdict: Verdict) -> None:
         self._around.metrics.self_tested(verdict.residency.value)
-        self._around.residency.set_self_test(candidate.slot, verdict.residency, verdict.reason)
+        self._around.residency.set_self_test(candidate.slot, verdict.residency, verdict.reason, blind=verdict.blind)
         if self._verdicts.get(candidate.id) != verdict:
             self._verdicts[candidate.id] = verdict
             level = logging.INFO if verdict.residency is Residency.EXACT else logging.WARNING

@@ -27,7 +27,7 @@ class SubscriberMetrics(Protocol):
     """What a subscriber tells the metrics."""
 
     def replayed(self, worker: str, outcome: str) -> None:
-        """A replay ended: filled, empty, timeout, broken or unavailable."""
+        """A replay ended: filled, empty, partial (what was missing is lost), timeout, broken or unavailable."""
         ...
 
 
@@ -60,6 +60,7 @@ class Subscriber:
         self._on_lost = on_lost
         self._replay_idle_s = replay_idle_s
         self._replay: Replay | None = None
+        self._missing = 0
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: LinkMonitor | None = None
         self._linked = False
@@ -75,6 +76,7 @@ class Subscriber:
         Raises:
             zmq.ZMQError: the address cannot be used.
         """
+        self._residency.events_from(self.slot, self.source.endpoint, self.source.topic)
         socket = self._socket = self._context.socket(zmq.SUB)
         asyncio.get_running_loop().add_reader(socket.FD, self._wake)
         try:
@@ -174,6 +176,7 @@ class Subscriber:
 
     def _ask(self, start_seq: int) -> None:
         self._end_replay()
+        self._missing = 0
         address = self.source.replay_endpoint
         if address is None:
             self._unavailable()
@@ -192,14 +195,17 @@ class Subscriber:
 
     def _replayed(self, seq: int, payload: bytes) -> None:
         self._received_wall_s = time.time()
-        self._residency.ingest(self.slot, seq, payload, replayed=True)
+        self._missing += self._residency.ingest(self.slot, seq, payload, replayed=True).missing
 
     def _replay_ended(self, outcome: ReplayOutcome) -> None:
         replay, self._replay = self._replay, None
-        batches = replay.batches if replay is not None else 0
-        filled = "filled" if batches else "empty"
-        self._metrics.replayed(self._worker, filled if outcome is ReplayOutcome.COMPLETE else outcome.value)
-        self._follow(self._residency.replay_ended(self.slot, outcome is ReplayOutcome.COMPLETE))
+        ended = self._residency.replay_ended(self.slot, outcome is ReplayOutcome.COMPLETE)
+        word = outcome.value
+        if outcome is ReplayOutcome.COMPLETE:
+            filled = "filled" if replay is not None and replay.batches else "empty"
+            word = "partial" if self._missing + ended.missing else filled
+        self._metrics.replayed(self._worker, word)
+        self._follow(ended)
 
     def _end_replay(self) -> None:
         if self._replay is not None:

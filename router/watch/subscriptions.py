@@ -9,10 +9,12 @@ from typing import Any
 import zmq
 
 from backends.worker import KvEventSource
-from policies.view import Residency
 from router.core.fleet import Candidate
+from router.prefix.slot import SWITCHED_OFF
 from router.watch.subscriber import Subscriber
 from router.watch.surroundings import Surroundings
+
+NO_EVENTS = "no KV events: start vLLM with --kv-events-config"
 
 log = logging.getLogger("warmroute.watch")
 
@@ -27,21 +29,31 @@ class Subscriptions:
         self._refused: dict[str, KvEventSource] = {}
 
     def fit(self, candidates: Sequence[Candidate], sources: Sequence[KvEventSource]) -> None:
-        """Follow exactly these publishers. A view that is still unknown is asked for again."""
+        """Follow exactly these publishers. A view that nothing proves is asked for again."""
         by_rank = {source.rank: source for source in sources} if self._around.settings.kv_events else {}
         wanted = {candidate: by_rank.get(candidate.rank or 0) for candidate in candidates}
         for candidate, subscriber in list(self._subscribers.items()):
             if wanted.get(candidate) != subscriber.source:
                 self._subscribers.pop(candidate).close()
+                self._around.residency.link_lost(candidate.slot)
+        if not self._around.settings.kv_events:
+            for candidate in candidates:
+                self._around.residency.events_switched_off(candidate.slot)
         for candidate, source in wanted.items():
             if candidate in self._subscribers:
                 self._ask_again(self._subscribers[candidate])
             elif source is not None and self._refused.get(candidate.id) != source:
                 self._start(candidate, source)
 
-    def follows(self, candidate: Candidate) -> bool:
-        """A publisher is known and followed."""
-        return candidate in self._subscribers
+    def why_not(self, candidate: Candidate) -> str | None:
+        """Why no KV events come from the candidate; None where they do."""
+        subscriber = self._subscribers.get(candidate)
+        if subscriber is not None and subscriber.linked:
+            return None
+        if not self._around.settings.kv_events:
+            return SWITCHED_OFF
+        source = self._refused.get(candidate.id) if subscriber is None else subscriber.source
+        return NO_EVENTS if source is None else f"KV events cannot be reached at {source.endpoint}"
 
     @property
     def linked(self) -> bool:
@@ -63,8 +75,7 @@ class Subscriptions:
         return {candidate.id: subscriber.statistics() for candidate, subscriber in self._subscribers.items()}
 
     def _ask_again(self, subscriber: Subscriber) -> None:
-        unknown = self._around.residency.state(subscriber.slot).residency is Residency.UNKNOWN
-        if unknown and subscriber.source.replay_endpoint is not None:
+        if self._around.residency.unproved(subscriber.slot) and subscriber.source.replay_endpoint is not None:
             subscriber.relearn()
 
     def _start(self, candidate: Candidate, source: KvEventSource) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,9 @@ from router.prefix.residency import ResidencyMap
 from router.watch.endpoint import EndpointWatch
 from router.watch.pump import Pump
 from router.watch.surroundings import Identifying, Surroundings, WatchMetrics
+
+LOOK_AGAIN_S = 1.0
+"""Between two full probes of all endpoints that somebody asked for: clients can make them ask at will."""
 
 
 class Watcher:
@@ -43,6 +47,7 @@ class Watcher:
         self._clock = clock
         self._pump = Pump(metrics.event_turn)
         self._around: Surroundings | None = None
+        self._looked_s = -math.inf
         self._watches: dict[str, EndpointWatch] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._events = {
@@ -50,6 +55,7 @@ class Watcher:
             for worker in config.workers
             if worker.kv_events is not None
         }
+        self._api_keys = {parse_endpoint(worker.url).authority: worker.api_key for worker in config.workers}
 
     def start(self) -> None:
         """Take up sockets and watch every endpoint that is in the fleet now."""
@@ -68,7 +74,7 @@ class Watcher:
             self.watch(endpoint.id)
 
     def watch(self, endpoint_id: str, worker: WorkerConfig | None = None) -> None:
-        """Begin to watch an endpoint of the fleet; `worker` brings the event addresses of one added at run time.
+        """Begin to watch an endpoint of the fleet; `worker` brings the settings of one added at run time.
 
         Raises:
             KeyError: the fleet has no such endpoint.
@@ -78,16 +84,33 @@ class Watcher:
             raise KeyError(endpoint_id)
         if self._around is None:
             raise RuntimeError("start the watcher first")
-        if worker is not None and worker.kv_events is not None:
-            self._events[endpoint_id] = configured_events(worker.kv_events)
+        if worker is not None:
+            self._api_keys[endpoint_id] = worker.api_key
+            if worker.kv_events is not None:
+                self._events[endpoint_id] = configured_events(worker.kv_events)
         self._end(endpoint_id)
-        watch = self._watches[endpoint_id] = EndpointWatch(self._around, endpoint, self._events.get(endpoint_id))
+        watch = self._watches[endpoint_id] = EndpointWatch(
+            self._around, endpoint, self._events.get(endpoint_id), self._api_keys.get(endpoint_id)
+        )
         watch.start()
 
     def forget(self, endpoint_id: str) -> None:
         """Stop watching: the endpoint leaves the fleet. Its sockets are closed when this returns."""
         self._events.pop(endpoint_id, None)
+        self._api_keys.pop(endpoint_id, None)
         self._end(endpoint_id)
+
+    def look_again(self) -> None:
+        """Someone asked for what no worker is known to serve: see whether that has changed (a LoRA adapter loaded).
+
+        Cheap to call for every such request: it has all endpoints asked at most once in `LOOK_AGAIN_S`. The fleet's
+        `on_change` runs when they have answered and something is new.
+        """
+        now_s = self._clock()
+        if now_s - self._looked_s >= LOOK_AGAIN_S:
+            self._looked_s = now_s
+            for watch in self._watches.values():
+                watch.look_again()
 
     async def aclose(self) -> None:
         """Stop all watches and give back every socket."""

@@ -121,13 +121,6 @@ def _exact(system):
     return all(c["residency"] == "exact" for w in system.workers().values() for c in w["candidates"])
 
 
-def test_no_worker_ready_answers_503_with_retry_after(start):
-    system = start(workers=1, serve_flags=())
-    kill(system.running.workers[0])
-    system.wait_for(lambda: all(w["state"] != "ready" for w in system.workers().values()), what="the loss")
-    assert system.admin.get("/readyz").status_code == 503
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_two_hundred_streams_for_a_minute_leak_nothing(start):

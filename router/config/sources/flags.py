@@ -55,15 +55,20 @@ FLAGS = (
 
 
 def read_flags(values: Mapping[str, Any], problems: list[Problem]) -> Located:
-    """`values` by dotted path (``policy.name``); texts are read by the setting's type, None means not given."""
+    """`values` by dotted path (``policy.name``); texts are read by the setting's type, None means not given.
+
+    A `Located` value brings the option it was given with; others are placed at the setting's own.
+    """
     tree = Located({}, "command line")
     for name, value in values.items():
         path = tuple(name.split("."))
         kind = type_at(path)
+        place = option_of(path)
+        if isinstance(value, Located):
+            value, place = value.value, value.place
         if kind is None:
             problems.append(Problem(f"--set {name}", f"unknown setting {name}", _fix(name)))
         elif value is not None:
-            place = option_of(path)
             insert(tree, path, from_text(kind, value, place) if isinstance(value, str) else located(value, place))
     return tree
 

@@ -14,6 +14,7 @@ _KEY = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
 _DOTTED = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
 _HEADER = re.compile(rf"\s*\[(\[)?\s*({_DOTTED})\s*\]")
 _ASSIGNMENT = re.compile(rf"\s*({_DOTTED})\s*=")
+_LONG_TEXT = re.compile(r"\"{3}|'{3}")
 _AT_LINE = re.compile(r"\(at line (\d+)")
 
 
@@ -46,16 +47,26 @@ def _lines(text: str) -> dict[Path, int]:
     lines: dict[Path, int] = {}
     table: Path = ()
     arrays: Counter[Path] = Counter()
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
+    in_text = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if in_text:
+            pass
+        elif header := _HEADER.match(line):
             table = _indexed(_steps(header[2]), arrays)
             if header[1]:
                 arrays[table] += 1
                 table = (*table, arrays[table] - 1)
-            lines.setdefault(table, number)
+            _note(table, 0, number, lines)
         elif assignment := _ASSIGNMENT.match(line):
-            lines.setdefault((*table, *_steps(assignment[1])), number)
+            _note((*table, *_steps(assignment[1])), len(table), number, lines)
+        in_text ^= len(_LONG_TEXT.findall(line)) % 2 == 1
     return lines
+
+
+def _note(path: Path, below: int, number: int, lines: dict[Path, int]) -> None:
+    """Line `number` begins what is at `path`, and each thing around it, deeper than `below`, not yet begun."""
+    for length in range(below + 1, len(path) + 1):
+        lines.setdefault(path[:length], number)
 
 
 def _indexed(path: Path, arrays: Counter[Path]) -> Path:

@@ -8,7 +8,7 @@ from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
 from policies.view import WorkerId
 from router.admin.app import build_admin
-from router.config.model import Config, HealthConfig
+from router.config.model import Config, HealthConfig, WorkerConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request, Usage
 from router.core.fleet import Fleet
@@ -40,6 +40,7 @@ class FakeSystem:
         self.accepting = True
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
+        self.added: list[WorkerConfig] = []
         self.asked: list[tuple[str, dict[str, str], bytes]] = []
 
     def _watches(self):
@@ -67,6 +68,7 @@ class FakeSystem:
     async def add_worker(self, worker):
         endpoint = self.fleet.add(parse_endpoint(worker.url), self.clock_s)
         self.watched[endpoint.id] = worker.kv_events
+        self.added.append(worker)
         return endpoint
 
     async def remove_worker(self, endpoint_id):

@@ -20,6 +20,15 @@ async def test_add_show_remove(client, system, problem):
     problem(await client.delete("/admin/v1/workers/gpu1:8000"), 404)
 
 
+async def test_a_key_goes_in_and_never_comes_out(client, system):
+    response = await client.post("/admin/v1/workers", json={"url": "http://gpu1:8000", "api_key": "sk-5371"})
+    assert response.status_code == 201
+    assert system.added[-1].api_key == "sk-5371"
+    listed = await client.get("/admin/v1/workers")
+    assert "sk-5371" not in response.text + listed.text
+    assert "sk-5371" not in repr(system.added[-1])
+
+
 async def test_ipv6_id(client):
     location = (await client.post("/admin/v1/workers", json={"url": "http://[fd00::1]:8000"})).headers["location"]
     assert (await client.get(location)).json()["id"] == "[fd00::1]:8000"
@@ -40,11 +49,16 @@ async def test_twice_is_a_conflict(client, problem):
         ({"url": "http://a:1", "kv_events": {"endpoint": "a:1"}}, "kv_events.endpoint: 'a:1' is not a ZeroMQ address"),
         ({"url": 5}, "$.url"),
         ({"uri": "http://a:1"}, "uri"),
+        ({"url": "http://a:1/v1"}, "url: 'http://a:1/v1' is the address of the API, not of the worker; drop /v1"),
+        ({"url": "http://a:1", "api_key": "***"}, "api_key: api_key is ***"),
+        ({"url": "http://a:1", "api_key": "5371\n"}, "$.api_key"),
         ({"url": "http://a:1", "kv_events": {"endpoint": "tcp://a:1", "x": 1}}, "unknown field `x`"),
     ],
 )
 async def test_bad_workers(client, system, problem, body, said):
-    assert said in problem(await client.post("/admin/v1/workers", json=body), 422)[1]
+    detail = problem(await client.post("/admin/v1/workers", json=body), 422)[1]
+    assert said in detail
+    assert "5371" not in detail
     assert not system.fleet.endpoints
 
 

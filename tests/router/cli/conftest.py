@@ -6,7 +6,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from starlette.responses import JSONResponse
 
+from backends.simulated import serving as embedded_serving
+from backends.simulated.settings import WorkerSettings
 from router.cli.main import main
 
 
@@ -49,6 +52,31 @@ def inside(tmp_path, monkeypatch, capsys) -> Callable[..., SimpleNamespace]:
         return SimpleNamespace(returncode=returncode, stdout=out, stderr=err)
 
     return run
+
+
+@pytest.fixture
+def guarded(monkeypatch):
+    """Serve an embedded worker that wants a key where vLLM's --api-key does."""
+    real = embedded_serving.build_app
+
+    def serving(key: str, **settings):
+        def build(worker):
+            app = real(worker)
+
+            async def guard(scope, receive, send):
+                shown = dict(scope.get("headers", [])).get(b"authorization")
+                if scope["type"] == "http" and scope["path"].startswith("/v1") and shown != f"Bearer {key}".encode():
+                    app_or_refusal = JSONResponse({"error": "Unauthorized"}, 401)
+                else:
+                    app_or_refusal = app
+                await app_or_refusal(scope, receive, send)
+
+            return guard
+
+        monkeypatch.setattr(embedded_serving, "build_app", build)
+        return embedded_serving.serving(WorkerSettings(time_scale=0, **settings))
+
+    return serving
 
 
 @pytest.fixture

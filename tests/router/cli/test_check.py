@@ -64,8 +64,12 @@ def found(monkeypatch):
         async def origins(_, served):
             return {name: PromptOrigin(exact, "as the test says") for name in served}
 
+        async def get(*_):
+            return b'{"data": []}'
+
         monkeypatch.setattr(examine, "prompt_origins", origins)
         monkeypatch.setattr(examine, "probe", probe)
+        monkeypatch.setattr(examine, "get", get)
         monkeypatch.setattr(examine, "_connects", connects)
         monkeypatch.setattr(examine, "_reports_cached_tokens", reports_cached_tokens)
         (report,) = await examine.examine_all(Config(workers=(WorkerConfig(url="http://a:1"),)), requests=True)
@@ -184,3 +188,42 @@ async def test_the_whole_command_on_an_embedded_worker(embedded, warmroute):
     assert document["problems"] == []
     assert document["workers"][0]["residency"] == "exact"
     assert document["workers"][0]["reports_cached_tokens"] is None
+
+
+async def test_a_worker_that_wants_a_key(guarded):
+    async with guarded("sk-5371") as worker:
+        without, wrong, right = await examine.examine_all(
+            Config(workers=tuple(WorkerConfig(url=worker.url, api_key=key) for key in (None, "sk-other", "sk-5371"))),
+            requests=True,
+        )
+    assert without.problem == "wants an API key: /v1/models answered 401"
+    assert "workers[0].api_key in the file" in without.fix
+    assert f'WARMROUTE_WORKERS=\'[{{"url": "{worker.url}", "api_key": "KEY"}}]\'' in without.fix
+    assert wrong.problem == "refuses the key in workers[1].api_key: /v1/models answered 401"
+    assert "sk-other" not in str(wrong)
+    assert (right.problem, right.residency, right.reports_cached_tokens) == (None, Residency.EXACT, True)
+    assert "sk-5371" not in str(right)
+
+
+async def test_the_whole_command_on_a_worker_that_wants_a_key(guarded, warmroute):
+    async with guarded("sk-5371") as worker:
+        ran = await asyncio.to_thread(warmroute, "check", "--worker", worker.url)
+        assert ran.returncode == 1
+        assert f"--worker: worker {worker.bound.url.removeprefix('http://')}: wants an API key" in ran.stderr
+        env = {"WARMROUTE_WORKERS": json.dumps([{"url": worker.url, "api_key": "sk-5371"}])}
+        ran = await asyncio.to_thread(lambda: warmroute("check", env=env))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "sk-5371" not in ran.stdout
+
+
+async def test_what_is_no_vllm_at_models(monkeypatch):
+    async def probe(*_, **__):
+        return WorkerFacts()
+
+    async def get(*_):
+        raise examine.ProbeError("/v1/models gave no answer within 2 s")
+
+    monkeypatch.setattr(examine, "probe", probe)
+    monkeypatch.setattr(examine, "get", get)
+    (report,) = await examine.examine_all(Config(workers=(WorkerConfig(url="http://a:1"),)), requests=False)
+    assert report.problem == "/v1/models gave no answer within 2 s"

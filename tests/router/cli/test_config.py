@@ -26,10 +26,43 @@ def test_origins(inside, tmp_path):
     assert ran.stdout.splitlines() == [
         'host: "i"  # WARMROUTE_HOST',
         "port: 8  # --port",
-        'workers: [{"url": "a:1", "kv_events": null}]  # w.yaml:5',
+        'workers: [{"url": "a:1", "kv_events": null, "api_key": null}]  # w.yaml:5',
         "timeouts.total_s: 50.0  # w.yaml:3",
     ]
     assert inside("config", "--origins").stdout == "every setting has its default\n"
+
+
+def test_origins_of_toml_and_of_set(inside, tmp_path):
+    (tmp_path / "w.toml").write_text(
+        'host = "h"\n\n# the fleet\n\n[[workers]]\nurl = "a:1"\n[policy.params]\n\n[timeouts]\ntotal_s = 50\n'
+    )
+    ran = inside("config", "--config", "w.toml", "--origins", "--set", "port=9000", "--set", "timeouts.connect_s=1")
+    assert ran.stdout.splitlines() == [
+        'host: "h"  # w.toml:1',
+        "port: 9000  # --set port",
+        'workers: [{"url": "a:1", "kv_events": null, "api_key": null}]  # w.toml:5',
+        "policy.params: {}  # w.toml:7",
+        "timeouts.connect_s: 1.0  # --set timeouts.connect_s",
+        "timeouts.total_s: 50.0  # w.toml:10",
+    ]
+    emptied = inside("config", "--config", "w.toml", "--origins", "--set", "workers=[]")
+    assert "workers: []  # --set workers" in emptied.stdout.splitlines()
+
+
+def test_keys_are_not_shown(inside):
+    env = {"WARMROUTE_WORKERS": '[{"url": "a:1", "api_key": "SECRET"}]'}
+    for form in ([], ["--json"], ["--origins"]):
+        shown = inside("config", *form, env=env).stdout
+        assert "SECRET" not in shown
+        assert "api_key" in shown and "***" in shown
+
+
+def test_a_struck_out_key_is_no_key(inside, tmp_path):
+    shown = inside("config", env={"WARMROUTE_WORKERS": '[{"url": "a:1", "api_key": "SECRET"}]'}).stdout
+    (tmp_path / "w.yaml").write_text(shown)
+    ran = inside("config", "--config", "w.yaml")
+    assert ran.returncode == 2
+    assert "api_key is ***, which stands for a key that is not shown; write the key" in ran.stderr
 
 
 def test_sample(inside):

@@ -129,6 +129,17 @@ def test_commands_by_entry_point(monkeypatch, capsys):
     assert "command 'broken' (no_such_module:register) is not available" in capsys.readouterr().err
 
 
+def test_help_waits_for_nothing_that_serves(tmp_path):
+    late = ("backends.simulated.server", "router.tokens.identity", "router.app", "rich.table", "httpx", "uvicorn")
+    code = (
+        "import sys; import router.cli.main as cli; cli.entry_points = lambda group: [];"
+        "cli.build_parser().format_help();"
+        f"print([name for name in {late!r} if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n", ran.stdout
+
+
 def test_ctrl_c_while_checking_is_quiet(tmp_path):
     import socket
 

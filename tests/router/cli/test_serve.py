@@ -90,15 +90,77 @@ async def test_a_dead_worker_does_not_stop_it(serve, dead_port):
     assert await gateway.stop(signal.SIGINT) == 0
 
 
-async def test_a_taken_port_is_said(serve):
+async def refused(gateway: Served) -> str:
+    """What a gateway that cannot listen says."""
+    out, err = await asyncio.wait_for(gateway.process.communicate(), 30)
+    assert (gateway.process.returncode, out) == (1, b"")
+    assert b"Traceback" not in err
+    return err.decode()
+
+
+@pytest.mark.parametrize("side", ["", "admin-"])
+async def test_a_taken_port_is_said(serve, side):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        gateway = await serve("--admin-port", str(taken.getsockname()[1]))
-        out, err = await asyncio.wait_for(gateway.process.communicate(), 30)
-    assert (gateway.process.returncode, out) == (1, b"")
-    assert b"cannot listen" in err and b"admin port 127.0.0.1:" in err
-    assert b"Traceback" not in err
+        port = taken.getsockname()[1]
+        said = await refused(await serve(f"--{side}port", str(port)))
+    where = f"{side.strip('-') or 'public'} port 127.0.0.1:{port}"
+    assert f"cannot listen: {where}: address already in use; stop what listens there, or write another port" in said
+    assert f"(--{side}port, " in said
+
+
+@pytest.mark.parametrize("side", ["", "admin-"])
+async def test_a_host_that_is_not_here_is_said(serve, side):
+    said = await refused(await serve(f"--{side}host", "192.0.2.1"))
+    assert f"{side.strip('-') or 'public'} port 192.0.2.1:0: cannot assign requested address; write an address" in said
+    assert f"(--{side}host, " in said
+
+
+async def test_a_unix_socket_in_use_is_not_taken_over_and_goes_at_the_end(serve, tmp_path):
+    path = tmp_path / "public.sock"
+    first = await serve("--uds", str(path))
+    assert (await first.until("public port listening"))["url"] == f"unix:{path}"
+    said = await refused(await serve("--uds", str(path)))
+    assert f"cannot listen: public socket {path}: another process listens on it; stop that one" in said
+    transport = httpx.AsyncHTTPTransport(uds=str(path))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        assert (await client.get("/livez")).status_code == 200
+    await first.until("admin port listening")
+    assert await first.stop() == 0
+    assert not path.exists()
+
+
+async def test_a_stale_unix_socket_is_replaced(serve, tmp_path):
+    path = tmp_path / "public.sock"
+    killed = await serve("--uds", str(path))
+    await killed.until("admin port listening")
+    await killed.stop(signal.SIGKILL)
+    assert path.is_socket()
+    gateway = await serve("--uds", str(path))
+    await gateway.until("admin port listening")
+    assert await gateway.stop() == 0
+
+
+async def test_a_key_opens_a_worker_and_stays_out_of_sight(serve, guarded):
+    key = "sk-5371"
+    async with guarded(key) as worker, httpx.AsyncClient() as client:
+        workers = json.dumps([{"url": worker.url, "api_key": key}])
+        gateway = await serve("--set", f"workers={workers}", "--log-level", "debug")
+        admin = (await gateway.until("admin port listening"))["url"]
+        assert "401" not in json.dumps(await gateway.until("self-test"))
+        (listed,) = (await client.get(f"{admin}/admin/v1/workers")).json()["workers"]
+        assert listed["models"], "without the key they are unknown"
+        assert (await client.get(f"{admin}/readyz")).json()["workers_ready"] == 1
+        shown = (await client.get(f"{admin}/admin/v1/config")).json()
+        assert shown["workers"][0]["api_key"] == "***"
+        added = await client.post(f"{admin}/admin/v1/workers", json={"url": "http://127.0.0.1:9", "api_key": key})
+        pages = [await client.get(f"{admin}{path}") for path in ("/admin/v1/workers", "/admin/v1/config", "/metrics")]
+        assert added.status_code == 201
+        assert all(key not in page.text for page in [added, *pages])
+        gateway.process.send_signal(signal.SIGTERM)
+        _, err = await asyncio.wait_for(gateway.process.communicate(), 30)
+    assert key not in err.decode() + json.dumps(gateway.log)
 
 
 async def test_too_few_open_files_are_said(serve):

@@ -45,6 +45,13 @@ def test_warning_with_the_numbers(limits):
     assert "limits.max_connections: 384" in warning
 
 
+def test_no_number_is_advised_where_none_would_do(limits):
+    limits[:] = [256, 256]
+    warning = reserve_descriptors(CONFIG)
+    assert "RLIMIT_NOFILE allows 256; raise it (ulimit -Hn, LimitNOFILE=)" in warning
+    assert "write" not in warning
+
+
 def test_unlimited(limits):
     limits[:] = [resource.RLIM_INFINITY, resource.RLIM_INFINITY]
     assert reserve_descriptors(CONFIG) is None

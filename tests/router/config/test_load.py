@@ -122,5 +122,20 @@ def test_places_are_those_of_the_winning_source(write):
     assert places["log_level",] == "w.yaml:4"
 
 
+def test_places_in_toml(write):
+    text = (
+        '\nhost = """\nport = 5\n"""\n\nport = 1\n[[workers]]\nurl = "a:1"\n[workers.kv_events]\n'
+        'endpoint = "tcp://a:1"\n[[workers]]\nurl = "b:1"\n[policy]\nparams.a = 1\nparams.b = 2\n'
+    )
+    values = {"host": "h", "policy.name": "round_robin", "policy.params": {}}
+    places = load_with_places(values, {}, write("w.toml", text)).places
+    assert places["port",] == "w.toml:6"
+    assert places["workers",] == places["workers", 0] == "w.toml:7"
+    assert places["workers", 0, "kv_events"] == "w.toml:9"
+    assert places["workers", 1] == "w.toml:11"
+    assert places["policy", "params", "a"] == "w.toml:14"
+    assert places["policy", "params", "b"] == "w.toml:15"
+
+
 def test_lowering_the_total_alone_is_no_contradiction():
     assert load({"timeouts.total_s": "5"}, {}, None).timeouts.first_event_s == 600

@@ -51,8 +51,12 @@ YAML = [
     ("port: 9\nadmin_port: 9\n", "w.yaml:2", "port and admin_port are both 9", "two different ports"),
     ("port: 8001\n", "admin_port", "port and admin_port are both 8001", "two different ports"),
     ("host: http://a\n", "w.yaml:1", "host is 'http://a'", "without scheme"),
+    ("host: a..b\n", "w.yaml:1", "host is 'a..b'", "write an address"),
     ("host: ''\n", "w.yaml:1", "host is ''", "write an address"),
     ("uds: /no/such/folder/s\n", "w.yaml:1", "the folder of '/no/such/folder/s' does not exist", "existing folder"),
+    ('uds: "a\\0b"\n', "w.yaml:1", "is not a path", "write a socket's path"),
+    ("uds: ''\n", "w.yaml:1", "'' is not a path", "write a socket's path"),
+    ('uds: "\\ud800"\n', "w.yaml:1", "is not a path", "write a socket's path"),
     (f"uds: {'x' * 120}\n", "w.yaml:1", "the path has 120 bytes", "at most 107"),
     ("trusted_proxies: [10.0.0.1/8]\n", "w.yaml:1", "'10.0.0.1/8' is not a network", "write 10.0.0.0/8"),
     ("trusted_proxies:\n - lan\n", "w.yaml:2", "'lan' is not a network", "write it as in 10.0.0.0/8"),
@@ -62,7 +66,19 @@ YAML = [
     ("extra_paths: [/v1/*/x]\n", "w.yaml:1", "is not a path", "/PATH/*"),
     ("extra_paths: [/sleep]\n", "w.yaml:1", "/sleep changes a worker", "remove it"),
     ("extra_paths: ['/fault_tolerance/*']\n", "w.yaml:1", "changes a worker", "remove it"),
-    ("extra_paths:\n - {path: /x, methods: [post]}\n", "w.yaml:2", "'post' is not a method", "GET or POST"),
+    ("extra_paths:\n - {path: /x, methods: [post]}\n", "w.yaml:2", "'post' is not a method", "GET, HEAD, POST"),
+    ("extra_paths:\n - {path: /x, methods: [GET, FETCH]}\n", "w.yaml:2", "'FETCH' is not a method", "PATCH, DELETE"),
+    ("extra_paths:\n - {path: /x, methods: []}\n", "w.yaml:2", "methods is empty", "GET, HEAD, POST"),
+    ("extra_paths: [/x/../sleep]\n", "w.yaml:1", "'/x/../sleep' has '..' in it", "write the path that it stands for"),
+    ("extra_paths: [/x/%2e%2e/sleep]\n", "w.yaml:1", "has '..' in it", "write the path"),
+    ("extra_paths: [/x/.]\n", "w.yaml:1", "has '.' in it", "write the path"),
+    ("extra_paths: [//x]\n", "w.yaml:1", "has '//' in it", "write the path"),
+    ("extra_paths: ['/x//*']\n", "w.yaml:1", "has '//' in it", "write the path"),
+    ("extra_paths: ['/x\\y']\n", "w.yaml:1", "in it", "write the path"),
+    ("extra_paths: [/x%0ay]\n", "w.yaml:1", "in it", "write the path"),
+    ("extra_paths: [/ü]\n", "w.yaml:1", "is not a path", "write /PATH"),
+    ("workers: [a:1/v1]\n", "w.yaml:1", "'a:1/v1' is the address of the API", "drop /v1"),
+    ("workers:\n - {url: a:1, api_key: '***'}\n", "w.yaml:2", "stands for a key", "write the key"),
     (
         "timeouts:\n  total_s: 5\n  connect_s: 6\n",
         "w.yaml:3",
@@ -151,6 +167,34 @@ def test_flags(problems, values, place, problem, fix):
     assert any(p.place.startswith(place) and problem in p.problem and fix in p.fix for p in found), list(
         map(str, found)
     )
+
+
+SECRETIVE = [
+    ("workers:\n - {url: a:1, api_key: 5371}\n", "workers[0].api_key is ***", "printable ASCII text without spaces"),
+    ('workers:\n - {url: a:1, api_key: "5371\\n"}\n', "workers[0].api_key is ***", "printable ASCII"),
+    ("workers:\n - {url: a:1, api_key: 5371 x}\n", "workers[0].api_key is ***", "printable ASCII"),
+    ("workers:\n - {url: a:1, api_key: ''}\n", "workers[0].api_key is ***", "printable ASCII"),
+    ("workers: {url: a:1, api_key: k5371}\n", 'workers is {"url": "a:1", "api_key": "***"}', "write a list"),
+    ("workers: [[{url: a:1, api_key: k5371}]]\n", 'workers[0] is [{"url": "a:1", "api_key": "***"}]', "a mapping"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem", "fix"), SECRETIVE, ids=[repr(row[0])[:40] for row in SECRETIVE])
+def test_keys_are_not_repeated(write, problems, text, problem, fix):
+    (found,) = problems(file=write("w.yaml", text))
+    assert problem in found.problem and fix in found.fix
+    assert "5371" not in str(found)
+
+
+def test_a_key_in_text_that_cannot_be_read_is_not_repeated(problems):
+    (found,) = problems(env={"WARMROUTE_WORKERS": '[{"url": "a:1", "api_key": "k5371"]'})
+    assert found.problem == 'workers is "***"'
+
+
+def test_keys_stay_out_of_representations():
+    config = load({}, {"WARMROUTE_WORKERS": '[{"url": "a:1", "api_key": "k5371"}]'}, None)
+    assert config.workers[0].api_key == "k5371"
+    assert "k5371" not in repr(config)
 
 
 def test_all_mistakes_of_all_sources_at_once(write, problems):

@@ -33,6 +33,9 @@ class Recorder:
     def compared(self, worker, predicted_tokens, reported_tokens):
         self.calls.append(("compared", predicted_tokens, reported_tokens))
 
+    def policy_failed(self, policy, reason, first):
+        self.calls.append(("policy failed", policy, first))
+
 
 class Rig:
     def __init__(self, residency, facts, prompt, workers=4, policy="marginal_cost"):
@@ -423,6 +426,48 @@ def test_a_policy_that_fails_fails_no_request(rig, answer, words):
     counts = rig.dispatcher.statistics()
     assert (counts["policy"], counts["fallbacks"], counts["observe_errors"]) == ("rogue", 4, 4)
     assert (rig.dispatcher.policy_name, rig.dispatcher.policy_params) == ("rogue", {"a": 1})
+
+
+def test_each_failure_of_a_policy_is_told_and_the_first_is_marked(rig):
+    def told():
+        return [call[1:] for call in rig.observer.calls if call[0] == "policy failed"]
+
+    rig.dispatcher.set_policy(Rogue(lambda: 1 / 0), "rogue", {})
+    rig.dispatcher.explain(rig.ask(), 0.0)
+    assert told() == []
+    rig.dispatch()  # fails to decide and to observe
+    assert told() == [("rogue", True), ("rogue", False)]
+    rig.dispatcher.set_policy(Rogue(lambda: None), "other", {})
+    rig.dispatch(start=1)
+    assert told()[2:] == [("other", True), ("other", False)]
+
+
+def test_unknown_models_are_passed_on(rig):
+    asked = []
+    rig.fleet.on_unknown_model.append(asked.append)
+    unknown = replace(rig.ask(), model="who")
+    rig.dispatcher.explain(unknown, 0.0)
+    rig.dispatch()
+    assert asked == []
+    assert isinstance(rig.dispatcher.dispatch(unknown, 0.0), Reject)
+    assert asked == ["who"]
+
+
+def test_an_alternative_is_one_that_is_ready(shadow_residency, facts, prompt):
+    rig = Rig(shadow_residency, facts, prompt, workers=2)
+    ticket = rig.dispatch()
+    assert rig.dispatcher.has_alternative(ticket, FailurePhase.SENT, 0.0)
+    assert not rig.dispatcher.has_alternative(ticket, FailurePhase.STREAM, 0.0)
+    again = rig.dispatcher.retry(ticket, FailurePhase.SENT, 0.0, "reset")
+    assert not rig.dispatcher.has_alternative(again, FailurePhase.SENT, 0.0)  # has been sent twice
+    assert not rig.dispatcher.has_alternative(ticket, FailurePhase.SENT, 0.0)  # has ended
+    third = rig.dispatch(start=1)
+    other = next(f"h:{port}" for port in (1, 2) if f"h:{port}" != third.candidate.id)
+    for second in range(3):
+        rig.fleet.probe_failed(other, "refused", second)
+    rig.fleet.probe_succeeded(other, facts(), 4.0)
+    assert rig.fleet.get(other).state is WorkerState.HALF_OPEN
+    assert not rig.dispatcher.has_alternative(third, FailurePhase.SENT, 5.0)
 
 
 def test_a_new_policy_gets_the_edges_of_requests_under_way(rig):

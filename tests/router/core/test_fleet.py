@@ -160,6 +160,34 @@ def test_on_change_fires_when_somebody_becomes_available(fleet, facts):
     assert len(fired) == 6
 
 
+def test_on_loss_fires_for_what_probes_eject_and_what_is_removed(fleet, facts):
+    lost = []
+    fleet.on_loss.append(lambda one: lost.append(one.id))
+    for port in range(1, 5):
+        fleet.add(endpoint(port), 0.0)
+        fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
+    one = fleet.get("h:1")
+    for second in range(2):
+        fleet.probe_failed("h:1", "timed out", second)
+    assert not lost and not fleet.lost(one)
+    for second in range(2, 5):
+        fleet.probe_failed("h:1", "timed out", second)
+    assert lost == ["h:1"] and fleet.lost(one)  # once
+    for _ in range(3):
+        fleet.traffic_failed(fleet.get("h:2"), "reset", 3.0, trial=False)
+    assert fleet.get("h:2").state is WorkerState.UNHEALTHY
+    fleet.drain("h:3")
+    fleet.remove("h:3", 3.0)
+    assert lost == ["h:1"]
+    fleet.remove("h:4", 3.0)
+    assert lost == ["h:1", "h:4"]
+    fleet.probe_succeeded("h:1", facts(), 9.0)
+    assert not fleet.lost(one)
+    fleet.remove("h:1", 9.0)
+    fleet.add(endpoint(1), 9.0)
+    assert fleet.lost(one) and not fleet.lost(fleet.get("h:1"))
+
+
 def test_loads_reach_the_right_rank(fleet, facts):
     seen = []
     fleet.on_load.append(lambda candidate, report, now_s: seen.append((candidate.id, report.running, now_s)))

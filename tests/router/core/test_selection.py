@@ -74,13 +74,22 @@ def test_by_length(fleet, ask):
     assert names(select(fleet, ask(tokens=999), (), 0.0)) == ["h:1", "h:2"]
     assert names(select(fleet, ask(tokens=1_000), (), 0.0)) == ["h:2"]
     assert names(select(fleet, ask(tokens=100, max_tokens=901), (), 0.0)) == ["h:2"]
-    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:1", "h:2"]  # the worker's own error says it best
+    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:2"]  # its error says best what could be taken
     unidentified = replace(ask(tokens=2_000), prompt=None)
     assert names(select(fleet, unidentified, (), 0.0)) == ["h:1", "h:2"]  # its length is a guess
     fleet.drain("h:2")
     answer = select(fleet, ask(tokens=2_000), (), 0.0)
     assert isinstance(answer, Hold)
     assert "h:2 is draining" in answer.reason and "h:1" not in answer.reason
+    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:1"]  # no length is worth waiting for
+
+
+def test_too_long_for_all_goes_to_all_of_the_longest(fleet, ask):
+    fleet.add(Endpoint("http", "h", 4), 0.0)
+    fleet.probe_succeeded("h:4", WorkerFacts(models=(ServedModel("m", max_model_len=8_000),)), 0.0)
+    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:2", "h:4"]
+    assert names(select(fleet, ask(tokens=9_000), ("h:2",), 0.0)) == ["h:4"]
+    assert isinstance(select(fleet, ask(tokens=9_000), ("h:2", "h:4"), 0.0), Hold)
 
 
 def test_earlier_attempts_are_left_out(fleet, ask):

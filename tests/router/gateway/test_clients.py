@@ -1,7 +1,10 @@
 """Clients that leave, stall, dawdle, or ask for too much."""
 
 import asyncio
+import gc
+import weakref
 
+import msgspec
 import psutil
 import pytest
 
@@ -225,6 +228,104 @@ async def test_a_refused_upload_still_gets_its_answer(rig, kit):
     await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
 
 
+def buffered(gate):
+    return gate.gateway.statistics()["buffered_body_bytes"]
+
+
+async def test_bodies_together_are_limited(rig, kit):
+    go_on = asyncio.Event()
+
+    async def slow(script):
+        await go_on.wait()
+        await kit.answer_json(script)
+
+    gate = await rig(slow, limits={"max_buffered_body_bytes": 10_000, "max_body_bytes": 50_000})
+    body = b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 6_000)
+    first = await gate.connect()
+    first.writer.write(kit.post(body=body))
+    await gate.workers[0].arrived.wait()
+    assert buffered(gate) == len(body)  # kept until no other worker can need it
+    reply = await gate.ask(kit.post(body=body))
+    assert (reply.status, reply.code) == (503, "too_many_requests")
+    assert int(reply.header(b"retry-after")) >= 1
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert (await gate.ask(head + kit.chunk(b"x" * 2_000) + kit.chunk(b"x" * 2_000))).status == 503
+    assert (await gate.ask(kit.post(body=b"x" * 10_001))).status == 413  # would never fit
+    assert buffered(gate) == len(body)
+    go_on.set()
+    assert (await first.read()).status == 200
+    assert buffered(gate) == 0
+    assert (await first.ask(kit.post(body=body))).status == 200
+    assert buffered(gate) == 0
+    assert gate.gateway.statistics()["bodies_refused"] == 2
+
+
+async def test_an_announced_body_takes_no_room_before_it_comes(rig, kit):
+    gate = await rig(kit.answer_json, limits={"max_buffered_body_bytes": 10_000})
+    raw = kit.post(body=b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 6_000))
+    dawdling, other = await gate.connect(), await gate.connect()
+    dawdling.writer.write(raw[:2_000])
+    await kit.eventually(lambda: buffered(gate) > 1_000)
+    assert (await other.ask(raw)).status == 200
+    dawdling.writer.write(raw[2_000:])
+    assert (await dawdling.read()).status == 200
+
+
+async def test_two_bodies_that_grow_past_the_limit_do_not_wait_for_each_other(rig, kit):
+    gate = await rig(kit.answer_json, limits={"max_buffered_body_bytes": 10_000})
+    raw = kit.post(body=b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 8_000))
+    clients = [await gate.connect() for _ in range(2)]
+    for client in clients:
+        client.writer.write(raw[:1_000])
+        await client.writer.drain()
+    await kit.eventually(lambda: buffered(gate) > 1_500)
+    for client in clients:
+        client.writer.write(raw[1_000:6_000])
+    reads = [asyncio.create_task(client.read()) for client in clients]
+    done, waiting = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+    assert done.pop().result().status == 503
+    for client in clients:
+        client.writer.write(raw[6_000:])
+    assert (await waiting.pop()).status == 200
+    await kit.eventually(lambda: buffered(gate) == 0)
+
+
+async def test_half_a_body_is_let_go_with_its_connection(rig, kit):
+    gate = await rig(kit.answer_json)
+    gc.collect()
+    gc.disable()
+    try:
+        before = psutil.Process().memory_info().rss
+        for _ in range(6):
+            client = await gate.connect()
+            client.writer.write(kit.post(body=b"x" * 31_000_000)[:-1_000_000])
+            await kit.eventually(lambda: buffered(gate) >= 30_000_000)
+            client.leave()
+            await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+            assert buffered(gate) == 0
+        assert psutil.Process().memory_info().rss - before < 60_000_000
+    finally:
+        gc.enable()
+
+
+async def test_a_closed_connection_leaves_no_cycle(rig, kit):
+    gate = await rig(kit.answer_json)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n\r\n"
+    gc.collect()
+    gc.disable()
+    try:
+        for raw in (kit.post(body=kit.PLAIN), kit.post()[:-3], head + kit.chunk(b"{}"), b"GET / HT"):
+            client = await gate.connect()
+            client.writer.write(raw)
+            await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 1)
+            (connection,) = map(weakref.ref, gate.gateway._plane.connections)
+            await asyncio.sleep(0.02)
+            client.leave()
+            await kit.eventually(lambda: connection() is None)  # noqa: B023
+    finally:
+        gc.enable()
+
+
 async def test_connections_are_limited(rig, kit):
     gate = await rig(kit.answer_json, limits={"max_connections": 2})
     kept = [await gate.connect() for _ in range(2)]
@@ -270,10 +371,63 @@ async def test_the_drain_deadline_cuts(rig, kit):
     gate = await rig(script)
     client = await gate.connect()
     client.writer.write(kit.post())
-    await client.reader.readuntil(b"\n\n")
+    await kit.eventually(lambda: "first_token" in gate.dispatcher.edges)
     await gate.gateway.aclose(0.05)
-    assert gate.dispatcher.edges[-1] == "cancelled"
+    reply = await client.read()  # to the last chunk: a clean end
+    events = reply.body.split(b"\n\n")
+    assert events[0] + b"\n\n" == kit.event("a")
+    assert msgspec.json.decode(events[1][6:])["error"]["code"] == "shutting_down"
+    assert events[2:] == [b"data: [DONE]", b""]
+    assert await client.closed() == b""
+    assert gate.dispatcher.edges == ["ticket", "first_token", "cancelled"]
     await asyncio.wait_for(gate.workers[0].requests[0].gone.wait(), 0.2)
+    assert gate.gateway.statistics()["connections"] == 0
+
+
+async def test_the_drain_deadline_answers_what_waits(rig, kit):
+    async def silent(script):
+        await script.gone()
+
+    async def half(script):
+        await script.say(kit.json_head(100), b'{"half')
+        await script.gone()
+
+    gate = await rig(silent)
+    waiting, uploading = await gate.connect(), await gate.connect()
+    waiting.writer.write(kit.post())
+    uploading.writer.write(kit.post()[:-5])
+    await gate.workers[0].arrived.wait()
+    await kit.eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] > len(kit.PLAIN))
+    closing = asyncio.create_task(gate.gateway.aclose(0.05))
+    for client in (waiting, uploading):
+        reply = await client.read()
+        assert (reply.status, reply.code, reply.header(b"connection")) == (503, "shutting_down", b"close")
+        client.writer.close()
+    await closing
+    assert gate.dispatcher.edges == ["ticket", "cancelled"]
+    gate = await rig(half)
+    client = await gate.connect()
+    client.writer.write(kit.post(body=kit.PLAIN))
+    await client.reader.readuntil(b'{"half')
+    await gate.gateway.aclose(0.05)
+    assert await client.closed() == b""  # nothing can be said within another's Content-Length
+    assert gate.dispatcher.edges[-1] == "cancelled"
+
+
+async def test_a_client_that_does_not_read_does_not_hold_up_the_end(rig, kit):
+    async def firehose(script):
+        await script.say(STREAM)
+        while not script.writer.is_closing():
+            await script.say(kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n"))
+
+    gate = await rig(firehose)
+    client = await gate.connect(limit=65_536)
+    client.writer.transport.pause_reading()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: any(not each.writable for each in gate.gateway._plane.connections))
+    await asyncio.wait_for(gate.gateway.aclose(0.05), 3)
+    assert gate.gateway.statistics()["connections"] == 0
+    assert gate.dispatcher.edges[-1] == "cancelled"
 
 
 async def test_many_streams_leave_nothing_behind(rig, kit):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from router.config.model import LimitsConfig
 from router.errors import RequestError
+from router.gateway.budget import BodyBudget
 from router.gateway.framing import RequestFramer, Stage
 
 BODY = b'{"model":"m","messages":[]}'
@@ -44,6 +45,8 @@ REFUSED = {
     "LF in a chunk extension": (400, P + H + TE + b"\r\n1b;a\nb\r\n" + BODY + b"\r\n0\r\n\r\n"),
     "no host": (400, P + L + b"\r\n" + BODY),
     "two hosts": (400, P + H + H + L + b"\r\n" + BODY),
+    "an empty length before a length": (400, P + H + b"Content-Length:\r\n" + L + b"\r\n" + BODY),
+    "two empty hosts": (400, P + b"Host:\r\nHost:\r\n" + L + b"\r\n" + BODY),
     "host with a path": (400, P + b"Host: gw/evil\r\n" + L + b"\r\n" + BODY),
     "host with userinfo": (400, P + b"Host: a@b\r\n" + L + b"\r\n" + BODY),
     "obs-fold": (400, P + H + b"X-A: 1\r\n 2\r\n" + L + b"\r\n" + BODY),
@@ -139,7 +142,8 @@ async def test_requests_behind_a_chunked_one_need_a_new_connection(rig, kit):
 
 def outcome(pieces):
     """What a framer makes of bytes in these pieces: requests, and the status that ended it."""
-    framer = RequestFramer(LimitsConfig(max_header_bytes=2_000, max_body_bytes=2_000), lambda head: None)
+    limits = LimitsConfig(max_header_bytes=2_000, max_body_bytes=2_000)
+    framer = RequestFramer(limits, BodyBudget(limits), lambda head: None)
     requests = []
     try:
         for piece in pieces:

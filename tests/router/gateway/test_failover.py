@@ -94,10 +94,9 @@ async def test_a_request_that_kills_does_not_walk_the_fleet(rig, kit, name):
     assert gate.idle
 
 
-@pytest.mark.parametrize("status", [b"503 Busy", b"429 Slow down"])
-async def test_a_refusal_goes_to_up_to_two_others(rig, kit, status):
+async def test_a_refusal_goes_to_up_to_two_others(rig, kit):
     async def refuse(script):
-        await kit.answer_json(script, status, b'{"error":"The model is currently scaling"}')
+        await kit.answer_json(script, b"503 Busy", b'{"error":"The model is currently scaling"}')
 
     gate = await rig(refuse, refuse, refuse, refuse)
     client = await gate.connect()
@@ -108,6 +107,29 @@ async def test_a_refusal_goes_to_up_to_two_others(rig, kit, status):
     assert gate.dispatcher.edges[:3] == ["ticket", "retry refused", "failed refused"]
     assert gate.gateway.statistics()["pools"]["idle"] == 3  # a refusal is no reason to throw the connection away
     assert (await client.ask(kit.get(b"/livez"))).status == 200
+
+
+async def test_a_429_is_its_clients_and_no_pause_for_others(rig, kit):
+    limit = b'{"error":{"message":"slow down","code":429}}'
+
+    async def limited(script):
+        await script.say(
+            b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 9\r\ncontent-length: %d\r\n\r\n" % len(limit), limit
+        )
+
+    async def limited_in_stream(script):
+        await script.say(STREAM, kit.chunk(b"data: " + limit + b"\n\n"), kit.chunk(kit.DONE), kit.END)
+
+    gate = await rig(*once(kit, limited))
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.header(b"retry-after"), reply.body) == (429, b"9", limit)
+    assert gate.dispatcher.edges == ["ticket", "finished 429"]
+    for _ in range(4):
+        assert (await gate.ask(kit.post())).status == 200
+    assert {len(worker.requests) for worker in gate.workers} == {2, 3}  # both still take their turns
+    gate = await rig(*once(kit, limited_in_stream))
+    assert (await gate.ask(kit.post())).body == b"data: " + limit + b"\n\n" + kit.DONE
+    assert not any(edge.startswith("retry") for edge in gate.dispatcher.edges)
 
 
 async def test_a_refusal_as_first_event_is_a_refusal(rig, kit):
@@ -158,6 +180,87 @@ async def test_a_worker_that_never_answers_is_given_up(rig, kit):
     stuck = next(seen for worker in gate.workers for seen in worker.requests if seen.gone.is_set())
     assert stuck is not None
     assert gate.dispatcher.edges[1] == "retry sent"
+
+
+def eject(gate, worker):
+    for second in range(3):
+        gate.fleet.probe_failed(worker.id, "timed out", second)
+
+
+@pytest.mark.parametrize("how", ["ejected", "removed"])
+async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, kit, how):
+    async def silent(script):
+        await script.gone()
+
+    gate = await rig(*once(kit, silent))
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
+    stuck = next(worker for worker in gate.workers if worker.requests)
+    if how == "ejected":
+        for second in range(2):
+            gate.fleet.probe_failed(stuck.id, "timed out", second)
+        await asyncio.sleep(0.02)
+        assert gate.dispatcher.edges == ["ticket"]  # below the threshold it may merely be slow
+        gate.fleet.probe_failed(stuck.id, "timed out", 2)
+    else:
+        gate.fleet.remove(stuck.id, 0.0)
+    assert (await client.read()).body.startswith(kit.event("a"))
+    assert gate.dispatcher.edges[:3] == ["ticket", "retry sent", "failed sent"]
+    await asyncio.wait_for(stuck.requests[0].gone.wait(), 1)
+    assert gate.idle
+
+
+async def test_without_another_worker_a_lost_one_is_waited_for_until_one_is_ready(rig, kit):
+    async def silent(script):
+        await script.gone()
+
+    gate = await rig(*once(kit, silent))
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
+    stuck, other = sorted(gate.workers, key=lambda worker: not worker.requests)
+    gate.fleet.drain(other.id)
+    eject(gate, stuck)
+    await asyncio.sleep(0.02)
+    assert gate.dispatcher.edges == ["ticket"]
+    gate.fleet.undrain(other.id)
+    assert (await client.read()).body.startswith(kit.event("a"))
+
+
+async def test_a_started_stream_and_a_drained_workers_requests_stay(rig, kit):
+    go_on = asyncio.Event()
+
+    async def slow(script):
+        await go_on.wait()
+        await kit.answer_stream(script)
+
+    async def started(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await slow_end.wait()
+        await script.say(kit.chunk(kit.DONE), kit.END)
+
+    slow_end = asyncio.Event()
+    gate = await rig(*once(kit, slow))
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
+    worker = next(worker for worker in gate.workers if worker.requests)
+    gate.fleet.drain(worker.id)
+    gate.fleet.remove(worker.id, 0.0)
+    await asyncio.sleep(0.02)
+    go_on.set()
+    assert (await client.read()).status == 200
+    assert not any(edge.startswith("retry") for edge in gate.dispatcher.edges)
+    gate = await rig(*once(kit, started))
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await client.reader.readuntil(b"\n\n")
+    eject(gate, next(worker for worker in gate.workers if worker.requests))
+    await asyncio.sleep(0.02)
+    slow_end.set()
+    await client.reader.readuntil(b"\r\n0\r\n\r\n")
+    assert gate.dispatcher.edges[-1].startswith("finished") or gate.dispatcher.edges[-1] == "first_token"
 
 
 async def test_comments_alone_do_not_count_as_an_answer(rig, kit):
@@ -406,6 +509,15 @@ async def test_an_unknown_model_is_told_so(rig, kit):
     gate = await rig(kit.answer_json)
     reply = await gate.ask(kit.post(body=b'{"model":"other","messages":[]}'))
     assert (reply.status, reply.code) == (404, "model_not_found")
+
+
+async def test_someone_may_look_again_for_an_unknown_model(rig, kit):
+    gate = await rig(kit.answer_json)
+    asked = []
+    gate.fleet.on_unknown_model.append(asked.append)
+    assert (await gate.ask(kit.post(body=b'{"model":"other","messages":[]}'))).status == 404
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert asked == ["other"]
 
 
 async def test_our_own_defect_is_a_500_and_ends_the_ticket(rig, kit, caplog):

@@ -73,6 +73,18 @@ async def test_hop_by_hop_headers_stop_here_both_ways(rig, kit):
     assert reply.header(b"x-outer") == b"2"
 
 
+async def test_framing_headers_named_in_connection_still_frame_the_answer(rig, kit):
+    async def script(script):
+        await script.say(
+            b"HTTP/1.1 200 OK\r\nconnection: keep-alive, transfer-encoding\r\ntransfer-encoding: chunked\r\n"
+            b"content-type: application/json\r\n\r\n" + kit.chunk(b"{}") + kit.END
+        )
+
+    gate = await rig(script)
+    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    assert (reply.header(b"transfer-encoding"), reply.body) == (b"chunked", b"{}")
+
+
 async def test_a_chunked_request_is_forwarded_with_its_length(rig, kit):
     gate = await rig(kit.answer_json)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\nTrailer: x-t\r\n\r\n"

@@ -4,10 +4,13 @@ import asyncio
 import json
 import logging
 
+import httptools
 import pytest
 
 from router.config.model import PathConfig
 from router.errors import RequestError
+from router.gateway.access import AccessLog
+from router.gateway.head import parse_head
 from router.gateway.paths import FORBIDDEN_PATHS, ROUTES, PathTable, forbidden
 
 
@@ -182,7 +185,7 @@ async def test_preflights_and_cross_origin_answers(rig, kit):
     assert reply.header(b"access-control-allow-methods") == b"POST, OPTIONS"
     assert b"authorization" in reply.header(b"access-control-allow-headers")
     assert reply.header(b"access-control-max-age") == b"600"
-    assert reply.header(b"vary") == b"origin"
+    assert b"\r\nvary: origin\r\n" in reply.head
     reply = await gate.ask(kit.post(body=kit.PLAIN, extra=b"Origin: http://a.example\r\n"))
     assert reply.head.count(b"access-control-allow-origin") == 1
     assert reply.header(b"access-control-allow-origin") == b"http://a.example"
@@ -191,6 +194,29 @@ async def test_preflights_and_cross_origin_answers(rig, kit):
         kit.post(body=kit.PLAIN, extra=b"Origin: http://b.example\r\n"),
     ):
         assert (await gate.ask(raw)).header(b"access-control-allow-origin") is None
+
+
+def asking(names):
+    return PREFLIGHT + b"Access-Control-Request-Headers: " + names + b"\r\n"
+
+
+async def allowed(gate, kit, names):
+    reply = await gate.ask(kit.get(b"/v1/chat/completions", asking(names), b"OPTIONS"))
+    assert b"\r\nvary: access-control-request-headers\r\n" in reply.head
+    return reply.header(b"access-control-allow-headers")
+
+
+async def test_any_header_means_each_one_that_is_asked_for(rig, kit):
+    gate = await rig(cors={"allow_origins": ["*"], "allow_headers": ["*"]})
+    assert await allowed(gate, kit, b"Authorization,x-mine, a b,,x-mine") == b"authorization, x-mine"
+    reply = await gate.ask(kit.get(b"/v1/chat/completions", PREFLIGHT, b"OPTIONS"))
+    assert (reply.status, reply.header(b"access-control-allow-headers")) == (204, None)
+
+
+async def test_the_headers_of_the_sdk_in_a_browser_may_pass(rig, kit):
+    gate = await rig(cors={"allow_origins": ["*"], "allow_headers": ["Authorization"]})
+    sdk = b"authorization,content-type,openai-project,x-stainless-lang"
+    assert await allowed(gate, kit, sdk) == b"authorization, openai-project, x-stainless-lang"
 
 
 async def test_without_cors_the_workers_own_headers_pass(rig, kit):
@@ -224,6 +250,26 @@ async def test_the_access_log_tells_what_happened_and_not_what_was_said(rig, kit
     assert first["bytes"] > 300 and 0 <= first["ttft_s"] <= first["duration_s"]
     assert "secret" not in str(first)
     assert (second["status"], second["client"]) == (404, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "client"),
+    [
+        ("203.0.113.9:4711, 10.1.1.1:99", "203.0.113.9"),
+        ("[2001:db8::1]:4, 10.1.1.1", "2001:db8::1"),
+        ("6.6.6.6, [2001:db8::1]", "2001:db8::1"),
+        ("203.0.113.9, ::ffff:10.1.1.1", "203.0.113.9"),
+        ("6.6.6.6, [203.0.113.9, 10.1.1.1", "10.1.1.1"),
+        ("6.6.6.6, 1.2.3.4:port", "127.0.0.1"),
+        ("6.6.6.6, 2001:db8::1:", "127.0.0.1"),
+    ],
+)
+def test_forwarded_addresses_as_proxies_write_them(kit, forwarded, client):
+    raw = kit.get(extra=b"X-Forwarded-For: " + forwarded.encode() + b"\r\n")
+    head = parse_head(raw, httptools.HttpRequestParser(object()))
+    log = AccessLog(True, ["127.0.0.0/8", "10.0.0.0/8"])
+    assert log.client(head, "127.0.0.1") == client
+    assert log.client(head, "::ffff:127.0.0.1") in (client, "::ffff:127.0.0.1")
 
 
 async def test_session_and_priority_come_from_headers_too(rig, kit):

@@ -243,11 +243,11 @@ def test_media_are_bounded(one):
     assert one.figures["blocks_in_slower_tiers"] == 6 * holdings.MEDIA_KEPT
 
 
-def test_a_garbled_batch_makes_the_view_unknown_until_it_is_cleared(one):
+def test_after_a_garbled_batch_the_view_is_learned_anew_until_it_is_cleared(one):
     one.send(one.wire.stored(TOKENS))
     assert one.map.ingest(0, 1, b"\xc1").outcome == "rejected"
     one.seq = 2
-    assert one.match().residency is Residency.UNKNOWN and one.match().tokens == 0
+    assert one.match().residency is Residency.APPROXIMATE and one.match().tokens == 0
     one.send(one.wire.stored([5, *TOKENS[1:]]))
     assert one.match([5, *TOKENS[1:], 1]).tokens == 24
     assert "could not be read" in one.map.state(0).reason

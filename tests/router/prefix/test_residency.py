@@ -275,7 +275,7 @@ def test_capacity_is_assumed_and_said_when_not_known(kit):
         serve(residency, kit.ids([number, *TOKENS[1:]]))
     assert residency.state(0).blocks == 8192
     residency.configure(0, capacity_blocks=100)
-    assert residency.state(0).blocks == 100
+    assert residency.state(0).blocks == 99, "vLLM keeps one for itself"
     assert "assumed" not in residency.state(0).reason
 
 
@@ -295,8 +295,8 @@ def test_events_come_and_go(kit, wire):
     residency = modelled()
     serve(residency, kit.ids(TOKENS))
     residency.configure(0, events=True, capacity_blocks=50)
-    assert residency.state(0).residency is Residency.UNKNOWN
-    assert "no connection" in residency.state(0).reason
+    assert residency.state(0).residency is Residency.APPROXIMATE
+    assert residency.state(0).reason == "KV events cannot be reached; its cache is modelled"
     assert residency.link_up(0).replay_from == 0
     assert "waiting for a replay" in residency.state(0).reason
     residency.replay_ended(0, True)
@@ -318,7 +318,9 @@ def test_a_publisher_never_reached_leaves_the_model_to_guess(kit):
     residency.add(0, "w:1", 4, 100, True)
     serve(residency, kit.ids(TOKENS))
     match = residency.match(kit.ids(LONGER), [0])[0]
-    assert (match.tokens, match.residency) == (24, Residency.UNKNOWN)
+    assert (match.tokens, match.residency) == (24, Residency.APPROXIMATE)
+    residency.events_from(0, "tcp://w:5557")
+    assert residency.state(0).reason == "KV events cannot be reached at tcp://w:5557; its cache is modelled"
     assert residency.state(0).blocks == 6
 
 
@@ -366,7 +368,7 @@ def test_a_loss_is_explained(kit, wire):
     residency.ingest(0, 7, wire.batch(wire.stored(TOKENS)))
     residency.replay_ended(0, False)
     state = residency.state(0)
-    assert state.residency is Residency.UNKNOWN
+    assert state.residency is Residency.APPROXIMATE
     assert state.reason.startswith("event batches 0 to 6 were missed and could not be replayed; 6 blocks learned since")
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
     assert math.isclose(state.last_event_ts_s, 1.0)

@@ -72,6 +72,15 @@ def test_everything_comes_out():
     assert page["warmroute_response_bytes_total", ()] == 2000
 
 
+def test_policy_errors_are_counted_and_told_once(caplog):
+    metrics = Metrics()
+    metrics.policy_failed("mine", "it raised KeyError('x')", True)
+    metrics.policy_failed("mine", "it raised KeyError('x')", False)
+    assert scrape(metrics)["warmroute_policy_errors_total", (("policy", "mine"),)] == 2
+    (record,) = caplog.records
+    assert (record.levelname, record.policy, record.reason) == ("WARNING", "mine", "it raised KeyError('x')")
+
+
 def test_statistics_and_comparisons():
     metrics = exercised()
     assert metrics.comparisons("h:1") == {

@@ -157,3 +157,12 @@ async def test_memory_is_bounded(worker: Worker) -> None:
         assert await remote.ask(number, [worker.url], json.dumps({"prompt": "x" * 300}).encode()) is not None
     assert remote.statistics()["bytes"] <= 5_000 and remote.known(19) is not None and remote.known(0) is None
     await remote.aclose()
+
+
+async def test_a_worker_that_does_not_tokenise_is_said_not_to(worker: Worker, identity: Identity) -> None:
+    assert identity.describe("m") == "worker's /tokenize"
+    worker.status = 404
+    body = json.dumps({"model": "m", "prompt": "some text"}).encode()
+    prompt = await identity.identify(COMPLETIONS_PATH, parse(COMPLETIONS_PATH, body), None)
+    assert prompt is not None and prompt.source is PromptSource.TEXT
+    assert identity.describe("m").startswith("text only: ") and "/tokenize answered 404" in identity.describe("m")

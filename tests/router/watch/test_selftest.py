@@ -9,6 +9,7 @@ from router.prefix.prompt import Prompt, PromptSource
 from router.prefix.view import Match
 from router.watch import selftest
 from router.watch.selftest import SelfTest, Subject
+from router.watch.subscriptions import NO_EVENTS
 
 PROMPT_TOKENS = 40
 FULL = 32
@@ -70,7 +71,7 @@ async def run(worker, *, held=FULL, identity=None, **changes):
         "block_tokens": 16,
         "prefix_caching": True,
         "max_model_len": 4096,
-        "events": True,
+        "no_events": None,
     }
     async with httpx.AsyncClient(transport=httpx.MockTransport(worker)) as client:
         subject = Subject(**{**fields, **changes})
@@ -126,10 +127,10 @@ async def test_a_short_context_has_a_short_prompt():
         (FakeWorker(reported=None, hits=0), {}, Residency.APPROXIMATE, "0 counted"),
         (FakeWorker(reported=None, foreign=5), {}, Residency.UNKNOWN, "unconfirmed"),
         (FakeWorker(reported=None, queries=False), {}, Residency.UNKNOWN, "unconfirmed"),
-        (FakeWorker(), {"events": False}, Residency.APPROXIMATE, "--kv-events-config"),
-        (FakeWorker(reported=None), {"events": False}, Residency.APPROXIMATE, "nothing corrects"),
-        (FakeWorker(reported=None, hits=0), {"events": False}, Residency.OFF, "found nothing"),
-        (FakeWorker(reported=None, queries=False), {"events": False}, Residency.OFF, "hit counter"),
+        (FakeWorker(), {"no_events": NO_EVENTS}, Residency.APPROXIMATE, "--kv-events-config"),
+        (FakeWorker(reported=None), {"no_events": NO_EVENTS}, Residency.APPROXIMATE, "nothing corrects"),
+        (FakeWorker(reported=None, hits=0), {"no_events": NO_EVENTS}, Residency.OFF, "found nothing"),
+        (FakeWorker(reported=None, queries=False), {"no_events": NO_EVENTS}, Residency.OFF, "hit counter"),
         (FakeWorker(broken=answer(401, "")), {}, Residency.UNKNOWN, "answered 401"),
         (FakeWorker(broken=answer(200, "<html>")), {}, Residency.UNKNOWN, "without usage"),
         (FakeWorker(broken=answer(200, '{"usage": {}}')), {}, Residency.UNKNOWN, "without usage"),
@@ -144,3 +145,18 @@ async def test_no_request_where_the_cache_is_off():
     worker = FakeWorker()
     verdict = await run(worker, prefix_caching=False)
     assert verdict.residency is Residency.OFF and worker.requests == []
+
+
+@pytest.mark.parametrize(
+    ("worker", "arguments", "blind"),
+    [
+        (FakeWorker(), {}, False),
+        (FakeWorker(reported=16), {}, False),
+        (FakeWorker(), {"held": 0}, True),
+        (FakeWorker(reported=0), {"held": 0}, False),
+        (FakeWorker(), {"identity": FakeIdentity(43)}, True),
+        (FakeWorker(), {"no_events": NO_EVENTS}, False),
+    ],
+)
+async def test_whether_events_are_any_use(worker, arguments, blind):
+    assert (await run(worker, **arguments)).blind is blind

@@ -78,7 +78,7 @@ async def test_a_dropped_batch_is_noticed_replayed_and_exact_again(wire, publish
         assert metrics.replays == ["empty", "filled"] and publisher.asked[-1] in (0, 1)
 
 
-async def test_without_a_replay_socket_a_gap_leaves_the_view_unknown(
+async def test_without_a_replay_socket_the_view_is_learned_anew_after_a_gap(
     wire, publisher, context, pump, residency, metrics
 ):
     with following(publisher, context, pump, residency, metrics, replay=False) as subscriber:
@@ -88,8 +88,19 @@ async def test_without_a_replay_socket_a_gap_leaves_the_view_unknown(
         publisher.publish(wire.stored(THIRD, 21))
         await wire.until(lambda: held(wire, residency, THIRD) == 8)
         state = residency.state(0)
-        assert state.residency is Residency.UNKNOWN and "missed" in state.reason
+        assert state.residency is Residency.APPROXIMATE and "missed" in state.reason
         assert "unavailable" in metrics.replays
+
+
+async def test_a_replay_that_cannot_bring_all_is_partial(wire, publisher, context, pump, residency, metrics):
+    for first in (1, 11, 21):
+        publisher.publish(wire.stored(FIRST, first))
+    del publisher._sent[0]
+    with following(publisher, context, pump, residency, metrics):
+        await wire.until(lambda: metrics.replays)
+        assert metrics.replays == ["partial"]
+        assert residency.statistics()["slots"][0]["gaps"] == 1
+        assert residency.state(0).residency is Residency.APPROXIMATE
 
 
 async def _hears(wire, publisher, residency):
@@ -107,7 +118,8 @@ async def test_a_silent_replay_socket_times_out(wire, publisher, context, pump, 
     with following(publisher, context, pump, residency, metrics, replay_idle_s=0.05) as subscriber:
         await wire.until(lambda: "timeout" in metrics.replays)
         await wire.until(lambda: not subscriber.statistics()["replaying"])
-        assert residency.state(0).residency is Residency.UNKNOWN
+        state = residency.state(0)
+        assert state.residency is Residency.APPROXIMATE and "no replay to tell what was missed" in state.reason
         publisher.mute = False
         publisher.publish(wire.stored(FIRST, 1))
         await wire.until(lambda: held(wire, residency, FIRST) == 8)

@@ -277,3 +277,77 @@ async def test_a_stranger_on_the_port_is_odd_not_fatal(wire, system, caplog):
     await wire.until(lambda: "HTML" in endpoint.reason)
     assert endpoint.state is WorkerState.STARTING
     server.close()
+
+
+async def test_events_switched_off_are_not_called_missing(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system(kv_events=False)
+        endpoint = its.follow(worker.url)
+        await wire.until(lambda: metrics.verdicts == ["approximate"])
+        assert view(its, endpoint).reason == "KV events are switched off by residency.kv_events"
+
+
+async def test_an_event_port_nobody_listens_on(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system()
+        events = KvEventsConfig(endpoint="tcp://127.0.0.1:9")
+        endpoint = its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
+        await wire.until(lambda: metrics.verdicts == ["approximate"])
+        state = view(its, endpoint)
+        assert state.reason == "KV events cannot be reached at tcp://127.0.0.1:9; its cache is modelled"
+        assert state.residency is Residency.APPROXIMATE
+
+
+async def test_a_topic_nobody_publishes(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system()
+        events = KvEventsConfig(endpoint=worker.bound.kv_events_endpoint, topic="nope")
+        endpoint = its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
+        await wire.until(lambda: metrics.verdicts == ["approximate"])
+        state = view(its, endpoint)
+        assert state.residency is Residency.APPROXIMATE
+        assert "but no batch arrived: is the topic 'nope' right?" in state.reason
+
+
+async def test_looking_again_finds_a_new_adapter_and_is_not_overdone(wire, metrics):
+    async with serving(replace(FAST, kv_events=False)) as worker:
+        now_s = [100.0]
+        config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
+        residency, identity = ResidencyMap(), Identity(config)
+        fleet = Fleet(HEALTH, residency)
+        watcher = Watcher(fleet, residency, identity, config, metrics, clock=lambda: now_s[0])
+        watcher.start()
+        endpoint = fleet.add(parse_endpoint(worker.url), 0.0)
+        watcher.watch(endpoint.id)
+        await wire.until(lambda: endpoint.state is WorkerState.READY)
+        full = metrics.probes.count(("full", True))
+        now_s[0] += 1.0
+        for _ in range(5):
+            watcher.look_again()
+        await wire.until(lambda: metrics.probes.count(("full", True)) == full + 1)
+        watcher.look_again()
+        await asyncio.sleep(0.05)
+        assert metrics.probes.count(("full", True)) == full + 1
+        await watcher.aclose()
+        await identity.aclose()
+
+
+async def test_a_worker_with_an_api_key(wire, system, metrics):
+    asked = []
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(b"authorization: Bearer s3cret" in head)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    config = WorkerConfig(url=url, api_key="s3cret")
+    assert "s3cret" not in repr(config)
+    its = system()
+    its.follow(url, config)
+    await wire.until(lambda: len(asked) >= 2)
+    assert all(asked)
+    server.close()

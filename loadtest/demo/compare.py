@@ -1,0 +1,67 @@
+"""What ``warmroute demo`` does: each policy on a fresh fleet, then the table."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from rich.console import Console
+
+from loadtest.demo import fleet
+from loadtest.demo.run import Setting, failures, run_policy, wait_until_ready
+from loadtest.report.table import print_rows, write_json
+from loadtest.workload.conversations import Shape
+
+
+def run(args: argparse.Namespace, baseline: str) -> int:
+    """Run both policies and print the table; 0 if no request failed."""
+    console = Console()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    shape = Shape(conversations=args.conversations)
+    setting = Setting(args.workers, args.profile, args.time_scale, args.seed, shape)
+    console.print(
+        f"{setting.workers} embedded workers modelling {setting.profile}, step times x {setting.time_scale:g}; "
+        f"{shape.conversations} conversations of {shape.turns} turns about Python's own sources"
+    )
+    try:
+        return _compare(console, setting, args, baseline)
+    except fleet.StartError as error:
+        sys.stderr.write(f"warmroute demo: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _compare(console: Console, setting: Setting, args: argparse.Namespace, baseline: str) -> int:
+    rows, errors = [], []
+    for policy in dict.fromkeys((baseline, args.policy)):
+        row, timings = run_policy(console, setting, policy)
+        rows.append(row)
+        errors += failures(timings)
+    print_rows(console, "prefix routing against round robin (TTFT and TPOT as the client saw them)", rows)
+    if args.json:
+        write_json(args.json, rows)
+    for error in errors[:5]:
+        console.print(f"[red]failed:[/red] {error}")
+    if args.keep:
+        _keep(console, setting, args.policy)
+    return 1 if errors else 0
+
+
+def _keep(console: Console, setting: Setting, policy: str) -> None:
+    with fleet.running(setting.workers, policy, setting.worker_flags(), ["--access-log"]) as running:
+        model = wait_until_ready(running.admin_url, setting.workers)
+        body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 16}}'
+        console.print(f"gateway  {running.public_url}\nadmin    {running.admin_url}/admin/v1/workers")
+        for url in running.worker_urls:
+            console.print(f"worker   {url}")
+        console.print("try it:", highlight=False)
+        line = f"curl {running.public_url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
+        console.print(line, highlight=False, soft_wrap=True)
+        console.print("Ctrl-C stops everything.")
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            console.print("stopping")

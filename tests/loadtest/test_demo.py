@@ -1,0 +1,62 @@
+"""The demo in small, as a user starts it: numbers as JSON, nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+COMMAND = [sys.executable, "-P", "-m", "warmroute", "demo"]
+
+
+def descendants(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.slow
+def test_the_default_policy_beats_round_robin_and_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "rows.json"
+    command = [*COMMAND, "--conversations", "12", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    baseline, default = json.loads(path.read_text())["rows"]
+    assert (baseline["policy"], default["policy"]) == ("round_robin", "marginal_cost")
+    assert (baseline["requests"], baseline["errors"]) == (60, 0)
+    assert (default["requests"], default["errors"]) == (60, 0)
+    assert default["prefill_tokens"] <= 0.7 * baseline["prefill_tokens"]
+    assert default["ttft_mean_ms"] <= 0.75 * baseline["ttft_mean_ms"]
+    assert default["cached_share"] > baseline["cached_share"]
+    assert "prefill tokens executed" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_all_of_it(number):
+    demo = subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    end_s = time.monotonic() + 30
+    while len(children := descendants(demo)) < 5:
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+    os.kill(demo.pid, number)
+    _, errors = demo.communicate(timeout=30)
+    assert demo.returncode == 130
+    assert errors == ""
+    assert [child for child in children if child.is_running()] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--workers", "0"], "--workers"),
+        (["--policy", "nope"], "marginal_cost"),
+        (["--json", "/no/such/folder/rows.json"], "cannot be written"),
+        (["--time-scale", "nan"], "--time-scale"),
+    ],
+)
+def test_a_wrong_flag_is_said_before_anything_starts(flags, said):
+    done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert said in done.stderr
