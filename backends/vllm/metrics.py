@@ -100,6 +100,10 @@ def _cache(labels: Mapping[str, str]) -> RankCache | None:
     block_size, num_blocks = _int(labels.get("block_size")), _int(labels.get("num_gpu_blocks"))
     if not block_size or not num_blocks or block_size < 0 or num_blocks < 0:
         return None
+    # With several ranks vLLM 0.33 sums num_gpu_blocks over them and shows the sum for each; this label is one rank's.
+    own_tokens = _int(labels.get("kv_cache_size_tokens"))
+    if own_tokens is not None and own_tokens > 0:
+        num_blocks = min(num_blocks, -(-own_tokens // block_size))
     return RankCache(
         block_size=block_size,
         num_gpu_blocks=num_blocks,

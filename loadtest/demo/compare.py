@@ -40,7 +40,7 @@ def _compare(console: Console, setting: Setting, args: argparse.Namespace, basel
         row, timings = run_policy(console, setting, policy)
         rows.append(row)
         errors += failures(timings)
-    print_rows(console, "prefix routing against round robin (TTFT and TPOT as the client saw them)", rows)
+    print_rows(console, "prefix routing against round robin, as the clients saw it", rows)
     if args.json:
         write_json(args.json, rows)
     for error in errors[:5]:

@@ -114,8 +114,8 @@ class Dispatcher:
     ) -> Ticket | Reject:
         """An attempt failed before its client saw anything: book the next alternative (a new ticket), or give up.
 
-        Up to two alternatives after `CONNECT` and `REFUSED`, one after `SENT`, none after `STREAM`, none for a
-        ticket that has ended already (its client has left, say).
+        Up to two alternatives after `CONNECT` and `REFUSED`, one after `SENT` and `ANSWERED`, none after `STREAM`, none
+        for a ticket that has ended already (its client has left, say).
         """
         if ticket.ended:
             return _gave_up(phase, reason, retry_after_s)
@@ -127,6 +127,8 @@ class Dispatcher:
         again = self._place(ticket.request, selection, now_s, attempt=ticket.attempt + 1)
         again.tried, again.refusal_s = _tried(ticket), refusal_s
         again.sent_failures = _sent_failures(ticket, phase)
+        if phase is FailurePhase.ANSWERED:
+            again.suspect = (ticket.candidate.endpoint, reason)
         self._counts["retried"] += 1
         return again
 
@@ -170,7 +172,7 @@ class Dispatcher:
         ticket.record.ttft_s = now_s - ticket.booking.at_s
         if ticket.situation is not None:
             self._lanes.observe(ticket.lane, ticket.situation, ticket.record.ttft_s, now_s)
-        self._succeeded(ticket, complete=False)
+        self._succeeded(ticket, now_s, complete=False)
         if ticket.request.prompt is not None and ticket.candidate.live:
             self._residency.first_token(ticket.candidate.slot, ticket.id)
         self._tell_policy(EdgeKind.FIRST_TOKEN, ticket, now_s)
@@ -184,13 +186,13 @@ class Dispatcher:
         if ticket.ended:
             return
         served = status < 400
-        self._succeeded(ticket, complete=True)
+        self._succeeded(ticket, now_s, complete=True)
         if served and ticket.request.prompt is not None and ticket.candidate.live:
             self._residency.finished(
                 ticket.candidate.slot,
                 ticket.request.prompt,
                 usage.completion_tokens,
-                usage.cached_tokens,
+                usage.cached_tokens if ticket.request.tells_cached else None,
                 ticket_id=ticket.id,
             )
         if served:
@@ -209,6 +211,8 @@ class Dispatcher:
         endpoint = ticket.candidate.endpoint
         if phase is FailurePhase.REFUSED:
             self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
+        elif phase is FailurePhase.ANSWERED:
+            self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
         else:
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
         ticket.trial = False
@@ -262,8 +266,9 @@ class Dispatcher:
     def _look(self, request: Request, selection: Selection, now_s: float) -> tuple[RequestView, FleetView]:
         """The views a policy gets: the request and, in the order of `selection`, its candidates."""
         prompt, candidates = request.prompt, selection.candidates
-        if prompt is None:
-            workers = self._lanes.views(candidates, None, request.prompt_tokens, now_s)
+        if prompt is None or not request.reads_cache:
+            tokens = request.prompt_tokens if prompt is None else prompt.tokens
+            workers = self._lanes.views(candidates, None, tokens, now_s)
             return self._request_view(request, ()), FleetView(now_s, workers)
         matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
         workers = self._lanes.views(candidates, matches, prompt.tokens, now_s)
@@ -316,15 +321,21 @@ class Dispatcher:
         self._records.append(record)
         return record
 
-    def _succeeded(self, ticket: Ticket, *, complete: bool) -> None:
+    def _succeeded(self, ticket: Ticket, now_s: float, *, complete: bool) -> None:
         self._fleet.traffic_succeeded(ticket.candidate.endpoint, trial=ticket.trial, complete=complete)
         ticket.trial = False
+        if ticket.suspect is not None:
+            # The request is sound, so the error was the other worker's.
+            (endpoint, reason), ticket.suspect = ticket.suspect, None
+            self._fleet.traffic_failed(endpoint, reason, now_s, trial=False)
 
     def _compare(self, ticket: Ticket, usage: Usage) -> None:
         reported = usage.cached_tokens
         ticket.record.reported_cached_tokens = reported
         prompt, predicted = ticket.request.prompt, ticket.predicted_cached_tokens
         if reported is None or predicted is None or prompt is None or prompt.multiple or not prompt.exact:
+            return
+        if not ticket.request.tells_cached:
             return
         ticket.lane.agreement.compare(predicted, reported)
         if self._observer is not None:
@@ -373,7 +384,7 @@ def _tried(ticket: Ticket) -> tuple[str, ...]:
 
 
 def _sent_failures(ticket: Ticket, phase: FailurePhase) -> int:
-    return ticket.sent_failures + (phase is FailurePhase.SENT)
+    return ticket.sent_failures + (phase in (FailurePhase.SENT, FailurePhase.ANSWERED))
 
 
 def _gave_up(phase: FailurePhase, reason: str, refusal_s: float | None) -> Reject:

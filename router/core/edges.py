@@ -19,7 +19,10 @@ class FailurePhase(StrEnum):
     """The worker answered 503 before any event: pressure, not a fault. A 4xx, 429 included, is an answer to this client
     and no failure."""
     SENT = "sent"
-    """Sent, then a death, a server error, a timeout or the loss of the worker before the first real event."""
+    """Sent, then a death, a timeout or the loss of the worker before the first real event."""
+    ANSWERED = "answered"
+    """The worker answered with a server error before any event. That may be the request's doing: vLLM answers 500 for
+    errors inside one request, too. Held against the worker only once another one has served the same request."""
     STREAM = "stream"
     """Failed after the first real event: the client has seen part of the answer."""
 
@@ -28,7 +31,6 @@ class Request(msgspec.Struct, frozen=True):
     """A request to place. `prompt` is None where it has no identity (routed by load alone).
 
     `prompt_tokens` is exact or estimated; `pinned` names the one worker that can serve it (a stored response).
-    `endpoint_only` marks paths that are not understood: any healthy worker of the right model will do.
     """
 
     id: str
@@ -43,6 +45,15 @@ class Request(msgspec.Struct, frozen=True):
     pinned: WorkerId | None = None
     stream: bool = True
     """False: the answer comes in one piece, so nobody sees when its prefill ended."""
+    reads_cache: bool = True
+    """False: vLLM computes the whole prompt, cached or not (prompt log-probabilities are asked for)."""
+    answers: int = 1
+    """Answers wanted (`n`). With several, vLLM reports the cached tokens of one that found the first one's blocks."""
+
+    @property
+    def tells_cached(self) -> bool:
+        """Whether the cached tokens that the answer reports are those that the prompt found."""
+        return self.reads_cache and self.answers == 1
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -8,13 +8,15 @@ after
 
 seconds: token work, a fixed part (network, the step that is running), attention work, and the decodes that share its
 steps. b, a, d, e >= 0 are fitted per worker by least squares with forgetting; nothing about model or hardware is
-assumed. A neighbour in the literature: LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
+assumed. What a worker's own traffic cannot tell (short prompts say nothing of long ones) is shrunk toward the fleet's
+median, each coefficient by its own standard error, so that no fit to noise prices a worker out. A neighbour
+in the literature: LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, expm1, sqrt
+from math import exp, expm1, inf, sqrt
 
 FORGETTING = 0.98
 """Weight of the past at each observation: about the last 50 count, so a throttled GPU shows within a minute."""
@@ -22,11 +24,15 @@ ENOUGH = 8
 """Observations before a worker's own fit is used: twice the coefficients."""
 RIDGE_OBSERVATIONS = 1.0
 """How many observations' worth of doubt the coefficients besides b carry: with no evidence all time is token work."""
+SIGNIFICANT = 2.0
+"""Standard errors from zero at which a coefficient counts as seen."""
 WINDOW_S = 60.0
 """Memory of the utilisation."""
 WARM_UP_S = 10.0
 """Idle time assumed before a worker's first request, or that request alone would look like saturation."""
 UTILISATION_CAP = 0.97
+ROUNDING = 1e-9
+"""Share of a sum of squares below which what is left of it after subtraction is rounding."""
 
 Features = tuple[float, float, float, float]
 """(tokens, 1, attention, decoding context tokens): what the coefficients (b, a, d, e) multiply."""
@@ -36,7 +42,8 @@ Features = tuple[float, float, float, float]
 class Speed:
     """Coefficients in seconds per token, seconds, seconds per token pair, seconds per context token.
 
-    `relative_error` is the standard error of a predicted time to first token, as a share of it.
+    `relative_error` is the standard error of a predicted time to first token, as a share of it, amid the observations
+    (up to `reach_tokens`, twice their root mean square); the error of the token time tells beyond.
     """
 
     token_s: float
@@ -44,6 +51,17 @@ class Speed:
     attention_s: float
     decode_s: float
     relative_error: float
+    token_error_s: float = 0.0
+    reach_tokens: float = 0.0
+
+    def error_s(self, seconds: float, tokens: float) -> float:
+        """Standard error of a prediction of `seconds` for these tokens, queued and own.
+
+        It is x' P x: averaged over the observations, that is the relative error; extrapolated, the slope's own leads.
+        """
+        beyond_tokens = tokens - self.reach_tokens
+        error_s = self.relative_error * seconds
+        return error_s if beyond_tokens <= 0.0 else error_s + self.token_error_s * beyond_tokens
 
 
 class SpeedEstimate:
@@ -65,11 +83,6 @@ class SpeedEstimate:
         self._products = [0.0] * 4
         self._variance = 0.0
 
-    @property
-    def learned(self) -> bool:
-        """Whether the worker's own fit is to be used."""
-        return self.count >= ENOUGH
-
     def observe(self, features: Features, seconds: float) -> None:
         """Learn that a request with these features saw its first token after `seconds`."""
         if seconds <= 0.0 or features[0] <= 0.0:
@@ -88,11 +101,80 @@ class SpeedEstimate:
         self.count += 1
         self._solve()
 
-    def speed(self) -> Speed:
-        """The present fit."""
-        token_s, fixed_s, attention_s, decode_s = self._coefficients
-        error = sqrt(self._variance * 4.0 / self._weight) if self._weight else 0.0
-        return Speed(token_s, fixed_s, attention_s, decode_s, error)
+    @property
+    def tested(self) -> bool:
+        """Whether there are observations enough for the fit to count, beside what the fleet knows."""
+        return self.count >= ENOUGH
+
+    def learned(self) -> Speed | None:
+        """The worker's own fit; None until its observations differ enough in tokens to tell the time of one."""
+        if not self.tested:
+            return None
+        own = self._refit(None)
+        return own if own.token_s >= SIGNIFICANT * own.token_error_s > 0.0 else None
+
+    def speed(self, common: Speed | None = None) -> Speed:
+        """The present fit, shrunk toward `common`.
+
+        Empirical Bayes: a fit c >= k with standard error s weighs ``1 / (1 + s^2 / (k c))`` against the common k, for
+        doubt is a matter of factors. One that is n standard errors, all of it noise, comes out below (1 + n^2) k.
+        """
+        if common is not None:
+            return self._refit(common)
+        b, a, d, e = self._coefficients
+        return Speed(b, a, d, e, self._relative_error())
+
+    def _relative_error(self) -> float:
+        return sqrt(self._variance * 4.0 / self._weight) if self._weight else 0.0
+
+    def _refit(self, common: Speed | None) -> Speed:
+        """Change d and e, then b, as the evidence allows, and give the time that frees to what comes later: b, a."""
+        b, a, d, e = self._coefficients
+        d_fit, _ = self._settled(2, d, common.attention_s if common else None)
+        e_fit, _ = self._settled(3, e, common.decode_s if common else None)
+        (m00, m01, m02, m03), (_, m11, m12, m13), _, _ = self._moments
+        spread = m00 - m01 * m01 / m11
+        own_b = b
+        if spread > ROUNDING * m00:
+            freed = (d - d_fit) * (m02 - m01 * m12 / m11) + (e - e_fit) * (m03 - m01 * m13 / m11)
+            own_b = max(0.0, b + freed / spread)
+        b_fit, b_error = self._settled(0, own_b, common.token_s) if common else (own_b, self._error(0))
+        a_fit = max(0.0, a + ((b - b_fit) * m01 + (d - d_fit) * m12 + (e - e_fit) * m13) / m11)
+        reach_tokens = SIGNIFICANT * sqrt(m00 / m11)
+        return Speed(b_fit, a_fit, d_fit, e_fit, self._relative_error(), b_error, reach_tokens)
+
+    def _settled(self, index: int, own: float, common: float | None) -> tuple[float, float]:
+        """A coefficient and its standard error, shrunk toward the common one, or zero if there is none nor evidence."""
+        error = self._error(index)
+        if common is None:
+            return (own, error) if own >= SIGNIFICANT * error else (0.0, 0.0)
+        if common <= 0.0 or error == inf:
+            return common, common
+        weight = 1.0 / (1.0 + error * error / (common * max(own, common)))
+        return common + weight * (own - common), error * sqrt(weight)
+
+    def _error(self, index: int) -> float:
+        """Standard error of a coefficient given those that come before it: (1), (1, tokens) for the other two.
+
+        Besides noise it holds the step to the least squares without doubts, which is what the doubts put in b.
+        """
+        (m00, m01, _, _), (_, m11, _, _), _, _ = self._moments
+        row = self._moments[index]
+        c = self._coefficients
+        slopes = [
+            product - sum([m * x for m, x in zip(moments, c, strict=True)])
+            for product, moments in zip(self._products, self._moments, strict=True)
+        ]
+        spread, own = m00 - m01 * m01 / m11, row[index]
+        information = own - row[1] * row[1] / m11
+        step = slopes[index] - row[1] * slopes[1] / m11
+        if index and spread > ROUNDING * m00:
+            shared = (row[0] - row[1] * m01 / m11) / spread
+            information -= shared * shared * spread
+            step -= shared * (slopes[0] - m01 * slopes[1] / m11)
+        if information <= ROUNDING * own:
+            return inf
+        return sqrt(self._variance / information + (step / information) ** 2)
 
     def _accumulate(self, features: Features, seconds: float, scale: float) -> None:
         x0, x1, x2, x3 = features
@@ -184,13 +266,20 @@ class Decoding:
 
 
 def median_speed(speeds: list[Speed]) -> Speed:
-    """Coefficient by coefficient, the lower one of two: optimism is what gets an unknown worker tried. Its error is
-    the largest of theirs."""
-    middle = (len(speeds) - 1) // 2
+    """Coefficient by coefficient, the lower one of two: optimism is what gets an unknown worker tried. Attention and
+    decodes by those who saw them cost something. Its errors are the largest of theirs,
+    its reach the least."""
     return Speed(
-        sorted([speed.token_s for speed in speeds])[middle],
-        sorted([speed.fixed_s for speed in speeds])[middle],
-        sorted([speed.attention_s for speed in speeds])[middle],
-        sorted([speed.decode_s for speed in speeds])[middle],
+        _middle([speed.token_s for speed in speeds]),
+        _middle([speed.fixed_s for speed in speeds]),
+        _middle([speed.attention_s for speed in speeds if speed.attention_s]),
+        _middle([speed.decode_s for speed in speeds if speed.decode_s]),
         max([speed.relative_error for speed in speeds]),
+        max([speed.token_error_s for speed in speeds]),
+        min([speed.reach_tokens for speed in speeds]),
     )
+
+
+def _middle(values: list[float]) -> float:
+    values.sort()
+    return values[(len(values) - 1) // 2] if values else 0.0

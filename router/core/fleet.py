@@ -177,6 +177,13 @@ class Fleet:
         self._under_pressure(endpoint)
         self._update(endpoint, before)
 
+    def traffic_doubtful(self, endpoint: FleetEndpoint, now_s: float, *, trial: bool) -> None:
+        """The worker answered with a server error that may be the request's doing: others first for a moment."""
+        endpoint.health.doubted(now_s)
+        self._under_pressure(endpoint)
+        if trial:
+            self.trial_given_up(endpoint)
+
     def traffic_refused(
         self, endpoint: FleetEndpoint, retry_after_s: float | None, now_s: float, *, trial: bool
     ) -> None:

@@ -103,6 +103,10 @@ class Health:
             self._failed_trials = 0
             self._become_ready("trial request succeeded")
 
+    def doubted(self, now_s: float) -> None:
+        """The worker answered with a server error, perhaps not through its own fault."""
+        self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
+
     def refused(self, now_s: float, retry_after_s: float | None) -> None:
         """The worker answered 503: leave it alone for as long as it says, or for a moment."""
         if retry_after_s is None:

@@ -28,13 +28,18 @@ class Situation(NamedTuple):
 
 
 class Lane:
-    """One candidate's account, estimates and counters. `speed` is None until its own fit is good enough."""
+    """One candidate's account, estimates and counters.
+
+    `learned` is its own fit when that last told the time of a token, which the common speed is made of; `speed` is the
+    fit shrunk toward that, which predictions are made with. Each is None until there is one.
+    """
 
     __slots__ = (
         "account",
         "agreement",
         "candidate",
         "estimate",
+        "learned",
         "mean_uncached_tokens",
         "speed",
         "tested_s",
@@ -45,6 +50,7 @@ class Lane:
         self.candidate = candidate
         self.account = Account()
         self.estimate = SpeedEstimate()
+        self.learned: Speed | None = None
         self.speed: Speed | None = None
         self.tested_s = 0.0
         self.utilisation = Utilisation()
@@ -72,8 +78,7 @@ class Lane:
         """A request that met `situation` saw its first token after `ttft_s`."""
         self.estimate.observe(situation.features, ttft_s + situation.head_start_s)
         self.tested_s = now_s
-        if self.estimate.learned:
-            self.speed = self.estimate.speed()
+        self.learned = self.estimate.learned() or self.learned
 
     def queued_tokens(self, now_s: float) -> int:
         """P: booked here, plus what seems to wait from elsewhere (of our own requests' mean size)."""
@@ -148,6 +153,9 @@ class Lanes:
         """A first token was seen."""
         lane.observe(situation, ttft_s, now_s)
         self._stale = True
+        common = self.common_speed()
+        if common is not None and lane.estimate.tested:
+            lane.speed = lane.estimate.speed(common)
 
     def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
         """Gauges of the candidate were scraped."""
@@ -157,7 +165,9 @@ class Lanes:
     def common_speed(self) -> Speed | None:
         """The median over the workers that have learned theirs, lent to those that have not; None: none has."""
         if self._stale:
-            learned = [lane.speed for lane in self._lanes if lane is not None and lane.speed and lane.candidate.live]
+            learned = [
+                lane.learned for lane in self._lanes if lane is not None and lane.learned and lane.candidate.live
+            ]
             self._common = median_speed(learned) if learned else None
             self._stale = False
         return self._common
@@ -198,7 +208,7 @@ def _view(lane: Lane, match: Match, prompt_tokens: int, speed: Speed | None, now
         backlog_s = lane.backlog_s(speed, now_s)
         prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
         utilisation = lane.utilisation.share(speed, now_s)
-        error_s = speed.relative_error * (backlog_s + prefill_s)
+        error_s = speed.error_s(backlog_s + prefill_s, account.queued_tokens + uncached_tokens)
     foreign = account.foreign
     weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
     return WorkerView(

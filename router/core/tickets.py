@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from policies.view import RequestView, Residency
 from router.core.decisions import DecisionRecord
 from router.core.edges import Request
-from router.core.endpoints import Candidate
+from router.core.endpoints import Candidate, FleetEndpoint
 from router.core.lanes import Lane, Situation
 from router.core.ledger import Booking
 from router.errors import RequestError
@@ -35,6 +35,7 @@ class Ticket:
         "residency",
         "sent_failures",
         "situation",
+        "suspect",
         "trial",
         "tried",
         "view",
@@ -62,6 +63,8 @@ class Ticket:
         """Earlier attempts that failed after the request had been sent."""
         self.refusal_s: float | None = None
         """Longest Retry-After among earlier attempts."""
+        self.suspect: tuple[FleetEndpoint, str] | None = None
+        """Who answered the same request with a server error just before, and with which."""
         self.ended = False
 
     def decode_s(self, now_s: float) -> float | None:

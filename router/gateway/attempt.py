@@ -93,7 +93,7 @@ class Attempt:
             self._exchange.attempt_failed(FailurePhase.REFUSED, f"HTTP {status}", retry_after_s)
         elif status >= 500 and status not in _NOT_A_FAILURE:
             self.let_go(reusable=True)
-            self._exchange.attempt_failed(FailurePhase.SENT, f"HTTP {status}")
+            self._exchange.attempt_failed(FailurePhase.ANSWERED, f"HTTP {status}")
         elif status == 101:
             if self._exchange.upgrade and self.connection is not None:
                 self._exchange.switch_protocols(response, self.connection)
@@ -108,7 +108,7 @@ class Attempt:
             self._exchange.opened(self.response)
         elif isinstance(verdict, StreamError):
             self.let_go(reusable=False)
-            phase = FailurePhase.REFUSED if verdict.status == 503 else FailurePhase.SENT
+            phase = FailurePhase.REFUSED if verdict.status == 503 else FailurePhase.ANSWERED
             self._exchange.attempt_failed(phase, f"error as first event: {verdict.message}")
         elif verdict is None:
             self.worker_lost("no event among too many bytes", True)

@@ -122,6 +122,8 @@ def describe(
         priority=_priority(head, parsed),
         pinned=pinned,
         stream=reading.stream,
+        reads_cache=parsed is None or parsed.reads_cache,
+        answers=1 if parsed is None else parsed.answers,
     )
 
 

@@ -178,7 +178,7 @@ class Identity:
         """From ids in the body, or else from the model's source."""
         fields, source = asked.parsed.fields, asked.source
         texts: list[str] = []
-        reused = reused_ids(fields)
+        reused = reused_ids(fields) if asked.path == CHAT_PATH else None
         ids = [reused] if reused is not None else []
         if asked.path == COMPLETIONS_PATH and not ids:
             texts, ids = completion_prompts(fields)

@@ -49,19 +49,24 @@ class BodyFields(msgspec.Struct):
     mm_processor_kwargs: Any = None
     kv_transfer_params: Any = None
     prompt_embeds: Any = None
+    n: Any = None
+    echo: Any = None
+    logprobs: Any = None
+    prompt_logprobs: Any = None
 
 
 class ParsedBody:
     """What the gateway reads of a body, and in `fields` the rest for `router.tokens.identity`.
 
-    `max_tokens` is the output limit under either of its names. `digest` stands for the body's `size_bytes` bytes.
+    `max_tokens` is the output limit under either of its names. `reads_cache` is False where vLLM computes the whole
+    prompt for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes.
     `pending` is `Identity`'s own: what `identify_now` had worked out when it found that the rest takes too long for
     the event loop.
     """
 
     __slots__ = (
-        "cache_salt", "digest", "fields", "include_usage", "max_tokens", "model", "pending", "priority", "session_id",
-        "size_bytes", "stream",
+        "answers", "cache_salt", "digest", "fields", "include_usage", "max_tokens", "model", "pending", "priority",
+        "reads_cache", "session_id", "size_bytes", "stream",
     )  # fmt: skip
 
     def __init__(self, fields: BodyFields, body: bytes, *, stream: bool) -> None:
@@ -78,6 +83,13 @@ class ParsedBody:
         self.priority = as_int(fields.priority) or 0
         self.cache_salt = fields.cache_salt if isinstance(fields.cache_salt, str) else None
         self.pending: object = None
+        self.answers = as_int(fields.n) or 1
+        self.reads_cache = fields.prompt_logprobs is None and not _echoes_logprobs(fields)
+
+
+def _echoes_logprobs(fields: BodyFields) -> bool:
+    """An echoed prompt comes with its log-probabilities: in a chat always, in a completion where they are asked for."""
+    return as_bool(fields.echo) is True and (fields.messages is not None or fields.logprobs is not None)
 
 
 _decode = msgspec.json.Decoder(BodyFields).decode

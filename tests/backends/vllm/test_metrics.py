@@ -104,3 +104,11 @@ def _timed(page):
     start = time.perf_counter()
     parse_metrics(page)
     return time.perf_counter() - start
+
+
+def test_blocks_summed_over_ranks_are_taken_apart() -> None:
+    page = parse_metrics(
+        'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="6000",kv_cache_size_tokens="48000"} 1\n'
+        'vllm:cache_config_info{engine="1",block_size="16",num_gpu_blocks="6000",kv_cache_size_tokens="48000"} 1\n'
+    )
+    assert [cache.num_gpu_blocks for cache in page.caches.values()] == [3000, 3000]

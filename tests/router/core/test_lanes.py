@@ -146,3 +146,30 @@ def test_a_slots_next_owner_starts_afresh(fleet, facts):
     lanes.of(old)
     assert lanes.of(heir) is lanes.of(heir)
     assert set(lanes.statistics(fleet.candidates)) == {"h:1", "h:3", "h:9"}
+
+
+def teach_small(lanes, lane):
+    for index in range(30):
+        tokens = (16, 4, 15, 1)[index % 4]
+        lanes.observe(lane, lane.situation(tokens, tokens + 96, 0.0), 0.045 if index % 15 == 14 else 0.01, 0.0)
+
+
+def test_small_prompts_alone_leave_costs_in_tokens(fleet):
+    lanes = Lanes()
+    for candidate in fleet.candidates:
+        teach_small(lanes, lanes.of(candidate))
+    assert lanes.common_speed() is None
+    assert [view.prefill_s for view in lanes.views(fleet.candidates, {}, 9_000, 0.0)] == [9_000.0] * 3
+
+
+def test_small_prompts_and_then_a_huge_one_lock_nobody_out(fleet):
+    lanes = Lanes()
+    small, told, _ = (lanes.of(candidate) for candidate in fleet.candidates)
+    teach(lanes, told, 20e-6)
+    teach_small(lanes, small)
+    booking = book(small, 9_000, 0.0, streams=False)
+    small.account.release(booking, 1.0)
+    first, second, _ = lanes.views(fleet.candidates, {}, 1_580, 1.0)
+    assert first.utilisation < 0.1
+    assert first.prefill_s < 3.0 * second.prefill_s
+    assert first.backlog_s + first.prefill_s < 3.0 * (second.backlog_s + second.prefill_s)

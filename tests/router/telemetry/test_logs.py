@@ -58,7 +58,7 @@ def test_libraries_from_warning_on_and_levels(stream):
     setup_logging("warning", "text", stream)
     logging.getLogger("httpx").info("GET ...")
     logging.getLogger("warmroute.x").info("quiet")
-    logging.getLogger("uvicorn.error").warning("loud")
+    logging.getLogger("some.library").warning("loud")
     assert stream.getvalue().count("\n") == 1 and "loud" in stream.getvalue()
 
 

@@ -123,3 +123,24 @@ def test_multipart_model() -> None:
     assert multipart_model("multipart/form-data; boundary=abc", FORM) is None
     assert multipart_model("multipart/form-data; boundary=xyz", FORM.replace(b'name="model"', b'name="modelx"')) is None
     assert multipart_model("multipart/form-data; boundary=xyz", b"--xyz\r\nbroken") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reads_cache"),
+    [
+        ("/v1/chat/completions", {"messages": []}, True),
+        ("/v1/chat/completions", {"messages": [], "logprobs": True, "top_logprobs": 3}, True),
+        ("/v1/chat/completions", {"messages": [], "prompt_logprobs": 0}, False),
+        ("/v1/chat/completions", {"messages": [], "echo": True}, False),
+        ("/v1/completions", {"prompt": "x", "echo": True}, True),
+        ("/v1/completions", {"prompt": "x", "echo": True, "logprobs": 0}, False),
+        ("/v1/completions", {"prompt": "x", "logprobs": 1}, True),
+    ],
+)
+def test_prompt_log_probabilities_skip_the_cache(path: str, body: dict[str, object], reads_cache: bool) -> None:
+    assert parse(path, json.dumps(body).encode()).reads_cache is reads_cache
+
+
+def test_number_of_answers() -> None:
+    assert parse("/v1/completions", b'{"prompt": "x"}').answers == 1
+    assert parse("/v1/completions", b'{"prompt": "x", "n": 3}').answers == 3
