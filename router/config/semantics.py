@@ -150,6 +150,13 @@ def _timeouts(config: Config) -> Iterator[Finding]:
             yield ("timeouts", key), problem, "write a smaller one, or a larger total_s"
 
 
+def _limits(config: Config) -> Iterator[Finding]:
+    one, all_ = config.limits.max_body_bytes, config.limits.max_buffered_body_bytes
+    if one > all_:
+        problem = f"limits.max_body_bytes ({one}) is above limits.max_buffered_body_bytes ({all_})"
+        yield ("limits", "max_body_bytes"), problem, "write a smaller one, or a larger max_buffered_body_bytes"
+
+
 def _paths(config: Config) -> Iterator[Finding]:
     for index, extra in enumerate(config.extra_paths):
         path = ("extra_paths", index, "path")
@@ -200,6 +207,7 @@ _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _prompts,
     _policy,
     _timeouts,
+    _limits,
     _browsers,
     _paths,
     _proxies,

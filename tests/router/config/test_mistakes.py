@@ -80,6 +80,12 @@ YAML = [
     ("workers: [a:1/v1]\n", "w.yaml:1", "'a:1/v1' is the address of the API", "drop /v1"),
     ("workers:\n - {url: a:1, api_key: '***'}\n", "w.yaml:2", "stands for a key", "write the key"),
     (
+        "limits:\n  max_buffered_body_bytes: 1000\n  max_body_bytes: 2000\n",
+        "w.yaml:3",
+        "limits.max_body_bytes (2000) is above limits.max_buffered_body_bytes (1000)",
+        "write a smaller one",
+    ),
+    (
         "timeouts:\n  total_s: 5\n  connect_s: 6\n",
         "w.yaml:3",
         "connect_s (6) is above timeouts.total_s",
