@@ -53,7 +53,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     `backlog_s` (v) and `prefill_s` (s) are the online estimates of the wait before this prompt would start and of
     its own prefill; `utilisation` (rho) is the share of time spent prefilling, 0 to 0.97. Estimates share one unit
     across candidates but are real seconds only when `learned`; `error_s` is the standard error of
-    ``backlog_s + prefill_s``. `evicts_tokens` is what the placement would push out.
+    ``backlog_s + prefill_s``.
     """
 
     id: WorkerId
@@ -69,7 +69,6 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     utilisation: float
     learned: bool = False
     error_s: float = 0.0
-    evicts_tokens: int = 0
     cached_tokens_by_tier: Mapping[str, int] | None = None
 
 

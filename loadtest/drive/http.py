@@ -130,18 +130,6 @@ class Client:
             else:
                 connection.close()
 
-    async def fetch(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
-        """Body of a 2xx answer.
-
-        Raises:
-            RuntimeError: the status was another one; the message holds status and body.
-        """
-        async with self.exchange(self.request_bytes(method, path, body, headers)) as response:
-            data = await response.read()
-        if not 200 <= response.status < 300:
-            raise RuntimeError(f"{method} {path} answered {response.status}: {data[:300]!r}")
-        return data
-
     async def _connection(self) -> Connection:
         idle = self._idle
         while idle:

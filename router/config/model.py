@@ -142,7 +142,7 @@ class ResidencyConfig(Section, frozen=True):
     self_test: bool = True
     """Send one short prompt twice to each new worker to see whether its view is exact."""
     memo_bytes: Positive = 134_217_728
-    """Memory for tokenised prefixes."""
+    """Memory for tokenised prefixes; texts of running requests take up to 8 MiB beside it."""
     approximate_bytes: Positive = 134_217_728
     """Memory for the approximate views of all workers together."""
 

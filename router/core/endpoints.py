@@ -63,13 +63,12 @@ class Candidate:
 class FleetEndpoint:
     """One worker endpoint and all that is known of it. `facts` is None until a probe has succeeded."""
 
-    __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "joined_s", "lengths")
+    __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "lengths")
 
     def __init__(self, endpoint: Endpoint, health: Health, now_s: float) -> None:
         self.id = endpoint.authority
         self.endpoint = endpoint
         self.health = health
-        self.joined_s = now_s
         self.facts: WorkerFacts | None = None
         self.candidates: tuple[Candidate, ...] = ()
         self.draining = False

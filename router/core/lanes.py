@@ -225,6 +225,5 @@ def _view(lane: Lane, match: Match, prompt_tokens: int, speed: Speed | None, now
         utilisation,
         speed is not None,
         error_s,
-        0,
         match.by_tier,
     )

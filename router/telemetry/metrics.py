@@ -195,13 +195,6 @@ class Metrics:
         """A timer was woken `lag_s` late."""
         self._loop_lag.observe(lag_s)
 
-    def comparisons(self, worker: str) -> dict[str, int]:
-        """Outcomes of the worker's comparisons so far, and both sums of tokens."""
-        counts = {name: int(self._comparisons.values.get((worker, name), 0)) for name in ("equal", "over", "under")}
-        counts["predicted_tokens"] = int(self._predicted.values.get((worker,), 0))
-        counts["reported_tokens"] = int(self._reported.values.get((worker,), 0))
-        return counts
-
     def statistics(self) -> dict[str, int]:
         """Number of series kept."""
         return {

@@ -273,9 +273,3 @@ class Identity:
 def _rendered(asked: _Asked, local: LocalModel) -> CutText:
     """The chat's prompt text. Pure: made for a thread as well."""
     return cut_text(local, local.renderer.render(chat_body(asked.parsed.fields)), framed=asked.framed)
-
-
-def _has_prompt(path: str, parsed: ParsedBody) -> bool:
-    if path == CHAT_PATH:
-        return bool(parsed.fields.messages)
-    return path == COMPLETIONS_PATH and bool(parsed.fields.prompt)

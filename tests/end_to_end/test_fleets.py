@@ -145,3 +145,15 @@ def test_a_stopping_gateway_lets_streams_end_and_takes_no_new_requests(start):
     frames = stream.wait()
     assert frames[-1] == "data: [DONE]"
     assert json.loads(frames[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+
+
+def test_the_drain_limit_ends_what_is_left_with_an_error_event(start):
+    system = start(workers=1, worker_flags=("--time-scale", "1"), serve_flags=("--set", "timeouts.drain_s=0.3"))
+    stream = Stream(system, 3000)
+    assert stream.started.wait(10)
+    stopped_s = time.monotonic()
+    os.kill(system.running.gateway.pid, signal.SIGTERM)
+    frames = stream.wait()
+    assert time.monotonic() - stopped_s < 3
+    assert json.loads(frames[-2].removeprefix("data: "))["error"]["code"] == "shutting_down"
+    assert frames[-1] == "data: [DONE]"

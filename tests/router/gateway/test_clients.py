@@ -456,3 +456,11 @@ async def test_many_streams_leave_nothing_behind(rig, kit):
     gaps = gate.metrics.named("gaps")
     assert all(0 < len(each[0]) <= 64 for each in gaps)
     assert any(edge.startswith("progress") for edge in gate.dispatcher.edges)
+
+
+async def test_the_write_buffer_is_the_configured_one(rig, kit):
+    gate = await rig(limits={"write_buffer_bytes": 12_345})
+    await gate.connect()
+    await kit.eventually(lambda: gate.gateway._plane.connections)
+    (connection,) = gate.gateway._plane.connections
+    assert connection._transport.get_write_buffer_limits()[1] == 12_345

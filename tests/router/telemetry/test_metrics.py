@@ -81,17 +81,8 @@ def test_policy_errors_are_counted_and_told_once(caplog):
     assert (record.levelname, record.policy, record.reason) == ("WARNING", "mine", "it raised KeyError('x')")
 
 
-def test_statistics_and_comparisons():
-    metrics = exercised()
-    assert metrics.comparisons("h:1") == {
-        "equal": 1,
-        "over": 1,
-        "under": 1,
-        "predicted_tokens": 80,
-        "reported_tokens": 80,
-    }
-    assert metrics.comparisons("other")["equal"] == 0
-    assert metrics.statistics()["counter_series"] > 10
+def test_statistics():
+    assert exercised().statistics()["counter_series"] > 10
 
 
 def test_a_worker_that_is_gone_leaves_no_series():

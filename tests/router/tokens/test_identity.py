@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import backends.simulated
 from backends.vllm.render import ChatRenderer
-from router.config.model import Config, ModelConfig
+from router.config.model import Config, ModelConfig, ResidencyConfig
 from router.prefix.chain import SEED, extend_chain, extra_bytes, pack_tokens
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.identity import INLINE_BODY_BYTES, INLINE_NEW_BYTES, Identity
@@ -272,3 +272,17 @@ async def test_a_template_with_a_clock_is_rendered_each_time(tmp_path: Path) -> 
 
 def test_ids_are_packed_as_events_are() -> None:
     assert array("I", [1, 2, 300]).tobytes() == pack_tokens([1, 2, 300])
+
+
+async def test_memory_stays_within_the_configured_bytes() -> None:
+    small = Config(model_dir=str(MODEL_DIR), residency=ResidencyConfig(memo_bytes=200_000))
+    large = Config(model_dir=str(MODEL_DIR))
+    held = []
+    for config in (small, large):
+        identity = Identity(config)
+        for number in range(120):
+            await ask(identity, CHAT_PATH, chat(f"{number} " + TURN * 40))
+        statistics = identity.statistics()
+        held.append(sum(statistics[part]["bytes"] for part in ("memo", "requests", "workers")))
+        await identity.aclose()
+    assert 0 < held[0] <= 200_000 < held[1]
