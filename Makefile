@@ -4,7 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast lint bench clean
+# Environments with vLLM in them, which run without a GPU (docs/how-to/try-your-vllm-on-a-laptop.md).
+VLLM_VENV := .venv-vllm
+VLLM_OLD_VENV := .venv-vllm-0.23
+PEERS_VENV := .venv-peers
+
+.PHONY: demo test test-fast test-vllm test-vllm-old vllm-env vllm-env-old peers-env lint bench clean
 
 $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once) ..."
@@ -19,8 +24,20 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
+vllm-env: $(STAMP)
+	$(BIN)/python backends/clock/environment/build.py $(VLLM_VENV) --recipe vllm-0.33
+
+vllm-env-old: $(STAMP)
+	$(BIN)/python backends/clock/environment/build.py $(VLLM_OLD_VENV) --recipe vllm-0.23
+
+test-vllm: vllm-env
+	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_vllm
+
+test-vllm-old: vllm-env-old
+	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
+
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not real_vllm"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -32,4 +49,4 @@ bench: $(STAMP)
 	$(BIN)/python -m loadtest gateway-bench
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -39,6 +39,8 @@ class WorkerSettings:
     time_scale: float = 1.0
 
     num_blocks: int | None = None
+    kv_gib: float | None = None
+    """KV cache in GiB of the model folder's own KV layout, where `num_blocks` does not say."""
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None

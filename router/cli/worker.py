@@ -72,7 +72,9 @@ def _add_hardware(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--jitter", type=_share, default=0.05, metavar="SHARE", help="spread of step times (default: %(default)s)"
     )
-    group.add_argument("--num-gpu-blocks", type=_positive, metavar="N", help="KV cache blocks (default: the profile's)")
+    cache = group.add_mutually_exclusive_group()
+    cache.add_argument("--num-gpu-blocks", type=_positive, metavar="N", help="KV cache blocks (default: the profile's)")
+    cache.add_argument("--kv-gib", type=_above_zero, metavar="X", help="KV cache in GiB of the model's own layout")
     group.add_argument("--max-num-batched-tokens", type=_positive, metavar="N", help="default: the profile's")
     group.add_argument("--max-num-seqs", type=_positive, metavar="N", help="default: the profile's")
     group.add_argument("--seed", type=int, default=0, help="of words, stops and jitter (default: %(default)s)")
@@ -128,6 +130,7 @@ def _settings(args: argparse.Namespace) -> WorkerSettings:
         speed=args.speed,
         time_scale=args.time_scale,
         num_blocks=args.num_gpu_blocks,
+        kv_gib=args.kv_gib,
         max_num_batched_tokens=args.max_num_batched_tokens,
         max_num_seqs=args.max_num_seqs,
         max_model_len=args.max_model_len,

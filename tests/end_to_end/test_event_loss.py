@@ -8,8 +8,8 @@ import pytest
 import zmq
 
 from loadtest.demo import fleet
-from loadtest.demo.fleet import Process
 from loadtest.demo.run import wait_until_ready
+from loadtest.fleet.process import Process, warmroute
 
 FLAGS = ("worker", "--port", "0", "--time-scale", "0.02", "--seed", "3")
 
@@ -61,7 +61,7 @@ class LossyRelay:
 @pytest.fixture
 def worker():
     """An embedded worker whose address and KV event endpoints are known."""
-    process = Process([*FLAGS])
+    process = Process(warmroute(*FLAGS), "worker")
     url = process.wait_for(r"worker (http://[^\s]+)").group(1)
     found = process.wait_for(r"kv events (\S+) replay (\S+)")
     yield url, found.group(1), found.group(2)
@@ -103,7 +103,9 @@ def test_a_restarted_gateway_learns_warm_caches_by_replay(worker, monkeypatch):
         body = {"model": served, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
         assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20).status_code == 200
     for _ in range(2):  # two gateways after each other, neither has seen the prompts before
-        gateway = Process(["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker", url])
+        gateway = Process(
+            warmroute("serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker", url), "gateway"
+        )
         try:
             public = gateway.wait_for(rf"public port.*{fleet.URL}").group(1)
             model = wait_until_ready(gateway.wait_for(rf"admin port.*{fleet.URL}").group(1), 1)

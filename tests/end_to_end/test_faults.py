@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from loadtest.demo.fleet import Process
 from loadtest.drive.chat import chat
 from loadtest.drive.http import Client
+from loadtest.fleet.process import Process, warmroute
 
 
 def body(system, tokens, text="Hello"):
@@ -96,7 +96,9 @@ def test_a_worker_restarted_on_the_same_port_is_used_and_exact_again(start):
     port = system.running.worker_urls[0].rsplit(":", 1)[1]
     kill(system.running.workers[0])
     system.wait_for(lambda: all(w["state"] != "ready" for w in system.workers().values()), what="the loss")
-    again = Process(["worker", "--host", "127.0.0.1", "--port", port, "--time-scale", "0.02", "--seed", "7"])
+    again = Process(
+        warmroute("worker", "--host", "127.0.0.1", "--port", port, "--time-scale", "0.02", "--seed", "7"), "worker"
+    )
     try:
         again.wait_for("worker http")
         up_s = time.monotonic()

@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from loadtest.demo.fleet import Process
+from loadtest.fleet.process import Process, warmroute
 
 
 def message(model, text, tokens=4):
@@ -53,7 +53,7 @@ def spawn():
     processes = []
 
     def begin(*flags):
-        process = Process(["worker", "--port", "0", "--time-scale", "0.02", *flags])
+        process = Process(warmroute("worker", "--port", "0", "--time-scale", "0.02", *flags), "worker")
         processes.append(process)
         return process, process.wait_for(r"worker (http://[^\s]+)").group(1)
 

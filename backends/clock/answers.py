@@ -1,0 +1,78 @@
+"""Which token comes next: a word that the tokenizer reads back as itself, the end, or what a grammar allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from tokenizers import Tokenizer
+
+from backends.clock.batches import Known, allowed_tokens
+from backends.simulated.vocabulary import Vocabulary
+
+# Random JSON would hardly ever end: under a grammar, half of the draws close what is open where that is allowed.
+_CLOSING = frozenset('"]},')
+_CLOSE_PROBABILITY = 0.5
+
+
+class NoTokenizer(ValueError):
+    """The model folder has no tokenizer.json; the message says what to do."""
+
+
+class Answers:
+    """Draws tokens by seed. `stop_ids` end an answer, with `stop_probability` after each token and, under a grammar,
+    as soon as it allows one."""
+
+    __slots__ = ("_blank", "_closing", "_random", "_stop_ids", "_stop_probability", "_tokens", "_vocabulary")
+
+    def __init__(self, tokenizer: Tokenizer, seed: int, stop_ids: Sequence[int], stop_probability: float) -> None:
+        self._vocabulary = Vocabulary(tokenizer, seed)
+        self._random = Random(f"stops {seed}").random
+        self._stop_ids = tuple(stop_ids)
+        self._stop_probability = stop_probability if self._stop_ids else 0.0
+        self._tokens = 0
+        texts = tokenizer.decode_batch([[id_] for id_ in range(tokenizer.get_vocab_size())], skip_special_tokens=False)
+        self._blank = frozenset(id_ for id_, text in enumerate(texts) if not text.strip())
+        self._closing = frozenset(id_ for id_, text in enumerate(texts) if text in _CLOSING)
+
+    def draw(self, known: Known, bitmask_row: Sequence[int] | None = None) -> int:
+        """The next token of a request; remembers it as the last one."""
+        token = self._free(known) if bitmask_row is None else self._constrained(known, bitmask_row)
+        known.last_token = token
+        known.answered = True
+        self._tokens += 1
+        return token
+
+    def _free(self, known: Known) -> int:
+        if self._stop_probability and self._random() < self._stop_probability:
+            return self._stop_ids[0]
+        return self._vocabulary.draw(known.last_token, first=not known.answered)
+
+    def _constrained(self, known: Known, bitmask_row: Sequence[int]) -> int:
+        allowed = allowed_tokens(bitmask_row)
+        for wanted in (self._stop_ids, self._closing if self._random() < _CLOSE_PROBABILITY else ()):
+            found = [token for token in allowed if token in wanted]
+            if found:
+                return found[0]
+        allowed = [token for token in allowed if token not in self._blank] or allowed
+        return allowed[int(self._random() * len(allowed))] if allowed else self._free(known)
+
+    def statistics(self) -> dict[str, int]:
+        """Tokens drawn and the words there were."""
+        return {"tokens": self._tokens, **self._vocabulary.statistics()}
+
+
+def read_tokenizer(folder: str) -> Tokenizer:
+    """The tokenizer of a model folder.
+
+    Raises:
+        NoTokenizer: it has no tokenizer.json.
+    """
+    path = Path(folder) / "tokenizer.json"
+    if not path.is_file():
+        raise NoTokenizer(
+            f"{folder} is no local folder with a tokenizer.json; the clock needs one to answer with words. "
+            "Serve a folder that holds config.json, tokenizer.json and tokenizer_config.json (weights are not needed)"
+        )
+    return Tokenizer.from_file(str(path))

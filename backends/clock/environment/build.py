@@ -1,0 +1,142 @@
+"""Follow a recipe into a virtual environment: step by step, resumable, nothing done twice.
+
+Run as a file, with the standard library alone, since it comes before anything is installed:
+`python3.11 backends/clock/environment/build.py .venv-vllm --recipe vllm-0.33`.
+
+Each finished step leaves a stamp that hashes the step and all before it. A run goes on from the first step whose
+stamp is missing or differs; where an earlier step changed, the environment is built afresh.
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    name: str
+    why: str
+    install: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    python: str
+    steps: tuple[Step, ...]
+
+
+class BuildFailed(Exception):
+    """A step did not succeed; the message says which and what to do."""
+
+
+def read(path: Path) -> Recipe:
+    """The recipe in a TOML file: `python` and a list of `step` tables (name, why, install).
+
+    Raises:
+        BuildFailed: there is no such file; the message lists those there are.
+    """
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.toml")))
+        raise BuildFailed(f"no recipe {path.stem!r}; there are: {known}")
+    table = tomllib.loads(path.read_text())
+    steps = tuple(Step(step["name"], step["why"], tuple(step["install"])) for step in table["step"])
+    return Recipe(str(table["python"]), steps)
+
+
+def stamps(recipe: Recipe) -> list[str]:
+    """One hash a step, each covering the steps before it."""
+    so_far = hashlib.sha256(recipe.python.encode())
+    hashes = []
+    for step in recipe.steps:
+        so_far.update(json.dumps([step.name, *step.install]).encode())
+        hashes.append(so_far.hexdigest())
+    return hashes
+
+
+def done(environment: Path) -> list[str]:
+    """The stamps of the steps that were finished in this environment, in order."""
+    record = environment / "steps.json"
+    return list(json.loads(record.read_text())) if record.is_file() else []
+
+
+def build(environment: Path, recipe: Recipe) -> None:
+    """Bring the environment up to its recipe.
+
+    Raises:
+        BuildFailed: a step failed; what was finished stays, and the next run goes on from there.
+    """
+    wanted = stamps(recipe)
+    finished = done(environment)
+    if finished != wanted[: len(finished)] or not (environment / "bin" / "python").exists():
+        shutil.rmtree(environment, ignore_errors=True)
+        finished = []
+        say(f"creating {environment.name} with python {sys.version_info.major}.{sys.version_info.minor}")
+        run([sys.executable, "-m", "venv", str(environment)], "the virtual environment")
+    for number, (step, stamp) in enumerate(zip(recipe.steps, wanted, strict=True), 1):
+        if len(finished) >= number:
+            continue
+        started = time.monotonic()
+        say(f"step {number} of {len(recipe.steps)}: {step.name} ({step.why})")
+        install(environment, step.install, step.name)
+        finished = [*finished, stamp]
+        (environment / "steps.json").write_text(json.dumps(finished))
+        say(f"step {number} of {len(recipe.steps)}: done in {time.monotonic() - started:.0f} s")
+
+
+def install_ourselves(environment: Path) -> None:
+    """Warmroute into the environment, so that vLLM finds the plug-in's entry point; again when pyproject changed."""
+    digest = hashlib.sha256((PROJECT / "pyproject.toml").read_bytes()).hexdigest()
+    record = environment / "warmroute.sha256"
+    if record.is_file() and record.read_text() == digest:
+        return
+    say("installing warmroute into it")
+    install(environment, ("--editable", str(PROJECT)), "warmroute")
+    record.write_text(digest)
+
+
+def install(environment: Path, arguments: Sequence[str], name: str) -> None:
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*pip, *arguments], name)
+
+
+def run(command: Sequence[str], name: str) -> None:
+    if subprocess.run(command, check=False).returncode != 0:
+        raise BuildFailed(f"{name} failed; its message is above. Run the same command again to go on from here")
+
+
+def say(line: str) -> None:
+    print(f"vllm-env: {line}", flush=True)  # noqa: T201
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0 when the environment is as the recipe says, else 1 with a message."""
+    parser = argparse.ArgumentParser(description="Build an environment in which vLLM runs without a GPU.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--recipe", default="vllm-0.33", help="a .toml beside this file, by name")
+    chosen = parser.parse_args(arguments)
+    try:
+        recipe = read(Path(__file__).with_name(f"{chosen.recipe}.toml"))
+        have = f"{sys.version_info.major}.{sys.version_info.minor}"
+        if have != recipe.python:
+            raise BuildFailed(f"this recipe was tested with python {recipe.python}; this is {have}")
+        build(chosen.directory.resolve(), recipe)
+        install_ourselves(chosen.directory.resolve())
+    except BuildFailed as failure:
+        print(f"vllm-env: {failure}", file=sys.stderr)  # noqa: T201
+        return 1
+    say(f"ready: {chosen.directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

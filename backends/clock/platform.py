@@ -1,0 +1,112 @@
+"""The platform that vLLM sees. Loaded by vLLM; not importable without it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import torch
+from vllm import exceptions
+from vllm.platforms.interface import Platform, PlatformEnum
+
+from backends.clock.settings import read_settings
+from backends.engine.profile import load_profile
+
+WORKER = "backends.clock.worker.ClockWorker"
+DEFAULT_BLOCK_SIZE = 16
+_HOST_GIB = 1 << 40
+# Older versions know ValueError alone as the client's fault.
+_Refusal: type[Exception] = getattr(exceptions, "VLLMValidationError", ValueError)
+_log = logging.getLogger("vllm.warmroute_clock")
+
+
+class ClockPlatform(Platform):
+    """A device that has the size and the pace of the profile's, and computes nothing."""
+
+    _enum = PlatformEnum.OOT
+    device_name = "clock"
+    device_type = "cpu"
+    dispatch_key = "CPU"
+    dist_backend = "gloo"
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: Any) -> None:
+        """Put our worker in place of the GPU's.
+
+        Raises:
+            ClockMisconfigured: for a variable that cannot be used.
+            ValueError: for a flag whose work cannot be modelled.
+        """
+        settings = read_settings(os.environ)
+        if vllm_config.speculative_config is not None:
+            raise ValueError("WARMROUTE_CLOCK=1 does not model speculative decoding; leave out --speculative-config")
+        parallel = vllm_config.parallel_config
+        parallel.worker_cls = WORKER
+        shards = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+        if shards > 1:
+            raise ValueError(
+                f"WARMROUTE_CLOCK=1 models a worker as one device: leave out --tensor-parallel-size and "
+                f"--pipeline-parallel-size, and name a profile of {shards} GPUs by WARMROUTE_CLOCK_PROFILE"
+            )
+        cache = vllm_config.cache_config
+        if cache is not None and cache.block_size is None:
+            cache.block_size = DEFAULT_BLOCK_SIZE
+        _log.warning("no GPU: step times of %s, time scale %g", settings.profile, settings.time_scale)
+
+    @classmethod
+    def apply_config_platform_defaults(cls, vllm_config: Any) -> None:
+        """The profile's batch limits are no defaults here: vLLM's own flags and defaults count."""
+
+    @classmethod
+    def update_block_size_for_backend(cls, vllm_config: Any) -> None:
+        """No attention backend has a say."""
+
+    @classmethod
+    def validate_request(cls, processed_inputs: Any, params: Any, *rest: Any) -> None:
+        """Refuse what only a model could answer (prompt log-probabilities come back empty instead: asking for them
+        is the way to have a prompt computed without its cached prefix).
+
+        Raises:
+            VLLMValidationError: which vLLM answers with status 400.
+        """
+        if getattr(params, "logprobs", None) is not None:
+            raise _Refusal("logprobs are not available: this worker runs without a model (WARMROUTE_CLOCK=1)")
+
+    @classmethod
+    def get_device_name(cls, device_id: int = 0) -> str:
+        """What the profile models."""
+        return load_profile(read_settings(os.environ).profile).hardware
+
+    @classmethod
+    def get_device_total_memory(cls, device_id: int = 0) -> int:
+        """More than anything asks for."""
+        return _HOST_GIB
+
+    @classmethod
+    def get_current_memory_usage(cls, device: Any = None) -> float:
+        """Nothing is computed."""
+        return 0.0
+
+    @classmethod
+    def inference_mode(cls) -> Any:
+        """Nothing is differentiated."""
+        return torch.no_grad()
+
+    @classmethod
+    def set_device(cls, device: Any) -> None:
+        """There is none."""
+
+    @classmethod
+    def manual_seed_all(cls, seed: int) -> None:
+        """The seed is WARMROUTE_CLOCK_SEED."""
+
+    @classmethod
+    def is_pin_memory_available(cls) -> bool:
+        """No device, no pinned memory."""
+        return False
+
+    @classmethod
+    def get_punica_wrapper(cls) -> str:
+        """Adapters are names here; vLLM wants to know of a kernel."""
+        return "vllm.lora.punica_wrapper.punica_cpu.PunicaWrapperCPU"

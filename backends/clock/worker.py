@@ -1,0 +1,205 @@
+"""The worker that vLLM's engine drives. Loaded by vLLM; not importable without it.
+
+It answers as a GPU worker does, with two differences: no weights, and each step takes the profile's time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
+from vllm.v1.worker import worker_base
+
+from backends.clock.answers import Answers, read_tokenizer
+from backends.clock.batches import Batches, Step
+from backends.clock.device import Device
+from backends.clock.settings import read_settings
+from backends.engine.profile import load_profile
+from backends.engine.timing import StepTiming
+
+GIB = 1 << 30
+
+
+class Pending(AsyncModelRunnerOutput):
+    """A step on the device; `get_output` waits for its end."""
+
+    def __init__(self, output: Any, device: Device, end_s: float) -> None:
+        self._output = output
+        self._device = device
+        self._end_s = end_s
+
+    def get_output(self) -> Any:
+        """The tokens, once the step is over."""
+        self._device.wait(self._end_s)
+        return self._output
+
+    def get_kv_connector_output(self) -> None:
+        """No connector takes part."""
+
+
+class ClockWorker(worker_base.WorkerBase):
+    """One engine's device."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("shared_worker_lock", None)
+        super().__init__(*args, **kwargs)
+        settings = read_settings(os.environ)
+        rank = self.parallel_config.data_parallel_rank
+        self._settings = settings
+        self._profile = load_profile(settings.profile)
+        self._timing = StepTiming(
+            self._profile, random.Random(f"steps {settings.seed} {rank}"), settings.jitter, settings.speed
+        )
+        self._device = Device(settings.time_scale, time.monotonic, time.sleep)
+        self._batches = Batches()
+        self._adapters: set[int] = set()
+        self._answers: Answers | None = None
+        self._launched: tuple[Step, float] | None = None
+        self._seed = settings.seed * 1_000 + rank
+
+    # starting
+
+    def init_device(self) -> None:
+        """Read the tokenizer to answer with."""
+        tokenizer = read_tokenizer(self.model_config.tokenizer)
+        self._answers = Answers(tokenizer, self._seed, self._stop_ids(), self._settings.stop_probability)
+
+    def _stop_ids(self) -> list[int]:
+        stop = getattr(self.model_config.hf_text_config, "eos_token_id", None)
+        if stop is None:
+            return []
+        return list(stop) if isinstance(stop, list | tuple) else [int(stop)]
+
+    def load_model(self, **kwargs: Any) -> None:
+        """No weights."""
+
+    def get_model(self) -> Any:
+        """There is none to inspect."""
+        raise NotImplementedError("this worker runs without a model (WARMROUTE_CLOCK=1)")
+
+    def get_kv_cache_spec(self) -> dict[str, Any]:
+        """Full attention in every layer, of the model's own shape."""
+        config = self.model_config
+        spec = FullAttentionSpec(
+            block_size=self.cache_config.block_size,
+            num_kv_heads=config.get_num_kv_heads(self.parallel_config),
+            head_size=config.get_head_size(),
+            dtype=config.dtype,
+        )
+        return {f"layers.{n}.attn": spec for n in range(config.get_num_layers(self.parallel_config))}
+
+    def get_supported_kv_cache_layouts(self) -> list[str]:
+        """Any would do: nothing is stored."""
+        return ["NHD"]
+
+    def determine_available_memory(self) -> int:
+        """Bytes of KV cache to pretend; this decides ``num_gpu_blocks``."""
+        if self.cache_config.kv_cache_memory_bytes:
+            return int(self.cache_config.kv_cache_memory_bytes)
+        if self._settings.kv_gib is not None:
+            return int(self._settings.kv_gib * GIB)
+        layers = self.get_kv_cache_spec().values()
+        blocks = self._profile.kv_tokens // self.cache_config.block_size
+        return int(blocks * sum(layer.page_size_bytes for layer in layers))
+
+    def initialize_from_config(self, kv_cache_config: Any) -> None:
+        """Nothing to allocate."""
+
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """Nothing to allocate (older versions ask this way)."""
+
+    def update_max_model_len(self, max_model_len: int) -> None:
+        """``--max-model-len auto`` was cut to what the cache holds."""
+        self.model_config.max_model_len = max_model_len
+
+    def compile_or_warm_up_model(self) -> Any:
+        """Nothing to compile."""
+        times = getattr(worker_base, "CompilationTimes", None)
+        return times(0.0, 0.0) if times is not None else 0.0
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        """Text generation alone."""
+        return ("generate",)
+
+    def get_kv_connector_handshake_metadata(self) -> None:
+        """No connector takes part."""
+
+    # running
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        """Launch a step; `sample_tokens` follows at once, except where nothing was scheduled."""
+        step = self._batches.step(scheduler_output)
+        if not scheduler_output.total_num_scheduled_tokens:
+            return EMPTY_MODEL_RUNNER_OUTPUT
+        step_s = self._timing.step_s(step.chunks, step.decodes, step.decode_context_tokens)
+        self._launched = step, self._device.launch(step_s)
+        return None
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """The tokens of the step launched last, to be had when it is over."""
+        assert self._launched is not None and self._answers is not None
+        step, end_s = self._launched
+        self._launched = None
+        rows = _grammar_rows(grammar_output)
+        tokens = [
+            [self._answers.draw(self._batches.known(request_id), rows.get(request_id))]
+            if request_id in step.producers
+            else []
+            for request_id in step.request_ids
+        ]
+        index = {request_id: position for position, request_id in enumerate(step.request_ids)}
+        output = ModelRunnerOutput(req_ids=step.request_ids, req_id_to_index=index, sampled_token_ids=tokens)
+        return Pending(output, self._device, end_s)
+
+    def execute_dummy_batch(self) -> None:
+        """An idle data-parallel rank's step."""
+
+    def take_draft_token_ids(self) -> None:
+        """No speculation."""
+
+    # adapters, sleep and caches: nothing but bookkeeping
+
+    def add_lora(self, lora_request: Any) -> bool:
+        """Adapters need no weights here."""
+        self._adapters.add(lora_request.lora_int_id)
+        return True
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Whether it was there."""
+        known = lora_id in self._adapters
+        self._adapters.discard(lora_id)
+        return known
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Whether it is there."""
+        return lora_id in self._adapters
+
+    def list_loras(self) -> set[int]:
+        """Ids of the loaded adapters."""
+        return set(self._adapters)
+
+    def sleep(self, level: int = 1) -> None:
+        """Nothing to unload."""
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Nothing to load."""
+
+    def reset_mm_cache(self) -> None:
+        """There is none."""
+
+    def reset_encoder_cache(self) -> None:
+        """There is none."""
+
+    def profile(self, is_start: bool = True, *args: Any, **kwargs: Any) -> None:
+        """Nothing runs that a profiler could see."""
+
+
+def _grammar_rows(grammar_output: Any) -> dict[str, Any]:
+    """Each constrained request's row of the bitmask."""
+    if grammar_output is None:
+        return {}
+    return dict(zip(grammar_output.structured_output_request_ids, grammar_output.grammar_bitmask, strict=False))

@@ -1,0 +1,102 @@
+"""The command line of ``warmroute fleet``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from backends.engine.profile import profile_names
+
+_DESCRIPTION = """\
+Start N workers on this machine and keep them up until Ctrl-C: vLLM's own servers with the GPU replaced by a clock
+(--vllm N: its HTTP, scheduler, cache and KV events are real, the forward pass is a timing model), or Warmroute's
+embedded ones (--simulated N: light, and up in a second)."""
+
+_EPILOG = """\
+examples:
+  warmroute fleet --vllm 2
+  warmroute fleet --vllm 2 --model-dir ./Qwen3-32B --profile qwen3-32b-2xh100 --kv-gib 8 -- --max-num-seqs 64
+  warmroute fleet --simulated 4 --time-scale 0.5
+
+--vllm needs an environment with vLLM in it: `make vllm-env` builds one without CUDA in a checkout."""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``fleet`` to the command line."""
+    parser = commands.add_parser(
+        "fleet",
+        help="start N vLLM workers without GPUs, or N embedded ones",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--vllm", type=_positive, metavar="N", help="N vLLM servers in clock mode")
+    kind.add_argument("--simulated", type=_positive, metavar="N", help="N embedded workers")
+    parser.add_argument(
+        "--model-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder with config.json and tokenizer files, no weights needed (default: shipped)",
+    )
+    parser.add_argument("--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="default: %(default)s")
+    parser.add_argument(
+        "--kv-gib",
+        type=_above_zero,
+        metavar="X",
+        help="GiB of KV cache a worker, in the model's own layout (default: as many tokens as the profile says)",
+    )
+    parser.add_argument(
+        "--time-scale",
+        type=_not_negative,
+        default=1.0,
+        metavar="S",
+        help="stretch every modelled wait by S; 0 = no waiting (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jitter", type=_share, default=0.05, metavar="SHARE", help="spread of step times (default 0.05)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of words and jitter; each worker adds its number")
+    parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment that holds vLLM (default: found)")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="write each worker's output to DIR")
+    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="further flags for each vLLM or embedded worker")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start the workers and wait for Ctrl-C."""
+    from loadtest.fleet.run import run as start  # late: other commands' help must not wait for HTTP clients
+
+    return start(args)
+
+
+def _positive(text: str) -> int:
+    if text.isdecimal() and 0 < int(text) <= 64:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 64")
+
+
+def _number(text: str, wanted: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {wanted}") from None
+
+
+def _above_zero(text: str) -> float:
+    if 0 < (value := _number(text, "above 0")) < float("inf"):
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+
+
+def _not_negative(text: str) -> float:
+    if 0 <= (value := _number(text, "of at least 0")) < float("inf"):
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+
+
+def _share(text: str) -> float:
+    if 0 <= (value := _number(text, "from 0 to 1")) < 1:
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a share of at least 0 and below 1")

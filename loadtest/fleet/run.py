@@ -1,0 +1,117 @@
+"""What ``warmroute fleet`` does: start, show progress, print where everything is, wait, stop."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from backends.clock.settings import ClockSettings
+from loadtest.fleet.process import Process, StartError, warmroute
+from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm, running_vllm
+
+_URL = r"(http://[^\s\"',]+)"
+_WATCH_S = 0.5
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start what `args` asks for; returns the exit code."""
+    console = Console()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        _check(args)
+        with _started(args, console) as workers:
+            _show(console, [url for url, _ in workers])
+            return _watch([process for _, process in workers])
+    except (StartError, OSError) as error:
+        sys.stderr.write(f"warmroute fleet: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        if args.model_dir is not None and not (args.model_dir / name).is_file():
+            raise StartError(
+                f"--model-dir {args.model_dir} has no {name}; name a model folder (weights are not needed)"
+            )
+    if args.simulated and args.vllm_env is not None:
+        raise StartError("--vllm-env goes with --vllm; embedded workers need none")
+    if args.logs is not None:
+        args.logs.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _started(args: argparse.Namespace, console: Console) -> Iterator[list[tuple[str, Process]]]:
+    count: int = args.vllm or args.simulated
+    kind = "vLLM workers" if args.vllm else "embedded workers"
+    columns = (SpinnerColumn(), TextColumn(f"starting {kind}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ExitStack() as stack:
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task("", total=count)
+
+            def ready(number: int) -> None:
+                progress.advance(task)
+                progress.console.print(f"worker {number} is healthy")
+
+            workers = _vllm(args, stack, ready) if args.vllm else _simulated(args, stack, ready)
+        yield workers
+
+
+def _vllm(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int], None]) -> list[tuple[str, Process]]:
+    clock = ClockSettings(
+        profile=args.profile, kv_gib=args.kv_gib, time_scale=args.time_scale, jitter=args.jitter, seed=args.seed
+    )
+    worker = VllmWorker(executable=find_vllm(args.vllm_env), model_dir=args.model_dir, flags=tuple(args.flags))
+    workers = [replace(worker, clock=replace(clock, seed=args.seed + number)) for number in range(args.vllm)]
+    servers: list[RunningVllm] = stack.enter_context(running_vllm(workers, ready, args.logs))
+    return [(server.url, server.process) for server in servers]
+
+
+def _simulated(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int], None]) -> list[tuple[str, Process]]:
+    flags = ["--port", "0", "--profile", args.profile, "--time-scale", str(args.time_scale)]
+    flags += ["--jitter", str(args.jitter)]
+    if args.model_dir is not None:
+        flags += ["--model-dir", str(args.model_dir), "--served-model-name", str(args.model_dir)]
+    if args.kv_gib is not None:
+        flags += ["--kv-gib", str(args.kv_gib)]
+    processes = []
+    for number in range(args.simulated):
+        command = warmroute("worker", *flags, "--seed", str(args.seed + number), *args.flags)
+        log = args.logs / f"worker-{number}.log" if args.logs is not None else None
+        processes.append(Process(command, f"worker {number}", log=log))
+        stack.callback(processes[-1].stop)
+    workers = []
+    for number, process in enumerate(processes):
+        workers.append((process.wait_for(rf"worker {_URL}").group(1), process))
+        ready(number)
+    return workers
+
+
+def _show(console: Console, urls: list[str]) -> None:
+    for url in urls:
+        console.print(f"worker {url}", highlight=False)
+    line = " ".join(["warmroute serve", *(f"--worker {url}" for url in urls)])
+    console.print("put the gateway in front:", highlight=False)
+    console.print(line, highlight=False, soft_wrap=True)
+    console.print("Ctrl-C stops them all.")
+    sys.stdout.flush()
+
+
+def _watch(processes: list[Process]) -> int:
+    """Until one ends by itself: that is said at once, and the rest is stopped."""
+    while True:
+        for process in processes:
+            if not process.alive:
+                raise process.ended()
+        time.sleep(_WATCH_S)

@@ -1,0 +1,172 @@
+"""vLLM's own servers in clock mode (`backends/clock`), each a process: found, told, started, waited for, stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from backends.clock.settings import ClockSettings
+from backends.simulated.settings import SHIPPED_MODEL, shipped_model_dir
+from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import Process, StartError
+
+ENVIRONMENT = Path(".venv-vllm")
+"""Where ``make vllm-env`` builds."""
+START_LIMIT_S = 300.0
+"""A server needs 25 to 60 s of one core; several start at once on few cores."""
+MAX_RANKS = 8
+"""Data-parallel ranks for which ports are kept free: vLLM counts event ports up from the first rank's."""
+_QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmWorker:
+    """One ``vllm serve`` in clock mode.
+
+    `model_dir` None is the shipped tokenizer and model shape (1 KiB of KV per token), served under its own name; a
+    folder of one's own is served under its path, as vLLM does by itself. `flags` come last and so win over ours. A port
+    of 0 is chosen when the worker starts. `dev_mode` opens vLLM's ``/reset_prefix_cache`` and the like.
+    """
+
+    executable: Path
+    model_dir: Path | None = None
+    clock: ClockSettings = field(default_factory=ClockSettings)
+    port: int = 0
+    kv_events: bool = True
+    replay: bool = True
+    buffer_steps: int = 10_000
+    topic: str = "kv-events"
+    dev_mode: bool = True
+    flags: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def command(self, port: int, events_port: int) -> list[str]:
+        """The command line, listening on `port`, with KV events from `events_port` on."""
+        model = [str(self.model_dir)]
+        if self.model_dir is None:
+            model = [str(shipped_model_dir()), "--served-model-name", SHIPPED_MODEL]
+        serving = ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--max-model-len", "auto"]
+        events = ["--kv-events-config", self._kv_events(events_port)] if self.kv_events else []
+        return [str(self.executable), "serve", *model, *serving, "--enable-prompt-tokens-details", *events, *self.flags]
+
+    def _kv_events(self, port: int) -> str:
+        config: dict[str, object] = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{port}",
+            "topic": self.topic,
+            "buffer_steps": self.buffer_steps,
+        }
+        if self.replay:
+            config["replay_endpoint"] = f"tcp://*:{port + MAX_RANKS}"
+        return json.dumps(config)
+
+    def variables(self) -> dict[str, str]:
+        """What to add to the environment."""
+        dev = {"VLLM_SERVER_DEV_MODE": "1"} if self.dev_mode else {}
+        return {**_QUIET, **dev, **self.clock.environment(), **dict(self.environment)}
+
+
+class RunningVllm:
+    """A started server. `url` answers once `wait_healthy` has returned."""
+
+    def __init__(self, worker: VllmWorker, name: str, log: Path | None = None) -> None:
+        port = worker.port or free_ports(1)
+        self.worker = worker
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = Process(worker.command(port, free_ports(2 * MAX_RANKS)), name, worker.variables(), log)
+
+    def healthy(self) -> bool:
+        """Whether it answers now.
+
+        Raises:
+            StartError: the process has ended.
+        """
+        if not self.process.alive:
+            raise self.process.ended()
+        try:
+            return httpx.get(f"{self.url}/health", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def wait_healthy(self, limit_s: float = START_LIMIT_S) -> None:
+        """Until it answers.
+
+        Raises:
+            StartError: it ended, or did not answer in time.
+        """
+        end_s = time.monotonic() + limit_s
+        while not self.healthy():
+            if time.monotonic() > end_s:
+                raise StartError(f"{self.process.name} was not healthy within {limit_s:.0f} s:\n{self.process.tail()}")
+            time.sleep(0.2)
+
+    def reset_prefix_cache(self) -> None:
+        """Empty its cache (needs `VllmWorker.dev_mode`)."""
+        httpx.post(f"{self.url}/reset_prefix_cache", timeout=10).raise_for_status()
+
+
+@contextmanager
+def running_vllm(
+    workers: Sequence[VllmWorker],
+    progress: Callable[[int], None] = lambda number: None,
+    logs: Path | None = None,
+) -> Iterator[list[RunningVllm]]:
+    """Start them all at once, yield when all are healthy, stop them all. `progress` hears of each that became so.
+
+    Raises:
+        StartError: one did not come up; the others are stopped.
+    """
+    with ExitStack() as stack:
+        servers: list[RunningVllm] = []
+        for number, worker in enumerate(workers):
+            log = logs / f"vllm-{number}.log" if logs is not None else None
+            servers.append(RunningVllm(worker, f"vllm {number}", log))
+            stack.callback(servers[-1].process.stop)
+        # Ask all before waiting for any: each takes seconds to shut down.
+        stack.callback(_terminate, servers)
+        waiting = dict(enumerate(servers))
+        end_s = time.monotonic() + START_LIMIT_S
+        while waiting:
+            for number in [number for number, server in waiting.items() if server.healthy()]:
+                del waiting[number]
+                progress(number)
+            if time.monotonic() > end_s:
+                next(iter(waiting.values())).wait_healthy(0.0)
+            time.sleep(0.2)
+        yield servers
+
+
+def _terminate(servers: Sequence[RunningVllm]) -> None:
+    for server in servers:
+        server.process.terminate()
+
+
+def find_vllm(environment: Path | None = None) -> Path:
+    """The ``vllm`` command: of `environment` if given, else beside this Python, in `.venv-vllm` here, or on PATH.
+
+    Raises:
+        StartError: there is none; the message says how to get one.
+    """
+    if environment is not None:
+        candidates: list[Path] = [environment / "bin" / "vllm"]
+    else:
+        candidates = [Path(sys.executable).with_name("vllm"), ENVIRONMENT / "bin" / "vllm"]
+        if found := shutil.which("vllm"):
+            candidates.append(Path(found))
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.absolute()
+    tried = ", ".join(map(str, candidates))
+    raise StartError(
+        f"no vllm command ({tried}); run `make vllm-env` in a checkout, or pip install 'warmroute[vllm]' and name its "
+        "environment by --vllm-env"
+    )

@@ -1,0 +1,88 @@
+"""``warmroute fleet`` as a process, with embedded workers; tests/real_vllm/test_fleet.py has the other kind."""
+
+import signal
+import subprocess
+import sys
+
+import httpx
+import psutil
+import pytest
+
+from loadtest.fleet.process import Process, warmroute
+from loadtest.fleet.vllm import VllmWorker
+
+URL = r"^worker (http://\S+)"
+
+
+def fleet(*arguments):
+    return Process(warmroute("fleet", *arguments), "fleet")
+
+
+def refused(*arguments):
+    ended = subprocess.run(warmroute("fleet", *arguments), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    return ended.stderr
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_embedded_workers_come_up_and_go_together(stop):
+    process = fleet("--simulated", "2", "--time-scale", "0", "--kv-gib", "0.03125", "--", "--max-model-len", "4096")
+    urls = [process.wait_for(URL).group(1) for _ in range(2)]
+    process.wait_for("warmroute serve --worker http://.* --worker http://")
+    for url in urls:
+        card = httpx.get(f"{url}/v1/models").json()["data"][0]
+        assert card["max_model_len"] == 4096
+        assert 'num_gpu_blocks="2048"' in httpx.get(f"{url}/metrics").text
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) == 2
+    psutil.Process(process.pid).send_signal(stop)
+    gone, alive = psutil.wait_procs(children, timeout=15)
+    assert len(gone) == 2 and not alive
+    process.stop()
+
+
+def test_a_worker_that_dies_ends_the_fleet_and_says_so():
+    process = fleet("--simulated", "2")
+    process.wait_for("Ctrl-C")
+    psutil.Process(process.pid).children()[0].kill()
+    process.wait_for(r"warmroute fleet: worker \d ended with code -9", 15.0)
+    process.stop()
+
+
+def test_worker_output_goes_to_the_named_folder(tmp_path):
+    process = fleet("--simulated", "1", "--logs", str(tmp_path / "logs"))
+    process.wait_for("Ctrl-C")
+    process.stop()
+    assert "worker http://" in (tmp_path / "logs" / "worker-0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "one of the arguments --vllm --simulated is required"),
+        (("--vllm", "0"), "'0' is not a whole number from 1 to 64"),
+        (("--simulated", "2", "--kv-gib", "0"), "'0' is not a number above 0"),
+        (("--simulated", "2", "--time-scale", "-1"), "'-1' is not a number of at least 0"),
+        (("--simulated", "2", "--jitter", "1"), "'1' is not a share of at least 0 and below 1"),
+        (("--vllm", "1", "--model-dir", "/nowhere"), "--model-dir /nowhere has no config.json"),
+        (("--vllm", "1", "--vllm-env", "/nowhere"), "no vllm command (/nowhere/bin/vllm); run `make vllm-env`"),
+        (("--simulated", "1", "--vllm-env", "x"), "--vllm-env goes with --vllm"),
+        (("--simulated", "1", "--", "--no-such-flag"), "unrecognized arguments: --no-such-flag"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_starts(arguments, said):
+    assert said in refused(*arguments)
+
+
+def test_a_vllm_command_line_ends_with_the_users_flags(tmp_path):
+    worker = VllmWorker(executable=tmp_path / "vllm", flags=("--max-model-len", "100"), replay=False)
+    command = worker.command(8000, 5557)
+    assert command[:2] == [str(tmp_path / "vllm"), "serve"] and command[-2:] == ["--max-model-len", "100"]
+    config = command[command.index("--kv-events-config") + 1]
+    assert '"endpoint": "tcp://*:5557"' in config and "replay_endpoint" not in config
+    variables = worker.variables()
+    assert variables["WARMROUTE_CLOCK"] == "1" and variables["VLLM_SERVER_DEV_MODE"] == "1"
+    own = VllmWorker(executable=tmp_path / "vllm", model_dir=tmp_path, dev_mode=False, kv_events=False)
+    assert str(tmp_path) in own.command(1, 2) and "--kv-events-config" not in own.command(1, 2)
+    assert "VLLM_SERVER_DEV_MODE" not in own.variables()
+    assert sys.executable not in own.command(1, 2)

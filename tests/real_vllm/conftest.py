@@ -1,0 +1,283 @@
+"""Real vLLM servers without a GPU, and the gateway in front of them: predicted cached tokens held to reported ones."""
+
+import json
+import os
+import time
+from collections import OrderedDict
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from backends.clock.settings import ClockSettings
+from loadtest.fleet.process import Process, StartError, warmroute
+from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm
+
+ENVIRONMENT = "WARMROUTE_VLLM_ENV"
+SERVERS_AT_ONCE = 2
+URL = r"(http://[^\s\"',]+)"
+FIXED = {"ignore_eos": True, "temperature": 0}
+QUIET_S = 0.08
+"""A view that has not moved for so long has heard what there is: an idle engine publishes nothing."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "real_vllm" in item.path.parts[-2]:
+            item.add_marker(pytest.mark.real_vllm)
+            item.add_marker(pytest.mark.timeout(600))
+    # those that share the plain server come one after the other, so that it is started once
+    items.sort(key=lambda item: "plain" not in getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture(scope="session")
+def executable():
+    """The ``vllm`` command; `make test-vllm` names its environment, so that its absence there is an error."""
+    named = os.environ.pop(ENVIRONMENT, None)  # the gateway would take it for a setting that it does not know
+    try:
+        return find_vllm(Path(named) if named else None)
+    except StartError as error:
+        if named:
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def vllm(executable):
+    """A function from vLLM flags to a running server with an empty cache. Equal calls share one; few are kept."""
+    kept: OrderedDict[VllmWorker, RunningVllm] = OrderedDict()
+
+    def get(*flags: str, at_once: int = SERVERS_AT_ONCE, **settings) -> RunningVllm:
+        clock = ClockSettings(time_scale=settings.pop("time_scale", 0.2), seed=settings.pop("seed", 0))
+        clock = replace(clock, **{name: settings.pop(name) for name in ("kv_gib", "profile") if name in settings})
+        worker = VllmWorker(executable=executable, clock=clock, flags=flags, **settings)
+        server = kept.pop(worker, None)
+        if server is not None and not server.process.alive:
+            server = None
+        if server is None:
+            while len(kept) >= at_once:
+                kept.popitem(last=False)[1].process.stop()
+            server = RunningVllm(worker, f"vllm {' '.join(flags)}")
+            try:
+                server.wait_healthy()
+            except BaseException:
+                server.process.kill()
+                raise
+        elif worker.dev_mode:
+            server.reset_prefix_cache()
+        kept[worker] = server
+        return server
+
+    yield get
+    for server in kept.values():
+        server.process.terminate()
+    for server in kept.values():
+        server.process.stop()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer: what was predicted at dispatch (None: no prediction) and what vLLM reported (None: it did not)."""
+
+    predicted: int | None
+    reported: int | None
+    prompt_tokens: int | None
+    status: int
+    body: dict
+    worker: str
+
+    @property
+    def text(self) -> str:
+        choice = self.body["choices"][0]
+        return choice["message"]["content"] if "message" in choice else choice["text"]
+
+
+def joined(stream: str) -> dict:
+    """One body out of a stream: the first choice's text, and the usage of the last frame that has one."""
+    text, usage = "", None
+    for line in stream.splitlines():
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            continue
+        chunk = json.loads(line.removeprefix("data: "))
+        assert "error" not in chunk, chunk
+        usage = chunk.get("usage") or usage
+        for choice in chunk.get("choices", ()):
+            if choice["index"] == 0:
+                text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+    return {"choices": [{"text": text}], "usage": usage}
+
+
+class Gateway:
+    """A gateway process in front of workers, with what tests ask of it."""
+
+    def __init__(self, process: Process, url: str, admin_url: str):
+        self.process = process
+        self.url = url
+        self.admin = httpx.Client(base_url=admin_url, timeout=30)
+        self.client = httpx.Client(base_url=url, timeout=120)
+        self.model = ""
+        self.begin_comparison()
+
+    def begin_comparison(self) -> None:
+        """Forget what was compared so far."""
+        self.compared = 0
+        self.wrong: list[str] = []
+
+    def workers(self) -> list[dict]:
+        return self.admin.get("/admin/v1/workers").json()["workers"]
+
+    def candidates(self) -> list[dict]:
+        return [candidate for worker in self.workers() for candidate in worker["candidates"]]
+
+    def ready(self) -> bool:
+        """Whether every worker is ready and its self-test over."""
+        ready = all(worker["state"] == "ready" for worker in self.workers())
+        return ready and all(candidate["self_test"] for candidate in self.candidates())
+
+    def wait_for(self, condition, what: str, limit_s: float = 30.0):
+        end_s = time.monotonic() + limit_s
+        while not (value := condition()):
+            assert time.monotonic() < end_s, f"{what} did not come within {limit_s:g} s: {self.workers()}"
+            time.sleep(0.02)
+        return value
+
+    def settle(self) -> None:
+        """Until nothing is in flight and no event is on its way."""
+
+        def picture():
+            candidates = self.candidates()
+            if any(candidate["load"]["running_requests"] for candidate in candidates):
+                return None
+            return [(candidate["events"] or {}).get("next_seq") for candidate in candidates]
+
+        before, since_s = None, time.monotonic()
+        while time.monotonic() - since_s < QUIET_S or before is None:
+            now = picture()
+            if now is None or now != before:
+                before, since_s = now, time.monotonic()
+            time.sleep(0.01)
+
+    def send(self, path: str, body: dict, **headers: str) -> Answer:
+        """One request, whole answer; events are not waited for."""
+        answer = self.client.post(path, json=body, headers=headers)
+        streamed = answer.headers["content-type"].startswith("text/event-stream")
+        content = joined(answer.text) if streamed else answer.json()
+        usage = content.get("usage") or {}
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+        predicted = answer.headers.get("x-warmroute-predicted-cached-tokens")
+        return Answer(
+            predicted=int(predicted) if predicted is not None else None,
+            reported=details.get("cached_tokens", usage.get("cache_read_input_tokens")),
+            prompt_tokens=usage.get("prompt_tokens", usage.get("input_tokens")),
+            status=answer.status_code,
+            body=content,
+            worker=answer.headers.get("x-warmroute-worker", ""),
+        )
+
+    def ask(self, path: str, body: dict, **headers: str) -> Answer:
+        """`send`, events settled afterwards, and predicted held to reported to the token."""
+        answer = self.send(path, body, **headers)
+        assert answer.status == 200, answer.body
+        self.settle()
+        self.compared += 1
+        # Before 0.24 or so vLLM leaves the details out where nothing was cached.
+        if answer.predicted != (answer.reported or 0):
+            self.wrong.append(f"predicted {answer.predicted}, reported {answer.reported}: {json.dumps(body)[:300]}")
+        return answer
+
+    def chat(self, messages: list[dict] | str, max_tokens: int = 16, headers: dict | None = None, **fields) -> Answer:
+        """`ask` for a chat completion; text stands for one user message."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        body = {"model": self.model, "messages": messages, "max_tokens": max_tokens, **FIXED, **fields}
+        return self.ask("/v1/chat/completions", body, **(headers or {}))
+
+    def complete(self, prompt, max_tokens: int = 8, headers: dict | None = None, **fields) -> Answer:
+        """`ask` for a completion."""
+        body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, **FIXED, **fields}
+        return self.ask("/v1/completions", body, **(headers or {}))
+
+    def residency(self) -> str:
+        """How far the only candidate's view can be trusted."""
+        (candidate,) = self.candidates()
+        return candidate["residency"]
+
+    def exact(self, at_least: int = 1) -> None:
+        """Assert that every comparison so far agreed, and that there were enough of them."""
+        assert not self.wrong, f"{len(self.wrong)} of {self.compared} differ:\n" + "\n".join(self.wrong[:10])
+        assert self.compared >= at_least
+
+    def stop(self) -> None:
+        self.client.close()
+        self.admin.close()
+        self.process.stop()
+
+
+@contextmanager
+def gateway(urls, *flags: str, **environment: str):
+    """A gateway in front of `urls`, ready, with the headers on that tests read."""
+    headers = {"WARMROUTE_HEADERS__WORKER": "true", "WARMROUTE_HEADERS__PREDICTED_CACHED_TOKENS": "true"}
+    workers = [flag for url in urls for flag in ("--worker", url)]
+    command = warmroute("serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", *workers, *flags)
+    process = Process(command, "gateway", {**headers, **environment})
+    try:
+        public = process.wait_for(rf"public port.*{URL}").group(1)
+        admin = process.wait_for(rf"admin port.*{URL}").group(1)
+        running = Gateway(process, public, admin)
+        running.wait_for(running.ready, "every worker ready and tested", 60.0)
+        running.settle()
+        running.model = running.workers()[0]["models"][0]["id"]
+    except BaseException:
+        process.stop()
+        raise
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def front():
+    """A function that puts a gateway in front of running servers for the rest of the test."""
+    contexts = []
+
+    def begin(*servers: RunningVllm, flags: tuple[str, ...] = (), **environment: str) -> Gateway:
+        context = gateway([server.url for server in servers], *flags, **environment)
+        running = context.__enter__()
+        contexts.append(context)
+        return running
+
+    yield begin
+    for context in reversed(contexts):
+        context.__exit__(None, None, None)
+
+
+def empty_cache(server: RunningVllm) -> None:
+    """Empty it, and have that told: an idle engine publishes only with its next step."""
+    server.reset_prefix_cache()
+    model = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
+    body = {"model": model, "prompt": "step", "max_tokens": 1}
+    httpx.post(f"{server.url}/v1/completions", json=body).raise_for_status()
+
+
+@pytest.fixture(scope="module")
+def plain(vllm):
+    """The server that most rows share: vLLM's defaults, and tools."""
+    return vllm("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+
+
+@pytest.fixture(scope="module")
+def standing_front(plain):
+    with gateway([plain.url]) as running:
+        yield running
+
+
+@pytest.fixture
+def talk(plain, standing_front):
+    """A gateway in front of the plain server with an empty cache; nothing compared so far."""
+    empty_cache(plain)
+    standing_front.settle()
+    standing_front.begin_comparison()
+    return standing_front
