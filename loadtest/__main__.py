@@ -11,11 +11,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     try:
+        from loadtest.approximate import command as approximate
         from loadtest.bench import events, gateway
+        from loadtest.fidelity import command as fidelity
+        from loadtest.peers import command as peers
     except ModuleNotFoundError as error:
         sys.stderr.write(f"python -m loadtest needs the extra: pip install 'warmroute[loadtest]' ({error})\n")
         return 2
-    for name, bench in (("gateway-bench", gateway), ("events-bench", events)):
+    for name, bench in (
+        ("gateway-bench", gateway),
+        ("events-bench", events),
+        ("peers", peers),
+        ("approximate", approximate),
+        ("fidelity", fidelity),
+    ):
         text = (bench.__doc__ or "").split("\n\n")[0].split(": ", 1)[1].strip()
         command = commands.add_parser(name, help=text, description=bench.__doc__)
         bench.register(command)

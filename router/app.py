@@ -43,7 +43,7 @@ class System:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.metrics = Metrics()
-        self.residency = ResidencyMap(config.residency.approximate_bytes)
+        self.residency = ResidencyMap(config.residency.approximate_bytes, config.residency.relearn_blocks_per_s)
         self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
         self.identity = Identity(config)
         self.dispatcher: Dispatcher = TimedDispatcher(
@@ -56,9 +56,11 @@ class System:
             observer=self.metrics,
             took=self.metrics.decision_took,
         )
+        self.residency.on_settled.append(self.dispatcher.explained)
         self.watcher = Watcher(self.fleet, self.residency, self.identity, config, self.metrics, clock=self.now_s)
         self.fleet.on_unknown_model.append(lambda model: self.watcher.look_again())
-        self.gateway = Gateway(config, self.dispatcher, self.fleet, self.identity, self.metrics)
+        relearn = self.residency if config.residency.relearn == "piggyback" else None
+        self.gateway = Gateway(config, self.dispatcher, self.fleet, self.identity, self.metrics, relearn)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = Exposition(
             self.metrics.registry,

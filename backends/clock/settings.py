@@ -49,9 +49,14 @@ def read_settings(environ: Mapping[str, str]) -> ClockSettings:
     given = {name.removeprefix(_PREFIX).lower(): text for name, text in environ.items() if name.startswith(_PREFIX)}
     unknown = sorted(given.keys() - _READERS.keys())
     if unknown:
-        known = ", ".join(_PREFIX + name.upper() for name in _READERS)
+        known = ", ".join(sorted(clock_variables()))
         raise ClockMisconfigured(f"{_PREFIX}{unknown[0].upper()} is not a setting; there are {known}")
     return ClockSettings(**{name: _read(name, text) for name, text in given.items()})
+
+
+def clock_variables() -> set[str]:
+    """Names of the variables, the switch aside."""
+    return {_PREFIX + name.upper() for name in _READERS}
 
 
 def _read(name: str, text: str) -> Any:

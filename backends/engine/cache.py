@@ -108,6 +108,10 @@ class BlockCache:
         self._cached += len(blocks)
         self._events.append(run)
 
+    def announce(self, run: BlockStored) -> None:
+        """Tell again of blocks that are cached; nothing else happens."""
+        self._events.append(run)
+
     def release(self, blocks: Sequence[int]) -> None:
         """Drop one reference to each block of a sequence, given in the sequence's order."""
         references = self._references

@@ -10,8 +10,8 @@ from backends.engine.cache import BlockCache
 from backends.engine.events import CacheEvent
 from backends.engine.profile import Profile
 from backends.engine.request import EngineRequest, FinishReason, RequestRefused, RequestState
-from backends.engine.scheduler import Scheduler
-from backends.engine.timing import StepTiming
+from backends.engine.scheduler import Batch, Scheduler
+from backends.engine.timing import StepTiming, attended_pairs
 
 __all__ = ["Engine", "EngineRequest", "FinishReason", "RequestRefused", "RequestState", "StepOutput", "StepResult"]
 
@@ -25,6 +25,7 @@ class StepResult:
 
     `outputs` holds one entry per request that produced a token. `prefill_tokens` were computed in
     `prefills` chunks beside `decodes` single-token decodes; `preempted` requests were pushed back to waiting.
+    `attended_pairs` and `decode_context_tokens` are what else the step's time depends on, as `StepTiming` has it.
     """
 
     started_s: float
@@ -35,6 +36,8 @@ class StepResult:
     prefill_tokens: int
     decodes: int
     preempted: int
+    attended_pairs: float
+    decode_context_tokens: int
 
 
 class Engine:
@@ -44,6 +47,12 @@ class Engine:
     The state after `step` is already that of the step's end, so `add`, `abort` and `reset_prefix_cache` may be called
     in between, and take effect with the next step, as in vLLM. `sample` names a request's next token: it is called
     once per generated token, in batch order. Options left None come from the profile; `seed` draws the jitter.
+
+    With `async_scheduling` (vLLM's default since 0.14; here the plainer ``--no-async-scheduling`` is) each step is
+    scheduled when the one before it starts, so that the GPU never waits for the scheduler. A request that arrives
+    while step n runs is computed in step n + 2 instead of n + 1, a finished request's blocks are free one step later,
+    and a request that ends by a stop token takes part in one step more. The step's events are then those of the
+    scheduling during it, and `abort` does not take a request out of a step that is scheduled already.
     """
 
     def __init__(
@@ -57,6 +66,7 @@ class Engine:
         seed: int = 0,
         jitter: float = 0.05,
         speed: float = 1.0,
+        async_scheduling: bool = False,
     ) -> None:
         self.profile = profile
         self._sample = sample
@@ -67,6 +77,9 @@ class Engine:
             profile.max_num_seqs if max_num_seqs is None else max_num_seqs,
         )
         self._timing = StepTiming(profile, random.Random(seed), jitter, speed)
+        self._async_scheduling = async_scheduling
+        self._ahead = Batch()
+        """The step after the last one; empty unless scheduled already."""
         self._states: dict[str, RequestState] = {}
         self._prompt_tokens = 0
         self._prompt_cached_tokens = 0
@@ -77,7 +90,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether anything runs or waits."""
-        return bool(self._states)
+        return bool(self._states or self._ahead)
 
     @property
     def block_size(self) -> int:
@@ -133,9 +146,11 @@ class Engine:
 
     def step(self, now_s: float) -> StepResult | None:
         """Run one step that starts now; None if there is nothing to run."""
-        if not self._states:
+        if not self.has_work:
             return None
-        batch = self._scheduler.schedule(now_s)
+        batch = self._ahead or self._scheduler.schedule(now_s)
+        if self._async_scheduling:
+            self._ahead = self._scheduler.schedule(now_s)
         duration_s = self._timing.step_s(batch.chunks, batch.decodes, batch.decode_context_tokens)
         prefill_tokens = sum([new for new, _ in batch.chunks])
         self._prefill_tokens += prefill_tokens
@@ -148,6 +163,8 @@ class Engine:
             prefill_tokens=prefill_tokens,
             decodes=batch.decodes,
             preempted=batch.preempted,
+            attended_pairs=attended_pairs(batch.chunks),
+            decode_context_tokens=batch.decode_context_tokens,
         )
 
     def reset_prefix_cache(self) -> bool:
@@ -179,8 +196,12 @@ class Engine:
         outputs: list[StepOutput] = []
         finished = False
         for state in producers:
+            if state.finish_reason is not None:
+                continue  # stopped or aborted after this step had been scheduled
             token = sample(state)
             state.tokens.append(token)
+            if state.pending_tokens:  # none if it was preempted since
+                state.pending_tokens -= 1
             generated = state.output_tokens = state.output_tokens + 1
             if generated == 1:
                 self._first_token(state, end_s)
@@ -205,5 +226,5 @@ class Engine:
         state.finish_reason = reason = state.natural_end
         state.finished_s = end_s
         self._finished[reason] += 1
-        self._scheduler.release(state)
+        self._scheduler.finish(state)
         del self._states[state.id]

@@ -14,7 +14,8 @@ class BlockStored:
 
     `parent` is the hash of the block before the run, None at the start of a sequence; `token_ids` holds
     ``len(hashes) * block_size`` ids; `extra_keys` runs parallel to `hashes`. A hash that is stored already is
-    announced again when a second physical copy fills, as vLLM does.
+    announced again when a second physical copy fills, as vLLM does, and when a request reuses it that asks for that
+    (`EngineRequest.announces_reuse`): then from the sequence's first block on.
     """
 
     hashes: tuple[int, ...]

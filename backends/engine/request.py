@@ -29,6 +29,7 @@ class EngineRequest:
     Generation ends after `stop_after` tokens with reason "stop" (the caller's draw of where the model would stop;
     None = never) or after `max_tokens` with reason "length", whichever comes first; on a tie it is "stop", since
     vLLM tests for the end-of-sequence token first. `lora_name` and `cache_salt` split the cache as in vLLM.
+    `announces_reuse` has the cached blocks that the prompt reuses announced again (``kv_cache_report_mode: full``).
     """
 
     id: str
@@ -37,6 +38,7 @@ class EngineRequest:
     stop_after: int | None = None
     lora_name: str | None = None
     cache_salt: str | None = None
+    announces_reuse: bool = False
 
 
 class RequestState:
@@ -61,6 +63,7 @@ class RequestState:
         "id",
         "output_limit",
         "output_tokens",
+        "pending_tokens",
         "preemptions",
         "prompt_tokens",
         "request",
@@ -90,6 +93,9 @@ class RequestState:
         """Of all full blocks of `tokens`; the scheduler extends it before it is used."""
         self.blocks: list[int] = []
         self.computed_tokens = 0
+        """Tokens whose KV is there once the scheduled steps have run."""
+        self.pending_tokens = 0
+        """Generated tokens that scheduled steps will add to `tokens` (vLLM's output placeholders)."""
         self.slots_left = 0
         """Slots of `blocks` beyond `computed_tokens`."""
         self.stored_blocks = 0

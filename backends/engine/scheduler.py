@@ -28,6 +28,10 @@ class Batch:
     decode_context_tokens: int = 0
     preempted: int = 0
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to compute."""
+        return bool(self.chunks or self.decodes)
+
 
 class Scheduler:
     """Running and waiting requests over one block cache.
@@ -36,6 +40,10 @@ class Scheduler:
     waiting request is admitted when its whole sequence fits, and holds up those behind it. When a running request
     finds no block, the last admitted one is preempted: it loses its blocks, goes to the front of the queue, and
     nothing is admitted in that step. Blocks are hittable from the moment their chunk is scheduled.
+
+    A batch may be scheduled before the tokens of the one before it are known (async scheduling): what a scheduled
+    step will generate counts as `pending_tokens`, a request whose last token is pending is passed over, and a block
+    becomes hittable when the last token in it is known.
     """
 
     __slots__ = (
@@ -84,7 +92,16 @@ class Scheduler:
         """Give a request's blocks back; their content stays hittable until evicted."""
         self._cache.release(state.blocks)
         state.blocks = []
-        state.computed_tokens = state.stored_blocks = state.slots_left = 0
+        state.computed_tokens = state.pending_tokens = state.stored_blocks = state.slots_left = 0
+
+    def finish(self, state: RequestState) -> None:
+        """Give back the blocks of a request that has its last token. `running` is purged by the caller, once a step."""
+        if state.blocks:
+            # A step scheduled beyond the end is not waited for: what it computes fills no block.
+            self._store_known(state, state.computed_tokens - state.pending_tokens)
+            self.release(state)
+        else:
+            self.waiting.remove(state)  # preempted while its last token was on the way
 
     def statistics(self) -> dict[str, int | float]:
         """Queue lengths and cumulative counts; as in vLLM a preempted request's second look-up is not counted."""
@@ -105,11 +122,15 @@ class Scheduler:
             state = running[index]
             index += 1
             computed = state.computed_tokens
-            uncomputed = len(state.tokens) - computed
+            pending = state.pending_tokens
+            if pending and state.output_tokens + pending >= state.request.max_tokens:
+                continue
+            uncomputed = len(state.tokens) + pending - computed
             if uncomputed == 1 and state.slots_left > 1 and computed >= state.prompt_tokens:
                 # The common case by far: one decoded token into a block that it does not fill.
                 state.slots_left -= 1
                 state.computed_tokens = computed + 1
+                state.pending_tokens = pending + 1
                 producers.append(state)
                 decodes += 1
                 context_tokens += computed + 1
@@ -163,6 +184,9 @@ class Scheduler:
         total = len(state.tokens)
         state.hasher.extend(state.block_hashes, state.tokens)
         matched = cache.match(state.block_hashes, (total - 1) // size)
+        if matched and state.request.announces_reuse:
+            # As in vLLM at every look-up, so once per step while the request waits for room at the queue's head.
+            cache.announce(self._run(state, 0, len(matched)))
         if not cache.fits(matched, -(-total // size) - len(matched)):
             return False
         cache.take(matched)
@@ -194,25 +218,34 @@ class Scheduler:
             batch.chunks.append((new, computed))
         state.computed_tokens = total
         state.slots_left -= new
-        if total // self._block_size > state.stored_blocks:
-            self._store(state, total // self._block_size)
-        if total == len(state.tokens):
+        known = len(state.tokens)
+        self._store_known(state, min(total, known))
+        if total == known + state.pending_tokens:
             batch.producers.append(state)
+            state.pending_tokens += 1
+
+    def _store_known(self, state: RequestState, tokens: int) -> None:
+        """Make the request's full blocks within its first `tokens` hittable, as one run."""
+        full_blocks = tokens // self._block_size
+        if full_blocks > state.stored_blocks:
+            self._store(state, full_blocks)
 
     def _store(self, state: RequestState, full_blocks: int) -> None:
-        """Make the request's blocks up to `full_blocks` hittable, as one run."""
         first = state.stored_blocks
         hashes = state.block_hashes
         if len(hashes) < full_blocks:
             state.hasher.extend(hashes, state.tokens)
-        size = self._block_size
-        run = BlockStored(
-            hashes=tuple(hashes[first:full_blocks]),
+        self._cache.store(state.blocks[first:full_blocks], self._run(state, first, full_blocks))
+        state.stored_blocks = full_blocks
+
+    def _run(self, state: RequestState, first: int, last: int) -> BlockStored:
+        """Blocks `first` to `last`, exclusive, of a request, as they are announced."""
+        hashes, size = state.block_hashes, self._block_size
+        return BlockStored(
+            hashes=tuple(hashes[first:last]),
             parent=hashes[first - 1] if first else None,
-            token_ids=state.tokens[first * size : full_blocks * size].tolist(),
+            token_ids=state.tokens[first * size : last * size].tolist(),
             block_size=size,
             lora_name=state.request.lora_name,
-            extra_keys=state.hasher.extra_keys(first, full_blocks),
+            extra_keys=state.hasher.extra_keys(first, last),
         )
-        self._cache.store(state.blocks[first:full_blocks], run)
-        state.stored_blocks = full_blocks

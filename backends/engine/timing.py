@@ -54,13 +54,14 @@ class StepTiming:
     def prefill_ms(self, chunks: Sequence[tuple[int, int]]) -> float:
         """Milliseconds for a step of these chunks alone, by the profile: neither speed nor jitter applied."""
         cost = self._prefill
-        new_tokens = 0
-        attended_pairs = 0.0
-        for new, cached in chunks:
-            new_tokens += new
-            attended_pairs += new * (cached + 0.5 * new)
-        return cost.a_ms + cost.b_us * 1e-3 * new_tokens + cost.d_ns * 1e-6 * attended_pairs
+        new_tokens = sum([new for new, _ in chunks])
+        return cost.a_ms + cost.b_us * 1e-3 * new_tokens + cost.d_ns * 1e-6 * attended_pairs(chunks)
 
     def statistics(self) -> dict[str, int | float]:
         """Steps timed and their modelled seconds."""
         return {"steps": self._steps, "busy_s": self._total_s}
+
+
+def attended_pairs(chunks: Sequence[tuple[int, int]]) -> float:
+    """Pairs of a new token and one it attends to, over (new, cached) chunks."""
+    return sum([new * (cached + 0.5 * new) for new, cached in chunks])

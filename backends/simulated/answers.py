@@ -1,20 +1,23 @@
-"""/v1/chat/completions and /v1/completions: plain ASGI, because a token should cost as little as it can."""
+"""The paths that answer prompts: plain ASGI, because a token should cost as little as it can."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
+from backends.simulated.dialects import Dialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import DONE, Frames, ResponseHead, Shape, Stream, usage, whole_body
-from backends.simulated.generation import ClientGone, Generation, Inbox
+from backends.simulated.generation import ClientGone, Delivery, Generation, Inbox
 from backends.simulated.request import (
     ChatBody,
     CompletionBody,
@@ -58,12 +61,37 @@ async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> N
     await send({"type": "http.response.body", "body": body})
 
 
-class AnswerApp:
-    """One of the two paths as an ASGI application."""
+async def begin_stream(send: Send, headers: Headers) -> None:
+    """Send the head. It leaves before prefill, as from vLLM: only the first event tells that the engine lives."""
+    every = [(b"content-type", b"text/event-stream; charset=utf-8"), *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": every})
 
-    def __init__(self, worker: SimulatedWorker, shape: Shape) -> None:
+
+class Answering(ABC):
+    """One path as an ASGI application."""
+
+    def __init__(self, worker: SimulatedWorker, id_prefix: str) -> None:
         self._worker = worker
-        self._shape = shape
+        self._id_prefix = id_prefix
+
+    @abstractmethod
+    def _read(self, values: dict[str, Any]) -> ChatBody | CompletionBody:
+        """What of a body the engine has to know; raises `ApiError` 400."""
+
+    @abstractmethod
+    async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
+        """The ids of all prompts of a body; raises `ApiError` 400."""
+
+    @abstractmethod
+    async def _whole(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+        """Answer in one piece."""
+
+    @abstractmethod
+    async def _stream(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+        """Answer as events."""
+
+    def _error(self, error: ApiError) -> bytes:
+        return error.body()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -75,7 +103,7 @@ class AnswerApp:
             call = await self._submit(raw, headers.get(b"content-type", b"").decode("latin-1"), request_id)
             await (self._stream if call.body.stream else self._whole)(call, receive, send, echoed)
         except ApiError as error:
-            await send_json(send, int(error.status), error.body(), echoed)
+            await send_json(send, int(error.status), self._error(error), echoed)
         except ClientGone:
             return
         finally:
@@ -88,23 +116,14 @@ class AnswerApp:
 
     async def _submit(self, raw: bytes, content_type: str, request_id: str) -> Call:
         values = read_object(raw, content_type)
-        body = read_body(ChatBody, values) if self._shape.chat else read_body(CompletionBody, values)
+        body = self._read(values)
         self._worker.adapter(body.model)
         check_supported(body)
         prompts = await self._prompts(body, values)
-        identity = self._shape.id_prefix + (request_id or body.request_id or uuid.uuid4().hex)
+        identity = self._id_prefix + (request_id or body.request_id or uuid.uuid4().hex)
         head = ResponseHead(identity, int(time.time()), body.model or self._worker.settings.model_name)
         inbox, generations = self._worker.submit(prompts, body, identity)
         return Call(head, body, prompts, inbox, generations)
-
-    async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
-        reader = self._worker.prompts
-        if isinstance(body, ChatBody):
-            return [await reader.chat(values)]
-        return [
-            await reader.text(prompt) if isinstance(prompt, str) else reader.ids(prompt)
-            for prompt in split_prompts(body.prompt)
-        ]
 
     @asynccontextmanager
     async def _watched(self, call: Call, receive: Receive) -> AsyncIterator[None]:
@@ -127,21 +146,43 @@ class AnswerApp:
         for generation in call.generations:
             self._worker.abort(generation)
 
-    async def _whole(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+    async def _complete(self, call: Call, receive: Receive) -> None:
+        """Take tokens until all answers have ended."""
         vocabulary = self._worker.vocabulary
         async with self._watched(call, receive):
             while any(generation.finish_reason is None for generation in call.generations):
                 for generation, token_id, reason in await call.inbox.take():
                     generation.take(token_id, vocabulary, reason)
+
+
+class AnswerApp(Answering):
+    """/v1/chat/completions or /v1/completions."""
+
+    def __init__(self, worker: SimulatedWorker, shape: Shape) -> None:
+        super().__init__(worker, shape.id_prefix)
+        self._shape = shape
+
+    def _read(self, values: dict[str, Any]) -> ChatBody | CompletionBody:
+        return read_body(ChatBody, values) if self._shape.chat else read_body(CompletionBody, values)
+
+    async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
+        reader = self._worker.prompts
+        if isinstance(body, ChatBody):
+            return [await reader.chat(values)]
+        return [
+            await reader.text(prompt) if isinstance(prompt, str) else reader.ids(prompt)
+            for prompt in split_prompts(body.prompt)
+        ]
+
+    async def _whole(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+        await self._complete(call, receive)
         # vLLM reports the cached tokens of the last prompt only.
         numbers = usage(call.generations, self._cached_tokens(call.generations[-1]))
         prompts = call.prompts if call.body.return_token_ids else None
         await send_json(send, 200, whole_body(self._shape, call.head, call.generations, numbers, prompts), headers)
 
     async def _stream(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
-        # Headers leave before prefill, as from vLLM: only the first event says that the engine lives.
-        every = [(b"content-type", b"text/event-stream; charset=utf-8"), *headers]
-        await send({"type": "http.response.start", "status": 200, "headers": every})
+        await begin_stream(send, headers)
         frames = Frames(self._shape, call.head, with_ids=bool(call.body.return_token_ids))
         stream = Stream(frames, self._worker.vocabulary, call.prompts)
         async with self._watched(call, receive):
@@ -162,3 +203,42 @@ class AnswerApp:
         if not self._worker.settings.prompt_tokens_details:
             return None
         return generation.state.cached_tokens or 0
+
+
+class DialectApp(Answering):
+    """/v1/messages or /v1/responses: one prompt, one text."""
+
+    def __init__(self, worker: SimulatedWorker, dialect: Dialect) -> None:
+        super().__init__(worker, dialect.id_prefix)
+        self._dialect = dialect
+
+    def _read(self, values: dict[str, Any]) -> ChatBody | CompletionBody:
+        return self._dialect.read(values)
+
+    async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
+        return [await self._dialect.prompt(self._worker.prompts, values)]
+
+    def _error(self, error: ApiError) -> bytes:
+        return self._dialect.error(error)
+
+    async def _whole(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+        await self._complete(call, receive)
+        await send_json(send, 200, self._dialect.whole(call.head, call.generations[0]), headers)
+
+    async def _stream(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+        await begin_stream(send, headers)
+        dialect, (generation,) = self._dialect, call.generations
+        introduction = dialect.introduction(call.head)
+        if introduction:
+            await send({"type": "http.response.body", "body": introduction, "more_body": True})
+        async with self._watched(call, receive):
+            while generation.finish_reason is None:
+                parts = [self._told(call, delivery) for delivery in await call.inbox.take()]
+                await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
+        await send({"type": "http.response.body", "body": dialect.closing(call.head, generation), "more_body": False})
+
+    def _told(self, call: Call, delivery: Delivery) -> bytes:
+        generation, token_id, reason = delivery
+        opening = b"" if generation.token_ids else self._dialect.opening(call.head, generation)
+        text = generation.take(token_id, self._worker.vocabulary, reason)
+        return opening + (self._dialect.token(msgspec.json.encode(text)[1:-1]) if text else b"")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,28 @@ class PromptReader:
 
     async def chat(self, body: Mapping[str, Any], add_special_tokens: bool = False) -> list[int]:
         """The ids of a chat body; raises `ApiError` 400."""
+        if body.get("chat_template") is not None:
+            raise ApiError("Chat templates in requests are not trusted here.", param="chat_template")
+        if body.get("truncate_prompt_tokens") is not None:
+            raise ApiError("This simulated worker does not truncate prompts.", param="truncate_prompt_tokens")
+        return await self._rendered(self._renderer.render, body, add_special_tokens, "messages")
+
+    async def messages(self, body: Mapping[str, Any]) -> list[int]:
+        """The ids of an Anthropic Messages body; raises `ApiError` 400."""
+        return await self._rendered(self._renderer.render_messages, body, False, "messages")
+
+    async def responses(self, body: Mapping[str, Any]) -> list[int]:
+        """The ids of an OpenAI Responses body; raises `ApiError` 400."""
+        return await self._rendered(self._renderer.render_responses, body, True, "input")
+
+    async def _rendered(
+        self, render: Callable[[Mapping[str, Any]], str], body: Mapping[str, Any], add_special_tokens: bool, param: str
+    ) -> list[int]:
         try:
-            text = self._renderer.render(body)
+            text = render(body)
         except Unrenderable as error:
-            raise ApiError(f"The messages cannot be rendered: {error.reason}.", param="messages") from None
-        return await self.text(text, add_special_tokens, "messages")
+            raise ApiError(f"The {param} cannot be rendered: {error.reason}.", param=param) from None
+        return await self.text(text, add_special_tokens, param)
 
     async def text(self, text: str, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
         """The ids of plain text; raises `ApiError` 400."""

@@ -48,7 +48,13 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool | int | None = None
     prompt_logprobs: int | None = None
     use_beam_search: bool | None = None
+    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
     response_format: dict[str, Any] | None = None
+
+    @property
+    def announces_reuse(self) -> bool:
+        """Whether cached blocks that are reused are to be announced again."""
+        return self.vllm_xargs is not None and self.vllm_xargs.get("kv_cache_report_mode") == "full"
 
 
 class ChatBody(_Body, frozen=True, kw_only=True):

@@ -12,7 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from backends.simulated.answers import AnswerApp
+from backends.simulated.answers import AnswerApp, DialectApp
+from backends.simulated.dialects import MessagesDialect, ResponsesDialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import CHAT, COMPLETION
 from backends.simulated.request import DetokenizeBody, TokenizeBody, TokenizeChatBody, read_body, read_object
@@ -24,9 +25,12 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def build_app(worker: SimulatedWorker) -> Starlette:
     """The worker's HTTP application; `worker` must be started by the caller."""
     paths = _Paths(worker)
+    block_tokens, details = worker.engine.block_size, worker.settings.prompt_tokens_details
     routes = [
         Route("/v1/chat/completions", AnswerApp(worker, CHAT), methods=["POST"]),
         Route("/v1/completions", AnswerApp(worker, COMPLETION), methods=["POST"]),
+        Route("/v1/messages", DialectApp(worker, MessagesDialect(block_tokens, details)), methods=["POST"]),
+        Route("/v1/responses", DialectApp(worker, ResponsesDialect(block_tokens)), methods=["POST"]),
         Route("/v1/models", paths.models),
         Route("/tokenize", paths.tokenize, methods=["POST"]),
         Route("/detokenize", paths.detokenize, methods=["POST"]),

@@ -141,6 +141,7 @@ class SimulatedWorker:
                 stop_after=draw_stop(body, self.settings.stop_probability, self._draw_stop),
                 lora_name=adapter,
                 cache_salt=body.cache_salt,
+                announces_reuse=body.announces_reuse,
             )
             try:
                 state = self.engine.add(request, time.monotonic())

@@ -1,15 +1,16 @@
 """OpenAI chat messages and tools as a chat template gets to see them.
 
-What vLLM 0.33 does between request validation and the template, as observed in ``renderers/chat_utils`` and in
-pydantic's treatment of the OpenAI message types: unknown fields vanish, fields come in the order of the types (it
-shows wherever a template dumps an object as JSON), tool call arguments become objects, text parts become one string
-unless the template walks over parts itself.
+What vLLM 0.33 does between request validation and the template, as seen at its render endpoint: of a message the
+known fields remain, in one order; in a tool call, a tool of a developer message and a text part the known fields come
+first, in the order of OpenAI's types, then all others as they came (it shows wherever a template dumps an object as
+JSON); tool call arguments become objects, text parts become one string unless the template walks over parts itself.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from backends.vllm.unrenderable import Unrenderable
@@ -23,64 +24,75 @@ _TEXT_FIELD = {
     "refusal": "refusal",
     "thinking": "thinking",
 }
+_PART_FIELDS = frozenset(
+    {
+        "audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio",
+        "name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url",
+    }
+)  # fmt: skip
+"""Fields of content parts that vLLM knows, and does not show a template that walks over parts."""
 _BILLING_LINE = "x-anthropic-billing-header"
 """A line that changes with every request of one client; vLLM drops it from system messages."""
 
 
-def conversation(messages: object, *, parts: bool) -> list[Message]:
+def conversation(messages: object, *, parts: bool, typed: bool = True) -> list[Message]:
     """Messages for the template; with `parts` content is a list of ``{"type": "text", "text": ...}``.
+
+    `typed`: they pass through OpenAI's message types on their way, which put a tool call's fields into their own
+    order. What vLLM makes of a Responses body does not.
 
     Raises:
         Unrenderable: images, audio or video in a message, or a shape that vLLM refuses.
     """
     if not isinstance(messages, list) or not messages:
         raise Unrenderable("messages is not a list with at least one message", refused=True)
-    return [_message(message, parts) for message in messages]
+    return [_message(message, parts, typed) for message in messages]
 
 
-def _message(message: object, parts: bool) -> Message:
+def _message(message: object, parts: bool, typed: bool) -> Message:
     if type(message) is not dict:
         raise Unrenderable("a message is not an object", refused=True)
     role = message.get("role")
     if not isinstance(role, str):
         raise Unrenderable("a message has no role", refused=True)
     seen: Message = {"role": role, "content": _content(message.get("content"), role, parts)}
-    # With content given as null only OpenAI's own message types fit, and these know no reasoning and no task.
-    extended = message.get("content", "") is not None
     if role == "assistant":
-        _add_assistant_fields(seen, message, extended)
+        _add_assistant_fields(seen, message, typed)
     elif role == "tool" and "tool_call_id" in message:
         seen["tool_call_id"] = message["tool_call_id"]
     if isinstance(message.get("name"), str):
         seen["name"] = message["name"]
-    if extended and isinstance(message.get("task"), str):
+    if isinstance(message.get("task"), str):
         seen["task"] = message["task"]
-    if role == "developer" and message.get("tools") is not None:
-        seen["tools"] = [_developer_tool(tool) for tool in message["tools"]]
+    if role == "developer":
+        seen["tools"] = _developer_tools(message.get("tools")) if typed else message.get("tools")
     return seen
 
 
-def _content(content: object, role: str, parts: bool) -> str | list[dict[str, str]]:
+def _content(content: object, role: str, parts: bool) -> str | list[dict[str, Any]]:
     if role == "system":
         content = _without_billing_line(content)
     if type(content) is str:
         return [{"type": "text", "text": content}] if parts and role != "tool" else content
-    texts = _texts(content)
+    told = _told(content)
     if parts and role != "tool":
-        return [{"type": "text", "text": text} for text in texts]
+        return [{"type": "text", "text": text, **_unknown_fields(part)} for part, text in told]
     if parts:
-        return "\n".join(texts)
-    return "\n".join([text for text in texts if text])
+        return "\n".join([text for _, text in told])
+    return "\n".join([text for _, text in told if text])
 
 
-def _texts(content: object) -> list[str]:
+def _told(content: object) -> list[tuple[object, str]]:
+    """Parts with their texts, less those that have none."""
     if content is None:
         return []
-    if isinstance(content, str):
-        return [content]
     if not isinstance(content, list):
         raise Unrenderable("content is neither text nor a list of parts", refused=True)
-    return [text for text in map(_part_text, content) if text is not None]
+    return [(part, text) for part in content if (text := _part_text(part)) is not None]
+
+
+def _unknown_fields(part: object) -> dict[str, Any]:
+    return {key: value for key, value in part.items() if key not in _PART_FIELDS} if isinstance(part, dict) else {}
 
 
 def _part_text(part: object) -> str | None:
@@ -112,35 +124,40 @@ def _without_billing_line(content: object) -> object:
         if not isinstance(text, str) or not text.startswith(_BILLING_LINE):
             kept.append(part)
         elif rest := text.partition("\n")[2]:
-            kept.append(rest)
+            kept.append({**part, "text": rest} if isinstance(part, dict) else rest)
     return kept
 
 
-def _add_assistant_fields(seen: Message, message: Mapping[str, Any], extended: bool) -> None:
+def _add_assistant_fields(seen: Message, message: Mapping[str, Any], typed: bool) -> None:
     calls = message.get("tool_calls")
     if calls:
-        seen["tool_calls"] = [_tool_call(call) for call in calls]
+        seen["tool_calls"] = [_tool_call(call, typed) for call in calls]
     reasoning = message.get("reasoning")
     if reasoning is None:
         reasoning = message.get("reasoning_content")
-    if reasoning is None or not extended:
+    if reasoning is None:
         return
     if not isinstance(reasoning, str):
         raise Unrenderable("reasoning is not text")
     seen["reasoning"] = seen["reasoning_content"] = reasoning
 
 
-def _tool_call(call: object) -> dict[str, Any]:
+def _tool_call(call: object, typed: bool) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict) or call.get("type", "function") != "function":
         raise Unrenderable("a tool call is not of type function", refused=True)
     seen: dict[str, Any] = {"id": call["id"]} if "id" in call else {}
-    seen["function"] = {"arguments": _arguments(function.get("arguments"))}
-    if "name" in function:
-        seen["function"]["name"] = function["name"]
+    arguments = {"arguments": _arguments(function.get("arguments"))}
+    name = {"name": function["name"]} if "name" in function else {}
+    seen["function"] = _with_rest(arguments | name if typed else name | arguments, function)
     if "type" in call:
         seen["type"] = call["type"]
-    return seen
+    return _with_rest(seen, call)
+
+
+def _with_rest(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """`known` fields, and after them the others of `given`."""
+    return {**known, **{key: value for key, value in given.items() if key not in known}}
 
 
 def _arguments(arguments: object) -> dict[str, Any]:
@@ -183,13 +200,33 @@ def _tool(tool: object) -> dict[str, Any]:
     return dumped
 
 
-def _developer_tool(tool: object) -> dict[str, Any]:
-    """A tool inside a developer message: the same fields in another order, none of them filled in."""
+_TOOL_TYPES: dict[str, type | tuple[type, ...]] = {
+    "name": str,
+    "description": str,
+    "parameters": dict,
+    "strict": (bool, NoneType),
+}
+
+
+def _developer_tools(tools: object) -> object:
+    """Tools inside a developer message: in the order of OpenAI's types if all fit these, else as they came."""
+    if not isinstance(tools, list) or not all(map(_is_typed_tool, tools)):
+        return tools
+    return [_developer_tool(tool) for tool in tools]
+
+
+def _is_typed_tool(tool: object) -> bool:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(tool, dict) or not isinstance(function, dict):
-        raise Unrenderable("a tool is not of type function", refused=True)
-    fields = ("name", "description", "parameters", "strict")
-    return {"function": {field: function[field] for field in fields if field in function}, "type": tool.get("type")}
+        return False
+    fits = all(isinstance(function[name], kind) for name, kind in _TOOL_TYPES.items() if name in function)
+    return fits and "name" in function and tool.get("type") == "function"
+
+
+def _developer_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = tool["function"]
+    seen = {name: function[name] for name in _TOOL_TYPES if name in function}
+    return _with_rest({"function": _with_rest(seen, function), "type": "function"}, tool)
 
 
 def without_developer_role(messages: list[Message]) -> list[Message]:

@@ -1,27 +1,41 @@
 """From a request body to the text and token ids that vLLM would run for it.
 
 Facts of vLLM 0.33 kept here: ``add_generation_prompt`` defaults to true and wins over `chat_template_kwargs`;
-variables that a template does not name are dropped; ``reasoning_effort`` switches `enable_thinking` on or off unless
-the request says; chat prompts get no special tokens beyond the template's, plain completions do.
+variables that a template does not name are dropped, and those given as null or "auto"; ``reasoning_effort`` switches
+`enable_thinking` on or off unless the request says; ``continue_final_message`` is no variable; chat prompts get no
+special tokens beyond the template's, plain completions and Responses do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from backends.vllm.conversation import Message, conversation, tools_for_template, without_developer_role
+from backends.vllm.messages_api import THINKING_EFFORTS, chat_of_messages, refuses_late_system
+from backends.vllm.responses_api import chat_of_responses
 from backends.vllm.templates import ChatTemplate
-from backends.vllm.tokenizer import SpecialToken, TokenizerFiles, read_tokenizer_files
+from backends.vllm.tokenizer import SpecialToken, TokenizerFiles, is_failure, read_tokenizer_files
 from backends.vllm.unrenderable import Unrenderable
 
 __all__ = ["ChatRenderer", "Unrenderable"]
 
-_CONTINUE_MARK = "CONTINUE_HERE_7f3a9c "
+_CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+"""transformers' own mark: a template may show its length, or turn it into capitals."""
 _RESERVED_KWARGS = frozenset(
-    {"chat_template", "tokenize", "conversation", "messages", "return_dict", "return_assistant_tokens_mask"}
+    {"chat_template", "conversation", "messages", "return_assistant_tokens_mask", "sanitize_control_tokens", "tools"}
 )
+"""Parameters of transformers' ``apply_chat_template`` that change more than a variable of the template."""
+_WITH_TOKENS_KWARGS = frozenset({"max_length", "padding", "return_tensors", "tokenizer_kwargs", "truncation"})
+"""Those that count only where the request has the template's text tokenised on the spot (``tokenize``)."""
+_NO_VARIABLES = _WITH_TOKENS_KWARGS | {"continue_final_message", "return_dict", "tokenize"}
+_GIVEN_TEMPLATES = 16
+"""Templates from requests kept compiled."""
+_UNSET = (None, "auto")
+_DEFAULT_KWARGS = {"cohere_format": "cmd4"}
+"""What vLLM gives every template, whatever the model (``--cohere-format``)."""
 
 
 class ChatRenderer:
@@ -31,6 +45,7 @@ class ChatRenderer:
         sources = {"default": chat_template} if chat_template is not None else files.templates
         self._templates = {name: ChatTemplate(source) for name, source in sources.items() if name in _USED_TEMPLATES}
         self._named_tokens = files.named_tokens
+        self._given_template = lru_cache(_GIVEN_TEMPLATES)(ChatTemplate)
         self.tokenizer = files.tokenizer
         self.special: tuple[SpecialToken, ...] = files.special
 
@@ -55,17 +70,39 @@ class ChatRenderer:
         return any(template.reads_clock for template in self._templates.values())
 
     def render(self, body: Mapping[str, Any]) -> str:
-        """The prompt text of a chat completions body.
+        """The prompt text of a chat completions body. Its `chat_template`, if it has one, is run: trust it.
 
         Raises:
             Unrenderable: with the reason; no other exception leaves this method.
         """
+        return _guarded(lambda: self._render(body))
+
+    def render_messages(self, body: Mapping[str, Any]) -> str:
+        """The prompt text of an Anthropic Messages body; raises as `render` does."""
+        return _guarded(lambda: self._render(chat_of_messages(body, self)))
+
+    def render_responses(self, body: Mapping[str, Any]) -> str:
+        """The prompt text of an OpenAI Responses body; raises as `render` does."""
+        return _guarded(lambda: self._render(chat_of_responses(body), typed=False))
+
+    @cached_property
+    def merges_late_system(self) -> bool:
+        """See `backends.vllm.messages_api.Habits`."""
+        return any(refuses_late_system(self._template(with_tools).source) for with_tools in (False, True))
+
+    @cached_property
+    def disabled_effort(self) -> str:
+        """See `backends.vllm.messages_api.Habits`: "low" where the template knows no "none", or ignores it."""
+        without = self._probe("none")
+        if without is None or any(self._probe(effort) == without for effort in THINKING_EFFORTS):
+            return "low"
+        return "none"
+
+    def _probe(self, effort: str) -> str | None:
         try:
-            return self._render(body)
+            return self.render({"messages": [{"role": "user", "content": "Hi"}], "reasoning_effort": effort})
         except Unrenderable:
-            raise
-        except Exception as error:  # a body may have any shape
-            raise Unrenderable(f"{type(error).__name__}: {error}") from error
+            return None
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`. Releases the GIL while it works.
@@ -75,7 +112,9 @@ class ChatRenderer:
         """
         try:
             ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-        except Exception as error:  # tokenizers raises bare Exception and TypeError
+        except BaseException as error:  # tokenizers raises bare Exception and TypeError, and panics
+            if not is_failure(error):
+                raise
             raise Unrenderable(f"tokenizer: {error}", refused=True) from error
         return ids
 
@@ -84,20 +123,24 @@ class ChatRenderer:
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
-    def _render(self, body: Mapping[str, Any]) -> str:
+    def _render(self, body: Mapping[str, Any], *, typed: bool = True) -> str:
         _refuse_unknown_outcome(body)
         tools = tools_for_template(body.get("tools"))
-        template = self._template(tools is not None)
-        messages = conversation(body.get("messages"), parts=template.wants_parts)
+        template = self._template(tools is not None, body.get("chat_template"))
+        messages = conversation(body.get("messages"), parts=template.wants_parts, typed=typed)
         if not template.knows_developer and any(message["role"] == "developer" for message in messages):
             messages = without_developer_role(messages)
         variables = self._variables(template, body, tools)
-        if variables["continue_final_message"]:
+        if body.get("continue_final_message", False):
             return _render_open_ended(template, variables, messages)
         variables["messages"] = messages
         return template.render(variables)
 
-    def _template(self, with_tools: bool) -> ChatTemplate:
+    def _template(self, with_tools: bool, given: object = None) -> ChatTemplate:
+        if given is not None:
+            if not isinstance(given, str) or "{" not in given:
+                raise Unrenderable("the request names a chat template")
+            return self._given_template(given)
         if with_tools and "tool_use" in self._templates:
             return self._templates["tool_use"]
         template = self._templates.get("default")
@@ -108,19 +151,36 @@ class ChatRenderer:
     def _variables(
         self, template: ChatTemplate, body: Mapping[str, Any], tools: list[dict[str, Any]] | None
     ) -> dict[str, Any]:
-        given = body.get("chat_template_kwargs") or {}
-        if not _RESERVED_KWARGS.isdisjoint(given):
+        asked = body.get("chat_template_kwargs") or {}
+        if not _RESERVED_KWARGS.isdisjoint(asked) or (
+            asked.get("tokenize") and not _WITH_TOKENS_KWARGS.isdisjoint(asked)
+        ):
             raise Unrenderable("chat_template_kwargs names a reserved variable")
+        given = {name: value for name, value in asked.items() if value not in _UNSET}
         effort = body.get("reasoning_effort")
-        wanted: dict[str, Any] = {"tools": tools, "documents": None, **given}
+        wanted: dict[str, Any] = {"tools": tools, "documents": None, **_DEFAULT_KWARGS, **given}
         wanted |= {name: body[name] for name in ("documents", "reasoning_effort") if body.get(name) is not None}
-        if effort is not None and "enable_thinking" not in given:
+        if effort is not None and "enable_thinking" not in asked:
             wanted["enable_thinking"] = effort != "none"
         wanted["add_generation_prompt"] = body.get("add_generation_prompt", True)
-        wanted["continue_final_message"] = body.get("continue_final_message", False)
-        always = ("tools", "documents", "add_generation_prompt", "continue_final_message")
-        kept = {name: value for name, value in wanted.items() if name in always or name in template.variables}
+        always = ("tools", "documents", "add_generation_prompt")
+        known = template.variables - _NO_VARIABLES
+        kept = {name: value for name, value in wanted.items() if name in always or name in known}
         return {**self._named_tokens, **kept}
+
+
+def gives_token_ids(chat_template_kwargs: object) -> bool:
+    """Whether a request has transformers tokenise the template's text, which never adds the tokenizer's own tokens."""
+    return isinstance(chat_template_kwargs, dict) and bool(chat_template_kwargs.get("tokenize"))
+
+
+def _guarded(render: Callable[[], str]) -> str:
+    try:
+        return render()
+    except Unrenderable:
+        raise
+    except Exception as error:  # a body may have any shape
+        raise Unrenderable(f"{type(error).__name__}: {error}") from error
 
 
 _USED_TEMPLATES = ("default", "tool_use")
@@ -128,9 +188,8 @@ _USED_TEMPLATES = ("default", "tool_use")
 
 def _refuse_unknown_outcome(body: Mapping[str, Any]) -> None:
     """Fields whose effect on the prompt is the worker's own affair."""
-    for field in ("chat_template", "truncate_prompt_tokens", "mm_processor_kwargs"):
-        if body.get(field) is not None:
-            raise Unrenderable(f"the request sets {field}")
+    if body.get("mm_processor_kwargs"):
+        raise Unrenderable("the request sets mm_processor_kwargs")
 
 
 def _render_open_ended(template: ChatTemplate, variables: dict[str, Any], messages: list[Message]) -> str:
@@ -140,7 +199,6 @@ def _render_open_ended(template: ChatTemplate, variables: dict[str, Any], messag
     """
     if variables["add_generation_prompt"]:
         raise Unrenderable("continue_final_message and add_generation_prompt exclude each other", refused=True)
-    del variables["continue_final_message"]
     last = messages[-1]
     content = last["content"]
     if isinstance(content, str):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
+from backends.vllm.declared_tokens import Declarations, llama_from
 from backends.vllm.unrenderable import Unrenderable
 
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NATIVE_ARCHITECTURES = frozenset(
     {
         "GptOssForCausalLM",
@@ -55,6 +55,10 @@ class TokenizerFiles:
 def read_tokenizer_files(folder: Path, tokenizer: Path | None = None) -> TokenizerFiles:
     """Read `folder`; `tokenizer` is a tokenizer.json, or a folder with one, that lies apart from it.
 
+    Some classes of transformers build a tokenizer of their own from the file (``tokenizer_class``). Of these
+    ``LlamaTokenizer`` is followed; where another one's differs from the file, ids differ from the worker's, which its
+    self-test shows.
+
     Raises:
         Unrenderable: files are missing or broken, or vLLM does not render this family from them.
     """
@@ -65,11 +69,16 @@ def read_tokenizer_files(folder: Path, tokenizer: Path | None = None) -> Tokeniz
         raise Unrenderable(f"{path} does not exist")
     home = path.parent
     config = _read_json(home / "tokenizer_config.json") or _read_json(folder / "tokenizer_config.json")
-    loaded = _load(path)
-    _add_missing(loaded, config)
+    declared = Declarations(
+        config=config,
+        special_tokens_map=_read_json(home / "special_tokens_map.json"),
+        added_tokens=_read_json(home / "added_tokens.json"),
+        model_config=_read_json(folder / "config.json"),
+    )
+    loaded = _load(path, declared)
     templates = _templates(home, config) or _templates(folder, _read_json(folder / "tokenizer_config.json"))
-    named = _read_json(home / "special_tokens_map.json") | {k: v for k, v in config.items() if v is not None}
-    return TokenizerFiles(loaded, _named(named), templates, special_tokens(loaded))
+    named = {name: token.content for name, token in declared.named().items()}
+    return TokenizerFiles(loaded, named, templates, special_tokens(loaded))
 
 
 def special_tokens(tokenizer: Any) -> tuple[SpecialToken, ...]:
@@ -81,13 +90,25 @@ def special_tokens(tokenizer: Any) -> tuple[SpecialToken, ...]:
     )
 
 
-def _load(path: Path) -> Any:
+def is_failure(error: BaseException) -> bool:
+    """Whether `error` is one of the code's: any `Exception`, or a panic of Rust code, whose class derives from none and
+    cannot be imported; not an interrupt."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _load(path: Path, declared: Declarations) -> Any:
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises bare Exception for every kind of broken file
+        if declared.builds_llama:
+            tokenizer = llama_from(tokenizer, declared.config)
+        tokenizer.add_tokens(declared.missing_in(tokenizer))
+    except BaseException as error:  # tokenizers raises bare Exception for every kind of broken file, or panics
+        if not is_failure(error):
+            raise
         raise Unrenderable(f"{path}: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    tokenizer.encode_special_tokens = bool(declared.config.get("split_special_tokens"))
     return tokenizer
 
 
@@ -97,19 +118,6 @@ def _refuse_native(folder: Path) -> None:
             raise Unrenderable(f"vLLM renders {architecture} with its own code")
     if (folder / "tekken.json").is_file() and any(folder.glob("consolidated*.safetensors")):
         raise Unrenderable("vLLM uses Mistral's own tokenizer for this folder")
-
-
-def _add_missing(tokenizer: Any, config: dict[str, Any]) -> None:
-    """Add tokens that only tokenizer_config.json declares, as transformers does."""
-    declared = config.get("added_tokens_decoder")
-    for token_id, entry in sorted((declared or {}).items(), key=lambda item: int(item[0])):
-        if not isinstance(entry, dict) or tokenizer.token_to_id(entry.get("content", "")) is not None:
-            continue
-        flags = {name: bool(entry[name]) for name in ("single_word", "lstrip", "rstrip", "normalized") if name in entry}
-        token = AddedToken(entry["content"], special=bool(entry.get("special")), **flags)
-        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
-        if tokenizer.token_to_id(token.content) != int(token_id):
-            raise Unrenderable(f"added token {token.content!r} has no place at id {token_id}")
 
 
 def _templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
@@ -127,16 +135,6 @@ def _templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     if isinstance(template, list):
         return {e["name"]: e["template"] for e in template if isinstance(e, dict) and {"name", "template"} <= e.keys()}
     return {}
-
-
-def _named(config: dict[str, Any]) -> dict[str, str]:
-    named = {}
-    for name in _NAMED_TOKENS:
-        value = config.get(name)
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            named[name] = text
-    return named
 
 
 def _read_json(path: Path) -> dict[str, Any]:

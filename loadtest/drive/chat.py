@@ -29,6 +29,8 @@ class Timing:
     completion_tokens: int = 0
     worker: str | None = None
     predicted_cached_tokens: int | None = None
+    engine_ttft_s: float | None = None
+    """From the engine's queue to its first token, where vLLM says so (``--enable-per-request-metrics``)."""
     error: str | None = None
 
     @property
@@ -49,6 +51,11 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
+class _Metrics(msgspec.Struct):
+    queue_time_ms: float | None = None
+    time_to_first_token_ms: float | None = None
+
+
 class _Delta(msgspec.Struct):
     content: str | None = None
 
@@ -60,19 +67,22 @@ class _Choice(msgspec.Struct):
 class _Frame(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
+    metrics: _Metrics | None = None
     error: dict[str, Any] | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Frame)
 
 
-async def chat(client: Client, body: dict[str, Any], intended_s: float | None = None) -> Timing:
+async def chat(
+    client: Client, body: dict[str, Any], intended_s: float | None = None, headers: dict[str, str] | None = None
+) -> Timing:
     """Send one streamed chat completion and read it to its end. Failures are recorded, not raised."""
     loop = asyncio.get_running_loop()
     timing = Timing(started_s=loop.time() if intended_s is None else intended_s)
     payload = msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
     try:
-        async with client.exchange(client.request_bytes("POST", "/v1/chat/completions", payload)) as response:
+        async with client.exchange(client.request_bytes("POST", "/v1/chat/completions", payload, headers)) as response:
             timing.worker = response.headers.get("x-warmroute-worker")
             predicted = response.headers.get("x-warmroute-predicted-cached-tokens")
             timing.predicted_cached_tokens = int(predicted) if predicted else None
@@ -121,4 +131,6 @@ def _take(frame: _Frame, timing: Timing) -> str:
         timing.completion_tokens = frame.usage.completion_tokens
         details = frame.usage.prompt_tokens_details
         timing.cached_tokens = (details.cached_tokens or 0) if details else 0
+    if frame.metrics is not None and frame.metrics.time_to_first_token_ms is not None:
+        timing.engine_ttft_s = ((frame.metrics.queue_time_ms or 0.0) + frame.metrics.time_to_first_token_ms) / 1e3
     return "".join(choice.delta.content or "" for choice in frame.choices)

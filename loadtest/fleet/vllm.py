@@ -33,13 +33,15 @@ class VllmWorker:
 
     `model_dir` None is the shipped tokenizer and model shape (1 KiB of KV per token), served under its own name; a
     folder of one's own is served under its path, as vLLM does by itself. `flags` come last and so win over ours. A port
-    of 0 is chosen when the worker starts. `dev_mode` opens vLLM's ``/reset_prefix_cache`` and the like.
+    of 0 is chosen when the worker starts; `events_port` is the first of `MAX_RANKS` for events, behind which come as
+    many for replay. `dev_mode` opens vLLM's ``/reset_prefix_cache`` and the like.
     """
 
     executable: Path
     model_dir: Path | None = None
     clock: ClockSettings = field(default_factory=ClockSettings)
     port: int = 0
+    events_port: int = 0
     kv_events: bool = True
     replay: bool = True
     buffer_steps: int = 10_000
@@ -82,7 +84,16 @@ class RunningVllm:
         port = worker.port or free_ports(1)
         self.worker = worker
         self.url = f"http://127.0.0.1:{port}"
-        self.process = Process(worker.command(port, free_ports(2 * MAX_RANKS)), name, worker.variables(), log)
+        self.events_port = worker.events_port or free_ports(2 * MAX_RANKS)
+        self.process = Process(worker.command(port, self.events_port), name, worker.variables(), log)
+
+    @property
+    def kv_events(self) -> dict[str, str]:
+        """Where rank 0 publishes, as a gateway's configuration names it: vLLM before 0.33 cannot be asked for it."""
+        source = {"endpoint": f"tcp://127.0.0.1:{self.events_port}", "topic": self.worker.topic}
+        if self.worker.replay:
+            source["replay_endpoint"] = f"tcp://127.0.0.1:{self.events_port + MAX_RANKS}"
+        return source
 
     def healthy(self) -> bool:
         """Whether it answers now.

@@ -97,7 +97,13 @@ class Estimates(Shape):
 class PredictedCached(Shape):
     """Predicted against reported cached tokens, over the responses that reported them.
 
-    `equal`, `over` and `under` count responses; the rest are tokens.
+    `equal`, `over` and `under` count responses. `differences` counts those that differed by what explains it:
+    scheduled_since (more was found: these blocks were stored, or word of it came, after the decision), slower_tier
+    (more was found, and the worker also caches outside its GPU), evicted_while_queued (less was found: the first
+    missing block was evicted after the decision), booked_not_scheduled (less was found: it counted on a request in
+    flight that had not come so far), cleared (the cache was cleared or the worker restarted in between), approximate
+    (the view was not exact) and other (nothing explains it: events are lost, or this router and the worker mean
+    different blocks); `pending` ones wait for what explains them.
     """
 
     equal: int = 0
@@ -105,12 +111,16 @@ class PredictedCached(Shape):
     under: int = 0
     absolute_error_tokens: int = 0
     reported_tokens: int = 0
+    differences: dict[str, int] = {}
+    pending: int = 0
 
 
 class Events(Shape):
     """One candidate's KV event stream. `lag_s` is the age of the newest batch when it came in, by the hosts' clocks.
 
     `gaps` are losses noticed, `replayed_batches` what was fetched again; `decode_errors` count unreadable batches.
+    Where neither helped, `relearn_asks` requests asked to be told again what they found cached, which taught
+    `relearned_blocks`, of `reannounced_blocks` announced in all; `relearned` counts how often that made a view whole.
     """
 
     endpoint: str
@@ -126,6 +136,10 @@ class Events(Shape):
     restarts: int = 0
     decode_errors: int = 0
     unknown_events: int = 0
+    relearn_asks: int = 0
+    reannounced_blocks: int = 0
+    relearned_blocks: int = 0
+    relearned: int = 0
 
 
 class SelfTest(Shape):
@@ -249,7 +263,12 @@ class Explanation(Shape):
 
 
 class Decision(Shape):
-    """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ..."."""
+    """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ...".
+
+    `residency` is how far `predicted_cached_tokens` could be trusted: approximate where the prompt was known as text
+    only, however exact the worker's view is. `difference` is what explains that another number was reported (pending,
+    or one of those of `PredictedCached`), null where none was.
+    """
 
     at: str
     age_s: float
@@ -260,8 +279,10 @@ class Decision(Shape):
     policy: str
     worker: str
     reason: str
+    residency: str
     predicted_cached_tokens: int | None
     reported_cached_tokens: int | None
+    difference: str | None
     ttft_s: float | None
     duration_s: float | None
     outcome: str

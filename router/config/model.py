@@ -145,6 +145,23 @@ class ResidencyConfig(Section, frozen=True):
     """Memory for tokenised prefixes; texts of running requests take up to 8 MiB beside it."""
     approximate_bytes: Positive = 134_217_728
     """Memory for the approximate views of all workers together."""
+    relearn: Literal["passive", "piggyback"] = "passive"
+    """How a worker's view is completed where events were missed and its replay buffer does not reach back that far.
+    passive: by what its events and responses say; piggyback: requests whose cached prefix is not known also carry
+    vllm_xargs.kv_cache_report_mode "full", so that vLLM (0.26 and later) announces it again."""
+    relearn_blocks_per_s: Positive = 1_000
+    """Blocks that one worker is asked to announce again per second, on average; each costs it about 2 us between two
+    steps, and 80 bytes of events with 16 tokens to a block."""
+
+
+class ObserveUsageConfig(Section, frozen=True):
+    """How responses come to say how many prompt tokens were cached."""
+
+    mode: Literal["passive", "inject"] = "passive"
+    """passive: bodies go out byte for byte, so a stream whose client did not ask for usage reports none. inject: some
+    of those streams are made to report it, by stream_options.include_usage; the frame is taken out again."""
+    sample: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """Share of the streams without usage that report it under inject."""
 
 
 class CorsConfig(Section, frozen=True):
@@ -173,7 +190,8 @@ class HeadersConfig(Section, frozen=True):
     worker: bool = False
     """x-warmroute-worker: the worker that answered."""
     predicted_cached_tokens: bool = False
-    """x-warmroute-predicted-cached-tokens: what the router expected to be cached."""
+    """x-warmroute-predicted-cached-tokens: what the router expected to be cached; and x-warmroute-residency: how far
+    that can be trusted for this prompt (exact, approximate, unknown, off)."""
 
 
 class Config(Section, frozen=True):
@@ -197,6 +215,9 @@ class Config(Section, frozen=True):
     """A tokenizer.json, or a folder that holds one, where it lies apart from model_dir."""
     models: dict[str, ModelConfig] = field(default_factory=dict)
     """Local files by served model name."""
+    trust_request_chat_template: bool = False
+    """Run the chat templates that requests bring along, as vllm serve --trust-request-chat-template does: they are
+    programs that take what time they like. Without it such requests are placed by their text."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """How a worker is chosen."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
@@ -207,6 +228,8 @@ class Config(Section, frozen=True):
     """When a worker counts as ready."""
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
     """What is known of the workers' caches."""
+    observe_usage: ObserveUsageConfig = field(default_factory=ObserveUsageConfig)
+    """Reports of cached tokens."""
     cors: CorsConfig = field(default_factory=CorsConfig)
     """Browsers."""
     headers: HeadersConfig = field(default_factory=HeadersConfig)

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from policies.view import Decision, FleetView, RequestView, WorkerId, WorkerView
+from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
+from router.prefix.difference import Difference
 
 
 class DecisionRecord(msgspec.Struct):
     """One decision and its outcome. Candidate views are kept as they were and turned into text only when asked for.
 
-    `outcome` is "running" until the attempt ends, then "finished", "failed: ..." or "cancelled".
+    `outcome` is "running" until the attempt ends, then "finished", "failed: ..." or "cancelled". `residency` says how
+    far `predicted_cached_tokens` could be trusted; `difference` what explains that another number was reported.
     """
 
     at_s: float
@@ -24,8 +26,10 @@ class DecisionRecord(msgspec.Struct):
     workers: tuple[WorkerView, ...]
     decision: Decision
     worker: WorkerId
+    residency: Residency
     predicted_cached_tokens: int | None
     reported_cached_tokens: int | None = None
+    difference: Difference | None = None
     ttft_s: float | None = None
     duration_s: float | None = None
     outcome: str = "running"
@@ -47,8 +51,10 @@ class DecisionRecord(msgspec.Struct):
             "policy": self.policy,
             "worker": self.worker,
             "reason": self.decision.reason,
+            "residency": self.residency.value,
             "predicted_cached_tokens": self.predicted_cached_tokens,
             "reported_cached_tokens": self.reported_cached_tokens,
+            "difference": None if self.difference is None else self.difference.value,
             "ttft_s": self.ttft_s,
             "duration_s": self.duration_s,
             "outcome": self.outcome,

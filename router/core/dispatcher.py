@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerId, WorkerView
+from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerView
 from router.core.choice import Chooser
+from router.core.comparison import ComparisonObserver, Comparisons
 from router.core.decisions import DecisionRecord, Explanation
 from router.core.edges import FailurePhase, Request, Usage
 from router.core.endpoints import Candidate
@@ -16,10 +17,11 @@ from router.core.estimate import Decoding
 from router.core.fleet import Fleet, WorkerState
 from router.core.lanes import Lanes
 from router.core.ledger import Booking
+from router.core.residency import ResidencySource
 from router.core.selection import Selection, exclusions, select
 from router.core.tickets import Hold, Reject, Ticket
 from router.errors import ErrorKind, RequestError
-from router.prefix.residency import ResidencyMap
+from router.prefix.difference import Difference
 
 __all__ = ["DispatchObserver", "Dispatcher", "Hold", "Reject", "Ticket"]
 
@@ -31,7 +33,7 @@ RETRY_AFTER_S = 1.0
 """Retry-After where no worker named one: a probe later the picture is new."""
 
 
-class DispatchObserver(Protocol):
+class DispatchObserver(ComparisonObserver, Protocol):
     """Told of what the dispatcher does, for metrics and logs. Must not raise."""
 
     def decided(self, ticket: Ticket) -> None:
@@ -42,9 +44,6 @@ class DispatchObserver(Protocol):
 
     def failed(self, ticket: Ticket, phase: FailurePhase, reason: str) -> None:
         """An attempt failed."""
-
-    def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
-        """A response reported its cached tokens and there had been a prediction."""
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
         """The policy called `policy` raised or answered nonsense, the `first` time since it was adopted or again."""
@@ -59,7 +58,7 @@ class Dispatcher:
     def __init__(
         self,
         fleet: Fleet,
-        residency: ResidencyMap,
+        residency: ResidencySource,
         policy: Policy,
         *,
         policy_name: str,
@@ -75,6 +74,7 @@ class Dispatcher:
         self._lanes = Lanes()
         self._decoding = Decoding()
         self._records: deque[DecisionRecord] = deque(maxlen=decisions_kept)
+        self._comparisons = Comparisons(observer)
         self._ids = itertools.count(1)
         self._counts = dict.fromkeys(
             ("dispatched", "held", "rejected", "retried", "finished", "cancelled", "failed"), 0
@@ -187,20 +187,25 @@ class Dispatcher:
             return
         served = status < 400
         self._succeeded(ticket, now_s, complete=True)
+        difference = None
         if served and ticket.request.prompt is not None and ticket.candidate.live:
-            self._residency.finished(
+            difference = self._residency.finished(
                 ticket.candidate.slot,
                 ticket.request.prompt,
-                usage.completion_tokens,
+                _generated(ticket, usage),
                 usage.cached_tokens if ticket.request.tells_cached else None,
                 ticket_id=ticket.id,
             )
         if served:
-            self._compare(ticket, usage)
+            self._comparisons.compare(ticket, usage, difference)
             self._decoding.observe(ticket.decode_s(now_s), usage.completion_tokens)
         self._end(ticket, now_s, "finished" if served else f"finished with status {status}")
         self._counts["finished"] += 1
         self._tell_policy(EdgeKind.FINISHED, ticket, now_s, usage.cached_tokens)
+
+    def explained(self, ticket_id: int, difference: Difference) -> None:
+        """What explains a difference that was pending (`ResidencyMap.on_settled`)."""
+        self._comparisons.explained(ticket_id, difference)
 
     def failed(
         self, ticket: Ticket, phase: FailurePhase, now_s: float, reason: str, retry_after_s: float | None = None
@@ -234,6 +239,7 @@ class Dispatcher:
         """Counters, the policy's behaviour, and each worker's lane."""
         return {
             **self._counts,
+            **self._comparisons.statistics(),
             **self._chooser.statistics(),
             "workers": self._lanes.statistics(self._fleet.candidates),
         }
@@ -244,8 +250,10 @@ class Dispatcher:
         view, fleet = self._look(request, selection, now_s)
         decision = _with_trial(self._chooser.decide(view, fleet), selection)
         index = [candidate.id for candidate in selection.candidates].index(decision.ranked[0])
-        record = self._record(view, fleet, decision, fleet.workers[index], attempt)
-        ticket = self._book(request, selection.candidates[index], fleet.workers[index], record, now_s)
+        candidate, worker = selection.candidates[index], fleet.workers[index]
+        predicted = _prediction(request, candidate, worker)
+        record = self._record(view, fleet, decision, worker, attempt, predicted)
+        ticket = self._book(request, candidate, worker, record, now_s)
         if selection.trial is not None:
             ticket.trial = True
             self._fleet.trial_started(selection.trial)
@@ -300,13 +308,19 @@ class Dispatcher:
             ticket.situation = lane.situation(view.uncached_tokens, prompt_tokens, now_s)
         lane.book(booking, now_s)
         if request.prompt is not None:
-            self._residency.booked(candidate.slot, request.prompt, ticket.id)
+            predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
+            self._residency.booked(candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes)
         return ticket
 
     def _record(
-        self, request: RequestView, fleet: FleetView, decision: Decision, view: WorkerView, attempt: int
+        self,
+        request: RequestView,
+        fleet: FleetView,
+        decision: Decision,
+        view: WorkerView,
+        attempt: int,
+        predicted_cached_tokens: int | None,
     ) -> DecisionRecord:
-        blind = view.residency in (Residency.UNKNOWN, Residency.OFF)
         record = DecisionRecord(
             at_s=fleet.now_s,
             ticket_id=next(self._ids),
@@ -316,7 +330,8 @@ class Dispatcher:
             workers=fleet.workers,
             decision=decision,
             worker=view.id,
-            predicted_cached_tokens=None if blind else view.cached_tokens,
+            residency=view.residency,
+            predicted_cached_tokens=predicted_cached_tokens,
         )
         self._records.append(record)
         return record
@@ -328,18 +343,6 @@ class Dispatcher:
             # The request is sound, so the error was the other worker's.
             (endpoint, reason), ticket.suspect = ticket.suspect, None
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=False)
-
-    def _compare(self, ticket: Ticket, usage: Usage) -> None:
-        reported = usage.cached_tokens
-        ticket.record.reported_cached_tokens = reported
-        prompt, predicted = ticket.request.prompt, ticket.predicted_cached_tokens
-        if reported is None or predicted is None or prompt is None or prompt.multiple or not prompt.exact:
-            return
-        if not ticket.request.tells_cached:
-            return
-        ticket.lane.agreement.compare(predicted, reported)
-        if self._observer is not None:
-            self._observer.compared(ticket.candidate.id, predicted, reported)
 
     def _end(self, ticket: Ticket, now_s: float, outcome: str) -> None:
         """Give back all that the ticket holds."""
@@ -372,11 +375,27 @@ def _with_trial(decision: Decision, selection: Selection) -> Decision:
     return Decision((first, *rest), f"trial of {first}, which had failed and probes well again")
 
 
+def _prediction(request: Request, candidate: Candidate, view: WorkerView) -> int | None:
+    """Cached tokens that the answer will report, as far as is known."""
+    if not request.reads_cache:
+        return 0
+    if view.residency is Residency.OFF:
+        return None if candidate.caches else 0
+    if view.residency is Residency.UNKNOWN:
+        return None
+    return request.reported(view.cached_tokens, candidate.block_tokens)
+
+
 def _teaches(request: Request, view: WorkerView) -> bool:
     """Whether the time to this request's first token will say something of the worker's speed."""
     prompt = request.prompt
     known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
     return known and request.stream
+
+
+def _generated(ticket: Ticket, usage: Usage) -> int | None:
+    """Tokens of the answer: as reported, else as many as events were counted, vLLM's habit being one token each."""
+    return ticket.booking.output_tokens or None if usage.completion_tokens is None else usage.completion_tokens
 
 
 def _tried(ticket: Ticket) -> tuple[str, ...]:

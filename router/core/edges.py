@@ -55,6 +55,18 @@ class Request(msgspec.Struct, frozen=True):
         """Whether the cached tokens that the answer reports are those that the prompt found."""
         return self.reads_cache and self.answers == 1
 
+    def reported(self, cached_tokens: int, block_tokens: int) -> int:
+        """What the answer will report where the prompt finds `cached_tokens`.
+
+        Several answers or prompts are as many requests to the engine. A stream reports of the first that answers; a
+        whole answer of the last, which finds what those before it have brought.
+        """
+        prompt = self.prompt
+        if not self.reads_cache or prompt is None or self.stream:
+            return cached_tokens
+        brought = prompt.own_tokens if self.answers > 1 else prompt.shared_tokens
+        return max(cached_tokens, (min(brought, prompt.own_tokens - 1)) // block_tokens * block_tokens)
+
 
 class Usage(msgspec.Struct, frozen=True):
     """What a response reported; each is None where it did not say."""

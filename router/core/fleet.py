@@ -11,7 +11,7 @@ from policies.view import Residency
 from router.config.model import HealthConfig
 from router.core.endpoints import Candidate, FleetEndpoint
 from router.core.health import SERVING, Health, WorkerState
-from router.prefix.residency import ResidencyMap
+from router.core.residency import ResidencySource
 
 __all__ = ["Candidate", "Fleet", "FleetEndpoint", "Pool", "WorkerState"]
 
@@ -38,7 +38,7 @@ class Fleet:
     have left are ignored: news may arrive after a removal.
     """
 
-    def __init__(self, health: HealthConfig, residency: ResidencyMap, *, kv_events: bool = True) -> None:
+    def __init__(self, health: HealthConfig, residency: ResidencySource, *, kv_events: bool = True) -> None:
         self.on_change: list[Callable[[], None]] = []
         self.on_load: list[Callable[[Candidate, LoadReport, float], None]] = []
         self.on_loss: list[Callable[[FleetEndpoint], None]] = []

@@ -67,17 +67,19 @@ class Attempt:
         self.response = None
         self.response_read = self._read_before_first
         exchange.enter(Phase.FIRST_EVENT)
+        body, usage_frame = exchange.outgoing(self.ticket)
         head = request_to_worker(
             exchange.head,
-            len(exchange.body),
+            len(body),
             candidate.endpoint.endpoint,
             exchange.request_id,
             candidate.rank,
             exchange.client.peer.encode("ascii"),
             exchange.upgrade,
+            plain=usage_frame is not None,
         )
-        connection.send(self, head, exchange.body, exchange.head.method == "HEAD")
-        exchange.relay.attach(connection)
+        connection.send(self, head, body, exchange.head.method == "HEAD")
+        exchange.relay.attach(connection, usage_frame)
         if not exchange.client.writable:
             connection.pause_reading()
 

@@ -10,7 +10,7 @@ from router.gateway.head import RequestHead
 # What OpenAI's SDK adds in browsers; without leave for these its preflight fails.
 _SDK_PREFIXES = (b"x-stainless-", b"openai-")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_EXPOSED = b"x-request-id, x-warmroute-worker, x-warmroute-predicted-cached-tokens, retry-after"
+_EXPOSED = b"x-request-id, x-warmroute-worker, x-warmroute-predicted-cached-tokens, x-warmroute-residency, retry-after"
 
 
 class Cors:

@@ -24,10 +24,12 @@ from router.gateway.phases import Phase
 from router.gateway.placing import Placing, stored_response_id
 from router.gateway.plane import Plane
 from router.gateway.relay import Out, Relay
+from router.gateway.rewrites import Outgoing, Rewriting
 from router.gateway.tunnel import Tunnel
 from router.gateway.upstream import WorkerConnection
 from router.gateway.usage import find_usage
-from router.gateway.wire import ResponseHead, connection_line, error_body, own_reply, retry_after
+from router.gateway.wire import ResponseHead, connection_line, own_reply, retry_after
+from router.gateway.wording import error_body
 
 if TYPE_CHECKING:
     from router.gateway.client import ClientConnection
@@ -60,6 +62,7 @@ class Exchange:
         self._request: Request | None = None
         self._attempt: Attempt | None = None
         self._identifying: asyncio.Task[None] | None = None
+        self._rewriting: Rewriting | None = None
         self._books = Books(plane, route.pattern, head, request_id, client.peer, len(body))
         self._phase_began_s = self._books.arrived_s
         self._last_s = self._books.arrived_s + plane.config.timeouts.total_s
@@ -78,6 +81,8 @@ class Exchange:
             reading = placing.read()
             if reading.stream:
                 self._next_comment_s = arrived_s + self.plane.config.timeouts.header_hold_s
+            if self.plane.rewrites.enabled:
+                self._rewriting = self.plane.rewrites.of(self.head, reading.intake)
             identifying = placing.start(reading)
         except RequestError as error:
             self._answer(error)
@@ -125,6 +130,12 @@ class Exchange:
         self._books.worker = ticket.candidate.id
         self._attempt = Attempt(self, ticket)
         self._attempt.begin()
+
+    def outgoing(self, ticket: Ticket) -> Outgoing:
+        """What goes to the ticket's worker."""
+        if self._rewriting is None:
+            return Outgoing(self.body)
+        return self._rewriting.outgoing(self.body, ticket, self.plane.time())
 
     def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
         """Nothing of this attempt has reached the client: another worker may answer."""
@@ -189,6 +200,8 @@ class Exchange:
         now_s = self.plane.time()
         relay.flush(now_s)
         usage = find_usage(relay.tail())
+        if self._rewriting is not None:
+            self._rewriting.answered(ticket.candidate.endpoint, response, relay, usage)
         keep = relay.end_as_event() if relay.out is Out.COMMENTS else relay.end()
         self._let_go(reusable=True)
         self.ticket = None
@@ -332,7 +345,7 @@ class Exchange:
         status = error.kind.spec.status
         lines = self.plane.head_lines(self.head, self.request_id, None) + retry_after(error)
         lines += connection_line(self.head, close=not self._keep_alive)
-        reply = own_reply(status, error_body(error), lines, without_body=self.head.method == "HEAD")
+        reply = own_reply(status, error_body(error, self.head.path), lines, without_body=self.head.method == "HEAD")
         self.relay.status = status
         self.relay.response_bytes += len(reply)
         self.client.write(reply)

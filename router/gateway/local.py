@@ -13,7 +13,8 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.head import RequestHead
 from router.gateway.paths import Route
 from router.gateway.plane import Plane
-from router.gateway.wire import connection_line, error_body, own_reply, retry_after
+from router.gateway.wire import connection_line, own_reply, retry_after
+from router.gateway.wording import error_body
 
 Answer = tuple[int, dict[str, Any]]
 """Status and JSON body."""
@@ -76,7 +77,8 @@ class LocalAnswers:
         lines = retry_after(error)
         if isinstance(error, MethodNotAllowed):
             lines += b"allow: " + _allow(error.methods) + b"\r\n"
-        return self._reply(head, peer, "unknown", error.kind.spec.status, error_body(error), lines, close)
+        body = error_body(error, head.path if head is not None else "")
+        return self._reply(head, peer, "unknown", error.kind.spec.status, body, lines, close)
 
     def _reply(
         self, head: RequestHead | None, peer: str, route: str, status: int, body: bytes, lines: bytes, close: bool

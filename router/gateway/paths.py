@@ -47,7 +47,6 @@ _JSON_POST = (
     "/v1/completions/render",
     "/v1/completions/derender",
     "/v1/responses/render",
-    "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/messages/render",
     "/v1/embeddings",
@@ -72,7 +71,8 @@ _EITHER_METHOD = ("/v1/decisions", "/v1/systemone")
 ROUTES: tuple[Route, ...] = (
     Route("/v1/chat/completions", by_prefix=True),
     Route("/v1/completions", by_prefix=True),
-    Route("/v1/responses", stores=True),
+    Route("/v1/messages", by_prefix=True),
+    Route("/v1/responses", by_prefix=True, stores=True),
     Route("/v1/responses/{id}", ("GET",), ModelSource.NONE, pinned=True),
     Route("/v1/responses/{id}/cancel", ("POST",), ModelSource.NONE, pinned=True),
     Route("/v1/audio/transcriptions", model=ModelSource.MULTIPART),

@@ -31,7 +31,6 @@ class _Peek(msgspec.Struct):
 
     model: Any = None
     stream: Any = None
-    previous_response_id: Any = None
 
 
 _PEEK = msgspec.json.Decoder(_Peek)
@@ -54,7 +53,7 @@ def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
     """
     if route.by_prefix:
         parsed = parse(head.path, body)
-        return Reading(parsed.model, parsed.stream, parsed)
+        return Reading(parsed.model, parsed.stream, parsed, parsed.previous_response_id)
     if route.model is ModelSource.JSON:
         return _peek(body)
     if route.model is ModelSource.MULTIPART:
@@ -69,13 +68,7 @@ def _peek(body: bytes) -> Reading:
         peek = _PEEK.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Reading(None)  # the worker says what is wrong with it
-    previous = peek.previous_response_id
-    return Reading(
-        peek.model if isinstance(peek.model, str) else None,
-        peek.stream is True,
-        None,
-        previous if isinstance(previous, str) else None,
-    )
+    return Reading(peek.model if isinstance(peek.model, str) else None, peek.stream is True)
 
 
 def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, paths: PathTable) -> WorkerId | None:
@@ -205,7 +198,7 @@ class Placing:
     def _identified(self, reading: Reading, prompt: Prompt | None) -> None:
         source = prompt.source if prompt is not None else "none"
         self._plane.metrics.identified(self._plane.time() - self._arrived_s, source)
-        self._done(reading, prompt, None)
+        self._done(reading, prompt, pinned_to(self._route, self._head, reading, self._plane.pins, self._plane.paths))
 
     def _done(self, reading: Reading, prompt: Prompt | None, pinned: WorkerId | None) -> None:
         request = describe(self._head, self._body, reading, prompt, pinned, self._request_id, self._arrived_s)

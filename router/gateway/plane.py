@@ -22,6 +22,7 @@ from router.gateway.phases import phase_limits_s
 from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
 from router.gateway.request_ids import RequestIds
+from router.gateway.rewrites import Relearn, Rewrites
 from router.tokens.identity import Identity
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Plane:
         identity: Identity,
         metrics: GatewayMetrics,
         loop: asyncio.AbstractEventLoop,
+        relearn: Relearn | None = None,
     ) -> None:
         self.config = config
         self.dispatcher = dispatcher
@@ -122,6 +124,7 @@ class Plane:
         self.outbox = Outbox(loop)
         self.pools = WorkerPools(loop, self.outbox, config.timeouts.upstream_idle_s, config.limits.max_header_bytes)
         self.waiting = WaitingRoom(fleet, loop, config.limits.max_held_requests)
+        self.rewrites = Rewrites(config, fleet, relearn)
         self.pins = Pins()
         self.request_ids = RequestIds()
         self.cors = Cors(config.cors)
@@ -170,6 +173,7 @@ class Plane:
         cached = ticket.predicted_cached_tokens
         if wanted.predicted_cached_tokens and cached is not None:
             lines += b"x-warmroute-predicted-cached-tokens: %d\r\n" % cached
+            lines += b"x-warmroute-residency: " + ticket.residency.value.encode("ascii") + b"\r\n"
         return lines
 
     def statistics(self) -> dict[str, Any]:
@@ -181,5 +185,6 @@ class Plane:
             "buffered_body_bytes": self.bodies.used_bytes,
             "bodies_refused": self.bodies.refused,
             "stored_responses": len(self.pins),
+            "rewrites": self.rewrites.statistics(),
             "pools": self.pools.statistics(),
         }

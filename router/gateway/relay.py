@@ -15,14 +15,14 @@ from router.gateway.head import RequestHead
 from router.gateway.sse import FirstEvent, StreamError
 from router.gateway.upstream import WorkerConnection
 from router.gateway.usage import TAIL_BYTES, trim
+from router.gateway.usage_frame import UsageFrame
 from router.gateway.wire import (
     LAST_CHUNK,
     ResponseHead,
-    body_event,
     chunk,
-    error_event,
     response_to_client,
 )
+from router.gateway.wording import body_event, error_event
 
 COMMENT = b": warmroute is waiting for a worker\n\n"
 # Comments and half an event may pile up before the first real one; more than this is no event stream.
@@ -73,6 +73,7 @@ class Relay:
         "_held",
         "_held_bytes",
         "_own_cors",
+        "_path",
         "_reads",
         "_seen",
         "_tail",
@@ -85,6 +86,7 @@ class Relay:
         "response_bytes",
         "status",
         "to_old_client",
+        "usage_frame",
     )
 
     def __init__(
@@ -99,6 +101,7 @@ class Relay:
         self._write: Callable[[bytes], None] = client.write
         self._time = time
         self._own_cors = own_cors
+        self._path = head.path
         self._batch = batch
         self.to_old_client = head.minor == 0
         self._chunks = not self.to_old_client
@@ -112,10 +115,13 @@ class Relay:
         self.connection: WorkerConnection | None = None
         self._held: list[bytes] = []
         self._tail = b""
+        self.usage_frame: UsageFrame | None = None
+        """Takes a frame out of the stream that its client did not ask for."""
 
-    def attach(self, connection: WorkerConnection) -> None:
+    def attach(self, connection: WorkerConnection, usage_frame: UsageFrame | None = None) -> None:
         """A new attempt: what an earlier one left behind is forgotten."""
         self.connection = connection
+        self.usage_frame = usage_frame
         self._held = []
         self._held_bytes = self._seen = 0
         self._first = FirstEvent()
@@ -159,25 +165,28 @@ class Relay:
     def open(self, response: ResponseHead, head_lines: bytes, keep_alive: bool) -> Callable[[bytes], None]:
         """The first event is here: write the head and what was held. Returns what later reads are to be given to."""
         self.last_read_s = self._time()
+        if not response.events:
+            self.usage_frame = None
         if self.out is Out.COMMENTS:
             self._send_pieces()
             self.out = Out.REFRAMED
         else:
             self._open_with_head(response, head_lines, keep_alive)
         self._held = []
-        if self.out is Out.REFRAMED:
+        if self.out is Out.REFRAMED and self.usage_frame is None:
             return self.reframe
         if not response.events:
             return self.splice
+        passed_on = self.splice_events if self.usage_frame is None else self.reframe
         if response.chunked and self.connection is not None:
-            self.connection.splice = self.splice_events
+            self.connection.splice = passed_on
         self._client.flush()
         self._write = self._client.write_now
-        return self.splice_events
+        return passed_on
 
     def _open_with_head(self, response: ResponseHead, head_lines: bytes, keep_alive: bool) -> None:
         self.status = response.status
-        reframed = response.until_close or (response.chunked and self.to_old_client)
+        reframed = response.until_close or (response.chunked and self.to_old_client) or self.usage_frame is not None
         self._chunks = not self.to_old_client
         if reframed and self._chunks:
             head_lines += b"transfer-encoding: chunked\r\n"
@@ -237,7 +246,9 @@ class Relay:
             self._batch(gaps, self.events, now_s)
 
     def tail(self) -> list[bytes]:
-        """The body's last bytes, without framing."""
+        """The body's last bytes, without framing; of a stream with a usage frame taken out, that frame."""
+        if self.usage_frame is not None and self.usage_frame.taken:
+            return [self.usage_frame.taken]
         pieces = self.connection.pieces if self.connection is not None else []
         return [self._tail, *pieces]
 
@@ -255,12 +266,14 @@ class Relay:
             assert self.connection is not None
             self.out = Out.ENDED
             return self.connection.exact_end
+        if self.usage_frame is not None:
+            self._send(self._framed(self.usage_frame.rest()))
         return self._end_framed()
 
     def end_as_event(self) -> bool:
         """An answer that is no stream, behind comments: its body becomes the stream's one event."""
         assert self.connection is not None
-        self._send(self._framed(body_event(b"".join(self.connection.pieces))))
+        self._send(self._framed(body_event(b"".join(self.connection.pieces), self._path)))
         return self._end_framed()
 
     def break_off(self, kind: ErrorKind, message: str) -> bool:
@@ -268,7 +281,7 @@ class Relay:
         if self.out is Out.ENDED:
             return False
         if self.out in (Out.COMMENTS, Out.REFRAMED):
-            self._send(self._framed(self._event_break() + error_event(kind, message)))
+            self._send(self._framed(self._event_break() + error_event(kind, message, self._path)))
             return self._end_framed()
         connection = self.connection
         response = connection.response if connection is not None else None
@@ -276,7 +289,7 @@ class Relay:
             return False
         if not connection.at_boundary:
             return False
-        self._send(chunk(self._event_break() + error_event(kind, message)))
+        self._send(chunk(self._event_break() + error_event(kind, message, self._path)))
         return self._end_framed()
 
     def _event_break(self) -> bytes:
@@ -300,7 +313,11 @@ class Relay:
         assert self.connection is not None
         content = b"".join(self.connection.pieces)
         self.connection.pieces.clear()
-        self._tail = (self._tail + content)[-TAIL_BYTES:]
+        if self.usage_frame is None:
+            self._tail = (self._tail + content)[-TAIL_BYTES:]
+        else:
+            content = self.usage_frame.feed(content)
+            self._tail = content or self._tail
         self._send(self._framed(content))
 
     def _send(self, data: bytes) -> None:

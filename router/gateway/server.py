@@ -17,6 +17,7 @@ from router.gateway.local import LocalAnswers
 from router.gateway.plane import Plane
 from router.gateway.ports import GatewayMetrics
 from router.gateway.preview import preview
+from router.gateway.rewrites import Relearn
 from router.tokens.identity import Identity
 
 log = logging.getLogger("warmroute.gateway")
@@ -36,13 +37,20 @@ class Gateway:
     """
 
     def __init__(
-        self, config: Config, dispatcher: Dispatcher, fleet: Fleet, identity: Identity, metrics: GatewayMetrics
+        self,
+        config: Config,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        identity: Identity,
+        metrics: GatewayMetrics,
+        relearn: Relearn | None = None,
     ) -> None:
         self._config = config
         self._dispatcher = dispatcher
         self._fleet = fleet
         self._identity = identity
         self._metrics = metrics
+        self._relearn = relearn
         self._plane: Plane | None = None
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -56,7 +64,7 @@ class Gateway:
             ListenError: an address cannot be had.
         """
         loop = asyncio.get_running_loop()
-        plane = Plane(self._config, self._dispatcher, self._fleet, self._identity, self._metrics, loop)
+        plane = Plane(self._config, self._dispatcher, self._fleet, self._identity, self._metrics, loop, self._relearn)
         local = LocalAnswers(plane)
 
         def connection() -> ClientConnection:
@@ -85,6 +93,7 @@ class Gateway:
         if self._timer is not None:
             self._timer.cancel()
         plane.losses.close()
+        plane.rewrites.close()
         plane.waiting.close()
         plane.pools.close()
 

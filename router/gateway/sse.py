@@ -1,7 +1,8 @@
 """Finding the first real event of an event stream.
 
 A stream's head goes out before prefill, so comments say nothing and an error event means the request failed before
-it produced anything: neither may reach the client while another worker can still answer.
+it produced anything: neither may reach the client while another worker can still answer. The same holds for the events
+by which a Responses stream introduces itself: vLLM 0.33 sends them at once, everything else from the first token on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,20 @@ _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 # A first event larger than this is content, not an error: judge it by what is there.
 FIRST_EVENT_BYTES = 65_536
+# Introductions repeat the request's instructions and tools. More than this is let through before the first token.
+INTRODUCTION_BYTES = 524_288
+_INTRODUCTIONS = frozenset({b"response.created", b"response.queued", b"response.in_progress"})
+_INTRODUCING = re.compile(rb"event: ?(?:" + b"|".join(map(re.escape, _INTRODUCTIONS)) + rb")[\r\n]")
+# What the Messages API's error types say; it gives no number.
+_STATUS_BY_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "overloaded_error": 503,
+}
 
 
 class _Frame(msgspec.Struct):
@@ -37,26 +52,32 @@ class StreamError(msgspec.Struct, frozen=True):
 class FirstEvent:
     """Fed with body bytes until it has seen a real event, or an error in its place."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_introduced_bytes", "_pending")
 
     def __init__(self) -> None:
         self._pending = b""
+        self._introduced_bytes = 0
 
     def feed(self, piece: bytes) -> bool | StreamError:
-        """False while only comments came, True from the first real event on, or the error that came first."""
+        """False while only comments and introductions came, True from the first real event on, or the error that came
+        first."""
         pending = self._pending + piece if self._pending else piece
         start = 0
         for end in _EVENT_END.finditer(pending):
             verdict = judge_event(pending[start : end.start()])
             if verdict is not False:
                 return verdict
+            if _INTRODUCING.match(pending, start):
+                self._introduced_bytes += end.end() - start
             start = end.end()
         self._pending = pending[start:]
+        if _INTRODUCING.match(self._pending):
+            return len(self._pending) + self._introduced_bytes > INTRODUCTION_BYTES
         return len(self._pending) > FIRST_EVENT_BYTES
 
 
 def judge_event(event: bytes) -> bool | StreamError:
-    """False for comments and empty events, the error of an error event, True for everything else."""
+    """False for comments, empty events and introductions, the error of an error event, True for everything else."""
     payload: list[bytes] = []
     name = b""
     for line in _LINE_END.split(event):
@@ -65,7 +86,7 @@ def judge_event(event: bytes) -> bool | StreamError:
             payload.append(value.removeprefix(b" "))
         elif field == b"event":
             name = value.strip()
-    if not payload and not name:
+    if (not payload and not name) or name in _INTRODUCTIONS:
         return False
     error = _error(b"\n".join(payload), name == b"error")
     # A client's mistake found late is the client's to see, not a reason to try another worker.
@@ -79,7 +100,8 @@ def _error(payload: bytes, named: bool) -> StreamError | None:
         return StreamError(0, payload[:200].decode("utf-8", "replace")) if named else None
     if frame.error:
         inner = frame.error if isinstance(frame.error, dict) else {"message": str(frame.error)}
-        return StreamError(_status(inner.get("code")), str(inner.get("message"))[:200])
+        status = _status(inner.get("code")) or _STATUS_BY_TYPE.get(str(inner.get("type")), 0)
+        return StreamError(status, str(inner.get("message"))[:200])
     if named or frame.object == "error":
         return StreamError(_status(frame.code), str(frame.message)[:200])
     return None

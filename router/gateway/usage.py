@@ -22,7 +22,10 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """OpenAI's, the Responses API's and the Messages API's names for the same three numbers."""
+    """OpenAI's, the Responses API's and the Messages API's names for the same three numbers.
+
+    The last one's `input_tokens` leaves out what was read from the cache and what was written to it.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -31,6 +34,7 @@ class _Usage(msgspec.Struct):
     output_tokens: int | None = None
     input_tokens_details: _Details | None = None
     cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Usage)
@@ -56,10 +60,16 @@ def _decode(text: bytes) -> Usage:
     details = usage.prompt_tokens_details or usage.input_tokens_details
     cached = details.cached_tokens if details is not None else usage.cache_read_input_tokens
     return Usage(
-        usage.prompt_tokens if usage.prompt_tokens is not None else usage.input_tokens,
+        usage.prompt_tokens if usage.prompt_tokens is not None else _all_input(usage),
         usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens,
         cached,
     )
+
+
+def _all_input(usage: _Usage) -> int | None:
+    if usage.input_tokens is None:
+        return None
+    return usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
 
 
 def trim(pieces: list[bytes], keep_bytes: int = TAIL_BYTES) -> None:

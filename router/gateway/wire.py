@@ -9,8 +9,7 @@ from http import HTTPStatus
 import msgspec
 
 from backends.worker import Endpoint
-from router import errors
-from router.errors import ErrorKind, RequestError
+from router.errors import RequestError
 from router.gateway.head import RequestHead, split_lines
 
 HOP_BY_HOP = frozenset(
@@ -35,7 +34,6 @@ _NOT_DROPPED = frozenset(
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
-DONE_EVENT = b"data: [DONE]\n\n"
 # What a client is told to wait when nothing better is known (RFC 9110 section 10.2.3 counts whole seconds).
 RETRY_AFTER_S = 1.0
 
@@ -107,8 +105,13 @@ def request_to_worker(
     rank: int | None,
     peer: bytes,
     upgrade: bool,
+    *,
+    plain: bool = False,
 ) -> bytes:
-    """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions."""
+    """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions.
+
+    `plain`: its answer has to be read, so that no compression is offered.
+    """
     own_id = head.fields.get(b"x-request-id") != request_id
     dropped = _dropped(_TO_WORKER_WITH_ID if own_id else _TO_WORKER, head.fields)
     if upgrade:
@@ -117,11 +120,16 @@ def request_to_worker(
         dropped |= {b"x-data-parallel-rank"}
     if head.authority is not None:
         dropped |= {b"host"}
+    rewritten = not head.chunked and body_bytes != head.content_length
+    if rewritten:
+        dropped |= {b"content-length"}
+    if plain:
+        dropped |= {b"accept-encoding"}
     parts = [head.method.encode("ascii") + b" " + endpoint.base_path.encode("ascii") + head.target + b" HTTP/1.1"]
     parts += [line for name, line in head.lines if name not in dropped]
     if head.authority is not None or b"host" not in head.fields:
         parts.append(b"Host: " + (head.authority or endpoint.authority.encode("ascii")))
-    if head.chunked:
+    if head.chunked or rewritten:
         parts.append(b"Content-Length: %d" % body_bytes)
     if b"x-request-id" in dropped:
         parts.append(b"X-Request-Id: " + request_id)
@@ -178,11 +186,6 @@ def connection_line(head: RequestHead | None, close: bool) -> bytes:
     return b"connection: keep-alive\r\n" if head is not None and head.minor == 0 else b""
 
 
-def error_body(error: RequestError) -> bytes:
-    """The error in OpenAI's shape."""
-    return errors.body(error.kind, error.message, error.param)
-
-
 def retry_after(error: RequestError) -> bytes:
     """A Retry-After line where the status calls for one."""
     seconds = error.retry_after_s
@@ -194,13 +197,3 @@ def retry_after(error: RequestError) -> bytes:
 def chunk(piece: bytes) -> bytes:
     """`piece` as one chunk of a chunked body; nothing for nothing, which would end the body."""
     return b"%x\r\n%s\r\n" % (len(piece), piece) if piece else b""
-
-
-def error_event(kind: ErrorKind, message: str) -> bytes:
-    """The event that tells a reader of a started stream what happened, and the stream's regular last event."""
-    return b"data: " + errors.body(kind, message) + b"\n\n" + DONE_EVENT
-
-
-def body_event(body: bytes) -> bytes:
-    """A whole body as one event, where the stream's head has already gone out."""
-    return b"data: " + body.strip().replace(b"\n", b"\ndata: ") + b"\n\n" + DONE_EVENT

@@ -25,6 +25,10 @@ _LARGEST_STEP = 32
 """One report changes the room by at most one part in so many."""
 _LEAST_ROOM = 4
 """Unseen blocks never take more than all but one part in so many."""
+_ANSWERS = 16
+"""The mean length of answers is taken over about so many."""
+_CONTINUATIONS = 8
+"""Whether answers come back in later prompts is judged by about the last so many prompts that could tell."""
 
 
 class Run:
@@ -50,6 +54,8 @@ class ApproximateView:
     """The cache of one worker as far as this router's own traffic tells."""
 
     __slots__ = (
+        "_answer_tokens",
+        "_continued",
         "_order",
         "_root",
         "block_size",
@@ -71,6 +77,8 @@ class ApproximateView:
         self.clock = 0
         """Counts finished requests; runs remember when they were touched last."""
         self.corrections = 0
+        self._answer_tokens = 0.0
+        self._continued = 1.0
         self._root = Run(None, array("Q"), 0)
         self._order: OrderedDict[Run, None] = OrderedDict()
 
@@ -79,16 +87,41 @@ class ApproximateView:
         """Rough memory."""
         return len(self._order) * RUN_BYTES + self.blocks * HASH_BYTES
 
+    @property
+    def half_answer_tokens(self) -> int:
+        """What a running request has generated: on average, half of what answers come to."""
+        return round(self._answer_tokens / 2)
+
+    @property
+    def answers_return(self) -> bool:
+        """Whether prompts that go on from an earlier one carry its answer as it was generated.
+
+        Most chats do. Templates that strip a model's thinking do not, nor do clients that keep summaries.
+        """
+        return self._continued >= 0.5
+
     def match(self, chain: Sequence[int], usable: int, tokens: int) -> int:
         """Blocks of `chain` (its first `usable`) that the worker should have, for a prompt of `tokens` tokens."""
+        depth, generated = self._continuation(chain, usable, tokens)
+        return min(usable, depth + generated) if self.answers_return else depth
+
+    def found(self, chain: Sequence[int], usable: int, tokens: int, hit_blocks: int) -> None:
+        """Learn from `hit_blocks` found whether answers return; ask before `finished` has changed what is known."""
+        depth, generated = self._continuation(chain, usable, tokens)
+        if generated and hit_blocks >= depth:
+            self._continued += (float(hit_blocks > depth) - self._continued) / _CONTINUATIONS
+
+    def _continuation(self, chain: Sequence[int], usable: int, tokens: int) -> tuple[int, int]:
+        """Blocks of `chain` by their hashes, and generated ones behind them that may be the prompt's, too."""
         path, depth, whole = self._walk(chain, usable)
         generated = path[-1].generated if whole else None
         if generated is not None and depth < usable and tokens > generated.end_tokens:
-            return min(usable, depth + generated.blocks)
-        return depth
+            return depth, generated.blocks
+        return depth, 0
 
     def running(self, chain: Sequence[int], tokens: int) -> int:
-        """A request runs: touch what it hit, make room for the rest; returns the blocks kept until `end_running`."""
+        """A request takes room: touch what it hits, make room for the rest; returns the blocks kept until
+        `end_running`. Say so when it is sent: it will have its room before a later one looks for its prefix."""
         path, depth, _ = self._walk(chain, len(chain))
         reserved = max(0, -(-tokens // self.block_size) - depth)
         self._touch(self._split_end(path, depth))
@@ -107,6 +140,8 @@ class ApproximateView:
         computed, so blocks end at ``tokens + generated_tokens - 1``.
         """
         self.clock += 1
+        if generated_tokens:
+            self._answer_tokens += (generated_tokens - self._answer_tokens) / min(self.clock, _ANSWERS)
         path, depth, _ = self._walk(chain, len(chain))
         path = self._split_end(path, depth)
         if depth < len(chain):

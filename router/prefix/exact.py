@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from backends.vllm.events import BlockRemoved, BlockStored, EventBatch
+from backends.vllm.events import BlockRemoved, BlockStored, Event, EventBatch
 from router.prefix.blocks import BlockIndex
 from router.prefix.chain import SEED, TOKEN_BYTES, extend_chain, extra_bytes, pack_tokens
 from router.prefix.holdings import LOWER_TIER_BLOCKS, Holdings, Shelf, engine_key, engine_keys
+from router.prefix.journal import Journal
 from router.prefix.orphans import Orphanage, Orphans
+from router.prefix.relearning import Relearning
 from router.prefix.reported import Reported
 
 INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
@@ -21,8 +23,8 @@ FASTEST_TIER_BLOCKS = 1_048_576
 _PARENTS_TRIED = 64
 """Latest unknown parents compared with a reported block: about 1 us each."""
 
-_REPORTED_PART = 16
-"""At least one part in so many of a view may be known by reports alone."""
+NULL_BLOCKS = 1
+"""vLLM counts a block among ``num_gpu_blocks`` that it never gives to a request."""
 
 _CAPACITY_SLACK = 2
 """A worker may announce finer blocks than it allocates; more than this times its tokens is a leak."""
@@ -37,8 +39,11 @@ class ExactView:
         "capacity_blocks",
         "doubts",
         "holdings",
+        "journal",
         "malformed_events",
         "orphans",
+        "recomputing",
+        "relearning",
         "removed_blocks",
         "reported",
         "stored_blocks",
@@ -50,7 +55,11 @@ class ExactView:
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks
         self.holdings = Holdings(index)
+        self.journal = Journal()
         self.orphans = Orphanage()
+        self.relearning = Relearning()
+        self.recomputing: dict[int, int] = {}
+        """First block of each request in flight that reads no cache: what it computes are new copies."""
         self.reported = Reported(self.holdings)
         self.doubts: dict[str, str] = {}
         self._adopted = False
@@ -83,14 +92,15 @@ class ExactView:
         if batch.malformed:
             self._malformed(batch.malformed)
         cleared = False
-        for event in batch.events:
+        for position, event in enumerate(batch.events):
             if isinstance(event, BlockStored):
-                self._stored(event)
+                self._stored(event, batch.events, position)
             elif isinstance(event, BlockRemoved):
                 self._removed(event)
             else:
                 self._cleared()
                 cleared = True
+        self.journal.bound()
         return cleared
 
     def _cleared(self) -> None:
@@ -120,18 +130,28 @@ class ExactView:
         """Whether the block is believed to be on the GPU."""
         return bool(self.holdings.index.holders(block_hash) & self.holdings.bit)
 
-    def learn(self, chain: Sequence[int], hits: int, since: int) -> None:
+    def learn(self, chain: Sequence[int], hits: int, reports: int, departures: int) -> None:
         """A response said that of `chain` the first `hits` blocks were found, and no more.
 
-        Reports counted after `since` (`Reported.clock`) know better about the rest. A child of the last block found
-        may wait among the orphans: then the engine's name of that block is known from here on.
+        Reports counted after `reports` (`Reported.clock`) know better about the rest, and events about what departed
+        after `departures`: an answer may travel longer than word of an eviction. A child of the last block found may
+        wait among the orphans: then the engine's name of that block is known from here on.
         """
         if self.reported:
-            self.reported.deny(chain[hits:], since)
-        self.reported.confirm(chain[:hits])
+            self.reported.deny(chain[hits:], reports)
+        self.reported.confirm(self._still_there(chain[:hits], departures))
         if self.orphans and 0 < hits < len(chain):
             self._recognise(chain[hits - 1], chain[hits])
         self._bound_reported()
+
+    def _still_there(self, found: Sequence[int], since: int) -> Sequence[int]:
+        gone = self.journal.departed_since(since)
+        if gone is None:
+            return ()
+        if not gone:
+            return found
+        left = set(gone)
+        return [one for one in found if one not in left]
 
     def _recognise(self, parent: int, child: int) -> None:
         width = self.block_size * TOKEN_BYTES
@@ -143,11 +163,10 @@ class ExactView:
 
     def _bound_reported(self) -> None:
         """What events told of takes its room for certain; what is left may hold what was reported."""
-        capacity = FASTEST_TIER_BLOCKS if self.capacity_blocks is None else self.capacity_blocks
-        room = capacity - (self.holdings.blocks - len(self.reported))
-        self.reported.bound(max(room, capacity // _REPORTED_PART))
+        capacity = FASTEST_TIER_BLOCKS if self.capacity_blocks is None else self.capacity_blocks - NULL_BLOCKS
+        self.reported.bound(max(0, capacity - (self.holdings.blocks - len(self.reported))))
 
-    def _stored(self, event: BlockStored) -> None:
+    def _stored(self, event: BlockStored, events: Sequence[Event], position: int) -> None:
         if event.kv_cache_spec_kind not in INDEXED_KINDS:
             self.doubts["hybrid"] = (
                 f"the model also has {event.kv_cache_spec_kind} cache groups, which keep only part of a prefix"
@@ -170,10 +189,17 @@ class ExactView:
             self.doubts["lookahead"] = (
                 "blocks also cover looked-ahead tokens, so the last block of a match may not count"
             )
-        self._place(event, shelf, engines, token_bytes, extras)
+        copies = _is_new_copy(event) and not _goes_on(event, events, position)
+        self._place(event, shelf, engines, token_bytes, extras, copies)
 
     def _place(
-        self, event: BlockStored, shelf: Shelf, engines: list[int], token_bytes: bytes, extras: list[bytes] | None
+        self,
+        event: BlockStored,
+        shelf: Shelf,
+        engines: list[int],
+        token_bytes: bytes,
+        extras: list[bytes] | None,
+        copies: bool,
     ) -> None:
         parent: int | None = SEED
         parent_engine = -1
@@ -182,42 +208,89 @@ class ExactView:
             parent = self.holdings.hash_of(parent_engine, shelf)
             if parent is None:
                 parent = self.reported.named(parent_engine)
-        copies = _is_new_copy(event)
         if parent is None:
             self.orphans.add(Orphans(parent_engine, shelf, engines, token_bytes, extras, copies))
+            self.relearning.touched()
             return
         hashes = extend_chain(parent, token_bytes, self.block_size, extras)
+        if shelf.medium is None and hashes:
+            copies = self._follow(event, hashes, copies) or self._is_recomputed(event, hashes[0])
+        fresh = set() if copies or not self.orphans else {engine for engine in engines if engine not in shelf.held}
         self.holdings.store(shelf, hashes, engines, new_copies=copies)
+        if shelf.medium is None:
+            self.journal.arrive(hashes)
         self.stored_blocks += len(engines)
         if self.reported and shelf.medium is None:
             self.reported.supersede(hashes)
         if self.orphans:
-            self._adopt(engines, hashes)
+            self._adopt(engines, hashes, fresh)
         self._bound(shelf)
 
-    def _adopt(self, engines: Sequence[int], hashes: Sequence[int]) -> None:
-        """Attach what waited for these blocks, and what waited for that in turn."""
+    def _is_recomputed(self, event: BlockStored, first: int) -> bool:
+        """Whether this is a prompt's start that a request of ours computes anew although it is cached."""
+        if event.parent_block_hash is not None or not self.recomputing:
+            return False
+        ticket_id = next((ticket_id for ticket_id, block in self.recomputing.items() if block == first), None)
+        if ticket_id is None:
+            return False
+        del self.recomputing[ticket_id]
+        return True
+
+    def _follow(self, event: BlockStored, hashes: Sequence[int], copies: bool) -> bool:
+        """Note what is learned again; returns whether blocks that are known gain a copy."""
+        relearning = self.relearning
+        if event.parent_block_hash is not None:
+            if relearning.active:
+                relearning.computed(hashes)
+            return copies
+        expected = relearning.expects(hashes[0])
+        if expected or relearning.active:
+            relearning.announced(hashes, [one for one in hashes if not self.holds(one)])
+        return copies and not expected
+
+    def _adopt(self, engines: Sequence[int], hashes: Sequence[int], fresh: set[int] | None = None) -> None:
+        """Attach what waited for these blocks, and what waited for that in turn.
+
+        `fresh` are blocks that became known by an announcement of what was there already: the first that waited under
+        the same name is that same copy.
+        """
         known = list(zip(engines, hashes, strict=False))
         while known:
             engine, block_hash = known.pop()
             for run in self.orphans.adopt(engine):
                 below = extend_chain(block_hash, run.token_bytes, self.block_size, run.extras)
-                self.holdings.store(run.shelf, below, run.engines, new_copies=run.new_copies)
-                self.stored_blocks += len(run.engines)
+                removed = self.orphans.take_removals(run)
+                copies = list(zip(below, run.engines, strict=False))
+                if fresh:
+                    known_already = fresh.intersection(run.engines).difference(removed)
+                    fresh.difference_update(known_already)
+                    copies = [copy for copy in copies if copy[1] not in known_already]
+                self.holdings.store(
+                    run.shelf, [copy[0] for copy in copies], [copy[1] for copy in copies], new_copies=run.new_copies
+                )
+                if run.shelf.medium is None:
+                    self.journal.arrive(below)
+                self.stored_blocks += len(copies)
                 if self.reported and run.shelf.medium is None:
                     self.reported.supersede(below)
                 known.extend(zip(run.engines, below, strict=False))
-                self.holdings.remove(run.shelf, self.orphans.take_removals(run))
+                self.holdings.remove(run.shelf, removed, self.journal.departed if run.shelf.medium is None else None)
 
     def _removed(self, event: BlockRemoved) -> None:
         shelf = self.holdings.shelves.get((_tier(event.medium, event.locality), event.group_idx or 0))
         if shelf is None:
             return
         engines = engine_keys(event.block_hashes)
-        missing = self.holdings.remove(shelf, engines)
+        departed = self.journal.departed
+        before = len(departed)
+        # Slower tiers are nobody's prediction.
+        missing = self.holdings.remove(shelf, engines, departed if shelf.medium is None else None)
         self.removed_blocks += len(engines) - len(missing)
         if missing and shelf.medium is None:
-            missing = self.reported.remove(missing)
+            missing = self.reported.remove(missing, departed)
+        if self.relearning.active:
+            for block_hash in departed[before:]:
+                self.relearning.evicted(block_hash)
         if missing:
             self.unknown_removals += self.orphans.remove(shelf, missing)
 
@@ -261,6 +334,7 @@ class ExactView:
         """Counters and sizes."""
         return {
             **self.holdings.statistics(),
+            **self.relearning.statistics(),
             "stored_blocks": self.stored_blocks,
             "removed_blocks": self.removed_blocks,
             "orphan_blocks": len(self.orphans),
@@ -284,13 +358,27 @@ def _is_new_copy(event: BlockStored) -> bool:
     """Whether blocks known already gain a copy.
 
     vLLM's full report mode announces reused blocks again, from the start of the prompt, with nothing to tell it from a
-    prompt computed anew without reading the cache (prompt_logprobs). A run of several blocks from the start counts as
-    the former: a copy too few is forgotten at worst one eviction early, one too many would stay for good. A single
+    prompt computed anew without reading the cache (prompt_logprobs), unless the request came through us
+    (`ExactView.recomputing`). A run of several blocks from the start counts as the former: a copy too few is forgotten
+    at worst one eviction early, one too many would stay for good. A single
     block is what a prompt of exactly one block recomputes each time.
     """
     if event.origin is not None:
         return event.origin != "REUSED"
     return event.parent_block_hash is not None or len(event.block_hashes) == 1
+
+
+def _goes_on(event: BlockStored, events: Sequence[Event], position: int) -> bool:
+    """Whether a single block from the start of a prompt is followed, in the same step, by what comes behind it.
+
+    Then it was announced again: a prompt that had been computed from its start on would have had both in one run.
+    """
+    if event.parent_block_hash is not None or len(event.block_hashes) != 1:
+        return False
+    block_hash = event.block_hashes[0]
+    return any(
+        isinstance(later, BlockStored) and later.parent_block_hash == block_hash for later in events[position + 1 :]
+    )
 
 
 def _extras(event: BlockStored, blocks: int) -> list[bytes] | None:

@@ -6,6 +6,7 @@ it is evicted. A block counts as held until its last copy is gone.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 
@@ -120,8 +121,11 @@ class Holdings:
                 index.hold(row, bit, medium)
             held[engine] = row
 
-    def remove(self, shelf: Shelf, engines: Iterable[int]) -> list[int]:
-        """One copy of each went; returns the keys that were not held."""
+    def remove(self, shelf: Shelf, engines: Iterable[int], departed: array[int] | None = None) -> list[int]:
+        """One copy of each went; returns the keys that were not held.
+
+        `departed` gets the hashes of blocks that are not in this medium any more.
+        """
         index, bit, held, extra, medium = self.index, self.bit, shelf.held, shelf.extra, shelf.medium
         rows, masks, hash_of, doubled = index.rows, index.masks, index.hashes, self._doubled[medium]
         missing: list[int] = []
@@ -135,10 +139,14 @@ class Holdings:
             elif doubled and row in doubled:
                 _decrement(doubled, row)
             elif medium is None and not index.lower and masks[row] == bit:
+                if departed is not None:
+                    departed.append(hash_of[row])
                 masks[row] = 0
                 del rows[hash_of[row] & KEY_MASK]
                 index.free.append(row)
             else:
+                if departed is not None:
+                    departed.append(hash_of[row])
                 index.unhold(row, bit, medium)
         return missing
 

@@ -8,29 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.prefix.drift import Mark
+from router.prefix.drift import Claim, Mark
 from router.prefix.prompt import Prompt
 
 
 class Booking:
     """One booked request on one slot.
 
-    `start` blocks were resident when it was booked; `added` are the hashes behind them. `clock` is the approximate
-    view's time then, `reserved_blocks` what the running request takes from that view's capacity; `mark` is where the
-    view made from events stood.
+    `start` blocks of the `usable` ones were resident when it was booked; `added` are the hashes behind them.
+    `predicted_tokens` counts what was in flight, too, and is None where nobody asked; `exact` says whether it was no
+    guess. `clock` is the approximate view's time then, `reserved_blocks` what the running request takes from that
+    view's capacity; `mark` is where the view made from events stood.
     """
 
-    __slots__ = ("added", "clock", "done", "mark", "prompt", "reserved_blocks", "running", "start")
+    __slots__ = (
+        "added",
+        "block_size",
+        "clock",
+        "done",
+        "exact",
+        "mark",
+        "predicted_tokens",
+        "prompt",
+        "reserved_blocks",
+        "running",
+        "start",
+        "usable",
+    )
 
-    def __init__(self, prompt: Prompt, start: int, added: Sequence[int], clock: int, mark: Mark | None = None) -> None:
+    def __init__(
+        self,
+        prompt: Prompt,
+        start: int,
+        usable: int,
+        block_size: int,
+        predicted_tokens: int | None,
+        *,
+        exact: bool,
+        clock: int,
+        mark: Mark | None,
+    ) -> None:
         self.prompt = prompt
         self.start = start
-        self.added = added
+        self.usable = usable
+        self.block_size = block_size
+        self.added = prompt.chain(block_size)[start:]
+        self.predicted_tokens = predicted_tokens
+        self.exact = exact
         self.clock = clock
         self.mark = mark
         self.reserved_blocks = 0
         self.running = False
         self.done = False
+
+    def claim(self, ticket_id: int, block_size: int) -> Claim | None:
+        """What was claimed of the blocks that events tell of; None where these were others, or nobody told of any."""
+        if self.mark is None or self.predicted_tokens is None or block_size != self.block_size:
+            return None
+        chain = self.prompt.chain(block_size)
+        claimed = self.predicted_tokens // block_size
+        return Claim(ticket_id, self.mark, block_size, chain, self.usable, min(self.start, claimed), claimed)
 
 
 class InFlight:

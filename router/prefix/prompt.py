@@ -24,7 +24,7 @@ class Prompt:
     the prefix that ends with block i.
     """
 
-    __slots__ = ("_chains", "_hash", "exact", "multiple", "source", "tokens")
+    __slots__ = ("_chains", "_hash", "exact", "multiple", "own_tokens", "shared_tokens", "source", "tokens")
 
     def __init__(
         self,
@@ -33,12 +33,18 @@ class Prompt:
         chain: Callable[[int], Sequence[int]],
         *,
         multiple: bool = False,
+        own_tokens: int | None = None,
+        shared_tokens: int = 0,
     ) -> None:
         self.tokens = tokens
         self.source = source
         self.exact = source is not PromptSource.TEXT
         self.multiple = multiple
-        """The body holds several prompts; `tokens` counts all, the hashes are the first one's."""
+        """The body holds several prompts; `tokens` counts all, the hashes are those of the one that is reported of."""
+        self.own_tokens = tokens if own_tokens is None else own_tokens
+        """Tokens of the prompt that the hashes are of."""
+        self.shared_tokens = shared_tokens
+        """With so many of them a prompt begins that comes before it in the same body."""
         self._hash = chain
         self._chains: dict[int, Sequence[int]] = {}
 

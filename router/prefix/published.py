@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from backends.vllm.events import WireError, decode_batch
 from policies.view import Residency
 from router.prefix.blocks import BlockIndex
-from router.prefix.drift import Drift, Mark, Suspicion
+from router.prefix.difference import Difference
+from router.prefix.drift import Claim, Drift, Mark
 from router.prefix.exact import ExactView
+from router.prefix.prompt import Prompt
 from router.prefix.sequence import EventSequence, Step
 from router.prefix.view import Ingest, IngestOutcome
 
@@ -35,6 +37,7 @@ class PublishedView:
         "_connected",
         "_decode_errors",
         "_generation",
+        "_lapses",
         "_live_batches",
         "_loss",
         "_proved",
@@ -61,6 +64,7 @@ class PublishedView:
         self._connected = False
         self._proved = False
         self._loss = ""
+        self._lapses = 0
         self._reports_before = 0
         self._generation = 0
         self._batches = 0
@@ -83,6 +87,7 @@ class PublishedView:
     def link_lost(self) -> None:
         """The subscription dropped."""
         self._connected = self._proved = False
+        self._lapse()
         self.sequence.link_lost()
 
     def ingest(self, seq: int, payload: bytes, replayed: bool) -> Ingest:
@@ -125,18 +130,36 @@ class PublishedView:
         if self.view.apply(batch):
             self._begin_anew()
             self.sequence.begun_anew()
+        elif self.view.relearning.over:
+            self._relearned()
         return True
+
+    def _relearned(self) -> None:
+        """What was missed has been evicted or announced again: what events told is all there is."""
+        self._loss = ""
+        self._lapse()
+        self.view.relearning.relearned += 1
+        self.view.relearning.end()
+        # Blocks known by reports alone were used before the witness was computed, so they went before it.
+        self.view.reported.bound(0)
 
     def _begin_anew(self) -> None:
         self._loss = ""
         self._generation += 1
         self.drift.clear()
+        self.view.relearning.end()
+
+    def _lapse(self) -> None:
+        """What was predicted until now cannot be held to the block: its evidence may have died with a publisher."""
+        self._lapses += 1
+        self.drift.give_up(Difference.APPROXIMATE)
 
     def _lose(self, loss: str) -> None:
         self._loss = loss
         self._reports_before = self.view.reported.clock
-        self._generation += 1
+        self._lapse()
         self.view.forget_events()
+        self.view.relearning.begin()
 
     def _prove(self) -> None:
         """Where nothing was missed, what reports taught meanwhile is told better by the events."""
@@ -151,7 +174,8 @@ class PublishedView:
 
     def mark(self) -> Mark:
         """Where the view stands, for a request that is being booked."""
-        return Mark(self._generation, self.view.removed_blocks, self.view.reported.clock, self._batches)
+        journal = self.view.journal
+        return Mark(self._generation, self._lapses, journal.arrivals, journal.departures, self.view.reported.clock)
 
     def unheard(self) -> None:
         """A trial found blocks that events should have told of."""
@@ -163,30 +187,67 @@ class PublishedView:
         if self.unproved:
             self._absent_requests += 1
 
-    def report(self, chain: Sequence[int], hits: int, start: int, booked: Mark | None) -> None:
-        """Of `chain` a request found `hits` blocks; `start` were believed to be there when it was `booked`."""
+    def report(self, chain: Sequence[int], cached_tokens: int, claim: Claim | None) -> Difference | None:
+        """A request found so much of `chain`; returns how that differs from what was claimed, if anything was."""
         view = self.view
+        hits = min(cached_tokens // view.block_size, len(chain))
         view.reported.clock += 1
         now = self.mark()
-        for claimed in self.drift.settle(now, view.reported.__contains__):
-            view.holdings.thin(claimed)
+        booked = now if claim is None else claim.booked
         missed = hits > 0 and not view.holds(chain[hits - 1])
         if missed:
             self.unheard()
-        if self._proved and not self._loss:
+            view.relearning.touched()
+        difference = None
+        exact = self._proved and not self._loss
+        if exact:
             # What a slower tier held is no business of the GPU's events.
             missed = missed and not view.has_slower_tiers
-            self._judge(chain, hits, start, booked, now, missed)
-        if missed or view.reported or not self._proved or self._loss or self.drift.found:
-            view.learn(chain, hits, now.reports if booked is None else booked.reports)
+            if claim is not None:
+                self.drift.settle(booked, now, view)
+                difference = self.drift.report(claim, cached_tokens, now, view)
+        if (missed or view.reported or not exact or self.drift.found) and booked.generation == now.generation:
+            view.learn(chain, hits, booked.reports, booked.departures)
+        return difference
 
-    def _judge(self, chain: Sequence[int], hits: int, start: int, booked: Mark | None, now: Mark, missed: bool) -> None:
-        if booked is not None and hits < start:
-            self.drift.suspect(Suspicion(booked, now, chain[hits:start], None))
-        elif missed:
-            self.drift.suspect(Suspicion(booked or now, now, (), chain[hits - 1]))
-        else:
-            self.drift.agreed()
+    # learning again
+
+    @property
+    def incomplete(self) -> bool:
+        """There may be blocks that events have not told of, and announcements would be heard."""
+        if not self._connected or self._silent or self.sequence.replaying:
+            return False
+        return bool(self._loss) or self.unproved
+
+    def booked(self, ticket_id: int, prompt: Prompt) -> None:
+        """A request is on its way: see whether it may use blocks that nobody told of."""
+        if not self.incomplete:
+            return
+        view = self.view
+        chain = prompt.chain(view.block_size) if prompt.exact and not prompt.multiple else ()
+        usable = max(0, min(len(chain), (prompt.own_tokens - 1) // view.block_size))
+        told = self._told(chain, usable)
+        if not chain or view.relearning.may_find_more(chain, told, usable):
+            view.relearning.opened(ticket_id, chain[:usable])
+
+    def asks_again(self, ticket_id: int, now_s: float, blocks_per_s: float) -> bool:
+        """Whether a booked request should have the worker announce again what it finds cached."""
+        return self.incomplete and self.view.relearning.ask(ticket_id, now_s, blocks_per_s)
+
+    def found(self, ticket_id: int, cached_tokens: int) -> None:
+        """The response to a booked request reported so much."""
+        chain = self.view.relearning.chain_of(ticket_id)
+        hits = min(cached_tokens // self.view.block_size, len(chain))
+        if chain and self._told(chain, hits) == hits:
+            self.view.relearning.seen(ticket_id)
+
+    def _told(self, chain: Sequence[int], blocks: int) -> int:
+        """How many of the first `blocks` of `chain` are there as events told."""
+        reported, holds = self.view.reported, self.view.holds
+        for position in range(blocks):
+            if chain[position] in reported or not holds(chain[position]):
+                return position
+        return blocks
 
     # trust
 
@@ -239,7 +300,9 @@ class PublishedView:
         if self._loss:
             reports = self.view.reported.clock - self._reports_before
             learned = f"{self.view.holdings.blocks} blocks learned since, from events and {reports} reports"
-            known = f"{learned}; exact after the next cache reset"
+            if self.view.relearning.asks:
+                learned += f", {self.view.relearning.learned_blocks} of them announced again"
+            known = f"{learned}; exact once the cache has turned over or is reset"
             return Residency.APPROXIMATE, "; ".join([self._loss, *(doubts or [known])])
         if self.drift.found:
             doubts.append(f"{self.drift.found}; repaired by reports, exact after the next cache reset")
@@ -266,5 +329,5 @@ class PublishedView:
             "batches": self._batches,
             "decode_errors": self._decode_errors,
             "reports": self.view.reported.clock,
-            "mismatches": self.drift.mismatches,
+            **self.drift.statistics(),
         }

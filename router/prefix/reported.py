@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 
 from router.prefix.blocks import KEY_MASK
@@ -72,8 +73,11 @@ class Reported:
         """The block that the engine calls so."""
         return self._names.get(engine)
 
-    def remove(self, engines: Sequence[int]) -> list[int]:
-        """Removals of blocks that events did not announce; returns those not known here either."""
+    def remove(self, engines: Sequence[int], departed: array[int]) -> list[int]:
+        """Removals of blocks that events did not announce; returns those not known here either.
+
+        `departed` gets the hashes of the others.
+        """
         if not self._names:
             return list(engines)
         missing = []
@@ -83,6 +87,7 @@ class Reported:
                 missing.append(engine)
             else:
                 self._drop(block_hash)
+                departed.append(block_hash)
         return missing
 
     def bound(self, blocks: int) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from policies.view import Residency, WorkerId
 from router.prefix.blocks import BlockIndex
+from router.prefix.difference import Difference
 from router.prefix.inflight import Booking, InFlight
 from router.prefix.lookup import by_tier, resident_lengths
 from router.prefix.matching import Lengths, each_bit, lengths
 from router.prefix.prompt import Prompt
+from router.prefix.published import PublishedView
 from router.prefix.slot import Slot, usable_chain
 from router.prefix.view import Ingest, IngestOutcome, Match, ViewState
 
@@ -35,12 +37,15 @@ class ResidencyMap:
     `sequence.PENDING_BYTES`; all approximate views together by `approximate_bytes`.
     """
 
-    def __init__(self, approximate_bytes: int = 134_217_728) -> None:
+    def __init__(self, approximate_bytes: int = 134_217_728, relearn_blocks_per_s: int = 1_000) -> None:
         self._approximate_bytes = approximate_bytes
+        self._relearn_blocks_per_s = relearn_blocks_per_s
         self._modelled_bytes = 0
         self._index = BlockIndex()
         self._in_flight = InFlight()
         self._slots: dict[int, Slot] = {}
+        self.on_settled: list[Callable[[int, Difference], None]] = []
+        """Called with a ticket's id once it is known what explains a difference that was pending."""
 
     def add(self, slot: int, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool) -> None:
         """Start a view. `events` False (or no publisher known yet) makes it approximate.
@@ -63,7 +68,10 @@ class ResidencyMap:
     ) -> None:
         """Facts changed (a probe learned more). None leaves a value as it is; a view starts over only if it must."""
         if view := self._slots.get(slot):
+            before = view.published
             view.configure(self._index, block_size, capacity_blocks, events)
+            if before is not view.published:
+                self._abandon(before)
             self._recount()
 
     def remove(self, slot: int) -> None:
@@ -75,7 +83,20 @@ class ResidencyMap:
             self._in_flight.take_back(1 << slot, booking.added)
         if view.published is not None:
             view.published.view.holdings.give_up()
+        self._abandon(view.published)
         self._recount()
+
+    def _abandon(self, published: PublishedView | None) -> None:
+        if published is not None:
+            published.drift.give_up(Difference.CLEARED)
+            self._tell(published)
+
+    def _tell(self, published: PublishedView) -> None:
+        """Pass on what has become of differences that were pending."""
+        settled, published.drift.settled = published.drift.settled, []
+        for ticket_id, difference in settled:
+            for told in self.on_settled:
+                told(ticket_id, difference)
 
     def events_from(self, slot: int, address: str, topic: str = "") -> None:
         """Where the slot's publisher is, and what of it is subscribed to: said when nothing comes from there."""
@@ -108,6 +129,7 @@ class ResidencyMap:
         if view is not None and view.published is not None:
             view.stale = True
             view.published.link_lost()
+            self._tell(view.published)
 
     def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
         """Decode, put in sequence and apply one batch. Never raises for what is on the wire."""
@@ -116,7 +138,10 @@ class ResidencyMap:
         if view is None or view.published is None:
             return _IGNORED
         view.stale = True
-        return view.published.ingest(seq, payload, replayed)
+        ingest = view.published.ingest(seq, payload, replayed)
+        if view.published.drift.settled:
+            self._tell(view.published)
+        return ingest
 
     def replay_ended(self, slot: int, ok: bool) -> Ingest:
         """The END marker came (`ok`), or no answer will (no replay socket, time-out, error). May ask once more."""
@@ -124,7 +149,9 @@ class ResidencyMap:
         if view is None or view.published is None:
             return _IGNORED
         view.stale = True
-        return view.published.replay_ended(ok)
+        ingest = view.published.replay_ended(ok)
+        self._tell(view.published)
+        return ingest
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Cached tokens of `prompt` on each of `slots`; a slot that is not there has none, and is unknown."""
@@ -187,27 +214,61 @@ class ResidencyMap:
                 tokens = {tier: count * view.block_size for tier, count in blocks.items()}
                 matches[slot] = Match(match.tokens, match.booked_tokens, match.residency, tokens)
 
-    def booked(self, slot: int, prompt: Prompt, ticket_id: int) -> None:
-        """A request is on its way to the slot: its blocks count as there until `released`."""
+    def booked(
+        self,
+        slot: int,
+        prompt: Prompt,
+        ticket_id: int,
+        predicted_tokens: int | None = None,
+        *,
+        recomputes: bool = False,
+    ) -> None:
+        """A request is on its way to the slot: its blocks count as there until `released`.
+
+        `predicted_tokens` are what `match` has just said of it, None where it was not asked. `recomputes`: it reads no
+        cache, and writes a copy of its own.
+        """
         self._index.sweep(_SWEEP_BLOCKS)
         view = self._slots.get(slot)
         if view is None or ticket_id in view.bookings:
             return
         view.refresh()
-        ((_, by_length),) = resident_lengths(self._index, prompt, {slot: view}).items()
+        ((block_size, by_length),) = resident_lengths(self._index, prompt, {slot: view}).items()
         (start,) = by_length
-        added = prompt.chain(view.block_size)[start:]
-        self._in_flight.add(1 << slot, added)
-        clock = view.model.clock if view.model is not None else 0
-        mark = view.published.mark() if view.published is not None else None
-        view.bookings[ticket_id] = Booking(prompt, start, added, clock, mark)
+        booking = view.bookings[ticket_id] = Booking(
+            prompt,
+            start,
+            usable_chain(prompt, block_size)[1],
+            block_size,
+            predicted_tokens,
+            exact=prompt.exact and view.residency is Residency.EXACT,
+            clock=view.model.clock if view.model is not None else 0,
+            mark=view.published.mark() if view.published is not None else None,
+        )
+        self._in_flight.add(1 << slot, booking.added)
+        if view.published is not None:
+            view.published.booked(ticket_id, prompt)
+            if recomputes and prompt.exact and (chain := prompt.chain(block_size)):
+                view.published.view.recomputing[ticket_id] = chain[0]
+        before = view.model_bytes
+        view.reserve(booking)
+        self._bound(view.model_bytes - before)
+
+    def asks_again(self, slot: int, ticket_id: int, now_s: float) -> bool:
+        """Whether a booked request should have its worker announce again what it finds cached of the prompt.
+
+        Only where events were missed and this prompt's cached blocks may not be known; of one worker no more blocks
+        are asked for than `relearn_blocks_per_s`. True is counted on: then the request must ask.
+        """
+        view = self._slots.get(slot)
+        if view is None or view.published is None or view.blind:
+            return False
+        return view.published.asks_again(ticket_id, now_s, self._relearn_blocks_per_s)
 
     def first_token(self, slot: int, ticket_id: int) -> None:
-        """The booked request is running: it takes room in an approximate view."""
+        """The booked request is running: cut off from now on, it leaves its prompt in the cache."""
         if view := self._slots.get(slot):
-            before = view.model_bytes
             view.first_token(ticket_id)
-            self._bound(view.model_bytes - before)
 
     def finished(
         self,
@@ -216,16 +277,24 @@ class ResidencyMap:
         generated_tokens: int | None,
         cached_tokens: int | None,
         ticket_id: int | None = None,
-    ) -> None:
+    ) -> Difference | None:
         """Served to the end; call before `released`. Approximate views learn here, exact ones are compared.
 
         `generated_tokens` and `cached_tokens` are what the response reported, None where it did not. Without
         `ticket_id` the view cannot tell what it had predicted, and learns without being corrected.
+
+        Returns what explains that `cached_tokens` are others than were predicted, None where they are not or nothing
+        was. `Difference.PENDING` is followed by a call of `on_settled`.
         """
-        if view := self._slots.get(slot):
-            before = view.model_bytes
-            view.finished(prompt, generated_tokens or 0, cached_tokens, ticket_id)
-            self._bound(view.model_bytes - before)
+        view = self._slots.get(slot)
+        if view is None:
+            return None
+        before = view.model_bytes
+        difference = view.finished(prompt, generated_tokens or 0, cached_tokens, ticket_id)
+        self._bound(view.model_bytes - before)
+        if view.published is not None:
+            self._tell(view.published)
+        return difference
 
     def released(self, slot: int, ticket_id: int) -> None:
         """The booking is over (finished, failed or cancelled). Idempotent."""
@@ -234,6 +303,9 @@ class ResidencyMap:
         if view is None or booking is None:
             return
         self._in_flight.take_back(1 << slot, booking.added)
+        if view.published is not None:
+            view.published.view.relearning.closed(ticket_id)
+            view.published.view.recomputing.pop(ticket_id, None)
         before = view.model_bytes
         view.released(booking)
         self._bound(view.model_bytes - before)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from policies.view import Residency, WorkerId
 from router.prefix.approximate import ApproximateView
 from router.prefix.blocks import BlockIndex
+from router.prefix.difference import Difference
+from router.prefix.exact import NULL_BLOCKS
 from router.prefix.inflight import Booking
 from router.prefix.prompt import Prompt
 from router.prefix.published import MODELLED, PublishedView
@@ -25,9 +27,6 @@ _NO_EVENTS = (
 )
 
 SWITCHED_OFF = "KV events are switched off by residency.kv_events"
-
-_NULL_BLOCKS = 1
-"""vLLM counts a block among ``num_gpu_blocks`` that it never gives to a request."""
 
 
 class Slot:
@@ -115,7 +114,7 @@ class Slot:
 
     def _model_blocks(self) -> int:
         if self.capacity_blocks:
-            return max(1, self.capacity_blocks - _NULL_BLOCKS)
+            return max(1, self.capacity_blocks - NULL_BLOCKS)
         return max(1, DEFAULT_CAPACITY_TOKENS // self.block_size)
 
     @property
@@ -149,40 +148,52 @@ class Slot:
             self.model = ApproximateView(self.block_size, self._model_blocks())
         return self.model
 
+    def reserve(self, booking: Booking) -> None:
+        """A request was booked: in the model it takes its room at once.
+
+        vLLM gives it that when it is scheduled, so first come, first served: by the time a later request looks for its
+        prefix, this one has evicted what it had to.
+        """
+        if self._teaches_model(booking.prompt):
+            model, prompt = self.needed_model(), booking.prompt
+            chain = prompt.chain(self.block_size)
+            booking.reserved_blocks = model.running(chain, prompt.tokens + model.half_answer_tokens)
+
     def first_token(self, ticket_id: int) -> None:
         """A booked request runs."""
         booking = self.bookings.get(ticket_id)
-        if booking is None or booking.running:
-            return
-        booking.running = True
-        if self._teaches_model(booking.prompt):
-            chain = booking.prompt.chain(self.block_size)
-            booking.reserved_blocks = self.needed_model().running(chain, booking.prompt.tokens)
+        if booking is not None:
+            booking.running = True
 
-    def finished(self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, ticket_id: int | None) -> None:
-        """A request was served: compare with what was reported, correct, then put it into the model."""
+    def finished(
+        self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, ticket_id: int | None
+    ) -> Difference | None:
+        """A request was served: compare with what was reported, correct, then put it into the model.
+
+        Returns why more or less was reported than had been predicted; None if neither, or if that cannot be said.
+        """
         booking = None if ticket_id is None else self.bookings.get(ticket_id)
         if booking is not None:
             if booking.done:
-                return
+                return None
             booking.done = True
-            self._end_running(booking)
         reported_tokens = None if prompt.multiple else cached_tokens
+        difference = None
         if self.published is not None and prompt.exact:
-            self._tell_published(self.published, prompt, reported_tokens, booking)
+            published = self.published
+            published.served()
+            if reported_tokens is not None and published.begun:
+                block_size = published.view.block_size
+                if ticket_id is not None:
+                    published.found(ticket_id, reported_tokens)
+                claim = None if ticket_id is None or booking is None else booking.claim(ticket_id, block_size)
+                difference = published.report(prompt.chain(block_size), reported_tokens, claim)
+            self.stale = True
         if self._teaches_model(prompt):
             self._tell_model(prompt, generated_tokens, reported_tokens, booking)
-
-    def _tell_published(
-        self, published: PublishedView, prompt: Prompt, cached_tokens: int | None, booking: Booking | None
-    ) -> None:
-        published.served()
-        if cached_tokens is not None and published.begun:
-            block_size = published.view.block_size
-            chain = prompt.chain(block_size)
-            start, mark = (0, None) if booking is None else (booking.start, booking.mark)
-            published.report(chain, min(cached_tokens // block_size, len(chain)), start, mark)
-        self.stale = True
+        elif booking is not None:
+            self._end_running(booking)
+        return _difference(booking, reported_tokens, difference)
 
     def _tell_model(
         self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, booking: Booking | None
@@ -193,8 +204,11 @@ class Slot:
         hits = predicted
         if cached_tokens is not None:
             hits = cached_tokens // self.block_size
+            model.found(*usable_chain(prompt, self.block_size), prompt.tokens, hits)
             if booking is not None:
                 self._correct(model, chain, hits, booking)
+        if booking is not None:
+            self._end_running(booking)
         tokens, generated = prompt.tokens, generated_tokens
         if prompt.multiple:
             # Tokens behind the first prompt's blocks belong to the others, whose hashes nobody has.
@@ -208,7 +222,9 @@ class Slot:
     def _correct(model: ApproximateView, chain: Sequence[int], hits: int, booking: Booking) -> None:
         predicted = booking.start
         tolerated = predicted if booking.prompt.exact else predicted * (1 - TEXT_TOLERANCE) - 1
-        if hits < tolerated or hits > predicted:
+        # More than predicted may be what requests before it have just brought: that says nothing of the room.
+        brought = (booking.predicted_tokens or 0) // booking.block_size
+        if hits < tolerated or hits > max(predicted, brought):
             model.fit(predicted, hits)
         if hits < tolerated:
             model.correct(chain, hits, booking.clock)
@@ -287,6 +303,13 @@ class Slot:
         return figures
 
 
+def _difference(booking: Booking | None, reported: int | None, judged: Difference | None) -> Difference | None:
+    """What is said of one request: a prediction that was no exact one needs no explanation."""
+    if booking is None or booking.predicted_tokens is None or reported in (None, booking.predicted_tokens):
+        return None
+    return Difference.APPROXIMATE if judged is None or not booking.exact else judged
+
+
 def _joined(*reasons: str) -> str:
     """Those that say something, each once."""
     said: list[str] = []
@@ -299,4 +322,4 @@ def _joined(*reasons: str) -> str:
 def usable_chain(prompt: Prompt, block_size: int) -> tuple[Sequence[int], int]:
     """The prompt's blocks, and how many a worker can use: the last token is always computed again."""
     chain = prompt.chain(block_size)
-    return chain, max(0, min(len(chain), (prompt.tokens - 1) // block_size))
+    return chain, max(0, min(len(chain), (prompt.own_tokens - 1) // block_size))

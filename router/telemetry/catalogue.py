@@ -82,6 +82,7 @@ GATEWAY = (
     _counter("client_aborts", "Clients that left before their response ended, by phase.", "phase"),
     _counter("request_bytes", "Body bytes taken from clients."),
     _counter("response_bytes", "Response bytes written to clients."),
+    _counter("rewrites", "Request bodies changed on their way, by rewrite: observe_usage or relearn.", "rewrite"),
     _gauge("client_connections", "Open client connections."),
     _gauge("buffered_body_bytes", "Request body bytes held until their worker answers."),
     _gauge("active_requests", "Requests in flight, streams included."),
@@ -97,6 +98,12 @@ DECISIONS = (
     _counter("predicted_cached_tokens", "Cached tokens predicted, for responses that reported theirs.", "worker"),
     _counter("reported_cached_tokens", "Cached tokens reported by the worker.", "worker"),
     _counter("cached_comparisons", "Predictions compared with reports: equal, over or under.", "worker", "outcome"),
+    _counter(
+        "cached_differences",
+        "Predictions that differed from reports, by what explains it: scheduled_since, slower_tier, "
+        "evicted_while_queued, booked_not_scheduled, cleared, approximate; other: nothing does.",
+        *("worker", "reason"),
+    ),
 )
 
 FLEET = (
@@ -126,6 +133,9 @@ RESIDENCY = (
         "Replays asked for, by outcome: filled, empty, partial, timeout, broken or unavailable.",
         *("worker", "outcome"),
     ),
+    _counter("relearn_asks", "Requests that asked the worker to announce again what they found cached.", "worker"),
+    _counter("reannounced_blocks", "Blocks announced for requests that asked, known ones included.", "worker"),
+    _gauge("relearned_blocks", "Blocks learned by such announcements since events were last missed.", "worker"),
     _counter("event_decode_errors", "Batches of KV events that could not be read.", "worker"),
     _counter("event_malformed", "KV events of a known type that could not be read.", "worker"),
     _counter("event_unknown", "KV events of an unknown type, skipped.", "worker"),

@@ -10,6 +10,7 @@ from policies.view import WorkerId
 from router.core.edges import FailurePhase, Request
 from router.core.tickets import Ticket
 from router.errors import RequestError
+from router.prefix.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind
 from router.telemetry.instruments import Counter, Histogram, Labels
 
@@ -83,6 +84,7 @@ class Metrics:
         self._predicted = counter("predicted_cached_tokens")
         self._reported = counter("reported_cached_tokens")
         self._comparisons = counter("cached_comparisons")
+        self._differences = counter("cached_differences")
         self._probes = counter("probes")
         self._self_tests = counter("self_tests")
         self._event_replays = counter("event_replays")
@@ -160,6 +162,10 @@ class Metrics:
         difference = predicted_tokens - reported_tokens
         outcome = "equal" if difference == 0 else "over" if difference > 0 else "under"
         self._comparisons.add(1.0, (worker, outcome))
+
+    def differed(self, worker: WorkerId, difference: Difference) -> None:
+        """A report differed from its prediction, and this explains it."""
+        self._differences.add(1.0, (worker, difference.value))
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
         """The policy let a request down. Counted each time, told once: a broken rule fails on every request."""

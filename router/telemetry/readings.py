@@ -53,6 +53,8 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_active_requests", (), plane.get("streams", 0)
     yield "warmroute_held_requests", (), plane.get("waiting", 0)
     yield "warmroute_buffered_body_bytes", (), plane.get("buffered_body_bytes", 0)
+    for rewrite, key in _REWRITES:
+        yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
 
 
 _EVENT_FIGURES = (
@@ -62,7 +64,11 @@ _EVENT_FIGURES = (
     ("warmroute_event_decode_errors", "decode_errors"),
     ("warmroute_event_unknown", "unknown_events"),
     ("warmroute_event_malformed", "malformed_events"),
+    ("warmroute_relearn_asks", "relearn_asks"),
+    ("warmroute_reannounced_blocks", "reannounced_blocks"),
+    ("warmroute_relearned_blocks", "relearned_blocks"),
 )
+_REWRITES = (("observe_usage", "usage_asked"), ("relearn", "relearn_asked"))
 
 
 def _load(candidate: Candidate) -> Iterator[Reading]:

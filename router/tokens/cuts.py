@@ -1,7 +1,9 @@
 """Where a text may be cut so that the tokens of its parts, joined, are the tokens of the whole.
 
 Tokenizers split text at added tokens before anything else happens to it, so the start of an added token is such a
-place, as long as the token is found in the raw text (not in the normalised one) and whatever its neighbours are.
+place, as long as the token is found in the raw text and whatever its neighbours are. Two passes look for added tokens:
+one for those that are not `normalized`, in the raw text; another for the rest, in the normalised text of what lies
+between. Cuts are made at those of the first pass (of the second where the first has none and nothing is normalised).
 Whether that holds for a given tokenizer is not believed but tried: see `router.tokens.proof`.
 """
 
@@ -40,38 +42,47 @@ class Cuts:
 class Cutter:
     """Finds the cuts of one tokenizer; without usable added tokens (`enabled` False) a text is one unit.
 
-    `ambiguous` are ids that the tokenizer also gives to ordinary text (the unknown token): no cut is made there.
+    `ambiguous` are ids that the tokenizer also gives to ordinary text (the unknown token): no cut is made there. Nor at
+    a token that counts as a whole word only, since that hangs on its neighbours; nor right behind one, since there it
+    would have lost a neighbour. Nor at a token of white space that takes in more of it.
     """
 
     def __init__(
         self, special: Iterable[SpecialToken], *, normalizes: bool, ambiguous: Collection[int] = frozenset()
     ) -> None:
-        usable = [t for t in special if not t.single_word and not (t.normalized and normalizes)]
-        self._ids = frozenset(token.id for token in usable if token.id not in ambiguous)
-        self._passed_over = frozenset(token.text.encode() for token in usable if token.id in ambiguous)
+        table = list(special)
+        found = [token for token in table if not token.normalized]
+        if not found and not normalizes:
+            found = table
+        cut_at = [token for token in found if not token.single_word and token.id not in ambiguous and not _fades(token)]
+        self._ids = frozenset(token.id for token in cut_at)
+        self._whole_words = frozenset(token.text.encode() for token in found if token.single_word)
+        self._passed_over = frozenset(token.text.encode() for token in found if token.id not in self._ids)
         self.enabled = bool(self._ids)
-        self._lstrip = frozenset(token.text.encode() for token in usable if token.lstrip)
-        longest_first = sorted({token.text.encode() for token in usable}, key=len, reverse=True)
+        self._lstrip = frozenset(token.text.encode() for token in cut_at if token.lstrip)
+        longest_first = sorted({token.text.encode() for token in found}, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
 
     def disable(self) -> None:
         """Treat every text as one unit from now on."""
         self.enabled = False
 
-    def cuts(self, data: bytes) -> Cuts:
-        """The units of a text, given as UTF-8."""
+    def cuts(self, data: bytes, least_bytes: int = MIN_UNIT_BYTES) -> Cuts:
+        """The units of a text, given as UTF-8, each but the last of `least_bytes` or more."""
         starts, ordinals = [0], [0]
         if not self.enabled:
             return Cuts(starts, ordinals, 0)
-        found, previous_end = 0, 0
+        found, previous_end, word_end = 0, 0, -1
         for match in self._pattern.finditer(data):
             if self._passed_over and match[0] in self._passed_over:
                 previous_end = match.end()
+                if match[0] in self._whole_words:
+                    word_end = previous_end
                 continue
             start = match.start()
             if self._lstrip and match[0] in self._lstrip:
                 start = previous_end + len(data[previous_end:start].decode().rstrip(_WHITESPACE).encode())
-            if start - starts[-1] >= MIN_UNIT_BYTES + (start >> GROWTH_SHIFT):
+            if start - starts[-1] >= least_bytes + (start >> GROWTH_SHIFT) and start != word_end:
                 starts.append(start)
                 ordinals.append(found)
             found += 1
@@ -90,3 +101,8 @@ class Cutter:
             return None
         edges = [0, *(places[ordinal - base] for ordinal in cuts.ordinals[first + 1 :]), len(packed)]
         return [packed[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def _fades(token: SpecialToken) -> bool:
+    """Whether a token before it may take in so much white space that nothing of `token` is left, not even its id."""
+    return token.lstrip and token.text[:1] in _WHITESPACE

@@ -17,19 +17,27 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import httpx
 
-from backends.vllm.conversation import conversation
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.hashing import CacheKeys
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, ParsedBody
+from router.tokens.intake import COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody
 from router.tokens.local import LocalModel
 from router.tokens.reasons import Reasons
 from router.tokens.remote import WorkerTokenizer, question
 from router.tokens.rendering import MAX_TEXT_BYTES, CutText, PromptMemory, Rendered, cut_text
-from router.tokens.request import adds_special_tokens, chat_body, completion_prompts, request_key, reused_ids
+from router.tokens.request import (
+    Truncation,
+    adds_special_tokens,
+    completion_prompts,
+    render_chat,
+    request_key,
+    reused_ids,
+    truncation,
+    turns,
+)
 from router.tokens.sources import ModelSources, Source
-from router.tokens.text import TextPrompt, TokenLengths, canonical_chat
+from router.tokens.text import TextPrompt, TokenLengths, canonical_text
 
 T = TypeVar("T")
 
@@ -54,7 +62,7 @@ Answer: TypeAlias = Prompt | Later | None
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One request on its way; `key` is shared by equal requests only."""
+    """One request on its way; `key` is shared by equal requests only, `truncation` is what it says about that."""
 
     path: str
     parsed: ParsedBody
@@ -62,6 +70,7 @@ class _Asked:
     source: Source
     keys: CacheKeys
     key: int
+    truncation: Truncation | None
 
     @property
     def framed(self) -> bool:
@@ -100,7 +109,9 @@ class Identity:
         try:
             answer = self._begin(path, parsed, adapter)
         except Exception as error:  # what a body or a template can do wrong has no end; its text remains
-            return self._by_text(path, parsed, adapter, error)
+            prompt = self._by_text(path, parsed, adapter, error)
+            parsed.pending = _no_prompt if prompt is None else None
+            return prompt
         if answer is None or isinstance(answer, Prompt):
             return self._counted(answer)
         parsed.pending = answer
@@ -119,9 +130,19 @@ class Identity:
 
     # learning
 
-    def learn(self, model: str, root: str | None, tokenize_url: str | None, parent: str | None = None) -> None:
-        """A worker serves `model` from `root`, and tokenises at `tokenize_url`; an adapter names its base `parent`."""
-        self._sources.learn(model, root, tokenize_url, parent)
+    def learn(
+        self,
+        model: str,
+        root: str | None,
+        tokenize_url: str | None,
+        parent: str | None = None,
+        context_tokens: int | None = None,
+    ) -> None:
+        """A worker serves `model` from `root`, and tokenises at `tokenize_url`; an adapter names its base `parent`.
+
+        `context_tokens` is how much it serves of the model's context window.
+        """
+        self._sources.learn(model, root, tokenize_url, parent, context_tokens)
 
     def observe_usage(self, model: str | None, prompt: Prompt, prompt_tokens: int) -> None:
         """A worker reported how long `prompt` was: that teaches the length of a token in text."""
@@ -153,37 +174,30 @@ class Identity:
 
     def _begin(self, path: str, parsed: ParsedBody, adapter: str | None) -> Answer:
         fields = parsed.fields
-        if not len(fields.messages if path == CHAT_PATH else fields.prompt) or path not in (
-            CHAT_PATH,
-            COMPLETIONS_PATH,
-        ):
+        if path not in PROMPT_PATHS or not turns(path, fields):
             return None
         source = self._sources.of(parsed.model, adapter)
         keys = CacheKeys.of(adapter, parsed.cache_salt)
         key = request_key(path, parsed, source.local.seed if source.local is not None else 0, keys)
+        shortened = truncation(path, fields, source.context_tokens)
         answered = self._memory.answered(key)
-        if answered is not None:
+        if answered is not None and (shortened is None or answered.tokens <= shortened.tokens):
             return answered
-        asked = _Asked(path, parsed, adapter, source, keys, key)
-        return partial(self._beside, asked) if parsed.size_bytes > INLINE_BODY_BYTES else self._answer(asked)
-
-    async def _beside(self, asked: _Asked) -> Answer:
-        """Render a large body in a thread, so that the loop comes to serve others meanwhile."""
-        local = asked.source.local
-        if local is None or asked.path != CHAT_PATH:
-            return self._answer(asked)
-        return self._by_units(asked, await self._in_thread(partial(_rendered, asked, local)))
+        return self._answer(_Asked(path, parsed, adapter, source, keys, key, shortened))
 
     def _answer(self, asked: _Asked) -> Answer:
         """From ids in the body, or else from the model's source."""
         fields, source = asked.parsed.fields, asked.source
         texts: list[str] = []
-        reused = reused_ids(fields) if asked.path == CHAT_PATH else None
-        ids = [reused] if reused is not None else []
-        if asked.path == COMPLETIONS_PATH and not ids:
+        if asked.path != COMPLETIONS_PATH:
+            reused = reused_ids(asked.path, fields)
+            if reused is not None:
+                return self._memory.of_ids([reused], asked.keys, PromptSource.IDS)
+        else:
             texts, ids = completion_prompts(fields)
-        if ids:
-            return self._memory.of_ids(ids, asked.keys, PromptSource.IDS)
+            if ids:
+                shortened = [_shortened(asked, prompt, 0) for prompt in ids]
+                return self._memory.of_ids(shortened, asked.keys, PromptSource.IDS, stream=asked.parsed.stream)
         if source.local is not None:
             return self._locally(asked, source.local, texts)
         if source.loading is not None:
@@ -197,25 +211,43 @@ class Identity:
             return partial(self._several, asked, local, texts)
         if texts:
             return self._by_units(asked, cut_text(local, texts[0], framed=asked.framed))
+        brought = asked.parsed.fields.chat_template is not None
+        if brought and not asked.source.trusts_templates:
+            raise Unrenderable("the request brings a chat template, and these are not trusted")
+        if brought or asked.parsed.size_bytes > INLINE_BODY_BYTES:
+            return partial(self._beside, asked, local)
         return self._by_units(asked, _rendered(asked, local))
+
+    async def _beside(self, asked: _Asked, local: LocalModel) -> Answer:
+        """Render a large body, or with a strange template, in a thread: the loop comes to serve others meanwhile."""
+        return self._by_units(asked, await self._in_thread(partial(_rendered, asked, local)))
 
     def _by_units(self, asked: _Asked, text: CutText) -> Answer:
         """From a text in units: tokenised here if little of it is new, else in a thread."""
-        rendered = self._memory.look_up(asked.key, asked.keys, text)
+        most = asked.truncation.tokens if asked.truncation is not None else None
+        rendered = self._memory.look_up(asked.key, asked.keys, text, most)
         if rendered.new_bytes > INLINE_NEW_BYTES:
-            return partial(self._encoded, rendered)
-        return self._memory.finish(rendered, rendered.encode())
+            return partial(self._encoded, asked, rendered)
+        return self._finished(asked, rendered, rendered.encode())
 
-    async def _encoded(self, rendered: Rendered) -> Answer:
-        return self._memory.finish(rendered, await self._in_thread(rendered.encode))
+    async def _encoded(self, asked: _Asked, rendered: Rendered) -> Answer:
+        return self._finished(asked, rendered, await self._in_thread(rendered.encode))
+
+    def _finished(self, asked: _Asked, rendered: Rendered, ids: list[array[int]] | array[int]) -> Answer:
+        prompt = self._memory.finish(rendered, ids)
+        return prompt if prompt is not None else partial(self._truncated, asked, rendered.text)
+
+    async def _truncated(self, asked: _Asked, text: CutText) -> Answer:
+        """A prompt that is a part of its text: tokenised whole, since its blocks may start anywhere."""
+        ids = await self._in_thread(partial(_encoded_prompt, asked, text.local, text.data.decode()))
+        return self._memory.of_ids([ids], asked.keys, PromptSource.RENDERED)
 
     async def _several(self, asked: _Asked, local: LocalModel, texts: list[str]) -> Answer:
         """Several prompts in one body: each is a request of its own to the engine."""
         if sum(map(len, texts)) > MAX_TEXT_BYTES:
             raise Unrenderable("the prompts together are longer than any context window")
-        encode = local.renderer.encode
-        ids = await self._in_thread(lambda: [array("I", encode(text, asked.framed)) for text in texts])
-        return self._memory.of_ids(ids, asked.keys, PromptSource.RENDERED)
+        ids = await self._in_thread(lambda: [_encoded_prompt(asked, local, text) for text in texts])
+        return self._memory.of_ids(ids, asked.keys, PromptSource.RENDERED, stream=asked.parsed.stream)
 
     async def _when_loaded(self, asked: _Asked) -> Answer:
         loading = asked.source.loading
@@ -229,10 +261,7 @@ class Identity:
     async def _from_worker(self, asked: _Asked) -> Answer:
         ids = self._remote.known(asked.key)
         if ids is None:
-            fields = asked.parsed.fields
-            if asked.path == CHAT_PATH:
-                conversation(fields.messages, parts=False)
-            body = question(asked.path, fields, asked.parsed.model)
+            body = question(asked.path, asked.parsed.fields, asked.parsed.model)
             if body is None:
                 raise Unrenderable("a worker's /tokenize does not know some of the request's fields")
             ids = await self._remote.ask(asked.key, asked.source.urls, body)
@@ -250,9 +279,10 @@ class Identity:
             return None
 
     def _text_prompt(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> TextPrompt | None:
-        texts = [canonical_chat(parsed.fields)]
-        if path != CHAT_PATH:
+        if path == COMPLETIONS_PATH:
             texts = [text.encode("utf-8", "surrogatepass") for text in completion_prompts(parsed.fields)[0]]
+        else:
+            texts = [canonical_text(path, parsed.fields)]
         if not texts or not texts[0]:
             return None
         tokens = max(1, int(sum(map(len, texts)) / self._lengths.of(parsed.model)))
@@ -270,6 +300,20 @@ class Identity:
         return prompt
 
 
+async def _no_prompt() -> None:
+    """What is left to find out where not even the text says anything."""
+
+
 def _rendered(asked: _Asked, local: LocalModel) -> CutText:
     """The chat's prompt text. Pure: made for a thread as well."""
-    return cut_text(local, local.renderer.render(chat_body(asked.parsed.fields)), framed=asked.framed)
+    return cut_text(local, render_chat(asked.path, asked.parsed.fields, local.renderer), framed=asked.framed)
+
+
+def _encoded_prompt(asked: _Asked, local: LocalModel, text: str) -> array[int]:
+    """A whole text's ids, less what the request has cut off."""
+    frame = len(local.prefix) if asked.framed else 0
+    return _shortened(asked, array("I", local.renderer.encode(text, asked.framed)), frame)
+
+
+def _shortened(asked: _Asked, ids: array[int], frame: int) -> array[int]:
+    return asked.truncation.shortened(ids, frame) if asked.truncation is not None else ids

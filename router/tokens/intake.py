@@ -19,35 +19,51 @@ from router.errors import ErrorKind, RequestError
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
+MESSAGES_PATH = "/v1/messages"
+RESPONSES_PATH = "/v1/responses"
+PROMPT_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH})
+"""Paths whose bodies are understood."""
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
 
 
 class BodyFields(msgspec.Struct):
-    """The fields, as they came; an absent one is None, as a null one is."""
+    """The fields, as they came; an absent one is None, as a null one is (but for `truncation`)."""
 
     model: Any = None
     stream: Any = None
     stream_options: Any = None
     max_tokens: Any = None
     max_completion_tokens: Any = None
+    max_output_tokens: Any = None
     session_id: Any = None
     priority: Any = None
     cache_salt: Any = None
     messages: Any = None
     prompt: Any = None
+    system: Any = None
+    input: Any = None
+    instructions: Any = None
+    previous_response_id: Any = None
+    previous_input_messages: Any = None
     tools: Any = None
     documents: Any = None
     chat_template: Any = None
     chat_template_kwargs: Any = None
     reasoning_effort: Any = None
+    reasoning: Any = None
+    thinking: Any = None
+    output_config: Any = None
     add_generation_prompt: Any = None
     continue_final_message: Any = None
     add_special_tokens: Any = None
     truncate_prompt_tokens: Any = None
+    truncation_side: Any = None
+    truncation: Any = "disabled"
     mm_processor_kwargs: Any = None
     kv_transfer_params: Any = None
+    vllm_xargs: Any = None
     prompt_embeds: Any = None
     n: Any = None
     echo: Any = None
@@ -58,18 +74,19 @@ class BodyFields(msgspec.Struct):
 class ParsedBody:
     """What the gateway reads of a body, and in `fields` the rest for `router.tokens.identity`.
 
-    `max_tokens` is the output limit under either of its names. `reads_cache` is False where vLLM computes the whole
-    prompt for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes.
+    `max_tokens` is the output limit under any of its names. `reads_cache` is False where vLLM computes the whole
+    prompt for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes. A field that
+    vLLM does not read on this path counts as absent.
     `pending` is `Identity`'s own: what `identify_now` had worked out when it found that the rest takes too long for
     the event loop.
     """
 
     __slots__ = (
-        "answers", "cache_salt", "digest", "fields", "include_usage", "max_tokens", "model", "pending", "priority",
-        "reads_cache", "session_id", "size_bytes", "stream",
+        "answers", "cache_salt", "digest", "fields", "include_usage", "max_tokens", "model", "pending",
+        "previous_response_id", "priority", "reads_cache", "session_id", "size_bytes", "stream",
     )  # fmt: skip
 
-    def __init__(self, fields: BodyFields, body: bytes, *, stream: bool) -> None:
+    def __init__(self, path: str, fields: BodyFields, body: bytes, *, stream: bool) -> None:
         self.fields = fields
         self.digest = xxh3_128_intdigest(body)
         self.size_bytes = len(body)
@@ -77,14 +94,23 @@ class ParsedBody:
         self.stream = stream
         options = fields.stream_options
         self.include_usage = isinstance(options, dict) and as_bool(options.get("include_usage")) is True
-        limit = as_int(fields.max_completion_tokens)
-        self.max_tokens = limit if limit is not None else as_int(fields.max_tokens)
-        self.session_id = fields.session_id if isinstance(fields.session_id, str) else None
-        self.priority = as_int(fields.priority) or 0
+        self.max_tokens = _output_limit(path, fields)
+        anthropic, openai = path == MESSAGES_PATH, path in (CHAT_PATH, COMPLETIONS_PATH)
+        self.session_id = fields.session_id if isinstance(fields.session_id, str) and not anthropic else None
+        self.priority = 0 if anthropic else as_int(fields.priority) or 0
         self.cache_salt = fields.cache_salt if isinstance(fields.cache_salt, str) else None
+        previous = fields.previous_response_id if path == RESPONSES_PATH else None
+        self.previous_response_id = previous if isinstance(previous, str) else None
         self.pending: object = None
-        self.answers = as_int(fields.n) or 1
-        self.reads_cache = fields.prompt_logprobs is None and not _echoes_logprobs(fields)
+        self.answers = as_int(fields.n) or 1 if openai else 1
+        self.reads_cache = not openai or (fields.prompt_logprobs is None and not _echoes_logprobs(fields))
+
+
+def _output_limit(path: str, fields: BodyFields) -> int | None:
+    if path == RESPONSES_PATH:
+        return as_int(fields.max_output_tokens)
+    limit = as_int(fields.max_completion_tokens) if path == CHAT_PATH else None
+    return limit if limit is not None else as_int(fields.max_tokens)
 
 
 def _echoes_logprobs(fields: BodyFields) -> bool:
@@ -101,7 +127,7 @@ def parse(path: str, body: bytes) -> ParsedBody:
     Raises:
         RequestError: INVALID_JSON, or INVALID_BODY for a field whose type no vLLM takes.
     """
-    routed = path in (CHAT_PATH, COMPLETIONS_PATH)
+    routed = path in PROMPT_PATHS
     fields = BodyFields() if not body and not routed else _fields(body, routed)
     if fields.model is not None and not isinstance(fields.model, str):
         if routed:
@@ -112,7 +138,7 @@ def parse(path: str, body: bytes) -> ParsedBody:
         if stream is None:
             raise _wrong("stream", "true or false")
         _check_prompt(path, fields)
-    return ParsedBody(fields, body, stream=bool(stream))
+    return ParsedBody(path, fields, body, stream=bool(stream))
 
 
 def as_bool(value: object) -> bool | None:
@@ -178,8 +204,10 @@ def _fields_by_python(body: bytes, routed: bool) -> BodyFields:
 
 
 def _check_prompt(path: str, fields: BodyFields) -> None:
-    if path == CHAT_PATH and not isinstance(fields.messages, (list, NoneType)):
+    if path in (CHAT_PATH, MESSAGES_PATH) and not isinstance(fields.messages, (list, NoneType)):
         raise _wrong("messages", "a list of messages")
+    if path == RESPONSES_PATH and not isinstance(fields.input, (str, list, NoneType)):
+        raise _wrong("input", "a string or a list of input items")
     if path == COMPLETIONS_PATH and not isinstance(fields.prompt, (str, list, NoneType)):
         raise _wrong("prompt", "a string, a list of strings, or token ids")
 

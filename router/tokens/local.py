@@ -13,9 +13,10 @@ from backends.vllm.render import ChatRenderer
 from router.tokens.cuts import Cuts, Cutter
 from router.tokens.proof import prove
 
-_PROBE = "a"
-_UNKNOWN = "a\u0378\U0010fffd\ue0a0 \u0378"
-"""Characters that no vocabulary lists: what is left to a tokenizer is bytes, or its unknown token."""
+_PROBES = ("a", "b 1", "0", "あ")
+_UNKNOWN = "a\u0378\U0010fffd\ue0a0 \u0378 \U00013080\U00012080 \U00013081"
+"""Characters that no vocabulary lists, some of them letters, so that no normalizer takes them away: what is left to a
+tokenizer is bytes, or its unknown token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,11 @@ class LocalModel:
 
     def _framing(self) -> tuple[array[int], array[int]]:
         """Ids that the tokenizer itself puts before and after a text."""
-        bare, framed = self.renderer.encode(_PROBE, False), self.renderer.encode(_PROBE, True)
-        for start in range(len(framed) - len(bare) + 1):
-            if framed[start : start + len(bare)] == bare:
-                return array("I", framed[:start]), array("I", framed[start + len(bare) :])
+        for probe in _PROBES:
+            bare, framed = self.renderer.encode(probe, False), self.renderer.encode(probe, True)
+            for start in range(len(framed) - len(bare) + 1):
+                if bare and framed[start : start + len(bare)] == bare:
+                    return array("I", framed[:start]), array("I", framed[start + len(bare) :])
         return array("I"), array("I", framed)
 
     def describe(self) -> str:

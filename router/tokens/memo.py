@@ -173,6 +173,18 @@ def packed_ids(ids: array[int]) -> bytes:
     return ids.tobytes()
 
 
+def common_tokens(one: bytes, other: bytes) -> int:
+    """With how many equal ids two prompts begin, given as packed ids."""
+    low, high = 0, min(len(one), len(other)) // TOKEN_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low * TOKEN_BYTES : middle * TOKEN_BYTES] == other[low * TOKEN_BYTES : middle * TOKEN_BYTES]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def _continued(run: Run, packed: bytes, block_tokens: int, keys: CacheKeys) -> Run:
     waiting = run.tail + packed
     blocks = len(waiting) // (block_tokens * TOKEN_BYTES)

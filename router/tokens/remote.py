@@ -8,8 +8,13 @@ from collections.abc import Callable, Sequence
 import httpx
 import msgspec
 
-from router.tokens.intake import CHAT_PATH, BodyFields
+from backends.vllm.conversation import conversation
+from backends.vllm.messages_api import chat_of_messages
+from backends.vllm.responses_api import chat_of_responses
+from backends.vllm.unrenderable import Unrenderable
+from router.tokens.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, BodyFields
 from router.tokens.lru import BoundedMap
+from router.tokens.request import api_body
 
 TIMEOUT_S = 2.0
 """One question's limit: past it, load alone is a better guide than a late identity."""
@@ -21,10 +26,10 @@ MAX_IN_FLIGHT = 16
 """Questions at once; further prompts go without ids."""
 
 
-_CHAT_FIELDS = (
-    "messages", "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
-    "add_special_tokens",
+_NOT_TOKENIZES = (
+    "chat_template", "documents", "kv_transfer_params", "prompt_embeds", "reasoning_effort", "truncate_prompt_tokens",
 )  # fmt: skip
+"""Fields that /tokenize lacks."""
 
 
 class _Answer(msgspec.Struct):
@@ -107,18 +112,42 @@ def _trouble(error: Exception) -> str:
     return "answered something else than token ids"
 
 
+class _UnknownTemplate:
+    """The habits of a template that only workers have."""
+
+    @property
+    def merges_late_system(self) -> bool:
+        raise Unrenderable("system messages in mid-conversation need the model's chat template")
+
+    @property
+    def disabled_effort(self) -> str:
+        raise Unrenderable("disabled thinking needs the model's chat template")
+
+
 def question(path: str, fields: BodyFields, model: str | None) -> bytes | None:
     """The body for /tokenize that gives a request's ids; None where that path cannot know them.
 
     /tokenize lacks `documents` and `reasoning_effort`, and multimodal content would be fetched by the worker twice.
+
+    Raises:
+        Unrenderable: as rendering here does.
     """
-    unknown = (
-        fields.documents, fields.reasoning_effort, fields.chat_template, fields.truncate_prompt_tokens,
-        fields.kv_transfer_params, fields.mm_processor_kwargs, fields.prompt_embeds,
-    )  # fmt: skip
-    if any(value is not None for value in unknown):
+    asked = _chat(path, fields) if path != COMPLETIONS_PATH else {"prompt": fields.prompt}
+    lacking = any(getattr(fields, name) is not None for name in _NOT_TOKENIZES) or bool(fields.mm_processor_kwargs)
+    if lacking or "reasoning_effort" in asked or fields.truncation != "disabled":
         return None
-    asked: dict[str, object] = {} if model is None else {"model": model}
-    passed = _CHAT_FIELDS if path == CHAT_PATH else ("prompt", "add_special_tokens")
-    asked |= {name: value for name in passed if (value := getattr(fields, name)) is not None}
-    return msgspec.json.encode(asked)
+    if fields.add_special_tokens is not None and path not in (MESSAGES_PATH, RESPONSES_PATH):
+        asked["add_special_tokens"] = fields.add_special_tokens
+    return msgspec.json.encode(asked if model is None else {"model": model, **asked})
+
+
+def _chat(path: str, fields: BodyFields) -> dict[str, object]:
+    body = api_body(path, fields)
+    if path == MESSAGES_PATH:
+        body = chat_of_messages(body, _UnknownTemplate())
+    elif path == RESPONSES_PATH:
+        body = {**chat_of_responses(body), "add_special_tokens": True}
+        if any("tool_calls" in message for message in body["messages"]):
+            raise Unrenderable("a worker's /tokenize shows tool calls in another way than its /v1/responses")
+    conversation(body.get("messages"), parts=False)
+    return body

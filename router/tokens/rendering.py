@@ -6,13 +6,14 @@ from array import array
 from dataclasses import dataclass
 
 from backends.vllm.unrenderable import Unrenderable
+from router.prefix.chain import TOKEN_BYTES
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.chains import IdsChain, NodeChain, RecentTexts, TextChain
 from router.tokens.cuts import Cuts
 from router.tokens.hashing import CacheKeys
 from router.tokens.local import LocalModel
 from router.tokens.lru import BoundedMap
-from router.tokens.memo import Node, SegmentMemo, packed_ids
+from router.tokens.memo import Node, SegmentMemo, common_tokens, packed_ids
 
 RECENT_BYTES = 8 * 1024 * 1024
 """Texts of the latest prompts, kept for block sizes that are asked for when a prompt is placed."""
@@ -52,13 +53,17 @@ def cut_text(local: LocalModel, text: str, *, framed: bool) -> CutText:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A text of which the memo knows the first `known` units, up to `node`. `key` stands for the request."""
+    """A text of which the memo knows the first `known` units, up to `node`. `key` stands for the request.
+
+    A prompt of more than `most` tokens is not the whole text.
+    """
 
     key: int
     keys: CacheKeys
     text: CutText
     node: Node
     known: int
+    most: int | None
 
     @property
     def new_bytes(self) -> int:
@@ -102,19 +107,22 @@ class PromptMemory:
         self._memo.touch(answered.node)
         return answered.prompt
 
-    def look_up(self, key: int, keys: CacheKeys, text: CutText) -> Rendered:
+    def look_up(self, key: int, keys: CacheKeys, text: CutText, most: int | None = None) -> Rendered:
         """Find what of a text is known."""
         local = text.local
         root = self._memo.root(local.seed ^ text.framed, keys, local.prefix if text.framed else array("I"))
         node, known = self._memo.find(root, text.units)
-        return Rendered(key, keys, text, node, known)
+        return Rendered(key, keys, text, node, known, most)
 
-    def finish(self, rendered: Rendered, ids: list[array[int]] | array[int]) -> Prompt:
-        """Remember what `Rendered.encode` found out, and answer."""
+    def finish(self, rendered: Rendered, ids: list[array[int]] | array[int]) -> Prompt | None:
+        """Remember what `Rendered.encode` found out, and answer; None where the prompt is only a part of the text."""
+        most = rendered.most if rendered.most is not None else MAX_TEXT_BYTES
         if isinstance(ids, array):
-            return self.of_ids([ids], rendered.keys, PromptSource.RENDERED)
+            return self.of_ids([ids], rendered.keys, PromptSource.RENDERED) if len(ids) <= most else None
         text, keys = rendered.text, rendered.keys
         node = self._memo.extend(rendered.node, text.units[rendered.known :], ids, keys)
+        if node.tokens > most:
+            return None
         chain = NodeChain(self._memo, node, text.local, text.data, keys, framed=text.framed)
         self._recent.hold(chain, len(text.data))
         prompt = Prompt(node.tokens, PromptSource.RENDERED, chain)
@@ -122,12 +130,26 @@ class PromptMemory:
             self._answered.put(rendered.key, _Answered(prompt, node), node.path_bytes + node.tokens)
         return prompt
 
-    def of_ids(self, prompts: list[array[int]], keys: CacheKeys, source: PromptSource) -> Prompt:
-        """A prompt given by its ids; of several, the hashes are the first one's."""
-        packed = packed_ids(prompts[0])
+    def of_ids(
+        self, prompts: list[array[int]], keys: CacheKeys, source: PromptSource, *, stream: bool = False
+    ) -> Prompt:
+        """A prompt given by its ids; of several, the one whose cached tokens vLLM reports.
+
+        In a stream that is the one that answers first; in a whole answer the last, which finds what those before it
+        have brought.
+        """
+        packed = packed_ids(prompts[0 if stream else -1])
+        before = [] if stream else [packed_ids(prompt) for prompt in prompts[:-1]]
         chain = IdsChain(packed, keys)
         self._recent.hold(chain, len(packed))
-        return Prompt(sum(map(len, prompts)), source, chain, multiple=len(prompts) > 1)
+        return Prompt(
+            sum(map(len, prompts)),
+            source,
+            chain,
+            multiple=len(prompts) > 1,
+            own_tokens=len(packed) // TOKEN_BYTES,
+            shared_tokens=max((common_tokens(packed, other) for other in before), default=0),
+        )
 
     def hold_text(self, chain: TextChain, size_bytes: int) -> None:
         """Bound the text that a text prompt holds."""

@@ -23,13 +23,19 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 @dataclass(slots=True)
 class Source:
-    """What is known of one served model. `why` tells why there is no local folder."""
+    """What is known of one served model. `why` tells why there is no local folder.
+
+    `context_tokens` is the smallest context window that a worker gives it; `trusts_templates`: chat templates in
+    requests are run.
+    """
 
     local: LocalModel | None = None
     loading: Future[LocalModel] | None = None
     root: str | None = None
     urls: list[str] = field(default_factory=list)
     why: str = "no tokenizer files are configured or found"
+    context_tokens: int | None = None
+    trusts_templates: bool = False
 
 
 class ModelSources:
@@ -41,11 +47,20 @@ class ModelSources:
         self._loaded: dict[ModelFiles, LocalModel | str] = {}
         self._sources: dict[str, Source] = {}
         self._bases: dict[str, str] = {}
-        self._default = Source()
+        self._trusts_templates = config.trust_request_chat_template
+        self._default = Source(trusts_templates=self._trusts_templates)
+        self._templates = {name: model.chat_template for name, model in config.models.items()}
         self._configured = frozenset(name for name, model in config.models.items() if model.dir or config.model_dir)
         self._read_config(config)
 
-    def learn(self, model: str, root: str | None, tokenize_url: str | None, parent: str | None) -> None:
+    def learn(
+        self,
+        model: str,
+        root: str | None,
+        tokenize_url: str | None,
+        parent: str | None,
+        context_tokens: int | None = None,
+    ) -> None:
         """Take in what a worker says of a model it serves. Cheap when it is nothing new."""
         if parent is not None:
             if len(self._bases) < MAX_MODELS:
@@ -55,7 +70,10 @@ class ModelSources:
         if source is None:
             if len(self._sources) >= MAX_MODELS:
                 return
-            source = self._sources[model] = Source(self._default.local, why=self._default.why)
+            source = Source(self._default.local, why=self._default.why, trusts_templates=self._trusts_templates)
+            self._sources[model] = source
+        if context_tokens is not None:
+            source.context_tokens = min(context_tokens, source.context_tokens or context_tokens)
         if tokenize_url is not None and tokenize_url not in source.urls:
             source.urls = [tokenize_url, *source.urls][:MAX_URLS]
         if source.local is None and source.loading is None and root != source.root and model not in self._configured:
@@ -83,10 +101,15 @@ class ModelSources:
         failure = trouble(source.urls)
         return "worker's /tokenize" if failure is None else f"text only: {source.why}, and /tokenize {failure}"
 
-    def statistics(self) -> dict[str, int]:
-        """Models by source."""
+    def statistics(self) -> dict[str, object]:
+        """Models by source, and why texts of some are tokenised whole."""
         known = list(self._sources.values())
         return {
+            "models_without_memo": {
+                name: source.local.memo_off
+                for name, source in self._sources.items()
+                if source.local is not None and source.local.memo_off is not None
+            },
             "models_local": sum(source.local is not None for source in known),
             "models_by_worker": sum(source.local is None and bool(source.urls) for source in known),
             "models_text_only": sum(source.local is None and not source.urls for source in known),
@@ -114,13 +137,18 @@ class ModelSources:
             except Unrenderable as error:
                 found = error.reason
             self._loaded[files] = found
-        return Source(why=found) if isinstance(found, str) else Source(found)
+        source = Source(trusts_templates=self._trusts_templates)
+        if isinstance(found, str):
+            source.why = found
+        else:
+            source.local = found
+        return source
 
     def _look_for_files(self, source: Source, model: str, root: str | None) -> None:
         folder = self._folder(root) or self._folder(model)
         if folder is None:
             return
-        files = ModelFiles(folder)
+        files = ModelFiles(folder, chat_template=self._templates.get(model))
         known = self._loaded.get(files)
         if isinstance(known, LocalModel):
             source.local = known

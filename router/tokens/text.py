@@ -11,13 +11,15 @@ from xxhash import xxh3_64_hexdigest
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.chains import TEXT_BYTES_PER_TOKEN, TextChain
 from router.tokens.hashing import CacheKeys
-from router.tokens.intake import BodyFields
+from router.tokens.intake import MESSAGES_PATH, RESPONSES_PATH, BodyFields
 
 MEDIA_REPEATS = 256
 """A picture, sound or film counts as its digest this many times: 4 KiB, about 1,000 tokens."""
 MAX_MODELS = 1_000
 
 _TEXT_PARTS = ("text", "refusal", "thinking")
+_OBJECT_PARTS = frozenset({"tool_use", "tool_reference", "redacted_thinking"})
+"""Blocks that stand in the prompt as they are."""
 
 
 class TextPrompt(Prompt):
@@ -55,12 +57,21 @@ class TokenLengths:
         return dict(self._learned)
 
 
-def canonical_chat(fields: BodyFields) -> bytes:
-    """One text per conversation that only grows at its end when messages are added; key order plays no part."""
+def canonical_text(path: str, fields: BodyFields) -> bytes:
+    """One text per conversation that only grows at its end when messages are added; key order plays no part.
+
+    Empty where the body says only a part of the conversation: what it would have in common with others is not known.
+    """
+    if fields.previous_response_id is not None and path == RESPONSES_PATH:
+        return b""
     parts: list[bytes] = []
     if fields.tools:
         parts += [b"tools\x1f", _canonical_json(fields.tools), b"\x1e"]
-    parts += map(_message, fields.messages or ())
+    first = {RESPONSES_PATH: fields.instructions, MESSAGES_PATH: fields.system}.get(path)
+    if first:
+        parts.append(_message({"role": "system", "content": first}))
+    turns = fields.input if path == RESPONSES_PATH else fields.messages
+    parts += map(_message, [{"role": "user", "content": turns}] if isinstance(turns, str) else turns or ())
     return b"".join(parts)
 
 
@@ -82,6 +93,10 @@ def _part(part: object) -> bytes:
         for field in _TEXT_PARTS:
             if isinstance(part.get(field), str):
                 return _utf8(part[field])
+        if part.get("type") == "tool_result":
+            return _message({"role": "tool", "content": part.get("content")})
+        if part.get("type") in _OBJECT_PARTS:
+            return _canonical_json(part)
     return xxh3_64_hexdigest(_canonical_json(part)).encode() * MEDIA_REPEATS
 
 

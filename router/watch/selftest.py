@@ -1,7 +1,8 @@
 """Is a worker's view exact? Ask the worker itself: the same short prompt twice.
 
 The second answer reports how much of the prompt was found in the cache; the residency map, fed by the KV events of
-the first, has to say the same beforehand. Where the worker does not report it, its hit counter is read instead.
+the first, has to say the same beforehand. Where the worker does not report it, its hit counter is read instead. That
+is a completion; chats have to be rendered alike as well (`selftest_rendering`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from policies.view import Residency
 from router.prefix.prompt import Prompt
 from router.prefix.residency import ResidencyMap
 from router.tokens.intake import ParsedBody, parse
+from router.watch.selftest_rendering import Rendering, compare_rendering
 
 PATH = "/v1/completions"
 ANSWER_S = 10.0
@@ -103,9 +105,18 @@ class SelfTest:
             return Verdict(Residency.OFF, "prefix caching is disabled on the worker")
         body = _body(subject)
         try:
-            return await self._compare(body)
+            verdict = await self._compare(body)
         except ProbeError as error:
             return Verdict(Residency.UNKNOWN, f"the self-test got no answer: {error.reason}")
+        if verdict.residency is not Residency.EXACT:
+            return verdict
+        return _with_chats(verdict, await self._rendering())
+
+    async def _rendering(self) -> Rendering:
+        subject = self._subject
+        return await compare_rendering(
+            self._client, self._identity, subject.endpoint, subject.model, subject.block_tokens
+        )
 
     async def _compare(self, body: bytes) -> Verdict:
         prompt_tokens = (await self._ask(body)).prompt_tokens
@@ -199,3 +210,13 @@ def _with_events(
     agree = Residency.EXACT if found == predicted else Residency.APPROXIMATE
     reason = f"predicted {predicted} of {prompt_tokens} tokens cached, {found} {how}"
     return Verdict(agree, reason, blind=not predicted and found > 0)
+
+
+def _with_chats(exact: Verdict, rendering: Rendering) -> Verdict:
+    """Completions are known exactly: are chats?"""
+    if rendering.wrong is not None:
+        reason = f"the worker renders chats differently ({rendering.wrong})"
+        return Verdict(Residency.APPROXIMATE, f"{reason}; {exact.reason}", blind=rendering.basic)
+    if rendering.why_not is not None:
+        return Verdict(Residency.EXACT, f"{exact.reason}; rendering not compared: {rendering.why_not}")
+    return Verdict(Residency.EXACT, f"{exact.reason}; {rendering.compared} chats rendered alike")

@@ -43,8 +43,16 @@ class WatchMetrics(Protocol):
 class Identifying(Protocol):
     """`router.tokens.identity.Identity`, as far as a watch needs it."""
 
-    def learn(self, model: str, root: str | None, tokenize_url: str | None, parent: str | None = None) -> None:
-        """`model` is served from `root`, and tokenised at `tokenize_url`; an adapter names its base."""
+    def learn(
+        self,
+        model: str,
+        root: str | None,
+        tokenize_url: str | None,
+        parent: str | None = None,
+        context_tokens: int | None = None,
+    ) -> None:
+        """`model` is served from `root` in windows of `context_tokens`, and tokenised at `tokenize_url`; an adapter
+        names its base."""
         ...
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:

@@ -17,7 +17,7 @@ import backends.simulated
 from router.config.model import Config
 from router.prefix.prompt import Prompt
 from router.tokens.identity import Identity
-from router.tokens.intake import CHAT_PATH, parse
+from router.tokens.intake import CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 BLOCK_TOKENS = 16
@@ -41,20 +41,37 @@ def conversation(text: str, tokens: int, turn_chars: int) -> list[dict[str, str]
     ]
 
 
-def body(messages: list[dict[str, str]]) -> bytes:
+def body(messages: list[dict[str, str]], path: str = CHAT_PATH) -> bytes:
+    """The conversation as a body of that API; blocks and items, as agents send them."""
+    if path == MESSAGES_PATH:
+        return json.dumps({"model": "m", "max_tokens": 9, "system": "S", "messages": as_blocks(messages[1:])}).encode()
+    if path == RESPONSES_PATH:
+        return json.dumps({"model": "m", "instructions": "S", "input": as_items(messages[1:])}).encode()
     return json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
 
 
-def place(identity: Identity, data: bytes) -> Prompt | None:
+def as_blocks(messages: list[dict[str, str]]) -> list[dict[str, Any]]:
+    return [{"role": m["role"], "content": [{"type": "text", "text": m["content"]}]} for m in messages]
+
+
+def as_items(messages: list[dict[str, str]]) -> list[dict[str, Any]]:
+    kinds = {"user": "input_text", "assistant": "output_text"}
+    parts = [[{"type": kinds[m["role"]], "text": m["content"]}] for m in messages]
+    return [
+        {"type": "message", "role": m["role"], "content": content} for m, content in zip(messages, parts, strict=True)
+    ]
+
+
+def place(identity: Identity, data: bytes, path: str = CHAT_PATH) -> Prompt | None:
     """What the gateway does on the event loop."""
-    prompt = identity.identify_now(CHAT_PATH, parse(CHAT_PATH, data), None)
+    prompt = identity.identify_now(path, parse(path, data), None)
     if prompt is not None:
         prompt.chain(BLOCK_TOKENS)
     return prompt
 
 
-async def settled(identity: Identity, data: bytes) -> Prompt:
-    prompt = await identity.identify(CHAT_PATH, parse(CHAT_PATH, data), None)
+async def settled(identity: Identity, data: bytes, path: str = CHAT_PATH) -> Prompt:
+    prompt = await identity.identify(path, parse(path, data), None)
     assert prompt is not None and prompt.exact
     prompt.chain(BLOCK_TOKENS)
     return prompt
@@ -83,6 +100,13 @@ async def main() -> None:
         report(f"next turn, about 200 new tokens ({label})", lambda n, turns=turns: place(identity, turns[n]))
         known = body(messages)
         report(f"known request ({label})", lambda _, known=known: place(identity, known))
+    for path in (CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH):
+        messages = conversation(text[9_000:], 30_000, 3_200)
+        prompt = await settled(identity, body(messages, path), path)
+        answers = [{"role": "assistant", "content": text[-50_000 + 37 * n :][:300]} for n in range(RUNS)]
+        questions = [{"role": "user", "content": text[-90_000 + 41 * n :][:560]} for n in range(RUNS)]
+        turns = [body([*messages, answers[n], questions[n]], path) for n in range(RUNS)]
+        report(f"next turn of {prompt.tokens} tokens, {path}", lambda n, t=turns, p=path: place(identity, t[n], p))
     fresh = [body(conversation(text[3_000 * n :], 2_000, 1_600)) for n in range(60)]
     started = time.perf_counter()
     for data in fresh:

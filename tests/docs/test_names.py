@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from backends.clock.settings import SWITCH, clock_variables
 from router.admin.documents import Worker
 from router.admin.openapi import OPENAPI_PATH
 from router.admin.table import OPERATIONS
@@ -41,7 +42,7 @@ def test_admin_paths_exist(page):
 @every_page
 def test_variables_exist(page):
     named = set(re.findall(r"\bWARMROUTE_[A-Z_]+", page.read_text()))
-    assert named <= {variable(path) for path, _ in settings()} | {CONFIG_FILE}
+    assert named <= {variable(path) for path, _ in settings()} | {CONFIG_FILE, SWITCH} | clock_variables()
 
 
 def test_the_field_to_wait_for_exists():

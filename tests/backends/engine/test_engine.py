@@ -205,13 +205,16 @@ requests = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(requests, st.integers(12, 30), st.integers(1, 24), st.integers(1, 6))
-def test_whatever_comes_the_engine_keeps_its_books(make_engine, event_listener, work, num_blocks, budget, max_seqs):
+@given(requests, st.integers(12, 30), st.integers(1, 24), st.integers(1, 6), st.booleans())
+def test_whatever_comes_the_engine_keeps_its_books(
+    make_engine, event_listener, work, num_blocks, budget, max_seqs, ahead
+):
     engine = make_engine(
         num_blocks=num_blocks,
         max_num_batched_tokens=budget,
         max_num_seqs=max_seqs,
         sample=lambda state: state.output_tokens % 2,
+        async_scheduling=ahead,
     )
     listener = event_listener()
     states, delivered = [], {}

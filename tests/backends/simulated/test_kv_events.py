@@ -86,6 +86,22 @@ async def test_stored_blocks_on_the_wire(worker_with, context):
         assert event["parent_block_hash"] is not None
 
 
+async def test_reused_blocks_are_announced_again_where_that_is_asked_for(worker_with, context):
+    async with worker_with() as client:
+        socket = await subscribe(context, client)
+        await ask(client, list(range(40)))
+        (first,) = msgspec.msgpack.decode((await receive(socket))[2])[1]
+        xargs = {"kv_cache_report_mode": "full", "other": [1, "x"]}
+        answer = await ask(client, list(range(64)), vllm_xargs=xargs)
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 32
+        again, new = msgspec.msgpack.decode((await receive(socket))[2])[1]
+        assert again == first and new["parent_block_hash"] == first["block_hashes"][-1]
+        await ask(client, list(range(70)), vllm_xargs={"kv_cache_report_mode": "incremental"})
+        assert not await socket.poll(50)
+        answer = await client.post(COMPLETIONS, json={"prompt": [1, 2], "vllm_xargs": {"a": {"b": 1}}})
+        assert answer.status_code == 400
+
+
 async def test_removed_and_cleared_on_the_wire(worker_with, context):
     async with worker_with(num_blocks=9, dev_mode=True) as client:
         socket = await subscribe(context, client)

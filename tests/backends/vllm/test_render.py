@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import backends.simulated
-from backends.vllm.render import ChatRenderer, Unrenderable
+from backends.vllm.render import ChatRenderer, Unrenderable, gives_token_ids
 from backends.vllm.templates import MAX_RENDERED_CHARS, MAX_REPEATED_ITEMS, ChatTemplate
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
@@ -261,16 +261,17 @@ def test_fields_that_vllm_keeps(tmp_path: Path) -> None:
         "messages": [
             {"content": "D", "role": "developer", "tools": [tool], "zzz": 1},
             {"name": "bob", "role": "user", "content": [{"type": "text", "text": "u", "cache_control": {}}]},
-            {"role": "assistant", "content": None, "reasoning": "lost with null content"},
+            {"role": "assistant", "content": None, "reasoning": "with null content"},
             {"role": "assistant", "reasoning_content": "kept"},
             {"role": "tool", "content": "t", "tool_call_id": "c", "task": "k"},
         ]
     }
     assert render(body) == (
         '{"role": "developer", "content": "D", '
-        '"tools": [{"function": {"name": "g", "strict": true}, "type": "function"}]}'
+        '"tools": [{"function": {"name": "g", "strict": true, "x": 1}, "type": "function"}]}'
         '{"role": "user", "content": "u", "name": "bob"}'
-        '{"role": "assistant", "content": ""}'
+        '{"role": "assistant", "content": "", "reasoning": "with null content", '
+        '"reasoning_content": "with null content"}'
         '{"role": "assistant", "content": "", "reasoning": "kept", "reasoning_content": "kept"}'
         '{"role": "tool", "content": "t", "tool_call_id": "c", "task": "k"}'
     )
@@ -353,9 +354,14 @@ def test_broken_templates(tmp_path: Path, source: str) -> None:
         {"messages": [{"role": "assistant", "reasoning": {"type": "prompt_embeds"}}]},
         {**messages(("user", "x")), "tools": {}},
         {**messages(("user", "x")), "tools": [1]},
-        {**messages(("user", "x")), "chat_template": "{{ 1 }}"},
-        {**messages(("user", "x")), "truncate_prompt_tokens": 4},
+        {**messages(("user", "x")), "chat_template": "tool_use"},
+        {**messages(("user", "x")), "chat_template": "{{"},
+        {**messages(("user", "x")), "chat_template": 5},
+        {**messages(("user", "x")), "mm_processor_kwargs": {"a": 1}},
         {**messages(("user", "x")), "chat_template_kwargs": {"messages": []}},
+        {**messages(("user", "x")), "chat_template_kwargs": {"tools": []}},
+        {**messages(("user", "x")), "chat_template_kwargs": {"tokenize": True, "truncation": True}},
+        {**messages(("user", "x")), "chat_template_kwargs": 5},
     ],
 )
 def test_bodies_that_cannot_be_told(tmp_path: Path, body: dict) -> None:
@@ -394,3 +400,20 @@ def test_the_shipped_template_only_ever_appends() -> None:
     assert '<call>{"name": "weather", "arguments": {"city": "Köln"}}</call><|im_end|>' in texts[2]
     assert texts[5].endswith("<|im_start|>user\na\nb<|im_end|>\n")
     assert render({**body, "messages": turns, "add_generation_prompt": True}) == texts[5] + "<|im_start|>assistant\n"
+
+
+def test_a_template_that_comes_with_the_request(tmp_path: Path) -> None:
+    render = renderer(CHATML, tmp_path).render
+    given = "{% for m in messages %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}{{ bos_token }}"
+    body = {**messages(("user", "x")), "chat_template": given, "mm_processor_kwargs": {}}
+    assert render(body) == render(body) == "(x)<s>"
+    assert render(messages(("user", "x"))).startswith("<|im_start|>user")
+
+
+def test_arguments_of_transformers_are_no_variables(tmp_path: Path) -> None:
+    source = "{{ tokenize is defined }}{{ return_dict is defined }}{{ max_length is defined }}{{ messages[0].content }}"
+    render = renderer(source, tmp_path).render
+    for kwargs in ({"tokenize": True, "return_dict": True}, {"tokenize": False, "max_length": 5}, {"padding": True}):
+        assert render({**messages(("user", "x")), "chat_template_kwargs": kwargs}) == "FalseFalseFalsex"
+        assert gives_token_ids(kwargs) is bool(kwargs.get("tokenize"))
+    assert not gives_token_ids(None) and not gives_token_ids("odd")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers
 
 import backends.simulated
 from backends.simulated.build_model import (
@@ -94,9 +94,11 @@ def test_tokenizer_apart(folder: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_named_tokens_from_either_file(folder: Path) -> None:
+    """special_tokens_map.json counts only where tokenizer_config.json has no table of its own, and wins then."""
     (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<m>"}, "eos_token": "<e>"}))
-    renderer = configure(folder, bos_token="<c>", eos_token=None, chat_template="{{ bos_token }}{{ eos_token }}")
-    assert renderer.render(BODY) == "<c><e>"
+    config = {"bos_token": "<c>", "eos_token": None, "chat_template": "{{ bos_token }}{{ eos_token }}"}
+    assert configure(folder, **config).render(BODY) == "<m><e>"
+    assert configure(folder, **config, added_tokens_decoder={}).render(BODY) == "<c>"
 
 
 def test_tokens_that_only_the_configuration_declares(folder: Path) -> None:
@@ -104,8 +106,74 @@ def test_tokens_that_only_the_configuration_declares(folder: Path) -> None:
     renderer = configure(folder, added_tokens_decoder={"8000": entry, "1": {"content": "<|im_start|>"}})
     assert renderer.encode("<extra>", False) == [8000]
     assert [token.rstrip for token in renderer.special if token.text == "<extra>"] == [True]
-    with pytest.raises(Unrenderable, match="no place"):
-        configure(folder, added_tokens_decoder={"9000": entry})
+    assert configure(folder, added_tokens_decoder={"9000": entry}).encode("<extra>", False) == [8000]
+    with pytest.raises(Unrenderable, match="int"):
+        configure(folder, added_tokens_decoder={"x": entry})
+
+
+def test_flags_that_the_configuration_changes(folder: Path) -> None:
+    entry = {"content": "<|im_end|>", "special": True, "lstrip": True, "rstrip": False, "normalized": False}
+    assert len(configure(folder).encode("a  <|im_end|>", False)) > 2
+    assert configure(folder, added_tokens_decoder={"2": entry}).encode("a  <|im_end|>", False)[1:] == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [
+        ("tokenizer_config.json", {"extra_special_tokens": ["<extra>"]}),
+        ("tokenizer_config.json", {"additional_special_tokens": [{"content": "<extra>"}]}),
+        ("tokenizer_config.json", {"extra_special_tokens": {"my_token": "<extra>"}}),
+        ("tokenizer_config.json", {"image_token": "<extra>"}),
+        ("tokenizer_config.json", {"bos_token": "<extra>"}),
+        ("special_tokens_map.json", {"mask_token": "<extra>"}),
+        ("special_tokens_map.json", {"additional_special_tokens": ["<extra>"]}),
+        ("added_tokens.json", {"<extra>": 8000}),
+    ],
+)
+def test_further_tokens(folder: Path, name: str, declared: dict) -> None:
+    assert len(ChatRenderer.load(folder).encode("x<extra>x", False)) > 3
+    (folder / name).write_text(json.dumps(declared))
+    assert ChatRenderer.load(folder).encode("x<extra>x", False)[1] == 8000
+
+
+def test_named_tokens_of_one_model_only(folder: Path) -> None:
+    template = "{{ my_token }}{{ image_token }}{{ unk_token }}"
+    renderer = configure(folder, extra_special_tokens={"my_token": "<y>"}, image_token="<i>", chat_template=template)
+    assert renderer.render(BODY) == "<y><i>"
+
+
+def test_special_tokens_are_text_where_the_configuration_says_so(folder: Path) -> None:
+    assert configure(folder).encode("<|im_end|>", False) == [2]
+    assert len(configure(folder, split_special_tokens=True).encode("<|im_end|>", False)) > 1
+
+
+@pytest.mark.parametrize(
+    ("config", "model_type", "pieces"),
+    [
+        ({}, "llama", ["▁a", "<s>", "▁b"]),
+        ({"tokenizer_class": "LlamaTokenizer"}, "llama", ["▁a", "<s>", "b"]),
+        ({"tokenizer_class": "LlamaTokenizerFast", "legacy": True}, "llama", ["▁a", "<s>", "▁b"]),
+        ({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}, "llama", ["a", "<s>", "b"]),
+        ({"tokenizer_class": "LlamaTokenizer"}, "mistral", ["▁a", "<s>", "▁b"]),
+    ],
+)
+def test_a_class_that_builds_its_own_tokenizer(tmp_path: Path, config: dict, model_type: str, pieces: list) -> None:
+    """A folder of the Llama-2 era: its normalizer puts a space in front of what follows a special token."""
+    vocabulary = {piece: place for place, piece in enumerate(["<unk>", "<s>", "</s>", "a", "b", "▁", "▁a", "▁b"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("▁", "a"), ("▁", "b")], unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    renderer = configure(tmp_path, **config, chat_template="{{ eos_token }}")
+    assert [renderer.tokenizer.id_to_token(token_id) for token_id in renderer.encode("a<s>b", False)] == pieces
+    assert renderer.render(BODY) == ("</s>" if renderer.tokenizer.normalizer is None else "")
+
+
+def test_another_model_keeps_its_file(tmp_path: Path) -> None:
+    Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?")).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert configure(tmp_path, tokenizer_class="LlamaTokenizer").encode("a", False) == [0]
 
 
 @pytest.mark.parametrize(

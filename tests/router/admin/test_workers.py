@@ -1,5 +1,7 @@
 import pytest
 
+from router.prefix.difference import Difference
+
 
 async def test_empty_fleet(client):
     assert (await client.get("/admin/v1/workers")).json() == {"workers": []}
@@ -109,6 +111,9 @@ async def test_learned_and_compared(client, system):
     assert 0 < estimates["utilisation"] <= 1
     compared = candidate["predicted_cached"]
     assert compared["equal"] + compared["over"] + compared["under"] == 20
+    assert compared["pending"] == 0
+    assert compared["differences"].keys() == {*map(str, Difference)} - {"pending"}
+    assert sum(compared["differences"].values()) == compared["over"] + compared["under"]
 
 
 async def test_all_workers_in_the_order_they_joined(client, system):

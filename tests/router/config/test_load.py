@@ -44,6 +44,15 @@ def test_truth_in_a_variable(text, value):
     assert load({}, {"WARMROUTE_ACCESS_LOG": text}, None).access_log is value
 
 
+def test_rewrites_are_off_unless_asked_for(write):
+    plain = Config()
+    assert (plain.observe_usage.mode, plain.residency.relearn) == ("passive", "passive")
+    file = write("w.yaml", "observe_usage: {mode: inject, sample: 1}\nresidency: {relearn: piggyback}\n")
+    config = load({}, {"WARMROUTE_RESIDENCY__RELEARN_BLOCKS_PER_S": "250"}, file)
+    assert (config.observe_usage.mode, config.observe_usage.sample) == ("inject", 1.0)
+    assert (config.residency.relearn, config.residency.relearn_blocks_per_s) == ("piggyback", 250)
+
+
 def test_empty_variable_counts_as_not_set(write):
     file = write("w.yaml", "uds: public.sock\n")
     assert load({}, {"WARMROUTE_UDS": ""}, file).uds == "public.sock"

@@ -81,7 +81,7 @@ class ShadowResidency:
             count += 1
         return Match(count * BLOCK, 0, Residency.EXACT)
 
-    def booked(self, slot, prompt, ticket_id):
+    def booked(self, slot, prompt, ticket_id, predicted_tokens=None, *, recomputes=False):
         self.booked_blocks[slot, ticket_id] = set(prompt.chain(BLOCK))
 
     def first_token(self, slot, ticket_id):
@@ -113,6 +113,7 @@ class VirtualFleet:
             policy_name=policy,
             policy_params=params,
         )
+        self.residency.on_settled.append(self.dispatcher.explained)
         profile = load_profile("llama-3.1-8b-h100")
         self.engines = {}
         for index in range(workers):

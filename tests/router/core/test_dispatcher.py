@@ -33,6 +33,9 @@ class Recorder:
     def compared(self, worker, predicted_tokens, reported_tokens):
         self.calls.append(("compared", predicted_tokens, reported_tokens))
 
+    def differed(self, worker, difference):
+        self.calls.append(("differed", difference))
+
     def policy_failed(self, policy, reason, first):
         self.calls.append(("policy failed", policy, first))
 
@@ -297,7 +300,9 @@ def test_predictions_are_compared_with_reports(rig):
     rig.dispatcher.finished(ticket, Usage(100, 5, 16), 0.2)
     assert ("compared", 0, 16) in rig.observer.calls
     counts = rig.dispatcher.statistics()["workers"][ticket.candidate.id]["predicted_cached"]
-    assert counts == {"equal": 0, "over": 0, "under": 1, "absolute_error_tokens": 16, "reported_tokens": 16}
+    assert sum(counts.pop("differences").values()) == 1
+    tokens = {"absolute_error_tokens": 16, "reported_tokens": 16}
+    assert counts == {"equal": 0, "over": 0, "under": 1, "pending": 0, **tokens}
     assert rig.dispatcher.decisions(1)[0].reported_cached_tokens == 16
 
 
@@ -310,6 +315,26 @@ def test_what_cannot_be_compared_is_not(rig):
     silent = rig.dispatch()
     rig.dispatcher.finished(silent, Usage(100, 5, None), 0.1)
     assert not [call for call in rig.observer.calls if call[0] == "compared"]
+
+
+def test_the_prediction_is_of_the_request_that_the_answer_will_report_of(rig):
+    ids = [*range(100)]
+    rig.residency.blocks[0].update(rig.prompt(ids[:64]).chain(16))
+    plain = Request("r", "/v1/completions", "m", rig.prompt(ids), 100, 0.0, stream=False)
+    several = Prompt(300, PromptSource.IDS, rig.prompt(ids).chain, multiple=True, own_tokens=100, shared_tokens=90)
+    for request, predicted in (
+        (plain, 64),
+        (replace(plain, answers=3), 96),
+        (replace(plain, answers=3, stream=True), 64),
+        (replace(plain, prompt=several), 80),
+        (replace(plain, prompt=several, answers=2), 96),
+        (replace(plain, prompt=several, stream=True), 64),
+        (replace(plain, reads_cache=False), 0),
+    ):
+        ticket = rig.dispatcher.dispatch(replace(request, pinned="h:1"), 0.0)
+        assert ticket.predicted_cached_tokens == predicted
+        rig.dispatcher.cancelled(ticket, 0.1)
+    rig.assert_empty()
 
 
 def test_requests_without_identity_are_placed_by_load(rig):

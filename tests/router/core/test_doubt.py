@@ -6,10 +6,12 @@ import pytest
 
 from backends.worker import Endpoint
 from policies.registry import build_policy
+from policies.view import Residency
 from router.config.model import HealthConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import FailurePhase, Request, Usage
 from router.core.fleet import Fleet, WorkerState
+from router.prefix.view import Match
 
 
 @pytest.fixture
@@ -63,15 +65,26 @@ def test_a_worker_that_answered_with_an_error_is_passed_over_for_a_moment(dispat
     assert first.candidate.id not in taken
 
 
-def test_a_prompt_that_skips_the_cache_is_booked_whole_and_not_predicted(dispatcher, shadow_residency, prompt):
+def test_a_prompt_that_skips_the_cache_is_booked_whole_and_predicted_to_find_nothing(
+    dispatcher, shadow_residency, prompt
+):
     warm = dispatcher.dispatch(ask(prompt), 0.0)
     dispatcher.finished(warm, Usage(100, 1, 0), 0.0)
     ticket = dispatcher.dispatch(ask(prompt, reads_cache=False), 1.0)
-    assert ticket.predicted_cached_tokens is None
+    assert ticket.predicted_cached_tokens == 0
     assert dispatcher.statistics()["workers"][ticket.candidate.id]["queued_tokens"] == 100
     dispatcher.finished(ticket, Usage(100, 1, 0), 1.0)
     counted = dispatcher.statistics()["workers"].values()
     assert sum(worker["predicted_cached"]["over"] for worker in counted) == 0
+
+
+def test_nothing_is_predicted_to_be_found_where_nothing_is_cached(fleet, dispatcher, shadow_residency, prompt):
+    off = Match(0, 0, Residency.OFF)
+    shadow_residency.match = lambda prompt, slots: dict.fromkeys(slots, off)
+    assert dispatcher.dispatch(ask(prompt), 0.0).predicted_cached_tokens is None  # off for a doubt
+    for candidate in fleet.candidates:
+        candidate.caches = False
+    assert dispatcher.dispatch(ask(prompt), 0.0).predicted_cached_tokens == 0
 
 
 def test_several_answers_report_nothing_of_the_prompt(dispatcher, prompt):

@@ -241,7 +241,7 @@ FACTS = WorkerFacts(version="0.33.0", models=(ServedModel("m"),), caches={0: Ran
 class Rig:
     """One gateway, its fleet and what they recorded."""
 
-    def __init__(self, config, loop):
+    def __init__(self, config, loop, relearn=None):
         self.config = config
         self.loop = loop
         residency = ResidencyMap()
@@ -251,7 +251,7 @@ class Rig:
         )
         self.identity = StubIdentity()
         self.metrics = RecordingMetrics()
-        self.gateway = Gateway(config, self.dispatcher, self.fleet, self.identity, self.metrics)
+        self.gateway = Gateway(config, self.dispatcher, self.fleet, self.identity, self.metrics, relearn)
         self.writers = []
 
     def join(self, worker, facts=FACTS):
@@ -391,10 +391,10 @@ async def rig():
     """`await rig(script, script, ..., limits={...}, timeouts={...}, port=0, ...)`: workers joined, gateway up."""
     rigs, workers = [], []
 
-    async def build(*scripts, host="127.0.0.1", facts=FACTS, **settings):
+    async def build(*scripts, host="127.0.0.1", facts=FACTS, relearn=None, **settings):
         settings = {"host": host, "port": 0, "timeouts": {"upstream_idle_s": 4.0}, **settings}
         config = msgspec.convert(settings, Config)
-        built = Rig(config, asyncio.get_running_loop())
+        built = Rig(config, asyncio.get_running_loop(), relearn)
         built.workers = []
         for script in scripts:
             worker = await FakeWorker(script).start()

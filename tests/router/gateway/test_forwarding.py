@@ -118,6 +118,7 @@ async def test_worker_and_prediction_are_named_when_wanted(rig, kit):
     reply = await gate.ask(kit.post())
     assert reply.header(b"x-warmroute-worker") == gate.workers[0].id.encode()
     assert reply.header(b"x-warmroute-predicted-cached-tokens") == b"0"
+    assert reply.header(b"x-warmroute-residency") == b"approximate", "no events here"
     assert (await gate.ask(kit.get(b"/nope"))).header(b"x-warmroute-worker") is None
 
 

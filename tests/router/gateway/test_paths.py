@@ -81,7 +81,8 @@ async def test_a_stored_response_is_asked_of_its_maker(rig, kit):
         name = script.writer.get_extra_info("sockname")[1]
         if script.seen.lines[0].startswith(b"POST /v1/responses HTTP") and b"stream" in script.seen.body:
             created = b'event: response.created\ndata: {"response":{"id":"resp_s%d"}}\n\n' % name
-            await script.say(kit.STREAM_HEAD, kit.chunk(created), kit.END)
+            delta = b'event: response.output_text.delta\ndata: {"delta":"x"}\n\n'
+            await script.say(kit.STREAM_HEAD, kit.chunk(created), kit.chunk(delta), kit.END)
         else:
             await kit.answer_json(script, body=b'{"id":"resp_%d","at":%d}' % (name, name))
 

@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.edges import Usage
-from router.gateway.sse import FIRST_EVENT_BYTES, FirstEvent, StreamError
+from router.gateway.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES, FirstEvent, StreamError
 from router.gateway.usage import find_usage, trim
 
 ERROR = b'data: {"error":{"message":"boom","code":500}}\n\n'
+ANTHROPIC_ERROR = b'event: error\ndata: {"type":"error","error":{"type":"%s","message":"boom"}}\n\n'
+CREATED = b'event: response.created\ndata: {"response":{}}\n\n'
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,17 @@ ERROR = b'data: {"error":{"message":"boom","code":500}}\n\n'
         (b'data:{"choices":[]}\r\n\r\n', True),
         (b'data:{"choices":[]}\r\r', True),
         (b"data: [DONE]\n\n", True),
-        (b'event: response.created\ndata: {"response":{}}\n\n', True),
+        (CREATED, False),
+        (CREATED + CREATED.replace(b"created", b"in_progress"), False),
+        (CREATED + b"event: response.output_item.added\ndata: {}\n\n", True),
+        (CREATED + b'event: error\ndata: {"error":{"message":"boom","code":500}}\n\n', StreamError(500, "boom")),
+        (CREATED.replace(b"{}", b"{" + b" " * FIRST_EVENT_BYTES), False),
+        (CREATED.replace(b"{}", b"{" + b" " * INTRODUCTION_BYTES), False),
+        (CREATED[:-2].replace(b"{}", b"{" + b" " * INTRODUCTION_BYTES), True),
+        (b'event: message_start\ndata: {"type":"message_start"}\n\n', True),
+        (ANTHROPIC_ERROR % b"overloaded_error", StreamError(503, "boom")),
+        (ANTHROPIC_ERROR % b"api_error", StreamError(0, "boom")),
+        (ANTHROPIC_ERROR % b"not_found_error", True),
         (b"event: ping\n\n", True),
         (b'data: {"error":null}\n\n', True),
         (b'data: {"error":{"message":"no","code":404}}\n\n', True),
@@ -67,7 +79,18 @@ def test_pieces_change_nothing(comments, real, cuts):
         (b'"usage":{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":2}},"x":{}}', Usage(3, None, 2)),
         (b'"usage":{"prompt_tokens":3,"prompt_tokens_details":null}', Usage(3)),
         (b'"usage":{"input_tokens":3,"output_tokens":1,"input_tokens_details":{"cached_tokens":2}}', Usage(3, 1, 2)),
-        (b'"usage":{"input_tokens":3,"output_tokens":1,"cache_read_input_tokens":2}', Usage(3, 1, 2)),
+        (b'"usage":{"input_tokens":3,"output_tokens":1}', Usage(3, 1)),
+        (b'"usage":{"input_tokens":3,"output_tokens":1,"cache_read_input_tokens":2}', Usage(5, 1, 2)),
+        (
+            b'"usage":{"input_tokens":3,"output_tokens":1,"cache_read_input_tokens":16,"cache_creation_input_tokens":4}',
+            Usage(23, 1, 16),
+        ),
+        (
+            b'"response":{"usage":{"input_tokens":40,"input_tokens_details":{"cached_tokens":32,"cache_write_tokens":0,'
+            b'"input_tokens_per_turn":[40],"cached_tokens_per_turn":[32]},"output_tokens":1,"output_tokens_details":'
+            b'{"reasoning_tokens":0}},"user":null}',
+            Usage(40, 1, 32),
+        ),
         (b'"usage":{"prompt_tokens":1}} "usage":{"prompt_tokens":2}}', Usage(2)),
         (b'"usage":{"prompt_tokens":1}} "usage":null', Usage(1)),
         (b'"usage":{"prompt_tokens":"many"}', Usage()),

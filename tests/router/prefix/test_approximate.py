@@ -196,3 +196,47 @@ def test_a_very_long_conversation(turns):
         view.finished(range(turn), turn * 4, 0, turn)
     view.correct(range(turns), 0, view.clock)
     assert view.blocks == 0
+
+
+def test_answers_that_do_not_come_back_are_no_longer_expected_and_are_again_once_they_do():
+    """A template that strips a model's thinking: the next turn goes on from the prompt, not from what was generated."""
+    view = ApproximateView(4, 10_000)
+
+    def turn(first, returns):
+        prompt = range(first, first + 2)
+        later = range(first, first + 6)
+        view.finished(prompt, 10, 12, 0)
+        expected = view.match(later, 6, 26)
+        found = 5 if returns else 2
+        view.found(later, 6, 26, found)
+        view.finished(later, 26, 0, found)
+        return expected
+
+    expected = [turn(first, False) for first in range(0, 100, 10)]
+    assert (expected[0], expected[-1]) == (5, 2)
+    assert not view.answers_return
+    assert turn(200, False) == 2, "no longer expected"
+    for first in range(1_000, 1_100, 10):
+        turn(first, True)
+    assert view.answers_return
+    assert turn(2_000, True) == 5
+
+
+def test_what_was_evicted_says_nothing_of_answers():
+    view = ApproximateView(4, 100)
+    view.finished([1, 2], 10, 12, 0)
+    for _ in range(20):
+        view.found([1, 2, 3, 4, 5, 6], 6, 26, 1)
+    assert view.answers_return, "less than the prompt itself was found"
+
+
+def test_half_an_answer_is_what_recent_ones_came_to():
+    view = ApproximateView(4, 1_000)
+    assert view.half_answer_tokens == 0
+    view.finished([1], 4, 100, 0)
+    assert view.half_answer_tokens == 50
+    view.finished([2], 4, 0, 0)
+    assert view.half_answer_tokens == 50, "an answer of unknown length does not count"
+    for number in range(3, 60):
+        view.finished([number], 4, 20, 0)
+    assert 10 <= view.half_answer_tokens <= 14

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from policies.view import Residency
+from router.prefix.difference import Difference
 from router.prefix.residency import ResidencyMap
 
 B = 4
@@ -41,9 +42,11 @@ class FakeWorker:
             blocks += 1
         return blocks
 
-    def serve(self, tokens, reread_blocks=0):
-        """Run one prompt; `reread_blocks` of what it hit are computed again all the same (but never from the start)."""
+    def serve(self, tokens, reread_blocks=0, announces=False):
+        """Run one prompt; `reread_blocks` of what it hit are computed again all the same (but never from the start).
+        `announces`: what it hit is told of again."""
         start = self.hits(tokens)
+        told = [self.wire.stored(tokens[: start * B])] if announces and start else []
         start = max(min(start, 1), start - reread_blocks)
         used = [self.find(tuple(tokens[: (block + 1) * B])) for block in range(start)]
         for copy in used:
@@ -59,7 +62,7 @@ class FakeWorker:
             used.append(copy)
         for copy in reversed(used):
             self.copies.move_to_end(copy)
-        events = [self.wire.removed([self.kit.engine_hash(content, self.wire.salt)]) for content in evicted]
+        events = told + [self.wire.removed([self.kit.engine_hash(content, self.wire.salt)]) for content in evicted]
         if full > start:
             events.append(self.wire.stored(tokens[: full * B], start))
         return self.publish(*events) if events else None
@@ -100,6 +103,10 @@ class Machine(RuleBasedStateMachine):
         self.connected = False
         self.wait = False
         self.reported = False
+        self.silent = False
+        self.clock_s = 0.0
+        self.differences = []
+        self.map.on_settled.append(lambda ticket, difference: self.differences.append(difference))
         if linked:
             self.link()
 
@@ -127,25 +134,51 @@ class Machine(RuleBasedStateMachine):
 
     @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), reread=st.sampled_from([0, 0, 1, 2]))
     def serve(self, tokens, lose, reread):
-        self.deliver(self.worker.serve(tokens, reread), lose)
+        """A request of somebody else's. One that fills no block is not heard of, whatever it uses."""
+        hits, exact = self.worker.hits(tokens), self.map.state(0).residency is Residency.EXACT
+        message = self.worker.serve(tokens, min(reread, 1) if not exact else reread)
+        self.silent = self.silent or (hits > 0 and message is None and not exact)
+        self.deliver(message, lose)
 
     @rule(tokens=prompts, lose=st.sampled_from([False, False, True]))
     def ask(self, tokens, lose):
         """A request of ours, whose response reports what it found; now and then long before its events come in."""
         prompt = self.kit.ids(tokens)
-        self.map.booked(0, prompt, 1)
+        self.map.booked(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
         hits = self.worker.hits(tokens) * B
         self.deliver(self.worker.serve(tokens), lose)
-        self.map.finished(0, prompt, 0, hits, 1)
+        self.differences.append(self.map.finished(0, prompt, 0, hits, 1))
         self.map.released(0, 1)
         self.reported = True
 
+    @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), told=st.booleans())
+    def ask_again(self, tokens, lose, told):
+        """The same, and the worker announces again what is found, where that is wanted."""
+        prompt = self.kit.ids(tokens)
+        self.clock_s += 1.0
+        self.map.booked(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
+        asks = self.map.asks_again(0, 1, self.clock_s)
+        hits = self.worker.hits(tokens) * B
+        self.deliver(self.worker.serve(tokens, announces=asks), lose)
+        self.differences.append(self.map.finished(0, prompt, 0, hits if told else None, 1))
+        self.map.released(0, 1)
+        self.reported = self.reported or told
+
+    @rule(turn=st.integers(0, 3))
+    def turn_over(self, turn):
+        """Prompts that nobody has seen before, one after another, until all else is evicted."""
+        for _ in range(self.worker.capacity):
+            first = 100 + 10_000 * turn + 2 * self.worker.seq
+            self.deliver(self.worker.serve([0] * B + [first] * B + [first + 1] * B), False)
+
     @rule(lose=st.booleans())
     def clear(self, lose):
+        self.silent = False
         self.deliver(self.worker.clear(), lose)
 
     @rule()
     def restart(self):
+        self.silent = False
         self.worker.restart()
         if self.connected:
             self.map.link_lost(0)
@@ -177,6 +210,13 @@ class Machine(RuleBasedStateMachine):
                 self.done(self.map.ingest(0, seq, payload))
 
     @invariant()
+    def is_explained(self):
+        """Whatever was reported, and never more is claimed than there is room for."""
+        if hasattr(self, "map"):
+            assert Difference.OTHER not in self.differences or self.silent
+            assert self.map.state(0).blocks <= self.worker.capacity
+
+    @invariant()
     def agrees(self):
         if not hasattr(self, "map") or not self.connected or self.asked is not None:
             return
@@ -187,7 +227,9 @@ class Machine(RuleBasedStateMachine):
             match = self.map.match(self.kit.ids(tokens), [0])[0]
             truth = self.worker.hits(tokens) * B
             assert match.residency is state.residency and match.booked_tokens == 0
-            if state.residency is Residency.EXACT and settled:
+            if state.residency is Residency.EXACT and settled and self.silent:
+                assert match.tokens <= truth, (tokens, state)
+            elif state.residency is Residency.EXACT and settled:
                 assert match.tokens == truth, (tokens, state)
             elif settled and not self.reported and "learned since" in state.reason:
                 assert match.tokens <= truth, (tokens, state)

@@ -372,3 +372,34 @@ def test_a_loss_is_explained(kit, wire):
     assert state.reason.startswith("event batches 0 to 6 were missed and could not be replayed; 6 blocks learned since")
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
     assert math.isclose(state.last_event_ts_s, 1.0)
+
+
+def test_a_prompt_computed_anew_is_a_second_copy(kit, wire):
+    residency = ResidencyMap()
+    exact_slot(residency, 0, kit, wire, TOKENS)
+    prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)
+    residency.booked(0, prompt, 7, 0, recomputes=True)
+    residency.ingest(0, 1, wire.batch(wire.stored(TOKENS)))
+    residency.released(0, 7)
+    residency.ingest(0, 2, wire.batch(wire.removed(hashes)))
+    assert residency.match(prompt, [0])[0].tokens == 20
+    residency.ingest(0, 3, wire.batch(wire.removed(hashes)))
+    assert residency.match(prompt, [0])[0].tokens == 0
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_one_recomputing_request_makes_one_copy(kit, wire, released):
+    """Another announcement of the same prompt is one of what is there already."""
+    residency = ResidencyMap()
+    exact_slot(residency, 0, kit, wire, TOKENS)
+    prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)
+    residency.booked(0, prompt, 7, 0, recomputes=True)
+    if released:
+        residency.released(0, 7)
+    for seq in range(1, 3):
+        residency.ingest(0, seq, wire.batch(wire.stored(TOKENS)))
+    copies = 1 if released else 2
+    for seq in range(copies):
+        assert residency.match(prompt, [0])[0].tokens == 20
+        residency.ingest(0, 3 + seq, wire.batch(wire.removed(hashes)))
+    assert residency.match(prompt, [0])[0].tokens == 0

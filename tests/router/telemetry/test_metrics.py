@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from policies.view import Residency
 from router.core.edges import FailurePhase
 from router.errors import ErrorKind, RequestError
+from router.prefix.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind
 from router.telemetry.exposition import Exposition
 from router.telemetry.metrics import Metrics, Registry
@@ -43,6 +44,8 @@ def exercised():
     metrics.rejected(None, RequestError(ErrorKind.MODEL_NOT_FOUND, "no"))
     for predicted, reported in ((32, 32), (48, 32), (0, 16)):
         metrics.compared("h:1", predicted, reported)
+    metrics.differed("h:1", Difference.EVICTED_WHILE_QUEUED)
+    metrics.differed("h:1", Difference.OTHER)
     metrics.probed("quick", True)
     metrics.probed("load", False)
     metrics.self_tested("exact")
@@ -68,6 +71,8 @@ def test_everything_comes_out():
         for o in ("equal", "over", "under")
     ]
     assert outcomes == [1, 1, 1]
+    for reason in ("evicted_while_queued", "other"):
+        assert page["warmroute_cached_differences_total", (("reason", reason), ("worker", "h:1"))] == 1
     assert page["warmroute_rejections_total", (("code", "model_not_found"),)] == 1
     assert page["warmroute_response_bytes_total", ()] == 2000
 

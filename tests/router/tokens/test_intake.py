@@ -7,7 +7,7 @@ import json
 import pytest
 
 from router.errors import ErrorKind, RequestError
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, multipart_model, parse
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, multipart_model, parse
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -89,6 +89,11 @@ def test_not_json(body: bytes) -> None:
         (COMPLETIONS_PATH, {"prompt": {"a": 1}}, "prompt"),
         (COMPLETIONS_PATH, {"prompt": 5}, "prompt"),
         (CHAT_PATH, [1], None),
+        (MESSAGES_PATH, {"messages": "hi"}, "messages"),
+        (MESSAGES_PATH, {"stream": "maybe"}, "stream"),
+        (RESPONSES_PATH, {"input": {"role": "user"}}, "input"),
+        (RESPONSES_PATH, {"input": 5}, "input"),
+        (RESPONSES_PATH, {"model": []}, "model"),
     ],
 )
 def test_wrong_types(path: str, body: object, param: str | None) -> None:
@@ -105,7 +110,7 @@ def test_completion_prompts_of_every_kind(prompt: object) -> None:
 
 def test_other_paths_are_not_judged() -> None:
     assert parse("/v1/responses/resp_1/cancel", b"").model is None
-    assert parse("/v1/responses", b'{"model": "m", "prompt": {"id": "p"}, "stream": "odd"}').model == "m"
+    assert parse("/cohere/v2/chat", b'{"model": "m", "prompt": {"id": "p"}, "stream": "odd"}').model == "m"
     assert parse("/v1/embeddings", b'{"model": 5, "input": []}').model is None
     assert parse("/pooling", b"[1, 2]").model is None
 
@@ -139,6 +144,31 @@ def test_multipart_model() -> None:
 )
 def test_prompt_log_probabilities_skip_the_cache(path: str, body: dict[str, object], reads_cache: bool) -> None:
     assert parse(path, json.dumps(body).encode()).reads_cache is reads_cache
+
+
+EVERYTHING = {
+    "model": "m", "messages": [], "max_tokens": 1, "max_completion_tokens": 2, "max_output_tokens": 3,
+    "session_id": "s", "priority": 4, "cache_salt": "c", "n": 5, "prompt_logprobs": 1, "previous_response_id": "r",
+    "stream": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "read_as"),
+    [
+        (CHAT_PATH, (2, "s", 4, 5, False, None)),
+        (COMPLETIONS_PATH, (1, "s", 4, 5, False, None)),
+        (MESSAGES_PATH, (1, None, 0, 1, True, None)),
+        (RESPONSES_PATH, (3, "s", 4, 1, True, "r")),
+    ],
+)
+def test_each_api_has_its_own_fields(path: str, read_as: tuple) -> None:
+    parsed = parse(path, json.dumps(EVERYTHING).encode())
+    assert (parsed.model, parsed.stream, parsed.cache_salt) == ("m", True, "c")
+    assert read_as == (
+        parsed.max_tokens, parsed.session_id, parsed.priority, parsed.answers, parsed.reads_cache,
+        parsed.previous_response_id,
+    )  # fmt: skip
 
 
 def test_number_of_answers() -> None:

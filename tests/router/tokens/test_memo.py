@@ -1,46 +1,16 @@
-"""The memo's answers equal those of tokenising the whole text, whatever the tokenizer, and it stays within bounds."""
+"""What the memo finds again, what splits it, and that it stays within bounds. Its answers: `test_kinds`."""
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
 from array import array
-from dataclasses import replace
-from pathlib import Path
-
-import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from router.prefix.prompt import Prompt, PromptSource
-from router.tokens.cuts import Cutter
 from router.tokens.hashing import CacheKeys, chain_of
-from router.tokens.local import LocalModel, ModelFiles
-from router.tokens.memo import SegmentMemo, packed_ids
-from router.tokens.proof import prove
+from router.tokens.local import LocalModel
+from router.tokens.memo import SegmentMemo, common_tokens, packed_ids
 from router.tokens.rendering import RECENT_BYTES, PromptMemory, cut_text
-
-KINDS = (
-    "plain",
-    "strips",
-    "overlap",
-    "normalized",
-    "single_word",
-    "llama_first",
-    "llama_always",
-    "llama_normalizer",
-    "shipped",
-)
-FRAGMENTS = [
-    "", " ", "  ", "\n", "\n\n", "\t", "word", " word", "word ", "x", "_", "don't", "3.14", "日本語", "\u3000",
-    "\u00a0 ", "🙂", "e\u0301", "<", "<s", "|>", "the quick brown fox jumps over the lazy dog", "lorem ipsum " * 12,
-    "\x1c", "\x85",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def loaded(folders: dict[str, Path]) -> dict[str, LocalModel]:
-    return {kind: LocalModel(ModelFiles(folder)) for kind, folder in folders.items()}
 
 
 def ask(memory: PromptMemory, model: LocalModel, text: str, keys: CacheKeys, framed: bool) -> Prompt:
@@ -51,38 +21,6 @@ def ask(memory: PromptMemory, model: LocalModel, text: str, keys: CacheKeys, fra
 def direct(model: LocalModel, text: str, keys: CacheKeys, framed: bool, block_tokens: int) -> tuple[int, list[int]]:
     ids = model.renderer.encode(text, framed)
     return len(ids), list(chain_of(packed_ids(array("I", ids)), block_tokens, keys))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_memoised_equals_direct(loaded: dict[str, LocalModel], kind: str, data: st.DataObject) -> None:
-    model = loaded[kind]
-    pieces = st.sampled_from(FRAGMENTS) | st.sampled_from([token.text for token in model.renderer.special])
-    turns = data.draw(st.lists(st.lists(pieces, min_size=1, max_size=12).map("".join), min_size=1, max_size=5))
-    keys = CacheKeys.of(
-        *data.draw(st.sampled_from([(None, None), ("adapter", None), (None, "salt"), ("adapter", "salt")]))
-    )
-    framed = data.draw(st.booleans())
-    memory, text = PromptMemory(1 << 22), ""
-    for turn in turns:
-        text += turn
-        prompt = ask(memory, model, text, keys, framed)
-        for block_tokens in (16, 4):
-            assert (prompt.tokens, list(prompt.chain(block_tokens))) == direct(model, text, keys, framed, block_tokens)
-
-
-def test_which_tokenizers_are_proven(loaded: dict[str, LocalModel]) -> None:
-    assert {kind: model.memo_off for kind, model in loaded.items() if model.memo_off is not None} == {}
-    assert all(model.describe().startswith("rendered locally from ") for model in loaded.values())
-
-
-def test_a_wrong_cut_turns_the_memo_off(folders: dict[str, Path]) -> None:
-    model = LocalModel(ModelFiles(folders["single_word"]))
-    believed = [replace(token, single_word=False) for token in model.renderer.special]
-    reason = prove(model.renderer, Cutter(believed, normalizes=False))
-    assert reason is not None
-    assert prove(model.renderer, Cutter((), normalizes=False)) is not None
 
 
 def test_a_next_turn_tokenises_only_its_own_text(loaded: dict[str, LocalModel]) -> None:
@@ -162,3 +100,11 @@ def test_old_texts_are_let_go(loaded: dict[str, LocalModel]) -> None:
         ask(memory, model, f"{number} " * 200_000, keys, framed=False)
     assert list(early.chain(16)) == placed and list(early.chain(24)) == [] and list(ids.chain(16)) == []
     assert memory.statistics()["recent"]["bytes"] <= RECENT_BYTES + 1_000_000
+
+
+def test_equal_ids_at_the_start_are_counted() -> None:
+    ids = list(range(1000, 1100))
+    for length in (0, 1, 2, 63, 99, 100):
+        other = [*ids[:length], *(7 for _ in range(50))]
+        assert common_tokens(packed_ids(array("I", ids)), packed_ids(array("I", other))) == length
+        assert common_tokens(packed_ids(array("I", other)), packed_ids(array("I", ids))) == length

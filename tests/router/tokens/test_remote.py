@@ -18,7 +18,7 @@ from router.config.model import Config
 from router.prefix.chain import SEED, extend_chain, pack_tokens
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.identity import Identity
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, parse
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 from router.tokens.remote import PAUSE_S, WorkerTokenizer
 
 
@@ -99,10 +99,48 @@ async def test_what_is_asked(worker: Worker, identity: Identity) -> None:
     passed = {"tools": tools, "chat_template_kwargs": {"a": 1}, "add_generation_prompt": False}
     await ask(identity, CHAT_PATH, {**CHAT, **passed, "stream": True, "seed": 4})
     await ask(identity, COMPLETIONS_PATH, {"prompt": "text", "add_special_tokens": False, "max_tokens": 4})
+    await ask(identity, CHAT_PATH, {**CHAT, "add_generation_prompt": False, "continue_final_message": True})
     assert [sorted(body) for body in worker.asked] == [
         ["add_generation_prompt", "chat_template_kwargs", "messages", "model", "tools"],
         ["add_special_tokens", "model", "prompt"],
+        ["add_generation_prompt", "continue_final_message", "messages", "model"],
     ]
+
+
+async def test_the_other_apis_are_asked_for_as_chats(worker: Worker, identity: Identity) -> None:
+    said = [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {}}]}]
+    tools = [{"name": "f", "input_schema": {}}]
+    for path, body in (
+        (MESSAGES_PATH, {"system": "S", "messages": said, "tools": tools, "max_tokens": 4, "add_special_tokens": True}),
+        (RESPONSES_PATH, {"instructions": "S", "input": "hi", "max_output_tokens": 4}),
+    ):
+        prompt = await ask(identity, path, body)
+        assert prompt is not None and prompt.source is PromptSource.WORKER and prompt.tokens == 3
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "hi"}]
+    function = {"name": "f", "description": None, "strict": None, "defer_loading": None}
+    shown = {"type": "function", "function": {**function, "parameters": {"type": "object"}}}
+    told = {"model": "m", "messages": messages}
+    ending = {"add_generation_prompt": True, "continue_final_message": False, "add_special_tokens": True}
+    assert worker.asked == [{**told, "tools": [shown]}, {**told, **ending}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (MESSAGES_PATH, {"thinking": {"type": "disabled"}}),
+        (MESSAGES_PATH, {"output_config": {"effort": "low"}}),
+        (MESSAGES_PATH, {"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "late"}]}),
+        (RESPONSES_PATH, {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}),
+        (RESPONSES_PATH, {"input": "a", "reasoning": {"effort": "low"}}),
+        (RESPONSES_PATH, {"input": "a", "truncation": "auto"}),
+    ],
+)
+async def test_what_only_the_other_apis_know_is_not_asked(
+    worker: Worker, identity: Identity, path: str, body: dict
+) -> None:
+    prompt = await ask(identity, path, {**CHAT, **body} if path == MESSAGES_PATH else body)
+    assert prompt is not None and prompt.source is PromptSource.TEXT
+    assert worker.asked == []
 
 
 @pytest.mark.parametrize(
@@ -110,6 +148,9 @@ async def test_what_is_asked(worker: Worker, identity: Identity) -> None:
     [
         {"documents": [{"text": "x"}]},
         {"reasoning_effort": "low"},
+        {"chat_template": "{{ messages }}"},
+        {"truncate_prompt_tokens": 4},
+        {"mm_processor_kwargs": {"a": 1}},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}]},
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from router.config.model import Config
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.identity import Identity
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, parse
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 
 
 @pytest.fixture
@@ -90,6 +90,33 @@ def test_tools_and_completions(identity: Identity) -> None:
     two = ask(identity, {"prompt": ["word " * 100, "other " * 50]}, COMPLETIONS_PATH)
     assert one.tokens == 125 and two.tokens == 200 and two.multiple
     assert list(one.chain(16)) == list(two.chain(16))
+
+
+def test_the_other_apis_grow_turn_by_turn(identity: Identity) -> None:
+    words = "A question about sockets, a longer one. " * 8
+    use = {"type": "tool_use", "id": "t", "name": "f", "input": {"words": words}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": words}]}
+    messages = [
+        {"role": "user", "content": words},
+        {"role": "assistant", "content": [{"type": "text", "text": words}, use]},
+        {"role": "user", "content": [result, {"type": "image", "source": {"data": "a" * 9_000}}]},
+    ]
+    items = [
+        {"role": "user", "content": words},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": words},
+        {"type": "function_call_output", "call_id": "c", "output": words},
+    ]
+    asked = [(MESSAGES_PATH, "system", "messages", messages), (RESPONSES_PATH, "instructions", "input", items)]
+    for path, first, field, turns in asked:
+        before: list[int] = []
+        for count in range(1, 4):
+            prompt = ask(identity, {first: "S" * 99, field: turns[:count]}, path)
+            assert list(prompt.chain(16))[: len(before)] == before
+            before = list(prompt.chain(16))
+        assert 200 < prompt.tokens < 1_500
+        assert ask(identity, {first: "T" * 99, field: turns}, path).chain(16)[0] != before[0]
+    as_chat = ask(identity, {"messages": [{"role": "user", "content": words}]})
+    assert ask(identity, {"input": words}, RESPONSES_PATH).chain(16)[0] == as_chat.chain(16)[0]
 
 
 def test_reports_on_exact_or_several_prompts_teach_nothing(identity: Identity) -> None:

@@ -20,15 +20,23 @@ def answer(status, text):
 
 
 class FakeWorker:
-    """Answers completions and metrics. `reported` None leaves the details out; `foreign` is other traffic."""
+    """Answers completions and metrics. `reported` None leaves the details out; `foreign` is other traffic.
 
-    def __init__(self, reported=FULL, hits=FULL, queries=True, foreign=0, broken=None):
+    `chat_tokens` is how long it says that any chat is, 0 that it has no /tokenize.
+    """
+
+    def __init__(self, reported=FULL, hits=FULL, queries=True, foreign=0, broken=None, chat_tokens=0):
         self.reported, self.hits, self.queries, self.foreign, self.broken = reported, hits, queries, foreign, broken
+        self.chat_tokens = chat_tokens
         self.requests = []
 
     def __call__(self, request):
         if request.url.path == "/metrics":
             return answer(200, self._metrics())
+        if request.url.path == "/tokenize":
+            return (
+                answer(200, '{"tokens": ' + f"{[7] * self.chat_tokens}" + "}") if self.chat_tokens else answer(404, "")
+            )
         self.requests.append(request)
         if self.broken is not None:
             return self.broken
@@ -131,6 +139,8 @@ async def test_a_short_context_has_a_short_prompt():
         (FakeWorker(reported=None), {"no_events": NO_EVENTS}, Residency.APPROXIMATE, "nothing corrects"),
         (FakeWorker(reported=None, hits=0), {"no_events": NO_EVENTS}, Residency.OFF, "found nothing"),
         (FakeWorker(reported=None, queries=False), {"no_events": NO_EVENTS}, Residency.OFF, "hit counter"),
+        (FakeWorker(), {}, Residency.EXACT, "rendering not compared: /tokenize answered 404"),
+        (FakeWorker(chat_tokens=41), {}, Residency.APPROXIMATE, "a question: 40 tokens here, 41 on the worker"),
         (FakeWorker(broken=answer(401, "")), {}, Residency.UNKNOWN, "answered 401"),
         (FakeWorker(broken=answer(200, "<html>")), {}, Residency.UNKNOWN, "without usage"),
         (FakeWorker(broken=answer(200, '{"usage": {}}')), {}, Residency.UNKNOWN, "without usage"),
@@ -156,6 +166,7 @@ async def test_no_request_where_the_cache_is_off():
         (FakeWorker(reported=0), {"held": 0}, False),
         (FakeWorker(), {"identity": FakeIdentity(43)}, True),
         (FakeWorker(), {"no_events": NO_EVENTS}, False),
+        (FakeWorker(chat_tokens=41), {}, True),
     ],
 )
 async def test_whether_events_are_any_use(worker, arguments, blind):

@@ -1,0 +1,229 @@
+"""/v1/messages and /v1/responses in plain text: the same answers in Anthropic's and in OpenAI's newer words.
+
+Tools and thinking may be in a prompt, but an answer is one text. Events come when vLLM's do: those of a Messages
+stream from the first token on, a Responses stream introduces itself before.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import msgspec
+
+from backends.engine.request import FinishReason
+from backends.simulated.errors import ApiError
+from backends.simulated.frames import ResponseHead
+from backends.simulated.generation import Generation
+from backends.simulated.prompts import PromptReader
+from backends.simulated.request import ChatBody, read_body
+
+_encode = msgspec.json.encode
+_ANTHROPIC_TYPES = {HTTPStatus.NOT_FOUND: "not_found_error", HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error"}
+
+
+class Dialect(Protocol):
+    """How one API is read and answered. `block_tokens` and `details` say what usage reports."""
+
+    id_prefix: str
+
+    def read(self, values: dict[str, Any]) -> ChatBody:
+        """What of the body the engine has to know; raises `ApiError` 400."""
+        ...
+
+    async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
+        """The prompt's ids; raises `ApiError` 400."""
+        ...
+
+    def error(self, error: ApiError) -> bytes:
+        """An error's body."""
+        ...
+
+    def whole(self, head: ResponseHead, generation: Generation) -> bytes:
+        """A response that was not streamed."""
+        ...
+
+    def introduction(self, head: ResponseHead) -> bytes:
+        """What a stream says at once."""
+        ...
+
+    def opening(self, head: ResponseHead, generation: Generation) -> bytes:
+        """What comes with the first token, ahead of its text."""
+        ...
+
+    def token(self, json_text: bytes) -> bytes:
+        """One token; `json_text` is its text as the inside of a JSON string."""
+        ...
+
+    def closing(self, head: ResponseHead, generation: Generation) -> bytes:
+        """What follows the last token."""
+        ...
+
+
+class MessagesDialect:
+    """Anthropic's Messages API."""
+
+    id_prefix = "chatcmpl-"
+
+    def __init__(self, block_tokens: int, details: bool) -> None:
+        self._block_tokens = block_tokens
+        self._details = details
+
+    def read(self, values: dict[str, Any]) -> ChatBody:
+        if values.get("max_tokens") is None:
+            raise ApiError("max_tokens is missing.", param="max_tokens")
+        passed = _fields(values, "model", "messages", "max_tokens", "stream", "cache_salt", "vllm_xargs")
+        return read_body(ChatBody, {**passed, "stop": values.get("stop_sequences")})
+
+    async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
+        return await reader.messages(values)
+
+    def error(self, error: ApiError) -> bytes:
+        default = "api_error" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+        kind = _ANTHROPIC_TYPES.get(error.status, default)
+        return _encode({"type": "error", "error": {"type": kind, "message": error.message}})
+
+    def whole(self, head: ResponseHead, generation: Generation) -> bytes:
+        content = [{"type": "text", "text": "".join(generation.text_parts)}]
+        usage = self._usage(generation, details=self._details)
+        return _encode({**self._message(head, content), **self._stop(generation), "usage": usage})
+
+    def introduction(self, head: ResponseHead) -> bytes:
+        return b""
+
+    def opening(self, head: ResponseHead, generation: Generation) -> bytes:
+        # No word of the cache yet, as from vLLM.
+        usage = {"input_tokens": generation.state.prompt_tokens, "output_tokens": 0}
+        message = {**self._message(head, []), "stop_reason": None, "stop_sequence": None, "usage": usage}
+        block = {"type": "text", "text": ""}
+        return _event("message_start", message=message) + _event("content_block_start", index=0, content_block=block)
+
+    def token(self, json_text: bytes) -> bytes:
+        return (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+            b'"delta":{"type":"text_delta","text":"' + json_text + b'"}}\n\n'
+        )
+
+    def closing(self, head: ResponseHead, generation: Generation) -> bytes:
+        usage = self._usage(generation, details=self._details)
+        stop = _event("message_delta", delta=self._stop(generation), usage=usage)
+        return _event("content_block_stop", index=0) + stop + _event("message_stop")
+
+    def _message(self, head: ResponseHead, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"id": head.id, "type": "message", "role": "assistant", "content": content, "model": head.model}
+
+    def _stop(self, generation: Generation) -> dict[str, Any]:
+        if generation.finish_reason is FinishReason.LENGTH:
+            return {"stop_reason": "max_tokens", "stop_sequence": None}
+        found = generation.stop_reason if isinstance(generation.stop_reason, str) else None
+        return {"stop_reason": "stop_sequence" if found else "end_turn", "stop_sequence": found}
+
+    def _usage(self, generation: Generation, *, details: bool) -> dict[str, int]:
+        state = generation.state
+        tokens = {"input_tokens": state.prompt_tokens, "output_tokens": len(generation.token_ids)}
+        if not details:
+            return tokens
+        read, written = _cache_use(generation, self._block_tokens)
+        left = state.prompt_tokens - read - written
+        return {**tokens, "input_tokens": left, "cache_creation_input_tokens": written, "cache_read_input_tokens": read}
+
+
+class ResponsesDialect:
+    """OpenAI's Responses API. Nothing is stored."""
+
+    id_prefix = "resp_"
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+
+    def read(self, values: dict[str, Any]) -> ChatBody:
+        if values.get("previous_response_id") is not None or values.get("background"):
+            raise ApiError("This simulated worker stores no responses.", param="previous_response_id")
+        passed = _fields(values, "model", "stream", "ignore_eos", "stop", "stop_token_ids", "cache_salt", "vllm_xargs")
+        limit = values.get("max_output_tokens")
+        return read_body(ChatBody, {**passed, "messages": [values], "max_completion_tokens": limit})
+
+    async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
+        return await reader.responses(values)
+
+    def error(self, error: ApiError) -> bytes:
+        return error.body()
+
+    def whole(self, head: ResponseHead, generation: Generation) -> bytes:
+        return _encode(self._response(head, generation))
+
+    def introduction(self, head: ResponseHead) -> bytes:
+        response = self._response(head, None)
+        return _event("response.created", response=response) + _event("response.in_progress", response=response)
+
+    def opening(self, head: ResponseHead, generation: Generation) -> bytes:
+        place = {"item_id": self._item_id(head), "output_index": 0}
+        item = {**self._item(head, None), "content": []}
+        part = {"type": "output_text", "text": "", "annotations": []}
+        return _event("response.output_item.added", output_index=0, item=item) + _event(
+            "response.content_part.added", content_index=0, part=part, **place
+        )
+
+    def token(self, json_text: bytes) -> bytes:
+        return (
+            b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","output_index":0,'
+            b'"content_index":0,"delta":"' + json_text + b'"}\n\n'
+        )
+
+    def closing(self, head: ResponseHead, generation: Generation) -> bytes:
+        response = self._response(head, generation)
+        done = _event("response.output_item.done", output_index=0, item=self._item(head, generation))
+        return done + _event(f"response.{response['status']}", response=response)
+
+    def _response(self, head: ResponseHead, generation: Generation | None) -> dict[str, Any]:
+        return {
+            "id": head.id,
+            "object": "response",
+            "created_at": head.created,
+            "model": head.model,
+            "output": [self._item(head, generation)] if generation is not None else [],
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "status": _status(generation),
+            "usage": self._usage(generation) if generation is not None else None,
+        }
+
+    def _item_id(self, head: ResponseHead) -> str:
+        return head.id.replace("resp_", "msg_", 1)
+
+    def _item(self, head: ResponseHead, generation: Generation | None) -> dict[str, Any]:
+        text = "".join(generation.text_parts) if generation is not None else ""
+        message = {"id": self._item_id(head), "type": "message", "role": "assistant", "status": _status(generation)}
+        return {**message, "content": [{"type": "output_text", "text": text, "annotations": []}]}
+
+    def _usage(self, generation: Generation) -> dict[str, Any]:
+        prompt, answer = generation.state.prompt_tokens, len(generation.token_ids)
+        read, written = _cache_use(generation, self._block_tokens)
+        return {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
+            "output_tokens": answer,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt + answer,
+        }
+
+
+def _status(generation: Generation | None) -> str:
+    if generation is None:
+        return "in_progress"
+    return "incomplete" if generation.finish_reason is FinishReason.LENGTH else "completed"
+
+
+def _fields(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
+
+
+def _cache_use(generation: Generation, block_tokens: int) -> tuple[int, int]:
+    """Prompt tokens that were read from the cache, and those written to it: a prompt's last, unfilled block is not."""
+    read = generation.state.cached_tokens or 0
+    return read, max(0, generation.state.prompt_tokens // block_tokens * block_tokens - read)
+
+
+def _event(name: str, **fields: Any) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + _encode({"type": name, **fields}) + b"\n\n"

@@ -1,0 +1,118 @@
+"""``python -m loadtest approximate``: how well requests are placed where workers publish no KV events.
+
+Replays workloads in virtual time through the gateway's own dispatcher, over the engine model, once for each way to know
+what is cached: KV events, our model of each worker's cache with and without reports of cached tokens, a fixed time to
+live, an LRU that does not know the cache's size, one that does, and nothing at all. Prints how far predictions were
+off and how fast requests got their first token, and compares ours with the best of each other kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from loadtest.approximate import table
+from loadtest.approximate.contenders import Contender, contenders
+from loadtest.approximate.score import Score, Showing, score
+from loadtest.approximate.workloads import NAMES, TRACE_ROWS, Workload, workloads
+from loadtest.sim.run import Setting, simulate
+from loadtest.workload.mooncake import TraceError, read_rows
+from policies.registry import policy_names
+
+TRACE = Path("../shared/traces/conversation_trace.jsonl.zst")
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    """Add its options."""
+    parser.add_argument(
+        "--seeds", type=_positive, default=8, help="runs per view and workload, seeds 0, 1, ... (default 8)"
+    )
+    parser.add_argument("--policy", default="marginal_cost", choices=policy_names(), help="who uses the views")
+    parser.add_argument("--workload", action="append", choices=NAMES, help="only this one (may be repeated)")
+    parser.add_argument("--trace", type=Path, default=TRACE, help=f"a Mooncake trace (default {TRACE}, if it is there)")
+    parser.add_argument(
+        "--trace-rows", type=_positive, default=TRACE_ROWS, help=f"of it, per seed (default {TRACE_ROWS})"
+    )
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the scores as JSON")
+
+
+def _positive(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a table per workload, and one that compares."""
+    console = Console(width=table.WIDTH)
+    try:
+        chosen = _chosen(args)
+    except TraceError as error:
+        console.print(f"no trace: {error}; --workload leaves it out", style="red")
+        return 2
+    if args.workload is None and chosen[-1].name != "trace":
+        console.print(f"{TRACE} is not there: the workload made from it is left out")
+    showings: dict[str, list[Showing]] = {}
+    with ProcessPoolExecutor(args.jobs) as pool:
+        for workload in chosen:
+            showings[workload.name] = _showings(console, pool, workload, args.policy, range(args.seeds))
+            table.print_workload(console, workload, showings[workload.name])
+    table.print_comparisons(console, [made for name, shown in showings.items() for made in table.compare(name, shown)])
+    if args.json is not None:
+        table.write_json(args.json, showings)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run; crosses into another process."""
+
+    workload: Workload
+    contender: Contender
+    policy: str
+    seed: int
+
+    def run(self) -> Score:
+        """Play the workload through the contender's view."""
+        contender = self.contender
+        setting = Setting(
+            self.workload.workers,
+            policy=contender.policy or self.policy,
+            make_residency=contender.make_residency,
+            publishes_events=contender.publishes_events,
+            reports_usage=contender.reports_usage,
+            seed=self.seed,
+        )
+        return score(simulate(setting, self.workload.sessions(self.seed)), self.seed)
+
+
+def _chosen(args: argparse.Namespace) -> list[Workload]:
+    """The workloads asked for.
+
+    Raises:
+        TraceError: the trace was asked for and cannot be read.
+    """
+    wanted: list[str] | None = args.workload
+    trace: Path | None = args.trace if args.trace != TRACE or TRACE.exists() or wanted == ["trace"] else None
+    listed = workloads(trace, args.trace_rows)
+    chosen = [workload for workload in listed if wanted is None or workload.name in wanted]
+    for workload in chosen:
+        if workload.name == "trace" and trace is not None:
+            read_rows(trace)
+    return chosen
+
+
+def _showings(console: Console, pool: Executor, workload: Workload, policy: str, seeds: Sequence[int]) -> list[Showing]:
+    listed = contenders(workload.cache_tokens)
+    tasks = [Task(workload, contender, policy, seed) for contender in listed for seed in seeds]
+    scores = list(track(pool.map(Task.run, tasks), workload.name, len(tasks), console=console, transient=True))
+    of = len(seeds)
+    return [Showing(one, tuple(scores[at * of : (at + 1) * of])) for at, one in enumerate(listed)]

@@ -1,0 +1,65 @@
+"""``python -m loadtest fidelity``: the engine model held to vLLM, by the same arrivals and by recorded GPU runs.
+
+Needs an environment with vLLM for the first part (`make vllm-env` builds one without CUDA); the second reads the
+recordings named by --recorded. Exits with 1 if anything misses its bar. The whole of it takes about 20 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from backends.engine.profile import profile_names
+from loadtest.fidelity.scenarios import SCENARIOS
+
+RECORDED = Path("../shared/traces/perf")
+BOTH = ("async", "sync")
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    parser.add_argument("--only", choices=("served", "recorded"), help="one of the two parts (default: both)")
+    parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment that holds vLLM (default: found)")
+    parser.add_argument("--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="default: %(default)s")
+    parser.add_argument(
+        "--scenario", choices=list(SCENARIOS), nargs="+", default=list(SCENARIOS), help="default: all of them"
+    )
+    parser.add_argument("--scheduling", choices=BOTH, nargs="+", default=list(BOTH), help="vLLM's, default: both")
+    parser.add_argument(
+        "--cache-tokens", type=_positive, default=65_536, metavar="N", help="KV cache, in tokens (default %(default)s)"
+    )
+    parser.add_argument(
+        "--time-scale",
+        type=_above_zero,
+        default=8.0,
+        metavar="S",
+        help="stretch of modelled time on vLLM's side, so that the cost of its own code matters little (default 8)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the arrivals (default 0)")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="write vLLM's output to DIR")
+    parser.add_argument("--recorded", type=Path, metavar="DIR", help=f"recorded runs (default: {RECORDED} if there)")
+    parser.add_argument("--refit", action="store_true", help="fit anew to the recordings and print the costs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run both parts, print the tables, return the exit code."""
+    from loadtest.fidelity.run import run as start  # late: other commands' help must not wait for it
+
+    return start(args)
+
+
+def _positive(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+
+
+def _above_zero(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if 0.0 < value < float("inf"):
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")

@@ -1,0 +1,68 @@
+"""Why two runs of one scenario reported different cached tokens for a request.
+
+Under load the two sides do not step at exactly the same moments, so a request may be looked up on one side just before
+a block is stored or just after it is evicted, and on the other the other way round. Which of the two it was is read
+from the block's history on the side that missed it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backends.engine.chain import BlockHasher
+from loadtest.fidelity.outcome import Outcome, Played
+
+
+class Cause(StrEnum):
+    """Why a block was missed on one side and hit on the other."""
+
+    EVICTED = "evicted by then on one side"
+    NOT_YET_COMPUTED = "not yet computed on one side"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One request's cached tokens on either side, and the cause at the first block that only one of them hit."""
+
+    id: str
+    modelled: int
+    served: int
+    cause: Cause
+
+
+def differences(
+    modelled: Played, served: Played, prompts: Mapping[str, Sequence[int]], block_size: int
+) -> list[Difference]:
+    """One entry per request whose cached tokens differ."""
+    found = []
+    for ours, theirs in zip(modelled.outcomes, served.outcomes, strict=True):
+        if ours.cached_tokens != theirs.cached_tokens:
+            missed = modelled if ours.cached_tokens < theirs.cached_tokens else served
+            block = min(ours.cached_tokens, theirs.cached_tokens) // block_size
+            at_miss = ours if missed is modelled else theirs
+            cause = _cause(missed, at_miss, _block_hash(prompts[ours.id], block, block_size))
+            found.append(Difference(ours.id, ours.cached_tokens, theirs.cached_tokens, cause))
+    return found
+
+
+def _cause(missed: Played, outcome: Outcome, block_hash: int) -> Cause:
+    """Why there was no copy on the side that missed it, when the request was looked up there.
+
+    That was somewhere between its arrival and its first token: a copy that was there all the time must have been hit.
+    """
+    history, arrived_s = missed.history, outcome.arrived_s
+    if not history.stored_before(block_hash, arrived_s):
+        return Cause.NOT_YET_COMPUTED
+    if history.fewest_copies(block_hash, arrived_s, outcome.first_token_s) == 0:
+        return Cause.EVICTED
+    return Cause.OTHER
+
+
+def _block_hash(prompt_ids: Sequence[int], block: int, block_size: int) -> int:
+    hashes: list[int] = []
+    BlockHasher(block_size, None, None).extend(hashes, array("I", prompt_ids[: (block + 1) * block_size]))
+    return hashes[block]

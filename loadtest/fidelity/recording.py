@@ -1,0 +1,147 @@
+"""Per-request timestamps of vLLM on a real GPU, as LLMServingSim's bench recorded them.
+
+The files are read where they lie: ``NAME.meta.json`` beside ``NAME.requests.jsonl.zst``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+META = ".meta.json"
+REQUESTS = ".requests.jsonl.zst"
+PATTERN = f"llmservingsim_vllm_*{META}"
+
+
+class RecordingError(RuntimeError):
+    """The recordings cannot be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """One request. Times are seconds of one clock that starts with the first arrival.
+
+    `scheduled_s` is the start of scheduling of the first step that computes it.
+    """
+
+    id: str
+    prompt_tokens: int
+    output_tokens: int
+    arrived_s: float
+    scheduled_s: float
+    first_token_s: float
+    last_token_s: float
+
+    @property
+    def ttft_s(self) -> float:
+        """From arrival, waiting included."""
+        return self.first_token_s - self.arrived_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time per output token after the first; None for a single one."""
+        if self.output_tokens < 2:
+            return None
+        return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One run. `ranks` are data-parallel replicas that shared the requests; `max_*` are vLLM's flags."""
+
+    model: str
+    vllm_version: str
+    tensor_parallel: int
+    ranks: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    requests: tuple[RecordedRequest, ...]
+
+
+class _Flags(msgspec.Struct):
+    tensor_parallel_size: int
+    data_parallel_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+class _Meta(msgspec.Struct):
+    model: str
+    vllm_version: str
+    engine_kwargs: _Flags
+
+
+class _Row(msgspec.Struct):
+    request_id: str
+    input_toks: int
+    output_toks: int
+    arrival_time: float
+    queued_ts: float
+    scheduled_ts: float
+    first_token_ts: float
+    last_token_ts: float
+
+
+def recording_names(folder: Path) -> list[str]:
+    """Names of the recordings in `folder`, sorted; none where there is no such folder."""
+    return sorted(path.name.removesuffix(META) for path in folder.glob(PATTERN))
+
+
+def read_recording(folder: Path, name: str) -> Recording:
+    """Read one recording.
+
+    Raises:
+        RecordingError: a file is missing or of another shape, or there is no ``zstd`` command.
+    """
+    path = folder / f"{name}{REQUESTS}"
+    try:
+        meta = msgspec.json.decode((folder / f"{name}{META}").read_bytes(), type=_Meta)
+        rows = msgspec.json.Decoder(_Row).decode_lines(_decompressed(path))
+    except (OSError, msgspec.DecodeError) as error:
+        raise RecordingError(f"{path}: {error}") from error
+    if not rows:
+        raise RecordingError(f"{path}: no requests")
+    flags = meta.engine_kwargs
+    return Recording(
+        model=meta.model,
+        vllm_version=meta.vllm_version,
+        tensor_parallel=flags.tensor_parallel_size,
+        ranks=flags.data_parallel_size,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        max_num_seqs=flags.max_num_seqs,
+        requests=_requests(rows),
+    )
+
+
+def _decompressed(path: Path) -> bytes:
+    command = shutil.which("zstd")
+    if command is None:
+        raise RecordingError(f"{path}: reading it needs the zstd command; install zstd")
+    done = subprocess.run([command, "-dcq", str(path)], capture_output=True, check=False)
+    if done.returncode:
+        raise RecordingError(f"{path}: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
+
+
+def _requests(rows: list[_Row]) -> tuple[RecordedRequest, ...]:
+    # Arrivals are wall-clock times at the front end, the rest is the engine's monotonic clock: the quickest hand-over
+    # between the two is taken as no time at all.
+    offset_s = min(row.queued_ts - row.arrival_time for row in rows)
+    start_s = min(row.arrival_time for row in rows) + offset_s
+    read = [
+        RecordedRequest(
+            id=row.request_id,
+            prompt_tokens=row.input_toks,
+            output_tokens=row.output_toks,
+            arrived_s=row.arrival_time + offset_s - start_s,
+            scheduled_s=row.scheduled_ts - start_s,
+            first_token_s=row.first_token_ts - start_s,
+            last_token_s=row.last_token_ts - start_s,
+        )
+        for row in rows
+    ]
+    return tuple(sorted(read, key=lambda request: request.arrived_s))

@@ -1,0 +1,54 @@
+"""Drives the engine model in virtual time: arrivals in, one step after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backends.engine.engine import Engine, EngineRequest, RequestState, StepResult
+
+UNMATCHED_ID = 1 << 31
+"""Generated tokens count up from here: no prompt holds them, so none is ever hit by a prompt."""
+
+
+def unmatched(state: RequestState) -> int:
+    """A next token that no prompt holds."""
+    return UNMATCHED_ID + state.output_tokens
+
+
+class VirtualWorker:
+    """One engine on its own virtual clock. `on_step` hears of every step."""
+
+    __slots__ = ("_engine", "_on_step", "now_s")
+
+    def __init__(self, engine: Engine, on_step: Callable[[StepResult], None] = lambda result: None) -> None:
+        self._engine = engine
+        self._on_step = on_step
+        self.now_s = 0.0
+
+    @property
+    def load(self) -> int:
+        """vLLM's own measure for choosing between data-parallel ranks: a waiting request counts as four running."""
+        statistics = self._engine.statistics()
+        return int(4 * statistics["waiting"] + statistics["running"])
+
+    def run_until(self, time_s: float) -> None:
+        """Start every step that starts before `time_s`."""
+        while self._engine.has_work and self.now_s < time_s:
+            result = self._engine.step(self.now_s)
+            assert result is not None
+            self._on_step(result)
+            self.now_s += result.duration_s
+
+    def arrive(self, request: EngineRequest, time_s: float) -> RequestState:
+        """A request arrives; if a step runs, it is seen when that step ends."""
+        self.run_until(time_s)
+        self.now_s = max(self.now_s, time_s)
+        return self._engine.add(request, time_s)
+
+    def finish(self) -> None:
+        """Run until nothing is left."""
+        self.run_until(float("inf"))
+
+    def statistics(self) -> dict[str, int | float]:
+        """The engine's."""
+        return self._engine.statistics()

@@ -1,0 +1,144 @@
+"""What one contender's run through the workload came to, and how runs fold over rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from loadtest.drive.chat import Timing
+from loadtest.peers.workers import BLOCK_TOKENS, Counters
+from loadtest.report.summary import percentile
+from loadtest.workload.conversations import Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was used from the first request's start to the last one's end.
+
+    `workers` are the differences of each worker's counters; `busy_share` is that of the machine's CPUs, and
+    `client_lag_p99_s` how late the load generator's own loop ran.
+    """
+
+    duration_s: float
+    router_cpu_s: float
+    client_cpu_s: float
+    busy_share: float
+    client_lag_p99_s: float
+    workers: tuple[Counters, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One contender in one round. Shares run from 0 to 1; failed requests count as errors and nowhere else.
+
+    `cached_share` is what the responses reported, `looked_up_share` the workers' own hits over queries. `imbalance` is
+    the largest worker's computed prompt tokens over their mean. CPU is per request answered.
+    """
+
+    contender: str
+    round: int
+    requests: int
+    errors: int
+    duration_s: float
+    prompt_tokens: int
+    prefill_tokens: int
+    cached_share: float
+    looked_up_share: float
+    imbalance: float
+    ttft_mean_ms: float
+    ttft_p50_ms: float
+    ttft_p90_ms: float
+    ttft_p99_ms: float
+    tpot_p50_ms: float
+    tpot_p99_ms: float
+    router_cpu_ms: float
+    workers_cpu_ms: float
+    client_cpu_ms: float
+    busy_share: float
+    client_lag_p99_ms: float
+
+
+def figures(contender: str, number: int, timings: Sequence[Timing], usage: Usage) -> Figures:
+    """Fold one run."""
+    good = [timing for timing in timings if timing.error is None]
+    ttft = [timing.ttft_s * 1e3 for timing in good if timing.ttft_s is not None]
+    tpot = [timing.tpot_s * 1e3 for timing in good if timing.tpot_s is not None]
+    prompt = sum(timing.prompt_tokens for timing in good)
+    cached = sum(timing.cached_tokens for timing in good)
+    computed = [worker.queries - worker.hits for worker in usage.workers]
+    return Figures(
+        contender=contender,
+        round=number,
+        requests=len(timings),
+        errors=len(timings) - len(good),
+        duration_s=usage.duration_s,
+        prompt_tokens=prompt,
+        prefill_tokens=prompt - cached,
+        cached_share=_share(cached, prompt),
+        looked_up_share=_share(
+            sum(worker.hits for worker in usage.workers), sum(worker.queries for worker in usage.workers)
+        ),
+        imbalance=_share(max(computed, default=0) * len(computed), sum(computed)),
+        ttft_mean_ms=statistics.fmean(ttft) if ttft else 0.0,
+        ttft_p50_ms=percentile(ttft, 0.5),
+        ttft_p90_ms=percentile(ttft, 0.9),
+        ttft_p99_ms=percentile(ttft, 0.99),
+        tpot_p50_ms=percentile(tpot, 0.5),
+        tpot_p99_ms=percentile(tpot, 0.99),
+        router_cpu_ms=_share(usage.router_cpu_s * 1e3, len(good)),
+        workers_cpu_ms=_share(sum(worker.cpu_s for worker in usage.workers) * 1e3, len(good)),
+        client_cpu_ms=_share(usage.client_cpu_s * 1e3, len(good)),
+        busy_share=usage.busy_share,
+        client_lag_p99_ms=usage.client_lag_p99_s * 1e3,
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def reusable_share(
+    conversations: Sequence[Conversation], timings: Sequence[Timing], system_tokens: int
+) -> float | None:
+    """The share that one worker with an endless cache would have found, had it answered every request alone.
+
+    `timings` as `play` returns them. A conversation's first turn finds its group's system prompt if an earlier
+    conversation brought it, a later turn all that came before it but the last token. To the block, and not counting
+    what conversations share by chance. None if a request failed.
+    """
+    if len(timings) != sum(len(conversation.turns) for conversation in conversations):
+        return None
+    if any(timing.error is not None for timing in timings):
+        return None
+    rest = iter(timings)
+    seen: set[str] = set()
+    found = 0
+    for conversation in conversations:
+        known = system_tokens if conversation.system in seen else 0
+        seen.add(conversation.system)
+        for _ in conversation.turns:
+            found += known // BLOCK_TOKENS * BLOCK_TOKENS
+            timing = next(rest)
+            known = timing.prompt_tokens + timing.completion_tokens - 1
+    return _share(found, sum(timing.prompt_tokens for timing in timings))
+
+
+class Spread(NamedTuple):
+    """Median, least and most of one figure over rounds."""
+
+    median: float
+    least: float
+    most: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Over at least one value."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def ratios(runs: Sequence[Figures], baseline: Sequence[Figures], key: str) -> list[float]:
+    """A figure over the baseline's in the same round, for every round that has both."""
+    base = {run.round: float(getattr(run, key)) for run in baseline}
+    return [float(getattr(run, key)) / base[run.round] for run in runs if base.get(run.round)]

@@ -1,0 +1,44 @@
+"""Start one router, wait until it knows every worker, stop it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loadtest.fleet.process import Process, StartError
+from loadtest.peers.contenders import Contender, Site
+
+READY_LIMIT_S = 60.0
+SETTLE_S = 1.0
+"""After the last worker is known: event subscriptions have no sign of their own in the peers."""
+
+
+@contextmanager
+def running_router(contender: Contender, site: Site, log: Path) -> Iterator[Process]:
+    """The router as a process, every worker registered.
+
+    Raises:
+        StartError: it ended, or did not know every worker in time.
+    """
+    process = Process(contender.command(site), contender.name, log=log)
+    try:
+        _wait_until_registered(contender, site, process)
+        time.sleep(SETTLE_S)
+        yield process
+    finally:
+        process.stop()
+
+
+def _wait_until_registered(contender: Contender, site: Site, process: Process) -> None:
+    end_s = time.monotonic() + READY_LIMIT_S
+    while (count := contender.registered(site)) < len(site.workers):
+        if not process.alive:
+            raise process.ended()
+        if time.monotonic() > end_s:
+            raise StartError(
+                f"{contender.name} knew {count} of {len(site.workers)} workers after {READY_LIMIT_S:.0f} s:\n"
+                f"{process.tail()}"
+            )
+        time.sleep(0.2)

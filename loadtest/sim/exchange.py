@@ -1,0 +1,140 @@
+"""One call under way: from its client to a worker and back, and the client that may not wait for the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from backends.engine.engine import FinishReason, RequestState
+from loadtest.sim.outcome import Ending, Outcome
+from loadtest.sim.sessions import Call
+from loadtest.sim.virtual_time import VirtualTime
+from loadtest.sim.worker import EngineWorker
+
+
+class Placement(Protocol):
+    """Where a call was placed, and who wants to hear how it goes."""
+
+    @property
+    def worker(self) -> EngineWorker:
+        """Who serves it."""
+        ...
+
+    @property
+    def predicted_tokens(self) -> int | None:
+        """Of its prompt, expected in that worker's cache; None for no idea."""
+        ...
+
+    def progressed(self, tokens: int) -> None:
+        """The answer has come to so many tokens."""
+
+    def finished(self, state: RequestState) -> None:
+        """It is complete."""
+
+    def left(self) -> None:
+        """Its client has gone."""
+
+
+class Direct:
+    """A worker asked past the gateway, which learns nothing of it."""
+
+    __slots__ = ("worker",)
+
+    predicted_tokens = None
+
+    def __init__(self, worker: EngineWorker) -> None:
+        self.worker = worker
+
+    def progressed(self, tokens: int) -> None:
+        """Nobody listens."""
+
+    def finished(self, state: RequestState) -> None:
+        """Nobody listens."""
+
+    def left(self) -> None:
+        """Nobody listens."""
+
+
+class Exchange:
+    """Carries one placed call. `request_s` is the way to the worker; `ended` hears of the outcome, once."""
+
+    __slots__ = (
+        "_call",
+        "_ended",
+        "_name",
+        "_over",
+        "_placement",
+        "_sent_s",
+        "_session",
+        "_state",
+        "_time",
+        "_tokens",
+        "_ttft_s",
+    )
+
+    def __init__(
+        self,
+        time: VirtualTime,
+        name: str,
+        session: str,
+        call: Call,
+        placement: Placement,
+        request_s: float,
+        ended: Callable[[Outcome], None],
+    ) -> None:
+        self._time = time
+        self._name = name
+        self._session = session
+        self._call = call
+        self._placement = placement
+        self._ended = ended
+        self._sent_s = time.now_s
+        self._state: RequestState | None = None
+        self._ttft_s: float | None = None
+        self._tokens = 0
+        self._over = False
+        time.after(request_s, self._submit)
+        if call.leaves_after_s is not None:
+            time.after(call.leaves_after_s, self._leave, request_s)
+
+    def _submit(self) -> None:
+        if not self._over:
+            call = self._call
+            self._state = self._placement.worker.submit(self._name, call.prompt_ids, call.output_ids, self._arrived)
+
+    def _arrived(self, tokens: int, finish: FinishReason | None) -> None:
+        if self._over:
+            return
+        if self._ttft_s is None:
+            self._ttft_s = self._time.now_s - self._sent_s
+        self._tokens = tokens
+        self._placement.progressed(tokens)
+        if finish is not None and self._state is not None:
+            self._placement.finished(self._state)
+            self._end(Ending.FINISHED)
+
+    def _leave(self, request_s: float) -> None:
+        if self._over:
+            return
+        self._placement.left()
+        self._time.after(request_s, self._placement.worker.abort, self._name)
+        self._end(Ending.LEFT)
+
+    def _end(self, ending: Ending) -> None:
+        self._over = True
+        self._ended(
+            Outcome(
+                id=self._name,
+                session=self._session,
+                ending=ending,
+                worker=self._placement.worker.name,
+                sent_s=self._sent_s,
+                ended_s=self._time.now_s,
+                ttft_s=self._ttft_s,
+                prompt_tokens=len(self._call.prompt_ids),
+                output_tokens=self._tokens,
+                predicted_tokens=self._placement.predicted_tokens,
+                cached_tokens=None if self._state is None else self._state.cached_tokens,
+                direct=isinstance(self._placement, Direct),
+            )
+        )

@@ -1,0 +1,191 @@
+"""The gateway's core on virtual time: the real Dispatcher and Fleet, told what the data plane and the watcher would."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from backends.engine.engine import RequestState
+from backends.engine.events import CacheEvent
+from backends.simulated.publisher import to_wire
+from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
+from loadtest.sim.sessions import Call
+from loadtest.sim.virtual_time import VirtualTime
+from loadtest.sim.worker import EngineWorker
+from policies.view import Policy
+from router.config.model import HealthConfig
+from router.core.dispatcher import Dispatcher, Reject, Ticket
+from router.core.edges import Request, Usage
+from router.core.endpoints import FleetEndpoint
+from router.core.fleet import Fleet
+from router.core.residency import ResidencySource
+from router.prefix.chain import SEED, extend_chain
+from router.prefix.prompt import Prompt, PromptSource
+from router.prefix.residency import ResidencyMap
+
+MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """How late things are: a loopback or rack network, vLLM's publisher thread, the watcher's default interval."""
+
+    request_s: float = 0.0005
+    response_s: float = 0.0005
+    kv_event_s: float = 0.002
+    load_interval_s: float = 1.0
+
+
+class SimulatedGateway:
+    """Places calls and follows their edges.
+
+    `residency` says which worker holds what. Where it is a `ResidencyMap` and `publishes_events`, workers' KV events
+    reach it on vLLM's wire, `Delays.kv_event_s` late; otherwise workers say that they publish none. Responses tell
+    their usage unless not `reports_usage`.
+    """
+
+    def __init__(
+        self,
+        time: VirtualTime,
+        workers: Sequence[EngineWorker],
+        residency: ResidencySource,
+        policy: Policy,
+        policy_name: str,
+        *,
+        delays: Delays,
+        publishes_events: bool = True,
+        reports_usage: bool = True,
+    ) -> None:
+        self.reports_usage = reports_usage
+        self.fleet = Fleet(HealthConfig(), residency)
+        self.dispatcher = Dispatcher(self.fleet, residency, policy, policy_name=policy_name)
+        self._time = time
+        self._delays = delays
+        self._workers: dict[str, EngineWorker] = {}
+        published = residency if publishes_events and isinstance(residency, ResidencyMap) else None
+        for number, worker in enumerate(workers):
+            endpoint = self._join(number, worker, published is not None)
+            if published is not None:
+                slot = endpoint.candidates[0].slot
+                worker.on_events.append(_Link(time, published, slot, delays.kv_event_s).published)
+        time.after(delays.load_interval_s, self._read_loads)
+
+    @property
+    def time(self) -> VirtualTime:
+        """Its clock."""
+        return self._time
+
+    def place(self, name: str, session: str, call: Call) -> GatewayPlacement | Rejected:
+        """Choose a worker for a call that has just arrived."""
+        prompt = prompt_of(call.prompt_ids)
+        request = Request(
+            name,
+            "/v1/completions",
+            MODEL,
+            prompt,
+            prompt.tokens,
+            self._time.now_s,
+            max_tokens=len(call.output_ids),
+            session_id=session,
+        )
+        answer = self.dispatcher.dispatch(request, self._time.now_s)
+        if isinstance(answer, Ticket):
+            return GatewayPlacement(self, answer, self._workers[answer.candidate.endpoint.id])
+        return Rejected(answer.error.message if isinstance(answer, Reject) else answer.reason)
+
+    def statistics(self) -> dict[str, object]:
+        """The dispatcher's."""
+        return self.dispatcher.statistics()
+
+    def _join(self, number: int, worker: EngineWorker, publishes: bool) -> FleetEndpoint:
+        endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + number), self._time.now_s)
+        self.fleet.probe_succeeded(endpoint.id, facts_of(worker, publishes), self._time.now_s)
+        self._workers[endpoint.id] = worker
+        return endpoint
+
+    def _read_loads(self) -> None:
+        for endpoint_id, worker in self._workers.items():
+            self.fleet.load_reported(endpoint_id, worker.load(), self._time.now_s)
+        if self._time.pending:
+            self._time.after(self._delays.load_interval_s, self._read_loads)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The gateway would not take a call."""
+
+    reason: str
+
+
+class GatewayPlacement:
+    """A ticket and the edges of its request's life."""
+
+    __slots__ = ("_gateway", "_ticket", "worker")
+
+    def __init__(self, gateway: SimulatedGateway, ticket: Ticket, worker: EngineWorker) -> None:
+        self._gateway = gateway
+        self._ticket = ticket
+        self.worker = worker
+
+    @property
+    def predicted_tokens(self) -> int | None:
+        """As the dispatcher keeps it for comparison."""
+        return self._ticket.predicted_cached_tokens
+
+    def progressed(self, tokens: int) -> None:
+        """An event of the stream."""
+        dispatcher = self._gateway.dispatcher
+        if tokens == 1:
+            dispatcher.first_token(self._ticket, self._gateway.time.now_s)
+        dispatcher.progress(self._ticket, tokens, self._gateway.time.now_s)
+
+    def finished(self, state: RequestState) -> None:
+        """The stream ended, with a usage block if the client wanted one."""
+        usage = Usage()
+        if self._gateway.reports_usage:
+            usage = Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens)
+        self._gateway.dispatcher.finished(self._ticket, usage, self._gateway.time.now_s)
+
+    def left(self) -> None:
+        """The client closed its connection."""
+        self._gateway.dispatcher.cancelled(self._ticket, self._gateway.time.now_s)
+
+
+class _Link:
+    """A worker's KV event publisher and the subscription to it."""
+
+    def __init__(self, time: VirtualTime, residency: ResidencyMap, slot: int, delay_s: float) -> None:
+        self._time = time
+        self._ingest = partial(residency.ingest, slot)
+        self._delay_s = delay_s
+        self._next_seq = 0
+        residency.link_up(slot)
+        residency.replay_ended(slot, True)
+
+    def published(self, events: list[CacheEvent]) -> None:
+        payload = msgspec.msgpack.encode([self._time.now_s, [to_wire(event) for event in events], 0])
+        self._time.after(self._delay_s, self._arrived, self._next_seq, payload)
+        self._next_seq += 1
+
+    def _arrived(self, seq: int, payload: bytes) -> None:
+        self._ingest(seq, payload)
+
+
+def facts_of(worker: EngineWorker, publishes: bool) -> WorkerFacts:
+    """What a probe of the worker would learn."""
+    engine = worker.engine
+    return WorkerFacts(
+        models=(ServedModel(MODEL),),
+        caches={0: RankCache(engine.block_size, engine.num_blocks, prefix_caching=True)},
+        event_sources=(KvEventSource(0, f"tcp://{worker.name}:5557"),) if publishes else (),
+    )
+
+
+def prompt_of(ids: array[int]) -> Prompt:
+    """A prompt given as token ids."""
+    packed = ids.tobytes()
+    return Prompt(len(ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens))

@@ -1,0 +1,70 @@
+"""A run: a fleet, a gateway and sessions, from the first call to the last token."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadtest.sim.clients import Clients
+from loadtest.sim.gateway import Delays, SimulatedGateway
+from loadtest.sim.outcome import Outcome
+from loadtest.sim.sessions import Session
+from loadtest.sim.virtual_time import VirtualTime
+from loadtest.sim.worker import EngineWorker, WorkerSpec
+from policies.registry import build_policy
+from router.core.residency import ResidencySource
+from router.prefix.residency import ResidencyMap
+
+MakeResidency = Callable[[VirtualTime], ResidencySource]
+"""Makes what says which worker holds what; some need the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a run is made of besides its sessions. `seed` draws the engines' jitter and feeds the policy."""
+
+    workers: tuple[WorkerSpec, ...]
+    policy: str = "marginal_cost"
+    policy_params: Mapping[str, Any] = field(default_factory=dict)
+    make_residency: MakeResidency = lambda time: ResidencyMap()
+    publishes_events: bool = True
+    reports_usage: bool = True
+    delays: Delays = field(default_factory=Delays)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came out: one outcome per call, by the time they ended, and each worker's figures."""
+
+    outcomes: tuple[Outcome, ...]
+    workers: tuple[dict[str, int | float], ...]
+    virtual_s: float
+
+
+def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
+    """Play `sessions` to their end. Equal arguments give equal runs."""
+    time = VirtualTime()
+    delays = setting.delays
+    workers = [
+        EngineWorker(time, f"worker-{number}", spec, setting.seed + number, delays.response_s)
+        for number, spec in enumerate(setting.workers)
+    ]
+    gateway = SimulatedGateway(
+        time,
+        workers,
+        setting.make_residency(time),
+        build_policy(setting.policy, setting.policy_params, random.Random(setting.seed)),
+        setting.policy,
+        delays=delays,
+        publishes_events=setting.publishes_events,
+        reports_usage=setting.reports_usage,
+    )
+    clients = Clients(time, gateway, workers, delays.request_s)
+    for session in sessions:
+        clients.play(session)
+    time.run()
+    ended_s = max((outcome.ended_s for outcome in clients.outcomes), default=0.0)
+    return Run(tuple(clients.outcomes), tuple(worker.statistics() for worker in workers), ended_s)

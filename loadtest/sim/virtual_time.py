@@ -1,0 +1,55 @@
+"""A clock that jumps from event to event."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import TypeVarTuple
+
+Arguments = TypeVarTuple("Arguments")
+
+
+class VirtualTime:
+    """Events in order of their time; those of one time in the order they were asked for, so that runs repeat."""
+
+    __slots__ = ("_done", "_order", "_queue", "now_s")
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._done = 0
+
+    @property
+    def pending(self) -> int:
+        """Events still to come."""
+        return len(self._queue)
+
+    def at(self, at_s: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
+        """Call `action` with `arguments` at `at_s`.
+
+        Raises:
+            ValueError: that time has passed.
+        """
+        if at_s < self.now_s:
+            raise ValueError(f"{at_s} s has passed: it is {self.now_s} s")
+        event: Callable[[], None] = partial(action, *arguments)
+        heapq.heappush(self._queue, (at_s, next(self._order), event))
+
+    def after(self, delay_s: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
+        """Call `action` with `arguments` in `delay_s`."""
+        self.at(self.now_s + delay_s, action, *arguments)
+
+    def run(self, until_s: float = inf) -> None:
+        """Let events happen until there are none left, or the next one is later than `until_s`."""
+        while self._queue and self._queue[0][0] <= until_s:
+            self.now_s, _, action = heapq.heappop(self._queue)
+            self._done += 1
+            action()
+
+    def statistics(self) -> dict[str, float]:
+        """The time, and events done and to come."""
+        return {"now_s": self.now_s, "done": self._done, "pending": self.pending}

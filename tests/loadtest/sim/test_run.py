@@ -1,0 +1,133 @@
+"""The harness: worked out by hand where that is possible, else by what must hold in any run."""
+
+from random import Random
+
+import pytest
+
+from loadtest.approximate.workloads import Shape, conversations, small_workers
+from loadtest.sim.gateway import Delays
+from loadtest.sim.outcome import Ending
+from loadtest.sim.run import Setting, simulate
+
+NO_DELAYS = Delays(request_s=0.0, response_s=0.0, kv_event_s=0.0, load_interval_s=1.0)
+SMALL = Shape(
+    sessions=30,
+    starts_per_s=8.0,
+    prefixes=6,
+    prefix_tokens=(500, 3_000),
+    turns=(1, 3),
+    pause_s=0.5,
+    direct_share=0.2,
+    leaving_share=0.2,
+    leaving_s=0.5,
+)
+
+
+def test_two_turns_by_hand(spec, make_call, make_session):
+    """One worker: 8 prompt tokens cold, then 13 of which 2 blocks of 4 were computed before."""
+    first, answer = range(8), [50, 51]
+    second = [*first, *answer, 60, 61, 62]
+    session = make_session("s", make_call(first, answer), make_call(second, [70], pause_s=1.0))
+    outcomes = simulate(Setting((spec,), delays=NO_DELAYS), [session]).outcomes
+    assert [(one.ending, one.predicted_tokens, one.cached_tokens) for one in outcomes] == [
+        (Ending.FINISHED, 0, 0),
+        (Ending.FINISHED, 8, 8),
+    ]
+    cold, warm = outcomes
+    # 10 ms + 8 tokens, one decode step of 2 ms; a second later 10 ms + 5 tokens.
+    assert (cold.sent_s, cold.ttft_s, cold.ended_s) == pytest.approx((0.0, 0.018, 0.020))
+    assert cold.tpot_s == pytest.approx(0.002)
+    assert (warm.sent_s, warm.ttft_s, warm.tpot_s) == (pytest.approx(1.020), pytest.approx(0.015), None)
+    assert (cold.error_tokens, warm.error_tokens) == (0, 0)
+
+
+def test_delays_add_up(spec, make_call, make_session):
+    session = make_session("s", make_call(range(8), [50]))
+    delays = Delays(request_s=0.25, response_s=0.5)
+    (outcome,) = simulate(Setting((spec,), delays=delays), [session]).outcomes
+    assert outcome.ttft_s == pytest.approx(0.25 + 0.018 + 0.5)
+
+
+def test_events_that_come_late_are_not_known_before(spec, make_call, make_session):
+    """Past the gateway nothing is booked: only the event tells, and the second call comes before or after it."""
+    sessions = [
+        make_session("direct", make_call(range(8), [50]), direct=0),
+        make_session("early", make_call([*range(8), 1], [50]), start_s=0.9),
+        make_session("late", make_call([*range(8), 2], [50]), start_s=1.1),
+    ]
+    delays = Delays(request_s=0.0, response_s=0.0, kv_event_s=1.0)
+    run = simulate(Setting((spec,), delays=delays), sessions)
+    found = {one.session: (one.predicted_tokens, one.cached_tokens) for one in run.outcomes}
+    assert found == {"direct": (None, 0), "early": (0, 8), "late": (8, 8)}
+
+
+def test_a_client_that_leaves_frees_its_worker(spec, make_call, make_session):
+    session = make_session("s", make_call(range(8), [50] * 20, leaves_after_s=0.021), make_call(range(9), [60]))
+    run = simulate(Setting((spec,), delays=NO_DELAYS), [session])
+    left, after = run.outcomes
+    assert (left.ending, left.output_tokens, left.ended_s) == (Ending.LEFT, 2, pytest.approx(0.021))
+    assert (after.ending, after.cached_tokens) == (Ending.FINISHED, 8)
+    assert run.workers[0]["finished_abort"] == 1
+
+
+def test_a_client_that_leaves_at_once_is_never_served(spec, make_call, make_session):
+    session = make_session("s", make_call(range(8), [50], leaves_after_s=0.1))
+    run = simulate(Setting((spec,), delays=Delays(request_s=0.2)), [session])
+    assert [(one.ending, one.cached_tokens, one.ttft_s) for one in run.outcomes] == [(Ending.LEFT, None, None)]
+    assert run.workers[0]["prompt_tokens"] == 0
+
+
+@pytest.mark.parametrize("events", [True, False])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_everything_asked_is_accounted_for(events, seed):
+    sessions = conversations(SMALL, 4, seed)
+    run = simulate(Setting(small_workers(), publishes_events=events, seed=seed), sessions)
+    asked = {f"{session.id}/{number}": call for session in sessions for number, call in enumerate(session.calls)}
+    assert {one.id for one in run.outcomes} == set(asked) and len(run.outcomes) == len(asked)
+    for one in run.outcomes:
+        call = asked[one.id]
+        assert one.prompt_tokens == len(call.prompt_ids)
+        assert one.output_tokens <= len(call.output_ids)
+        assert one.ending is Ending.LEFT or one.output_tokens == len(call.output_ids)
+        assert one.ended_s - one.sent_s >= (one.ttft_s or 0.0)
+        assert one.cached_tokens is None or one.cached_tokens < one.prompt_tokens
+    total = {key: sum(worker[key] for worker in run.workers) for key in run.workers[0]}
+    assert total["running"] == total["waiting"] == 0 and total["kv_usage"] == pytest.approx(0.0)
+    began = [one for one in run.outcomes if one.cached_tokens is not None]
+    assert sum(one.cached_tokens for one in began) == total["prefix_hits_tokens"]
+    assert total["finished_length"] + total["finished_abort"] >= len(began)
+
+
+def test_turns_of_a_session_follow_each_other():
+    run = simulate(Setting(small_workers()), conversations(SMALL, 4, 3))
+    ends = {}
+    for one in sorted(run.outcomes, key=lambda one: one.sent_s):
+        assert one.sent_s >= ends.get(one.session, 0.0)
+        ends[one.session] = one.ended_s
+
+
+def test_equal_seeds_give_equal_runs_and_other_seeds_others():
+    def run(seed):
+        return simulate(Setting(small_workers(), seed=seed), conversations(SMALL, 4, seed))
+
+    assert run(1) == run(1)
+    assert run(1).outcomes != run(2).outcomes
+
+
+def test_without_contention_the_exact_view_is_right_every_time():
+    rng = Random(0)
+    shape = Shape(sessions=20, starts_per_s=0.2, prefixes=4, prefix_tokens=(1_000, 2_000), pause_s=5.0)
+    sessions = conversations(shape, 4, rng.randrange(100))
+    run = simulate(Setting(small_workers()), sessions)
+    assert {one.error_tokens for one in run.outcomes} == {0}
+    assert sum(one.cached_tokens for one in run.outcomes) > 0
+
+
+def test_reports_can_be_withheld(spec, make_call, make_session):
+    """The model counts the answer's events where no usage block says how long it was: the next turn finds it."""
+    first, answer = range(6), [50, 51, 52]
+    second = make_call([*first, *answer, 60, 61], [70], pause_s=1.0)
+    sessions = [make_session("s", make_call(first, answer), second)]
+    setting = Setting((spec,), publishes_events=False, reports_usage=False, delays=NO_DELAYS)
+    outcomes = simulate(setting, sessions).outcomes
+    assert [(one.predicted_tokens, one.cached_tokens) for one in outcomes] == [(0, 0), (8, 8)]

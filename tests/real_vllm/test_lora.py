@@ -1,0 +1,62 @@
+"""LoRA adapters by name: base, one and the other never share a block; each shares with itself."""
+
+import json
+
+import pytest
+
+PROMPT = "An adapter changes what a token's keys and values are, so no block of it is of use to another. " * 15
+
+
+@pytest.fixture(scope="module")
+def adapters(vllm, tmp_path_factory):
+    """A server with adapters a and b, which clock mode takes without weights."""
+    modules = []
+    for name in "ab":
+        folder = tmp_path_factory.mktemp(f"adapter_{name}")
+        config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none"}
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+        modules.append(f"{name}={folder}")
+    return vllm("--enable-lora", "--lora-modules", *modules)
+
+
+@pytest.fixture
+def gateway(adapters, front):
+    adapters.reset_prefix_cache()
+    return front(adapters)
+
+
+def models(gateway):
+    """The base model and its adapters."""
+    served = [model["id"] for model in gateway.workers()[0]["models"]]
+    assert set(served) == {gateway.model, "a", "b"}
+    return gateway.model, "a", "b"
+
+
+def test_adapters_and_the_base_do_not_share(gateway):
+    for model in models(gateway):
+        assert gateway.chat(PROMPT, model=model).reported == 0
+        assert gateway.chat(PROMPT, model=model).reported > 200
+    for model in models(gateway):
+        assert gateway.chat(PROMPT + "More.", model=model).reported > 200
+        assert gateway.complete(PROMPT, model=model).reported == 0
+        assert gateway.complete([3, 4, 5] * 30, model=model).reported == 0
+        assert gateway.complete([3, 4, 5] * 30, model=model).reported == 80
+    gateway.exact(18)
+
+
+def test_conversations_with_each(gateway):
+    talks = {model: [] for model in models(gateway)}
+    for turn in range(4):
+        for model, messages in talks.items():
+            messages.append({"role": "user", "content": f"{turn}: {PROMPT[:300]}"})
+            answer = gateway.chat(messages, model=model, max_tokens=24)
+            messages.append({"role": "assistant", "content": answer.text})
+    gateway.exact(12)
+
+
+def test_salted_adapters(gateway):
+    for model in models(gateway):
+        for salt in ("a", "b", "s"):
+            assert gateway.chat(PROMPT, model=model, cache_salt=salt).reported == 0
+            assert gateway.chat(PROMPT + "!", model=model, cache_salt=salt).reported > 200
+    gateway.exact(18)

@@ -1,0 +1,46 @@
+"""A publisher without a replay socket: heard from its first batch on, it is followed exactly; later, not."""
+
+PROMPT = "Who comes late hears nothing of what was said before, and nobody repeats it for them here. " * 20
+
+
+def serve(gateway, number):
+    body = {"model": gateway.model, "prompt": f"{number} {PROMPT}", "max_tokens": 1}
+    return gateway.send("/v1/completions", body)
+
+
+def test_from_the_first_batch_on_and_late(vllm, empty, front):
+    server = vllm(replay=False)
+    gateway = front(server)
+    first = gateway.residency()
+    for number in range(4):
+        gateway.complete(f"{number} {PROMPT}")
+        gateway.complete(f"{number} {PROMPT}")
+    assert gateway.residency() == first
+    gateway.exact(8)
+
+    late = front(server)
+    assert late.residency() != "exact"
+    for number in range(4):
+        answer = serve(late, number)
+        assert answer.predicted is None or answer.predicted <= answer.reported
+        late.settle()
+    # What was asked for once is known from its report.
+    for number in range(4):
+        late.complete(f"{number} {PROMPT}")
+    for number in range(4, 7):
+        late.complete(f"{number} {PROMPT}")
+        late.complete(f"{number} {PROMPT}")
+    late.exact(10)
+
+    # A cache that was emptied is a cache of which all is known.
+    empty(server)
+    for each in (gateway, late):
+        each.wait_for(lambda each=each: each.residency() == "exact", "an exact view after the reset")
+    for number in range(6):
+        late.complete(f"{number // 2} {PROMPT}")
+        gateway.settle()
+    late.exact(16)
+    for number in range(6):
+        gateway.complete(f"{number // 2} {PROMPT} more")
+        late.settle()
+    gateway.exact(14)

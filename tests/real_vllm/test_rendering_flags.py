@@ -1,0 +1,85 @@
+"""What a worker was started with that changes its prompts: what the self-test sees of it at /tokenize, and what not."""
+
+import json
+import shutil
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from tokenizers import Tokenizer, models, normalizers
+
+from backends.worker import Endpoint
+from router.config.model import Config, ModelConfig
+from router.tokens.identity import Identity
+from router.watch.selftest_rendering import CHATS, Rendering, compare_rendering
+
+TEMPLATE = """\
+{%- for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' }}
+{%- if m.content is string %}{{ m.content }}{% else %}{{ m.content | map(attribute='text') | join(';') }}{% endif %}
+{{- '<|im_end|>\\n' }}{% endfor %}
+{%- if tools %}{{ tools | tojson }}{% endif %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}
+{%- if reasoning_effort %}{{ reasoning_effort }}{% endif %}"""
+
+
+@pytest.fixture
+def folder(named_model_dir, tmp_path):
+    made = tmp_path / "model"
+    shutil.copytree(named_model_dir, made)
+    (made / "chat_template.jinja").write_text(TEMPLATE)
+    return made
+
+
+async def compare(url: str, folder) -> Rendering:
+    identity = Identity(Config(models={"m": ModelConfig(dir=str(folder))}), environ={})
+    place = urlsplit(url)
+    async with httpx.AsyncClient() as client:
+        endpoint = Endpoint("http", place.hostname or "", place.port or 0)
+        found = await compare_rendering(client, identity, endpoint, "m", 16)
+    await identity.aclose()
+    return found
+
+
+def ids(url: str, **fields) -> list[int]:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
+    answer = httpx.post(f"{url}/v1/chat/completions/render", json=body, timeout=30)
+    return answer.raise_for_status().json()["token_ids"]
+
+
+async def test_flags_that_count_for_some_requests_only(launched, folder) -> None:
+    """Not seen: /tokenize has neither field. Without these fields in requests, prompts are the same."""
+    efforts = ("--reasoning-effort-map", '{"high": "max"}')
+    url = launched(folder, *efforts, "--exclude-tools-when-tool-choice-none")
+    assert await compare(url, folder) == Rendering(compared=len(CHATS))
+    assert ids(url, reasoning_effort="high") == ids(url, reasoning_effort="max") != ids(url)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert ids(url, tools=tools, tool_choice="none") == ids(url)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words", "basic"),
+    [
+        (("--default-chat-template-kwargs", '{"enable_thinking": false}'), "a question: ", True),
+        (("--chat-template", TEMPLATE.replace("im_start", "im_end")), "a question: ids differ from block 0 on", True),
+        (("--chat-template-content-format", "openai"), "content in parts: ", False),
+    ],
+)
+async def test_flags_that_show(launched, folder, flags: tuple[str, ...], words: str, basic: bool) -> None:
+    found = await compare(launched(folder, *flags), folder)
+    assert found.compared == len(CHATS) and words in (found.wrong or "") and found.basic is basic
+
+
+async def test_a_class_that_builds_its_own_tokenizer(launched, folder) -> None:
+    """A folder of the Llama-2 era: the worker's tokenizer is not quite the file's, and ours is the worker's."""
+    pieces = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
+    tokenizer = Tokenizer(models.BPE({piece: place for place, piece in enumerate(pieces)}, [], unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.add_special_tokens(pieces[:5])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer", "legacy": False}))
+    url = launched(folder)
+    assert await compare(url, folder) == Rendering(compared=len(CHATS))
+    (folder / "tokenizer_config.json").write_text("{}")
+    found = await compare(url, folder)
+    assert found.basic and found.wrong is not None, "the file itself gives other ids"

@@ -1,0 +1,81 @@
+"""The cache emptied, by ``/reset_prefix_cache``, with or without the gateway's knowledge."""
+
+import threading
+
+import httpx
+
+PROMPT = "What was known is forgotten when somebody says so, and learned anew from then on. " * 20
+
+
+def step(server, talk):
+    """One step of the engine, past the gateway: only then does an idle one publish what it has done."""
+    body = {"model": talk.model, "prompt": "step", "max_tokens": 1}
+    httpx.post(f"{server.url}/v1/completions", json=body).raise_for_status()
+    talk.settle()
+
+
+def test_before_and_after(plain, talk):
+    for round_ in range(3):
+        assert talk.chat(PROMPT).reported == 0
+        for number in range(3):
+            assert talk.chat(PROMPT + f"{round_} {number}").reported > 200
+        plain.reset_prefix_cache()
+        step(plain, talk)
+        (candidate,) = talk.candidates()
+        assert candidate["residency"] == "exact"
+    talk.exact(12)
+
+
+def test_the_first_request_after_an_unseen_reset_tells_of_it(plain, talk):
+    """Until its next step nobody can know that the cache of an idle engine is empty; that step says so."""
+    talk.chat(PROMPT)
+    plain.reset_prefix_cache()
+    unseen = talk.send("/v1/completions", {"model": talk.model, "prompt": PROMPT, "max_tokens": 1})
+    assert unseen.reported == 0
+    talk.settle()
+    for number in range(5):
+        assert (talk.chat(PROMPT + str(number)).reported > 200) == bool(number)
+    assert talk.residency() == "exact"
+    talk.exact(6)
+
+
+def test_reset_while_a_request_runs(plain, talk):
+    """vLLM does not empty a cache in use; what is predicted stays true either way."""
+    talk.chat(PROMPT)
+    body = {"model": talk.model, "prompt": "Once", "max_tokens": 3_000, "ignore_eos": True, "stream": True}
+    with talk.client.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        httpx.post(f"{plain.url}/reset_prefix_cache", timeout=10)
+        running = talk.send("/v1/completions", {"model": talk.model, "prompt": PROMPT, "max_tokens": 1})
+        assert running.predicted == running.reported
+    talk.settle()
+    for number in range(4):
+        talk.chat(PROMPT + str(number))
+    talk.exact(5)
+
+
+def test_many_resets_behind_the_gateway(plain, talk):
+    """Another client resets again and again; each comparison is made after a step, so all agree."""
+    stop = threading.Event()
+    resets = []
+
+    def reset():
+        with httpx.Client(base_url=plain.url) as client:
+            while not stop.wait(0.02):
+                resets.append(client.post("/reset_prefix_cache").status_code)
+
+    thread = threading.Thread(target=reset)
+    thread.start()
+    try:
+        for number in range(10):
+            talk.send("/v1/completions", {"model": talk.model, "prompt": PROMPT + str(number % 3), "max_tokens": 4})
+    finally:
+        stop.set()
+        thread.join()
+    assert resets and set(resets) == {200}
+    step(plain, talk)
+    for number in range(6):
+        talk.chat(PROMPT + str(number % 2))
+    assert talk.residency() == "exact"
+    talk.exact(6)

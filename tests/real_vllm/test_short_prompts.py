@@ -1,0 +1,48 @@
+"""Prompts around the ends of blocks: shorter than one, an exact multiple, one less, one more."""
+
+import pytest
+
+BLOCK = 16
+
+
+def test_shorter_than_a_block(talk):
+    for tokens in (1, 2, 7, 15):
+        for _ in range(2):
+            assert talk.complete(list(range(100, 100 + tokens))).reported == 0
+    talk.exact(8)
+
+
+def test_a_short_prompt_whose_answer_fills_blocks(talk):
+    prompt = [100, 101, 102]
+    answer = talk.complete(prompt, max_tokens=40, return_token_ids=True)
+    generated = answer.body["choices"][0]["token_ids"]
+    # the last token's own KV is never made: 42 tokens are two full blocks
+    assert talk.complete([*prompt, *generated, 7, 8, 9]).reported == 2 * BLOCK
+    talk.exact(2)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_around_an_exact_multiple(talk, blocks, beyond):
+    length = blocks * BLOCK + beyond
+    prompt = [200 + number % 700 for number in range(length)]
+    assert talk.complete(prompt, max_tokens=1).reported == 0
+    # the last token is always computed again
+    assert talk.complete(prompt, max_tokens=1).reported == (length - 1) // BLOCK * BLOCK
+    assert talk.complete([*prompt, 9], max_tokens=1).reported == length // BLOCK * BLOCK
+    talk.exact(3)
+
+
+def test_every_length_over_three_blocks(talk):
+    prompt = [300 + number for number in range(3 * BLOCK + 1)]
+    for length in range(1, len(prompt) + 1):
+        talk.complete(prompt[:length], max_tokens=1)
+    talk.exact(49)
+
+
+def test_every_length_of_an_answer(talk):
+    for length in range(1, 2 * BLOCK + 2):
+        prompt = [400 + length] * 20
+        answer = talk.complete(prompt, max_tokens=length, return_token_ids=True)
+        talk.complete([*prompt, *answer.body["choices"][0]["token_ids"], *prompt[:2]], max_tokens=1)
+    talk.exact(66)
