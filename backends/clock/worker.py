@@ -154,7 +154,7 @@ class ClockWorker(worker_base.WorkerBase):
         index = {request_id: position for position, request_id in enumerate(step.request_ids)}
         output = ModelRunnerOutput(req_ids=step.request_ids, req_id_to_index=index, sampled_token_ids=tokens)
         pending = Pending(output, self._device, end_s)
-        # vLLM before 0.24 or so takes a step to be over when a synchronous engine gets its tokens
+        # a synchronous engine wants the tokens themselves: 0.33 waits for them, 0.23 does not
         return pending if self.vllm_config.scheduler_config.async_scheduling else pending.get_output()
 
     def execute_dummy_batch(self) -> None:

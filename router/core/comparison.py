@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from policies.view import Residency, WorkerId
-from router.core.edges import Usage
+from policies.view import Residency, WorkerId, WorkerView
+from router.core.edges import Request, Usage
+from router.core.endpoints import Candidate
 from router.core.tickets import Ticket
 from router.prefix.difference import Difference
+
+
+def prediction(request: Request, candidate: Candidate, view: WorkerView) -> int | None:
+    """Cached tokens that the answer will report, as far as is known."""
+    if not request.reads_cache:
+        return 0
+    if view.residency is Residency.OFF:
+        return None if candidate.caches else 0
+    if view.residency is Residency.UNKNOWN:
+        return None
+    return request.reported(view.cached_tokens, candidate.block_tokens)
 
 
 class ComparisonObserver(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerView
 from router.core.choice import Chooser
-from router.core.comparison import ComparisonObserver, Comparisons
+from router.core.comparison import ComparisonObserver, Comparisons, prediction
 from router.core.decisions import DecisionRecord, Explanation
 from router.core.edges import FailurePhase, Request, Usage
 from router.core.endpoints import Candidate
@@ -19,7 +19,7 @@ from router.core.lanes import Lanes
 from router.core.ledger import Booking
 from router.core.residency import ResidencySource
 from router.core.selection import Selection, exclusions, select
-from router.core.tickets import Hold, Reject, Ticket
+from router.core.tickets import Hold, Reject, Ticket, gave_up
 from router.errors import ErrorKind, RequestError
 from router.prefix.difference import Difference
 
@@ -29,8 +29,6 @@ MAX_ALTERNATIVES = 2
 """Further workers tried for one request: enough to get past a dead one and a full one."""
 MAX_SENT_FAILURES = 2
 """Attempts that may fail after the request was sent. A request that kills engines must not walk the fleet."""
-RETRY_AFTER_S = 1.0
-"""Retry-After where no worker named one: a probe later the picture is new."""
 
 
 class DispatchObserver(ComparisonObserver, Protocol):
@@ -118,12 +116,12 @@ class Dispatcher:
         for a ticket that has ended already (its client has left, say).
         """
         if ticket.ended:
-            return _gave_up(phase, reason, retry_after_s)
+            return gave_up(phase, reason, retry_after_s)
         self.failed(ticket, phase, now_s, reason, retry_after_s)
         refusal_s = max((s for s in (ticket.refusal_s, retry_after_s) if s is not None), default=None)
         selection = self._alternatives(ticket, phase, now_s)
         if selection is None:
-            return self._reject(ticket.request, _gave_up(phase, reason, refusal_s))
+            return self._reject(ticket.request, gave_up(phase, reason, refusal_s))
         again = self._place(ticket.request, selection, now_s, attempt=ticket.attempt + 1)
         again.tried, again.refusal_s = _tried(ticket), refusal_s
         again.sent_failures = _sent_failures(ticket, phase)
@@ -251,7 +249,7 @@ class Dispatcher:
         decision = _with_trial(self._chooser.decide(view, fleet), selection)
         index = [candidate.id for candidate in selection.candidates].index(decision.ranked[0])
         candidate, worker = selection.candidates[index], fleet.workers[index]
-        predicted = _prediction(request, candidate, worker)
+        predicted = prediction(request, candidate, worker)
         record = self._record(view, fleet, decision, worker, attempt, predicted)
         ticket = self._book(request, candidate, worker, record, now_s)
         if selection.trial is not None:
@@ -375,17 +373,6 @@ def _with_trial(decision: Decision, selection: Selection) -> Decision:
     return Decision((first, *rest), f"trial of {first}, which had failed and probes well again")
 
 
-def _prediction(request: Request, candidate: Candidate, view: WorkerView) -> int | None:
-    """Cached tokens that the answer will report, as far as is known."""
-    if not request.reads_cache:
-        return 0
-    if view.residency is Residency.OFF:
-        return None if candidate.caches else 0
-    if view.residency is Residency.UNKNOWN:
-        return None
-    return request.reported(view.cached_tokens, candidate.block_tokens)
-
-
 def _teaches(request: Request, view: WorkerView) -> bool:
     """Whether the time to this request's first token will say something of the worker's speed."""
     prompt = request.prompt
@@ -404,14 +391,3 @@ def _tried(ticket: Ticket) -> tuple[str, ...]:
 
 def _sent_failures(ticket: Ticket, phase: FailurePhase) -> int:
     return ticket.sent_failures + (phase in (FailurePhase.SENT, FailurePhase.ANSWERED))
-
-
-def _gave_up(phase: FailurePhase, reason: str, refusal_s: float | None) -> Reject:
-    retry_after_s = RETRY_AFTER_S if refusal_s is None else refusal_s
-    if phase is FailurePhase.STREAM:
-        return Reject(RequestError(ErrorKind.WORKER_DIED_IN_STREAM, f"The worker died in mid-stream: {reason}."))
-    if phase is FailurePhase.REFUSED:
-        message = "Every worker that was tried refused the request for load; try again later."
-        return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=retry_after_s))
-    message = f"The worker failed before it answered, and no other could take over: {reason}."
-    return Reject(RequestError(ErrorKind.WORKER_FAILED, message, retry_after_s=retry_after_s))

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from policies.view import RequestView, Residency
 from router.core.decisions import DecisionRecord
-from router.core.edges import Request
+from router.core.edges import FailurePhase, Request
 from router.core.endpoints import Candidate, FleetEndpoint
 from router.core.lanes import Lane, Situation
 from router.core.ledger import Booking
-from router.errors import RequestError
+from router.errors import ErrorKind, RequestError
+
+RETRY_AFTER_S = 1.0
+"""Retry-After where no worker named one: a probe later the picture is new."""
 
 
 class Ticket:
@@ -85,3 +88,15 @@ class Reject:
     """The request cannot be served; answer the client with `error`."""
 
     error: RequestError
+
+
+def gave_up(phase: FailurePhase, reason: str, refusal_s: float | None) -> Reject:
+    """No worker is left to try; `refusal_s` is the longest wait that one of them asked for."""
+    retry_after_s = RETRY_AFTER_S if refusal_s is None else refusal_s
+    if phase is FailurePhase.STREAM:
+        return Reject(RequestError(ErrorKind.WORKER_DIED_IN_STREAM, f"The worker died in mid-stream: {reason}."))
+    if phase is FailurePhase.REFUSED:
+        message = "Every worker that was tried refused the request for load; try again later."
+        return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=retry_after_s))
+    message = f"The worker failed before it answered, and no other could take over: {reason}."
+    return Reject(RequestError(ErrorKind.WORKER_FAILED, message, retry_after_s=retry_after_s))

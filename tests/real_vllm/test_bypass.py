@@ -1,6 +1,9 @@
 """Traffic that does not pass the gateway: events tell of it all the same."""
 
 import httpx
+import pytest
+
+pytestmark = pytest.mark.any_version
 
 PROMPT = "Somebody else talks to this worker, too, and nobody has told the gateway about that. " * 20
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.any_version
+
 SERVERS = {
     "32-sha256_cbor-synchronous": (
         "--block-size", "32", "--prefix-caching-hash-algo", "sha256_cbor", "--no-async-scheduling",

@@ -1,5 +1,9 @@
 """Chat completions, one at a time: predicted equals reported, to the block."""
 
+import pytest
+
+pytestmark = pytest.mark.any_version
+
 SYSTEM = "You review Python code. " + "Say what is wrong, why, and how to mend it; be brief and kind. " * 30
 
 

@@ -3,6 +3,8 @@
 import httpx
 import pytest
 
+pytestmark = pytest.mark.any_version
+
 TEXT = "Once upon a time a router looked for the worker that knew the story already. " * 12
 
 

@@ -1,5 +1,9 @@
 """Content given as parts: one text for the template, the same blocks as the text itself."""
 
+import pytest
+
+pytestmark = pytest.mark.any_version
+
 SYSTEM = "You translate from any language into any other, word by word where you can. " * 20
 
 

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+pytestmark = pytest.mark.any_version
+
 SYSTEM = "There are two of you behind one door, and each remembers only what it was asked itself. " * 20
 
 

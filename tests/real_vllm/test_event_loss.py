@@ -5,6 +5,8 @@ import threading
 import pytest
 import zmq
 
+pytestmark = pytest.mark.any_version
+
 PROMPT = "What is lost on the way is either asked for again or known to be lost, but never made up. " * 20
 BUFFERED = 6
 

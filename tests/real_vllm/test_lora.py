@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.any_version
+
 PROMPT = "An adapter changes what a token's keys and values are, so no block of it is of use to another. " * 15
 
 

@@ -1,5 +1,9 @@
 """A server that caches no prefixes: nothing is found, and nothing is predicted."""
 
+import pytest
+
+pytestmark = pytest.mark.any_version
+
 PROMPT = "Nothing of this is kept for the next one who asks, however often the same is asked. " * 20
 
 

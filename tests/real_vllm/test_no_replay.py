@@ -1,5 +1,9 @@
 """A publisher without a replay socket: heard from its first batch on, it is followed exactly; later, not."""
 
+import pytest
+
+pytestmark = pytest.mark.any_version
+
 PROMPT = "Who comes late hears nothing of what was said before, and nobody repeats it for them here. " * 20
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.any_version
+
 PROMPT = "A prompt whose every token is to be weighed cannot be taken from a cache. " * 15
 
 

@@ -3,6 +3,9 @@
 import threading
 
 import httpx
+import pytest
+
+pytestmark = pytest.mark.any_version
 
 PROMPT = "What was known is forgotten when somebody says so, and learned anew from then on. " * 20
 

@@ -8,6 +8,8 @@ import pytest
 
 from loadtest.fleet.vllm import RunningVllm
 
+pytestmark = pytest.mark.any_version
+
 PROMPT = "All that was remembered is lost with the process that remembered it, and only with that. " * 20
 
 

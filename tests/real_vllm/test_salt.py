@@ -1,5 +1,9 @@
 """`cache_salt` parts the cache: the same prompt under another salt, or none, finds nothing of it."""
 
+import pytest
+
+pytestmark = pytest.mark.any_version
+
 PROMPT = "Everything in this text is a secret of one tenant and of nobody else, so it says. " * 20
 
 

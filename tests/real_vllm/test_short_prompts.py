@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.any_version
+
 BLOCK = 16
 
 

@@ -1,5 +1,9 @@
 """Streams: what the usage frame reports was predicted in the headers."""
 
+import pytest
+
+pytestmark = pytest.mark.any_version
+
 SYSTEM = "You tell stories that come in very small pieces. " * 30
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 

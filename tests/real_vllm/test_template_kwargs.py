@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.any_version
+
 TEMPLATE = Path(__file__).with_name("templates") / "thinking.jinja"
 SYSTEM = "You finish what others have begun, in their own words as far as you can. " * 20
 

@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+pytestmark = pytest.mark.any_version
+
 PROMPT = "Look things up before you answer, and say where you found them. " * 20
 
 
