@@ -30,6 +30,10 @@ vllm-env: $(STAMP)
 vllm-env-old: $(STAMP)
 	$(BIN)/python backends/clock/environment/build.py $(VLLM_OLD_VENV) --recipe vllm-0.23
 
+peers-env: $(STAMP)
+	test -x $(PEERS_VENV)/bin/python || $(BIN)/python -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check sglang-router==0.3.2 vllm-router==0.1.17
+
 test-vllm: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_vllm
 

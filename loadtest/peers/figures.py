@@ -17,14 +17,15 @@ from loadtest.workload.conversations import Conversation
 class Usage:
     """What was used from the first request's start to the last one's end.
 
-    `workers` are the differences of each worker's counters; `busy_share` is that of the machine's CPUs, and
-    `client_lag_p99_s` how late the load generator's own loop ran.
+    `workers` are the differences of each worker's counters. `machine_cpu_s` is what all of the machine's CPUs had to
+    give, `busy_cpu_s` what was taken of it by anybody; `client_lag_p99_s` how late the load generator's own loop ran.
     """
 
     duration_s: float
     router_cpu_s: float
     client_cpu_s: float
-    busy_share: float
+    busy_cpu_s: float
+    machine_cpu_s: float
     client_lag_p99_s: float
     workers: tuple[Counters, ...]
 
@@ -34,7 +35,9 @@ class Figures:
     """One contender in one round. Shares run from 0 to 1; failed requests count as errors and nowhere else.
 
     `cached_share` is what the responses reported, `looked_up_share` the workers' own hits over queries. `imbalance` is
-    the largest worker's computed prompt tokens over their mean. CPU is per request answered.
+    the largest worker's computed prompt tokens over their mean. CPU is per request answered. `busy_share` is the part
+    of the machine's CPU time that was used by anybody, `own_share` by this comparison: what lies between them is
+    foreign load, which makes the times of one run worse than those of the next.
     """
 
     contender: str
@@ -57,6 +60,7 @@ class Figures:
     workers_cpu_ms: float
     client_cpu_ms: float
     busy_share: float
+    own_share: float
     client_lag_p99_ms: float
 
 
@@ -67,6 +71,8 @@ def figures(contender: str, number: int, timings: Sequence[Timing], usage: Usage
     tpot = [timing.tpot_s * 1e3 for timing in good if timing.tpot_s is not None]
     prompt = sum(timing.prompt_tokens for timing in good)
     cached = sum(timing.cached_tokens for timing in good)
+    workers_cpu_s = sum(worker.cpu_s for worker in usage.workers)
+    own_cpu_s = usage.router_cpu_s + usage.client_cpu_s + workers_cpu_s
     computed = [worker.queries - worker.hits for worker in usage.workers]
     return Figures(
         contender=contender,
@@ -88,9 +94,10 @@ def figures(contender: str, number: int, timings: Sequence[Timing], usage: Usage
         tpot_p50_ms=percentile(tpot, 0.5),
         tpot_p99_ms=percentile(tpot, 0.99),
         router_cpu_ms=_share(usage.router_cpu_s * 1e3, len(good)),
-        workers_cpu_ms=_share(sum(worker.cpu_s for worker in usage.workers) * 1e3, len(good)),
+        workers_cpu_ms=_share(workers_cpu_s * 1e3, len(good)),
         client_cpu_ms=_share(usage.client_cpu_s * 1e3, len(good)),
-        busy_share=usage.busy_share,
+        busy_share=_share(usage.busy_cpu_s, usage.machine_cpu_s),
+        own_share=_share(own_cpu_s, usage.machine_cpu_s),
         client_lag_p99_ms=usage.client_lag_p99_s * 1e3,
     )
 

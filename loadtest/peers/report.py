@@ -22,7 +22,8 @@ MEASURES = (
     ("imbalance", "imbalance", "{:.2f}"),
     ("router CPU, ms/request", "router_cpu_ms", "{:.2f}"),
     ("workers' CPU, ms/request", "workers_cpu_ms", "{:,.0f}"),
-    ("CPU busy", "busy_share", "{:.2f}"),
+    ("machine's CPU in use", "busy_share", "{:.2f}"),
+    ("of it by this run", "own_share", "{:.2f}"),
 )
 RATIOS = (
     ("prompt tokens computed", "prefill_tokens"),

@@ -91,12 +91,12 @@ class _Reading:
         return cls(time.monotonic(), tree_cpu_s(pid), time.process_time(), machine_cpu_s(), workers)
 
     def since(self, then: _Reading, client_lag_p99_s: float) -> Usage:
-        busy_s, all_s = (self.machine_cpu_s[place] - then.machine_cpu_s[place] for place in (0, 1))
         return Usage(
             duration_s=self.now_s - then.now_s,
             router_cpu_s=self.router_cpu_s - then.router_cpu_s,
             client_cpu_s=self.client_cpu_s - then.client_cpu_s,
-            busy_share=busy_s / all_s if all_s else 0.0,
+            busy_cpu_s=self.machine_cpu_s[0] - then.machine_cpu_s[0],
+            machine_cpu_s=self.machine_cpu_s[1] - then.machine_cpu_s[1],
             client_lag_p99_s=client_lag_p99_s,
             workers=tuple(now.since(before) for now, before in zip(self.workers, then.workers, strict=True)),
         )

@@ -16,7 +16,15 @@ def timing(ttft_s=0.1, prompt=100, cached=0, answer=11, error=None):
 
 
 def usage(*workers):
-    return Usage(10.0, router_cpu_s=0.04, client_cpu_s=0.02, busy_share=0.5, client_lag_p99_s=0.002, workers=workers)
+    return Usage(
+        duration_s=10.0,
+        router_cpu_s=0.04,
+        client_cpu_s=0.02,
+        busy_cpu_s=10.0,
+        machine_cpu_s=20.0,
+        client_lag_p99_s=0.002,
+        workers=workers,
+    )
 
 
 def conversation(number, system, turns):
@@ -33,6 +41,7 @@ def test_shares_and_cpu_are_over_what_was_answered():
     assert run.ttft_mean_ms == pytest.approx(200)
     assert run.tpot_p50_ms == pytest.approx(100)
     assert (run.router_cpu_ms, run.workers_cpu_ms) == (pytest.approx(20), pytest.approx(300))
+    assert (run.busy_share, run.own_share) == (0.5, pytest.approx(0.66 / 20))
 
 
 def test_a_run_without_an_answer_has_no_shares():
