@@ -11,7 +11,16 @@ class Agreement:
     Of those that differed, `differences` counts by what explains it; `pending` wait for an explanation.
     """
 
-    __slots__ = ("absolute_error_tokens", "differences", "equal", "over", "pending", "reported_tokens", "under")
+    __slots__ = (
+        "absolute_error_tokens",
+        "differences",
+        "equal",
+        "over",
+        "pending",
+        "reported_tokens",
+        "reporting_paths",
+        "under",
+    )
 
     def __init__(self) -> None:
         self.equal = 0
@@ -22,6 +31,8 @@ class Agreement:
         self.differences = dict.fromkeys(Difference, 0)
         del self.differences[Difference.PENDING]
         self.pending = 0
+        self.reporting_paths: set[str] = set()
+        """Paths, of those placed by prefix, on which a response has reported its cached tokens."""
 
     def compare(self, predicted_tokens: int, reported_tokens: int) -> None:
         """One response reported `reported_tokens` where `predicted_tokens` had been expected."""

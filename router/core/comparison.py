@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from policies.view import Residency, WorkerId, WorkerView
 from router.core.edges import Request, Usage
 from router.core.endpoints import Candidate
@@ -43,6 +45,18 @@ class Comparisons:
     def __init__(self, observer: ComparisonObserver | None) -> None:
         self._observer = observer
         self._unexplained: dict[int, Ticket] = {}
+
+    def completed(self, ticket: Ticket, usage: Usage) -> Usage:
+        """`usage` with the nought that a worker leaves out, where it has said more than nothing on the same path.
+
+        vLLM 0.23 reports cached tokens only where there were some; 0.33 always does.
+        """
+        paths = ticket.lane.agreement.reporting_paths
+        if usage.cached_tokens is not None and ticket.request.prompt is not None:
+            paths.add(ticket.request.path)
+        elif usage.prompt_tokens is not None and ticket.request.path in paths:
+            return msgspec.structs.replace(usage, cached_tokens=0)
+        return usage
 
     def compare(self, ticket: Ticket, usage: Usage, difference: Difference | None) -> None:
         """A request was served; `difference` is what the residency map says of it."""

@@ -184,6 +184,7 @@ class Dispatcher:
         if ticket.ended:
             return
         served = status < 400
+        usage = self._comparisons.completed(ticket, usage)
         self._succeeded(ticket, now_s, complete=True)
         difference = None
         if served and ticket.request.prompt is not None and ticket.candidate.live:

@@ -234,3 +234,24 @@ def test_requests_that_end_in_one_step_are_one_round(rig):
     rig.tell(rig.stored(IDS))
     rig.rounds(1)
     assert ticket.record.difference == "scheduled_since"
+
+
+def test_a_nought_left_out_counts_once_the_worker_has_reported_on_that_path(rig):
+    """As vLLM 0.23 does; a stream without usage still says nothing."""
+
+    def reported():
+        counted = rig.dispatcher.statistics()["workers"]["h:1"]["predicted_cached"]
+        return counted["equal"] + counted["over"], counted["reported_tokens"]
+
+    rig.answer(rig.ask(IDS), None)
+    assert reported() == (0, 0)
+    rig.tell(rig.stored(IDS))
+    rig.answer(rig.ask(IDS), 96)
+    assert reported() == (1, 96)
+    ticket = rig.ask(IDS)
+    rig.answer(ticket, None)
+    assert reported() == (2, 96) and ticket.record.reported_cached_tokens == 0
+    rig.dispatcher.finished(rig.ask(IDS), Usage(None, None, None), 0.1)
+    elsewhere = Request("r", "/v1/chat/completions", "m", rig.prompt(IDS), 100, 0.0)
+    rig.answer(rig.dispatcher.dispatch(elsewhere, 0.0), None)
+    assert reported() == (2, 96)
