@@ -19,9 +19,10 @@ from router.gateway.members import Splice, set_inner, spliced
 from router.gateway.relay import Relay
 from router.gateway.usage_frame import Plain, UsageFrame, plain_ending
 from router.gateway.wire import ResponseHead
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, ParsedBody, as_bool
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
 
-_SPLICED_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
+_USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
+"""Streams of the other two APIs report their usage unasked."""
 _VOUCHED = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"content-encoding"})
 """Request headers that speak of the body's very bytes."""
 RELEARN_SINCE = (0, 26)
@@ -102,9 +103,9 @@ class Rewrites:
 
     def of(self, head: RequestHead, parsed: ParsedBody | None) -> Rewriting | None:
         """What may be done to a request; None for nothing."""
-        if parsed is None or head.path not in _SPLICED_PATHS or not _VOUCHED.isdisjoint(head.fields):
+        if parsed is None or head.path not in PROMPT_PATHS or not _VOUCHED.isdisjoint(head.fields):
             return None
-        observed = self._injects and _hides_usage(parsed) and self._sampled()
+        observed = self._injects and head.path in _USAGE_PATHS and _hides_usage(parsed) and self._sampled()
         relearns = self._relearn is not None and parsed.reads_cache and parsed.answers == 1
         return Rewriting(self, head.path, parsed, observed, relearns) if observed or relearns else None
 

@@ -398,6 +398,21 @@ async def test_a_request_carries_the_field(asking, kit):
 
 
 @pytest.mark.parametrize(
+    ("path", "prompt"),
+    [
+        ("/v1/completions", b'"prompt":"x"'),
+        ("/v1/messages", b'"max_tokens":1,"messages":[{"role":"user","content":"x"}]'),
+        ("/v1/responses", b'"input":"x"'),
+    ],
+)
+async def test_every_path_that_is_placed_by_prefix_carries_it(asking, kit, path, prompt):
+    gate, _ = await asking(kit.answer_json)
+    await gate.ask(kit.post(path.encode(), body=b'{"model":"m",' + prompt + b"}"))
+    sent = json.loads(gate.workers[0].requests[0].body)
+    assert sent["vllm_xargs"] == {"kv_cache_report_mode": "full"}
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b'{"model":"m","messages":[],"vllm_xargs":{"kv_cache_report_mode":"incremental"}}',
