@@ -55,10 +55,6 @@ class ClockPlatform(Platform):
         _log.warning("no GPU: step times of %s, time scale %g", settings.profile, settings.time_scale)
 
     @classmethod
-    def apply_config_platform_defaults(cls, vllm_config: Any) -> None:
-        """The profile's batch limits are no defaults here: vLLM's own flags and defaults count."""
-
-    @classmethod
     def update_block_size_for_backend(cls, vllm_config: Any) -> None:
         """No attention backend has a say."""
 

@@ -23,7 +23,7 @@ def test_two_servers_come_up_with_events_and_go_on_ctrl_c(executable):
             assert httpx.get(f"{url}/health").status_code == 200
             card = httpx.get(f"{url}/v1/models").json()["data"][0]
             assert card["id"] == "warmroute-simulated"
-            assert 'kv_cache_size_tokens="65536"' in httpx.get(f"{url}/metrics").text
+            assert 'num_gpu_blocks="4096"' in httpx.get(f"{url}/metrics").text
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 4  # two API servers, two engines
         psutil.Process(process.pid).send_signal(signal.SIGINT)
