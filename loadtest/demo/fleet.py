@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from loadtest.fleet.process import Process, StartError, warmroute
+from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
 
 __all__ = ["Process", "Running", "StartError", "running"]
 
@@ -34,8 +34,9 @@ def running(
         children: list[Process] = []
 
         def start(arguments: Sequence[str]) -> Process:
-            child = Process(warmroute(*arguments), f"warmroute {arguments[0]}")
-            stack.callback(child.stop)
+            with uninterrupted():
+                child = Process(warmroute(*arguments), f"warmroute {arguments[0]}")
+                stack.callback(child.stop)
             children.append(child)
             return child
 

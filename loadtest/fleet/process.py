@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -114,6 +114,28 @@ class Process:
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(STOP_LIMIT_S)
         self.kill()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off the signals that end a command until the block is done: a child is started and noted down, or neither.
+
+    They cannot be blocked instead, since a child would inherit that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number in handlers:
+        signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
 
 
 def warmroute(*arguments: str) -> list[str]:

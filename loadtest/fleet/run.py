@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from backends.clock.settings import ClockSettings
-from loadtest.fleet.process import Process, StartError, warmroute
+from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
 from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm, running_vllm
 
 _URL = r"(http://[^\s\"',]+)"
@@ -89,8 +89,9 @@ def _simulated(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int]
     for number in range(args.simulated):
         command = warmroute("worker", *flags, "--seed", str(args.seed + number), *args.flags)
         log = args.logs / f"worker-{number}.log" if args.logs is not None else None
-        processes.append(Process(command, f"worker {number}", log=log))
-        stack.callback(processes[-1].stop)
+        with uninterrupted():
+            processes.append(Process(command, f"worker {number}", log=log))
+            stack.callback(processes[-1].stop)
     workers = []
     for number, process in enumerate(processes):
         workers.append((process.wait_for(rf"worker {_URL}").group(1), process))

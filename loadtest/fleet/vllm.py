@@ -16,7 +16,7 @@ import httpx
 from backends.clock.settings import ClockSettings
 from backends.simulated.settings import SHIPPED_MODEL, shipped_model_dir
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.process import Process, StartError
+from loadtest.fleet.process import Process, StartError, uninterrupted
 
 ENVIRONMENT = Path(".venv-vllm")
 """Where ``make vllm-env`` builds."""
@@ -140,8 +140,9 @@ def running_vllm(
         servers: list[RunningVllm] = []
         for number, worker in enumerate(workers):
             log = logs / f"vllm-{number}.log" if logs is not None else None
-            servers.append(RunningVllm(worker, f"vllm {number}", log))
-            stack.callback(servers[-1].process.stop)
+            with uninterrupted():
+                servers.append(RunningVllm(worker, f"vllm {number}", log))
+                stack.callback(servers[-1].process.stop)
         # Ask all before waiting for any: each takes seconds to shut down.
         stack.callback(_terminate, servers)
         waiting = dict(enumerate(servers))

@@ -18,7 +18,7 @@ import httpx
 from backends.clock.settings import ClockSettings
 from backends.simulated.settings import shipped_model_dir
 from backends.vllm.metrics import parse_metrics
-from loadtest.fleet.process import Process, StartError, warmroute
+from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
 from loadtest.fleet.vllm import VllmWorker, find_vllm, running_vllm
 from loadtest.peers.cpu import tree_cpu_s
 
@@ -112,8 +112,9 @@ def _embedded(
     processes = []
     for number in range(shape.workers):
         command = warmroute("worker", *flags, "--seed", str(shape.seed + number))
-        processes.append(Process(command, f"worker {number}", log=logs / f"worker-{number}.log"))
-        stack.callback(processes[-1].stop)
+        with uninterrupted():
+            processes.append(Process(command, f"worker {number}", log=logs / f"worker-{number}.log"))
+            stack.callback(processes[-1].stop)
     started = []
     for number, process in enumerate(processes):
         started.append((process.wait_for(rf"worker {_URL}").group(1), process.pid))

@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 import time
 
@@ -6,7 +7,7 @@ import psutil
 import pytest
 
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.process import Process, StartError
+from loadtest.fleet.process import Process, StartError, uninterrupted
 
 FOREVER = "import time; time.sleep(600)"
 
@@ -69,3 +70,22 @@ def test_free_ports_are_in_a_row_and_free():
         sock.bind(("127.0.0.1", first + number))
     for sock in sockets:
         sock.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_waits_until_the_child_is_noted_down(number):
+    before = signal.signal(number, signal.default_int_handler)
+    noted = []
+
+    def start():
+        with uninterrupted():
+            os.kill(os.getpid(), number)
+            noted.append(python("pass"))
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    noted[0].stop()
