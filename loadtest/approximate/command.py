@@ -22,6 +22,7 @@ from loadtest.approximate import table
 from loadtest.approximate.contenders import Contender, contenders
 from loadtest.approximate.score import Score, Showing, score
 from loadtest.approximate.workloads import NAMES, TRACE_ROWS, Workload, workloads
+from loadtest.arguments import positive
 from loadtest.sim.run import Setting, simulate
 from loadtest.workload.mooncake import TraceError, read_rows
 from policies.registry import policy_names
@@ -32,22 +33,16 @@ TRACE = Path("../shared/traces/conversation_trace.jsonl.zst")
 def register(parser: argparse.ArgumentParser) -> None:
     """Add its options."""
     parser.add_argument(
-        "--seeds", type=_positive, default=8, help="runs per view and workload, seeds 0, 1, ... (default 8)"
+        "--seeds", type=positive, default=8, help="runs per view and workload, seeds 0, 1, ... (default 8)"
     )
     parser.add_argument("--policy", default="marginal_cost", choices=policy_names(), help="who uses the views")
     parser.add_argument("--workload", action="append", choices=NAMES, help="only this one (may be repeated)")
     parser.add_argument("--trace", type=Path, default=TRACE, help=f"a Mooncake trace (default {TRACE}, if it is there)")
     parser.add_argument(
-        "--trace-rows", type=_positive, default=TRACE_ROWS, help=f"of it, per seed (default {TRACE_ROWS})"
+        "--trace-rows", type=positive, default=TRACE_ROWS, help=f"of it, per seed (default {TRACE_ROWS})"
     )
-    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the scores as JSON")
-
-
-def _positive(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
 
 
 def run(args: argparse.Namespace) -> int:

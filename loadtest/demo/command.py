@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from backends.engine.profile import profile_names
+from loadtest.arguments import above_zero, positive
 from policies.registry import policy_names
 
 BASELINE = "round_robin"
@@ -26,32 +27,18 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--policy", default=DEFAULT, choices=policies, help=f"policy to compare with {BASELINE} (default {DEFAULT})"
     )
-    parser.add_argument("--workers", type=_positive, default=4, help="embedded workers (default 4)")
+    parser.add_argument("--workers", type=positive, default=4, help="embedded workers (default 4)")
     parser.add_argument(
         "--profile", default="llama-3.1-8b-h100", choices=profile_names(), help="what the workers model"
     )
-    parser.add_argument("--time-scale", type=_scale, default=3.0, help="stretch of the modelled step times (default 3)")
-    parser.add_argument("--conversations", type=_positive, default=60, help="of five turns each (default 60)")
+    parser.add_argument(
+        "--time-scale", type=above_zero, default=3.0, help="stretch of the modelled step times (default 3)"
+    )
+    parser.add_argument("--conversations", type=positive, default=60, help="of five turns each (default 60)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the workload (default 0)")
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write the rows as JSON")
     parser.add_argument("--keep", action="store_true", help="leave a fleet up after the runs and print its URLs")
     parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-
-
-def _scale(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if 0.0 < value < float("inf"):
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
 
 
 def _writable(text: str) -> Path:

@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from backends.engine.profile import profile_names
+from loadtest.arguments import above_zero, positive
 from loadtest.fidelity.scenarios import SCENARIOS
 
 RECORDED = Path("../shared/traces/perf")
@@ -26,11 +27,11 @@ def register(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scheduling", choices=BOTH, nargs="+", default=list(BOTH), help="vLLM's, default: both")
     parser.add_argument(
-        "--cache-tokens", type=_positive, default=65_536, metavar="N", help="KV cache, in tokens (default %(default)s)"
+        "--cache-tokens", type=positive, default=65_536, metavar="N", help="KV cache, in tokens (default %(default)s)"
     )
     parser.add_argument(
         "--time-scale",
-        type=_above_zero,
+        type=above_zero,
         default=8.0,
         metavar="S",
         help="stretch of modelled time on vLLM's side, so that the cost of its own code matters little (default 8)",
@@ -47,19 +48,3 @@ def run(args: argparse.Namespace) -> int:
     from loadtest.fidelity.run import run as start  # late: other commands' help must not wait for it
 
     return start(args)
-
-
-def _positive(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-
-
-def _above_zero(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if 0.0 < value < float("inf"):
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from backends.engine.profile import profile_names
+from loadtest.arguments import above_zero
 
 _DESCRIPTION = """\
 Start N workers on this machine and keep them up until Ctrl-C: vLLM's own servers with the GPU replaced by a clock
@@ -43,7 +44,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="default: %(default)s")
     parser.add_argument(
         "--kv-gib",
-        type=_above_zero,
+        type=above_zero,
         metavar="X",
         help="GiB of KV cache a worker, in the model's own layout (default: as many tokens as the profile says)",
     )
@@ -82,12 +83,6 @@ def _number(text: str, wanted: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number {wanted}") from None
-
-
-def _above_zero(text: str) -> float:
-    if 0 < (value := _number(text, "above 0")) < float("inf"):
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
 
 
 def _not_negative(text: str) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backends.engine.profile import profile_names
+from loadtest.arguments import above_zero, positive
 from loadtest.peers.compare import Setting
 from loadtest.peers.compare import run as compare
 from loadtest.peers.contenders import BASELINE, DEFAULTS, Contender, UnknownContender, parse_contender
@@ -39,7 +40,7 @@ def _add_contest(parser: argparse.ArgumentParser) -> None:
         help=f"repeatable; routers are warmroute, sglang-router, vllm-router (default: {', '.join(DEFAULTS)})",
     )
     parser.add_argument("--baseline", default=BASELINE, help="contender that ratios are taken to (default %(default)s)")
-    parser.add_argument("--rounds", type=_positive, default=2, help="each contender once per round (default 2)")
+    parser.add_argument("--rounds", type=positive, default=2, help="each contender once per round (default 2)")
     parser.add_argument("--seed", type=_not_negative_whole, default=0, help="of text, times and order (default 0)")
     parser.add_argument(
         "--peers-env", type=Path, default=Path(".venv-peers"), metavar="DIR", help="default: %(default)s"
@@ -56,18 +57,18 @@ def _add_contest(parser: argparse.ArgumentParser) -> None:
 def _add_fleet(group: argparse._ArgumentGroup) -> None:
     shape = FleetShape()
     group.add_argument("--simulated", action="store_true", help="embedded workers instead of vLLM servers")
-    group.add_argument("--workers", type=_positive, default=shape.workers, help="default %(default)s")
+    group.add_argument("--workers", type=positive, default=shape.workers, help="default %(default)s")
     group.add_argument("--profile", choices=profile_names(), default=shape.profile, help="default %(default)s")
     group.add_argument(
         "--kv-tokens",
-        type=_positive,
+        type=positive,
         default=shape.kv_tokens,
         metavar="N",
         help="KV cache of each worker (default %(default)s)",
     )
     group.add_argument(
         "--time-scale",
-        type=_above_zero,
+        type=above_zero,
         default=shape.time_scale,
         metavar="S",
         help="stretch of the modelled step times, so that few CPU cores can serve them (default %(default)g)",
@@ -83,14 +84,14 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
         group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{text} (default {default:g})")
 
     add("groups", _groups, "groups of conversations with a system prompt in common")
-    add("conversations", _positive, "conversations in all")
-    add("turns", _positive, "turns of each")
-    add("system-tokens", _positive, "tokens of a group's system prompt")
-    add("opening-tokens", _positive, "tokens of a conversation's own opening")
-    add("question-tokens", _positive, "tokens that each later question brings along")
-    add("answer-tokens", _positive, "tokens of each answer")
-    add("starts-per-s", _above_zero, "conversations that start per second, as a Poisson process")
-    add("pause-s", _above_zero, "mean seconds between an answer and the next question")
+    add("conversations", positive, "conversations in all")
+    add("turns", positive, "turns of each")
+    add("system-tokens", positive, "tokens of a group's system prompt")
+    add("opening-tokens", positive, "tokens of a conversation's own opening")
+    add("question-tokens", positive, "tokens that each later question brings along")
+    add("answer-tokens", positive, "tokens of each answer")
+    add("starts-per-s", above_zero, "conversations that start per second, as a Poisson process")
+    add("pause-s", above_zero, "mean seconds between an answer and the next question")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -119,12 +120,6 @@ def _contender(text: str) -> Contender:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _positive(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-
-
 def _groups(text: str) -> int:
     if text.isdecimal() and 0 < int(text) <= MAX_GROUPS:
         return int(text)
@@ -135,13 +130,3 @@ def _not_negative_whole(text: str) -> int:
     if text.isdecimal():
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-
-
-def _above_zero(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if 0 < value < float("inf"):
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
