@@ -14,7 +14,10 @@ from router.admin.operations import Operation
 from router.admin.table import OPERATIONS
 
 OPENAPI_PATH = "/admin/v1/openapi.json"
-_EVERYWHERE = {403: "the Host or Origin header is not allowed"}
+_EVERYWHERE = {
+    401: "an admin token is set, and the request does not bring it; /livez and /readyz need none",
+    403: "the Host or Origin header is not allowed",
+}
 
 
 def openapi_document() -> dict[str, Any]:
@@ -29,7 +32,11 @@ def openapi_document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Warmroute admin API", "version": "1"},
         "paths": paths,
-        "components": {"schemas": {name: _dedented(schema) for name, schema in components.items()}},
+        "components": {
+            "schemas": {name: _dedented(schema) for name, schema in components.items()},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}, {}],
     }
 
 

@@ -77,6 +77,8 @@ class Attempt:
             exchange.client.peer.encode("ascii"),
             exchange.upgrade,
             plain=usage_frame is not None,
+            authorization=self._plane.worker_keys.line(candidate.endpoint.id),
+            scheme=self._plane.scheme,
         )
         connection.send(self, head, body, exchange.head.method == "HEAD")
         exchange.relay.attach(connection, usage_frame)

@@ -31,6 +31,7 @@ _TO_CLIENT_REFRAMED = HOP_BY_HOP | {b"x-request-id", b"content-length"}
 _NOT_DROPPED = frozenset(
     {b"content-length", b"host", b"content-type", b"authorization", b"transfer-encoding", b"trailer"}
 )
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -107,10 +108,13 @@ def request_to_worker(
     upgrade: bool,
     *,
     plain: bool = False,
+    authorization: bytes | None = None,
+    scheme: bytes = b"http",
 ) -> bytes:
     """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions.
 
-    `plain`: its answer has to be read, so that no compression is offered.
+    `plain`: its answer has to be read, so that no compression is offered. `authorization`: a header line (or nothing)
+    that takes the place of the client's own credentials.
     """
     own_id = head.fields.get(b"x-request-id") != request_id
     dropped = _dropped(_TO_WORKER_WITH_ID if own_id else _TO_WORKER, head.fields)
@@ -125,6 +129,8 @@ def request_to_worker(
         dropped |= {b"content-length"}
     if plain:
         dropped |= {b"accept-encoding"}
+    if authorization is not None:
+        dropped |= _CREDENTIALS
     parts = [head.method.encode("ascii") + b" " + endpoint.base_path.encode("ascii") + head.target + b" HTTP/1.1"]
     parts += [line for name, line in head.lines if name not in dropped]
     if head.authority is not None or b"host" not in head.fields:
@@ -135,14 +141,16 @@ def request_to_worker(
         parts.append(b"X-Request-Id: " + request_id)
     if rank is not None:
         parts.append(b"X-data-parallel-rank: %d" % rank)
-    return b"\r\n".join(parts + _forwarded(head, peer)) + b"\r\n\r\n"
+    if authorization:
+        parts.append(authorization)
+    return b"\r\n".join(parts + _forwarded(head, peer, scheme)) + b"\r\n\r\n"
 
 
-def _forwarded(head: RequestHead, peer: bytes) -> list[bytes]:
+def _forwarded(head: RequestHead, peer: bytes, scheme: bytes) -> list[bytes]:
     # A further X-Forwarded-For line extends the client's own list without touching it (RFC 9110 section 5.2).
     lines = [b"X-Forwarded-For: " + peer] if peer else []
     if b"x-forwarded-proto" not in head.fields:
-        lines.append(b"X-Forwarded-Proto: http")
+        lines.append(b"X-Forwarded-Proto: " + scheme)
     if b"x-forwarded-host" not in head.fields and b"host" in head.fields:
         lines.append(b"X-Forwarded-Host: " + head.fields[b"host"])
     return lines
