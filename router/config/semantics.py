@@ -62,11 +62,8 @@ def _keys(config: Config) -> Iterator[Finding]:
     if config.admin_token is not None and config.admin_token_file is not None:
         yield ("admin_token",), "admin_token and admin_token_file are both set", "remove one of the two"
     elif config.admin_token == STRUCK_OUT:
-        yield (
-            ("admin_token",),
-            f"admin_token is {STRUCK_OUT}, which stands for one that is not shown",
-            "write the token",
-        )
+        problem = f"admin_token is {STRUCK_OUT}, which stands for one that is not shown"
+        yield ("admin_token",), problem, "write the token"
     else:
         yield from _usable((), lambda: admin_token(TokenSettings(config.admin_token, config.admin_token_file)))
 

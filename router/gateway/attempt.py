@@ -68,6 +68,7 @@ class Attempt:
         self.response_read = self._read_before_first
         exchange.enter(Phase.FIRST_EVENT)
         body, usage_frame = exchange.outgoing(self.ticket)
+        keys = self._plane.worker_keys
         head = request_to_worker(
             exchange.head,
             len(body),
@@ -77,7 +78,7 @@ class Attempt:
             exchange.client.peer.encode("ascii"),
             exchange.upgrade,
             plain=usage_frame is not None,
-            authorization=self._plane.worker_keys.line(candidate.endpoint.id),
+            authorization=keys.line(candidate.endpoint.id) if keys is not None else None,
             scheme=self._plane.scheme,
         )
         connection.send(self, head, body, exchange.head.method == "HEAD")

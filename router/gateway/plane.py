@@ -23,7 +23,7 @@ from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
 from router.gateway.request_ids import RequestIds
 from router.gateway.rewrites import Relearn, Rewrites
-from router.gateway.worker_keys import WorkerKeys
+from router.gateway.worker_keys import worker_keys
 from router.secure.keys import api_keys
 from router.secure.workers import WorkerTls
 from router.tokens.identity import Identity
@@ -137,7 +137,7 @@ class Plane:
         self.cors = Cors(config.cors)
         self.access = AccessLog(config.access_log, config.trusted_proxies)
         self.keys = api_keys(config.auth)
-        self.worker_keys = WorkerKeys(config, guarded=self.keys is not None)
+        self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         self.scheme = b"http" if config.tls.cert_file is None else b"https"
         self.bodies = BodyBudget(config.limits)
         self.connections: set[ClientConnection] = set()

@@ -78,7 +78,7 @@ class WorkerPools:
         try:
             try:
                 tls = self._tls_for(endpoint)
-                _, connection = await self._loop.create_connection(
+                transport, connection = await self._loop.create_connection(
                     lambda: WorkerConnection(self, endpoint, self._loop, self._max_head_bytes),
                     endpoint.host,
                     endpoint.port,
@@ -88,6 +88,8 @@ class WorkerPools:
             except OSError as error:
                 dialler.dial_failed(str(error) or type(error).__name__)
             else:
+                if tls is not None:
+                    _read_no_further(transport)
                 dialler.dialled(connection)
         except Exception:
             dialler.crashed()
@@ -131,3 +133,9 @@ class WorkerPools:
             "dials": self.dials,
             "reuses": self.reuses,
         }
+
+
+def _read_no_further(transport: Any) -> None:
+    """Once reading is paused, leave the rest to the socket. uvloop's TLS would go on up to 256 KiB, meet the end of the
+    connection in there, and throw away what has not been read."""
+    transport.set_read_buffer_limits(high=1)

@@ -9,11 +9,10 @@ from router.config.model import Config
 class WorkerKeys:
     """Header lines by endpoint id, for requests that do not carry their client's own.
 
-    Where the public port has keys the client's is ours: a worker without a key of its own gets none.
+    `guarded`: the public port has keys, so that the client's is ours: a worker without a key of its own gets none.
     """
 
     def __init__(self, config: Config, guarded: bool) -> None:
-        self._injects = guarded or config.auth.inject_worker_key
         self._without = b"" if guarded else None
         self._lines: dict[str, bytes] = {}
         for worker in config.workers:
@@ -21,7 +20,7 @@ class WorkerKeys:
 
     def learn(self, endpoint_id: str, key: str | None) -> None:
         """The key that the endpoint wants, if it wants one."""
-        if self._injects and key is not None:
+        if key is not None:
             self._lines[endpoint_id] = b"Authorization: Bearer " + key.encode("ascii")
         else:
             self._lines.pop(endpoint_id, None)
@@ -29,3 +28,8 @@ class WorkerKeys:
     def line(self, endpoint_id: str) -> bytes | None:
         """What takes the place of a client's credentials; None where they go on as they are."""
         return self._lines.get(endpoint_id, self._without)
+
+
+def worker_keys(config: Config, guarded: bool) -> WorkerKeys | None:
+    """None where every request carries what its client sent."""
+    return WorkerKeys(config, guarded) if guarded or config.auth.inject_worker_key else None

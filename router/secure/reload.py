@@ -16,7 +16,7 @@ LOOK_S = 1.0
 writing a certificate and its key takes a moment."""
 
 Signature = tuple[tuple[int, ...] | None, ...]
-"""What tells a file from a later one; None for one that is not there. A link's target counts, as Kubernetes swaps it."""
+"""What tells files from later ones, None for one that is not there. Of a link its target: Kubernetes swaps links."""
 
 
 class Loaded(Protocol):

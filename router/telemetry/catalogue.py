@@ -83,8 +83,8 @@ GATEWAY = (
     _counter("requests_by_key", "Requests let in, by the name of the API key they brought.", "key"),
     _counter(
         "reloads",
-        "Changed files read again, by what they hold (api_keys, admin_token, tls, admin_tls, worker_tls) and outcome: ok, "
-        "or failed, which leaves the old content in use.",
+        "Changed files read again, by what they hold (api_keys, admin_token, tls, admin_tls, worker_tls) and outcome: "
+        "ok, or failed, which leaves the old content in use.",
         *("what", "outcome"),
     ),
     _counter("request_bytes", "Body bytes taken from clients."),
