@@ -30,12 +30,7 @@ Relative paths start at the folder that the process runs in."""
 
 _EXAMPLES: dict[tuple[str, ...], Any] = {
     ("uds",): "/run/warmroute/public.sock",
-    ("tls", "cert_file"): "/etc/warmroute/tls.crt",
-    ("tls", "key_file"): "/etc/warmroute/tls.key",
     ("auth", "api_keys"): ["alice sha256:" + 64 * "0"],
-    ("auth", "api_keys_file"): "/etc/warmroute/api-keys",
-    ("admin_token_file",): "/etc/warmroute/admin-token",
-    ("worker_tls", "ca_file"): "/etc/warmroute/workers-ca.pem",
     ("workers",): [
         {"url": "http://10.0.0.5:8000"},
         {

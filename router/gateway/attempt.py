@@ -114,7 +114,8 @@ class Attempt:
         elif isinstance(verdict, StreamError):
             self.let_go(reusable=False)
             phase = FailurePhase.REFUSED if verdict.status == 503 else FailurePhase.ANSWERED
-            self._exchange.attempt_failed(phase, f"error as first event: {verdict.message}")
+            # not the worker's words: they may repeat the prompt, and a reason is logged and kept
+            self._exchange.attempt_failed(phase, f"error as first event, status {verdict.status or 'not given'}")
         elif verdict is None:
             self.worker_lost("no event among too many bytes", True)
 
