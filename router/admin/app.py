@@ -18,13 +18,9 @@ from router.admin.openapi import OPENAPI_PATH, openapi_document
 from router.admin.operations import endpoint
 from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
 from router.admin.system import System
-from router.admin.table import OPERATIONS
+from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.errors import RequestError
 from router.secure.token import AdminToken
-
-OPEN_PATHS = ("/livez", "/readyz")
-"""Answered without a token."""
-
 
 def build_admin(system: System, token: AdminToken | None = None) -> Starlette:
     """The ASGI application; serve it on the gateway's own event loop, since it touches the core directly."""

@@ -331,11 +331,11 @@ async def test_a_broken_pair_leaves_the_old_one(rig, kit, authority, pair, caplo
 async def test_a_ca_of_clients_can_be_taken_back(rig, kit, authority, pair, tmp_path):
     trusted = tmp_path / "clients.pem"
     other = Authority(tmp_path, "other-ca")
-    trusted.write_bytes(open(authority.file, "rb").read() + open(other.file, "rb").read())
+    trusted.write_bytes(authority.ca.cert_pem.bytes() + other.ca.cert_pem.bytes())
     gateway = await rig(kit.answer_stream, tls={**pair, "client_ca_file": str(trusted)})
     theirs = authority.client(other.issue("theirs", "x"))
     assert (await (await gateway.connect(ssl=theirs)).ask(kit.post())).status == 200
-    trusted.write_bytes(open(authority.file, "rb").read())
+    trusted.write_bytes(authority.ca.cert_pem.bytes())
     look_twice(gateway)
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
         await (await gateway.connect(ssl=theirs)).ask(kit.post())
