@@ -22,6 +22,7 @@ from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.errors import RequestError
 from router.secure.token import AdminToken
 
+
 def build_admin(system: System, token: AdminToken | None = None) -> Starlette:
     """The ASGI application; serve it on the gateway's own event loop, since it touches the core directly."""
     open_paths = (*OPEN_PATHS, *(("/metrics",) if system.config.admin_metrics_open else ()))

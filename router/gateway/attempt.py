@@ -80,6 +80,7 @@ class Attempt:
             plain=usage_frame is not None,
             authorization=keys.line(candidate.endpoint.id) if keys is not None else None,
             scheme=self._plane.scheme,
+            worker=candidate.id,
         )
         connection.send(self, head, body, exchange.head.method == "HEAD")
         exchange.relay.attach(connection, usage_frame)
