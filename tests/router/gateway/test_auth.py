@@ -141,9 +141,12 @@ async def test_keys_come_and_go_with_their_file(rig, kit, tmp_path, caplog):
         return (await gateway.ask(kit.post(extra=bearer(key)))).status
 
     assert [await status(ALICE), await status(BOB)] == [200, 401]
+    staying = await gateway.connect()
+    assert (await staying.ask(kit.post(extra=bearer(ALICE)))).status == 200
     file.write_text(f"{line('bob', BOB)}\n")
     look_twice(gateway)
     assert [await status(ALICE), await status(BOB)] == [401, 200]
+    assert (await staying.ask(kit.post(extra=bearer(ALICE)))).status == 401
 
     for broken in (BOB, "bob sha256:00", b"\xff\xfe"):
         file.write_bytes(broken if isinstance(broken, bytes) else broken.encode())
@@ -211,12 +214,12 @@ async def test_credentials_at_the_worker(kit, auth, rig, guarded, settings, work
 
 async def test_a_worker_that_joins_later_gets_its_key(rig, kit, auth):
     gateway = await rig(kit.answer_stream, auth=auth)
-    gateway.gateway.learn_worker_key(gateway.workers[0].id, WORKER_KEY)
-    await gateway.ask(kit.post(extra=bearer(ALICE)))
-    gateway.gateway.learn_worker_key(gateway.workers[0].id, None)
-    await gateway.ask(kit.post(extra=bearer(ALICE)))
+    client = await gateway.connect()  # one connection, whose repeated heads are not written anew
+    for key in (WORKER_KEY, WORKER_KEY, None, "another-key"):
+        gateway.gateway.learn_worker_key(gateway.workers[0].id, key)
+        await client.ask(kit.post(extra=bearer(ALICE)))
     sent = [request.header(b"authorization") for request in gateway.workers[0].requests]
-    assert sent == [f"Bearer {WORKER_KEY}".encode(), None]
+    assert sent == [f"Bearer {WORKER_KEY}".encode()] * 2 + [None, b"Bearer another-key"]
 
 
 # logs
@@ -290,7 +293,7 @@ async def traffic(rig, kit, auth, failure, monkeypatch):
     )
     for raw in client_breaks:
         assert (await gateway.ask(raw)).status in (400, 401, 404)
-    for _ in range(4):
+    for _ in range(8):
         client = await gateway.connect()
         client.writer.write(kit.post(body=body, extra=bearer(ALICE)))
         with contextlib.suppress(asyncio.IncompleteReadError):
@@ -307,6 +310,10 @@ async def traffic(rig, kit, auth, failure, monkeypatch):
         client.writer.write(kit.post(body=body, extra=bearer(ALICE)))
         assert await client.closed() == b""
     await kit.eventually(lambda: gateway.idle)
+    assert gateway.metrics.named("retried"), "no worker has failed"
+    for endpoint in gateway.fleet.endpoints:  # the watch logs its reason
+        assert PROMPT not in endpoint.reason
+    assert PROMPT not in json.dumps([decision.to_builtins() for decision in gateway.dispatcher.decisions(100)])
 
 
 def crash(*arguments, **named):
