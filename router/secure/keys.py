@@ -23,7 +23,6 @@ LEAST_CHARACTERS = 22
 """Of a key from elsewhere: 128 bits, if it was drawn from letters, digits, ``-`` and ``_``."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LINE = re.compile(rf"({NAME.pattern})[ \t]+sha256:([0-9a-f]{{64}})")
-_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +(\S+)")
 _START_BYTES = 8
 _MAKE_ONE = "make one with `warmroute keys new NAME`"
 
@@ -158,8 +157,8 @@ def presented(fields: Mapping[bytes, bytes]) -> bytes | None:
     authorization = fields.get(b"authorization")
     if authorization is None:
         return fields.get(b"x-api-key")
-    found = _BEARER.fullmatch(authorization)
-    return found[1] if found is not None else None
+    scheme, _, key = authorization.partition(b" ")
+    return key.strip() or None if scheme.lower() == b"bearer" else None
 
 
 def api_keys(config: AuthConfig) -> ApiKeys | None:
