@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
+_PORTS = {"http": 80, "https": 443}
+_EXAMPLE = "http://HOST:PORT or https://HOST:PORT"
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -32,7 +35,7 @@ class Endpoint:
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """Read a worker's base URL; ``host:port`` alone means http.
+    """Read a worker's base URL; ``host:port`` alone means http. Without a port it is the scheme's.
 
     Raises:
         ValueError: naming what is wrong and, after a semicolon, what to write instead.
@@ -41,22 +44,22 @@ def parse_endpoint(url: str) -> Endpoint:
     if "://" not in text:
         text = f"http://{text}"
     if "@" in text:
-        raise ValueError("a worker's URL carries a user or a password; write http://HOST:PORT")
+        raise ValueError(f"a worker's URL carries a user or a password; write {_EXAMPLE}")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ValueError(f"{url!r} is not a URL ({error}); write http://HOST:PORT") from None
+        raise ValueError(f"{url!r} is not a URL ({error}); write {_EXAMPLE}") from None
     if problem := _problem(parts, text):
-        raise ValueError(f"{url!r} {problem}; write http://HOST:PORT")
+        raise ValueError(f"{url!r} {problem}; write {_EXAMPLE}")
     base, v1, rest = (parts.path.rstrip("/") + "/").partition("/v1/")
     if v1:
         raise ValueError(f"{url!r} is the address of the API, not of the worker; drop {(v1 + rest).rstrip('/')}")
-    return Endpoint(parts.scheme, host or "", port if port is not None else 80, base.rstrip("/"))
+    return Endpoint(parts.scheme, host or "", port if port is not None else _PORTS[parts.scheme], base.rstrip("/"))
 
 
 def _problem(parts: SplitResult, text: str) -> str | None:
-    if parts.scheme != "http":
+    if parts.scheme not in _PORTS:
         return f"has scheme {parts.scheme!r}"
     if not parts.hostname or re.search(r"\s", text):
         return "names no host"

@@ -9,6 +9,7 @@ import logging
 import random
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -19,13 +20,18 @@ from starlette.applications import Starlette
 from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from router.admin.app import build_admin
-from router.config.model import Config, WorkerConfig
+from router.config.model import Config, TlsConfig, WorkerConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet, FleetEndpoint
 from router.gateway.listen import ListenError, SocketFile, remove_socket_file, socket_file, tcp_error
 from router.gateway.server import Gateway
 from router.prefix.residency import ResidencyMap
+from router.secure.exposure import warnings
+from router.secure.reload import FileWatch
+from router.secure.serving import serving_tls
+from router.secure.token import TokenSettings, admin_token
+from router.secure.workers import WorkerTls
 from router.telemetry.exposition import Exposition
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
@@ -48,7 +54,8 @@ class System:
         self.metrics = Metrics()
         self.residency = ResidencyMap(config.residency.approximate_bytes, config.residency.relearn_blocks_per_s)
         self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
-        self.identity = Identity(config)
+        self.worker_tls = WorkerTls(config.worker_tls)
+        self.identity = Identity(config, worker_tls=self.worker_tls)
         self.dispatcher: Dispatcher = TimedDispatcher(
             self.fleet,
             self.residency,
@@ -60,10 +67,17 @@ class System:
             took=self.metrics.decision_took,
         )
         self.residency.on_settled.append(self.dispatcher.explained)
-        self.watcher = Watcher(self.fleet, self.residency, self.identity, config, self.metrics, clock=self.now_s)
+        self.watcher = Watcher(
+            *(self.fleet, self.residency, self.identity, config, self.metrics),
+            clock=self.now_s,
+            worker_tls=self.worker_tls,
+        )
         self.fleet.on_unknown_model.append(lambda model: self.watcher.look_again())
         relearn = self.residency if config.residency.relearn == "piggyback" else None
-        self.gateway = Gateway(config, self.dispatcher, self.fleet, self.identity, self.metrics, relearn)
+        self.gateway = Gateway(
+            config, self.dispatcher, self.fleet, self.identity, self.metrics, relearn, self.worker_tls
+        )
+        self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = Exposition(
             self.metrics.registry,
@@ -88,27 +102,39 @@ class System:
         Raises:
             ListenError: an address cannot be bound; the message names it and the setting to change.
         """
-        self._admin = AdminServer(build_admin(self), self.config.admin_host, self.config.admin_port)
+        self._admin = self._admin_server()
         for worker in self.config.workers:
             self.fleet.add(parse_endpoint(worker.url), self.now_s())
         self.watcher.start()
         self.loop_lag.start()
         await self._open_gateway()
         self._admin.start()
-        log.info("admin port listening", extra={"url": _url(self._admin.address)})
+        self._files.start()
+        log.info("admin port listening", extra={"url": _url(self._admin.address, self.config.admin_tls)})
         self.accepting = True
         _tune_collector()
+
+    def _admin_server(self) -> AdminServer:
+        config = self.config
+        token = admin_token(TokenSettings(config.admin_token, config.admin_token_file))
+        tls = serving_tls(config.admin_tls)
+        self._files.add("admin_token", token)
+        self._files.add("admin_tls", tls)
+        self._files.add("worker_tls", self.worker_tls)
+        context = tls.context if tls is not None else None
+        return AdminServer(build_admin(self, token), config.admin_host, config.admin_port, context)
 
     async def _open_gateway(self) -> None:
         addresses = await self.gateway.start()
         if self.config.uds is not None:
             self._socket_file = socket_file(self.config.uds)
         for address in addresses:
-            log.info("public port listening", extra={"url": _url(address)})
+            log.info("public port listening", extra={"url": _url(address, self.config.tls)})
 
     async def aclose(self) -> None:
         """Readiness off, streams finish within `timeouts.drain_s`, then everything is given back."""
         self.accepting = False
+        self._files.close()
         await self.gateway.aclose(self.config.timeouts.drain_s)
         if self._socket_file is not None:
             remove_socket_file(self._socket_file)
@@ -129,6 +155,7 @@ class System:
         if self.fleet.get(endpoint.authority) is not None:
             raise KeyError(endpoint.authority)
         joined = self.fleet.add(endpoint, self.now_s())
+        self.gateway.learn_worker_key(joined.id, worker.api_key)
         self.watcher.watch(joined.id, worker)
         return joined
 
@@ -141,6 +168,7 @@ class System:
         if self.fleet.get(endpoint_id) is None:
             raise KeyError(endpoint_id)
         self.watcher.forget(endpoint_id)
+        self.gateway.learn_worker_key(endpoint_id, None)
         self.fleet.remove(endpoint_id, self.now_s())
 
     async def request_of(self, path: str, headers: Mapping[str, str], body: bytes) -> Request:
@@ -163,7 +191,7 @@ class AdminServer:
         ListenError: the address cannot be bound.
     """
 
-    def __init__(self, app: Starlette, host: str, port: int) -> None:
+    def __init__(self, app: Starlette, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -174,6 +202,8 @@ class AdminServer:
             self._socket.close()
             raise tcp_error("admin", "admin_", host, port, error) from None
         settings = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False)
+        settings.load()
+        settings.ssl = tls
         self._server = _Server(settings)
         self._task: asyncio.Task[None] | None = None
 
@@ -210,8 +240,10 @@ def _tune_collector() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
 
 
-def _url(address: str) -> str:
-    return f"unix:{address}" if address.startswith(("/", ".")) else f"http://{address}"
+def _url(address: str, tls: TlsConfig) -> str:
+    if address.startswith(("/", ".")):
+        return f"unix:{address}"
+    return f"http://{address}" if tls.cert_file is None else f"https://{address}"
 
 
 async def serve(config: Config) -> int:
@@ -220,6 +252,8 @@ async def serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    for warning in warnings(config):
+        log.warning(warning)
     system = System(config)
     try:
         await system.start()

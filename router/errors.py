@@ -37,6 +37,9 @@ class ErrorKind(Enum):
     BAD_REQUEST = ErrorSpec("bad_request", 400, "invalid_request_error", Fault.CLIENT, "Malformed HTTP request")
     INVALID_JSON = ErrorSpec("invalid_json", 400, "invalid_request_error", Fault.CLIENT, "Body is not valid JSON")
     INVALID_BODY = ErrorSpec("invalid_body", 400, "invalid_request_error", Fault.CLIENT, "Body has a wrong field")
+    INVALID_API_KEY = ErrorSpec(
+        "invalid_api_key", 401, "invalid_request_error", Fault.CLIENT, "API key missing or wrong"
+    )
     PATH_NOT_FOUND = ErrorSpec("path_not_found", 404, "invalid_request_error", Fault.CLIENT, "No such path")
     METHOD_NOT_ALLOWED = ErrorSpec(
         "method_not_allowed", 405, "invalid_request_error", Fault.CLIENT, "Method not allowed"

@@ -18,16 +18,18 @@ from router.admin.openapi import OPENAPI_PATH, openapi_document
 from router.admin.operations import endpoint
 from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
 from router.admin.system import System
-from router.admin.table import OPERATIONS
+from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.errors import RequestError
+from router.secure.token import AdminToken
 
 
-def build_admin(system: System) -> Starlette:
+def build_admin(system: System, token: AdminToken | None = None) -> Starlette:
     """The ASGI application; serve it on the gateway's own event loop, since it touches the core directly."""
+    open_paths = (*OPEN_PATHS, *(("/metrics",) if system.config.admin_metrics_open else ()))
     names = (system.config.admin_host, *system.config.admin_hosts)
     return Starlette(
         routes=_routes(system),
-        middleware=[Middleware(Guard, names=names)],
+        middleware=[Middleware(Guard, names=names, token=token, open_paths=open_paths)],
         exception_handlers={
             AdminError: answer_admin_error,
             RequestError: answer_request_error,

@@ -1,4 +1,4 @@
-"""Keeps browser pages from driving the admin port.
+"""Keeps browser pages, and callers without the token where there is one, from driving the admin port.
 
 A page on any site can send requests to a loopback address. Three things stop it: the Host must be one of ours (a
 rebound DNS name is not), an Origin must be the same as the Host, and a body must be declared as JSON, which a page
@@ -16,16 +16,22 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router.admin.problems import AdminError, problem_response
+from router.secure.token import AdminToken
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 
 
 class Guard:
-    """ASGI middleware. `names` are host names the port answers to, besides loopback ones and addresses."""
+    """ASGI middleware. `names` are host names the port answers to, besides loopback ones and addresses; `open_paths`
+    need no token."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, names: Iterable[str], token: AdminToken | None = None, open_paths: Iterable[str] = ()
+    ) -> None:
         self._app = app
+        self._token = token
+        self._open_paths = frozenset(open_paths)
         self._names = _LOOPBACK_NAMES | {_normal(name) for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -34,11 +40,22 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            self._check(scope["method"], Headers(scope=scope))
+            headers = Headers(scope=scope)
+            self._check_token(scope["path"], headers)
+            self._check(scope["method"], headers)
         except AdminError as error:
             await problem_response(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def _check_token(self, path: str, headers: Headers) -> None:
+        if self._token is None or path in self._open_paths:
+            return
+        given = headers.getlist("authorization")
+        if len(given) != 1 or not self._token.admits(given[0]):
+            detail = "this port wants its token as Authorization: Bearer TOKEN (admin_token, admin_token_file)"
+            challenge = {"www-authenticate": "Bearer"}
+            raise AdminError(HTTPStatus.UNAUTHORIZED, "unauthorized", detail, headers=challenge)
 
     def _check(self, method: str, headers: Headers) -> None:
         host = headers.get("host", "")

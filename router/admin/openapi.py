@@ -11,10 +11,11 @@ import msgspec
 
 from router.admin.documents import Problem
 from router.admin.operations import Operation
-from router.admin.table import OPERATIONS
+from router.admin.table import OPEN_PATHS, OPERATIONS
 
 OPENAPI_PATH = "/admin/v1/openapi.json"
 _EVERYWHERE = {403: "the Host or Origin header is not allowed"}
+_GUARDED = {401: "an admin token is set, and the request does not bring it"}
 
 
 def openapi_document() -> dict[str, Any]:
@@ -29,7 +30,11 @@ def openapi_document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Warmroute admin API", "version": "1"},
         "paths": paths,
-        "components": {"schemas": {name: _dedented(schema) for name, schema in components.items()}},
+        "components": {
+            "schemas": {name: _dedented(schema) for name, schema in components.items()},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}, {}],
     }
 
 
@@ -46,7 +51,8 @@ def openapi_path(operation: Operation) -> str:
 def problems_of(operation: Operation) -> dict[int, str]:
     """Every problem status of an operation, and when it comes."""
     body = {400: "the body is not JSON", 413: "the body is too large", 415: "the body is not declared as JSON"}
-    return dict(sorted({**_EVERYWHERE, **(body if operation.takes else {}), **operation.problems}.items()))
+    everywhere = _EVERYWHERE | ({} if operation.path in OPEN_PATHS else _GUARDED)
+    return dict(sorted({**everywhere, **(body if operation.takes else {}), **operation.problems}.items()))
 
 
 def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:

@@ -21,7 +21,9 @@ for programs. This page is made by `python -m router.admin.reference`; a test ho
 - A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. Unknown fields are refused.
 - Against browser pages: the `Host` must be a loopback name, an IP address, `admin_host` or one of `admin_hosts`, and
   an `Origin`, where there is one, the same site.
-- There is no authentication: whoever reaches the port may use it. Keep it on loopback or behind something that asks.
+- With `admin_token` or `admin_token_file` every request needs `Authorization: Bearer TOKEN`, but for `/livez`,
+  `/readyz` and, with `admin_metrics_open`, `/metrics`. Without a token whoever reaches the port may use it: keep it on
+  loopback.
 - Changes last until restart.
 """
 

@@ -8,6 +8,8 @@ from router.admin import decisions, documents, health, policy, workers
 from router.admin.operations import Operation, Query
 from router.config.model import Config
 
+OPEN_PATHS = ("/livez", "/readyz")
+"""Answered without a token."""
 _UNKNOWN = {404: "no such worker"}
 _INVALID = {422: "a field is missing, unknown or has a value that will not do"}
 

@@ -18,6 +18,7 @@ from policies.view import Residency
 from router.cli.prompts import prompt_origins
 from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
+from router.secure.workers import WorkerTls
 
 EVENTS_FLAG = (
     "--kv-events-config '"
@@ -91,7 +92,8 @@ async def _examine(worker: WorkerConfig, number: int, config: Config, requests: 
     endpoint = parse_endpoint(worker.url)
     report = WorkerReport(endpoint.authority, endpoint.url)
     timeout_s = config.health.probe_timeout_s
-    async with worker_client(worker.api_key) as client:
+    tls = WorkerTls(config.worker_tls).context_for(endpoint)
+    async with worker_client(worker.api_key, tls) as client:
         try:
             report.facts = facts = await probe(client, endpoint, events=_source(worker), timeout_s=timeout_s)
         except ProbeError as error:

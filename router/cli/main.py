@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from router.cli import check, config, serve, worker
+from router.cli import check, config, keys, serve, worker
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError
 
@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"warmroute {_version()}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (serve, check, config, worker):
+    for command in (serve, check, config, keys, worker):
         command.register(commands)
     _register_further(commands)
     return parser

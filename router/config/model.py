@@ -39,11 +39,12 @@ class WorkerConfig(Section, frozen=True):
     """One vLLM endpoint."""
 
     url: str
-    """Base URL, http://HOST:PORT."""
+    """Base URL, http://HOST:PORT or https://HOST:PORT."""
     kv_events: KvEventsConfig | None = None
     """KV event addresses; default: learned from the worker's /kv_event_sources."""
     api_key: Secret | None = None
-    """The key that vLLM got as --api-key, for probes and the self-test. Clients bring their own, passed on as is."""
+    """The key that vLLM got as --api-key, for probes and the self-test. Forwarded requests carry it while the public
+    port has keys of its own (`auth`) or auth.inject_worker_key is set; otherwise what their client sent."""
 
     def __repr__(self) -> str:
         """Without the key: this ends up in logs."""
@@ -105,6 +106,8 @@ class TimeoutsConfig(Section, frozen=True):
     """End of headers to the end of the body (408)."""
     client_idle_s: Seconds = 75.0
     """Idle keep-alive connection of a client."""
+    tls_handshake_s: Seconds = 10.0
+    """A client's TLS handshake, where the public port has TLS."""
     upstream_idle_s: Seconds = 4.0
     """Idle connection to a worker; vLLM closes its side after 5 s."""
     no_worker_wait_s: Annotated[float, Meta(ge=0)] = 10.0
@@ -194,6 +197,45 @@ class HeadersConfig(Section, frozen=True):
     that can be trusted for this prompt (exact, approximate, unknown, off)."""
 
 
+class AuthConfig(Section, frozen=True):
+    """Who may use the public port: everybody, unless a key or a file of keys is named."""
+
+    api_keys: tuple[str, ...] = ()
+    """Hashed keys, one NAME sha256:HEX each; `warmroute keys new NAME` makes one."""
+    api_keys_file: str | None = None
+    """File with further ones, one per line; read again when it changes. A file that cannot be used then leaves the keys
+    as they were; an empty one lets nobody in."""
+    inject_worker_key: bool = False
+    """Forwarded requests carry their worker's api_key in place of their client's Authorization. Always so while the
+    port has keys: a client's key is ours and goes to no worker."""
+
+
+class TlsConfig(Section, frozen=True):
+    """TLS on a port; off while `cert_file` is not set. The files are read again when they change."""
+
+    cert_file: str | None = None
+    """PEM file: the certificate, then those between it and its CA."""
+    key_file: str | None = None
+    """PEM file with its private key, without a pass phrase; not needed where cert_file holds it."""
+    client_ca_file: str | None = None
+    """PEM file with the CAs of clients' certificates; where it is set, every client has to show one."""
+
+
+class WorkerTlsConfig(Section, frozen=True):
+    """TLS to workers whose URL is https://, for requests, probes and /tokenize. KV events are not encrypted."""
+
+    ca_file: str | None = None
+    """PEM file with the CAs to trust; default: the system's."""
+    verify: bool = True
+    """Check workers' certificates and names. Without it anybody on the way can read and change everything."""
+    cert_file: str | None = None
+    """PEM file with a client certificate to show to workers."""
+    key_file: str | None = None
+    """PEM file with its private key; not needed where cert_file holds it."""
+    server_name: str | None = None
+    """The name that every worker's certificate must have, in place of the host in its URL."""
+
+
 class Config(Section, frozen=True):
     """Everything `warmroute serve` can be told."""
 
@@ -207,8 +249,23 @@ class Config(Section, frozen=True):
     """Address of the admin port."""
     admin_port: Port = 8001
     """Admin port: REST API, health and metrics."""
+    admin_token: Secret | None = None
+    """What callers of the admin port have to send as Authorization: Bearer, or its sha256:HEX; /livez and /readyz stay
+    open. Not set: whoever reaches the port may use it."""
+    admin_token_file: str | None = None
+    """File that holds the token, or its sha256:HEX, instead; read again when it changes."""
+    admin_metrics_open: bool = False
+    """/metrics needs no token."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """TLS on the public port."""
+    admin_tls: TlsConfig = field(default_factory=TlsConfig)
+    """TLS on the admin port."""
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    """API keys of the public port."""
     workers: tuple[WorkerConfig, ...] = ()
     """The fleet; more can be added through the admin API."""
+    worker_tls: WorkerTlsConfig = field(default_factory=WorkerTlsConfig)
+    """TLS to workers."""
     model_dir: str | None = None
     """Folder with tokenizer.json and tokenizer_config.json, for every model not under `models`."""
     tokenizer: str | None = None
@@ -251,9 +308,12 @@ class Config(Section, frozen=True):
 
 
 def to_builtins(config: Config) -> dict[str, Any]:
-    """`config` as plain values, for display: keys are struck out."""
+    """`config` as plain values, for display: keys are struck out, hashed ones but for their names."""
     built: dict[str, Any] = msgspec.to_builtins(config)
     for worker in built["workers"]:
         if worker["api_key"] is not None:
             worker["api_key"] = STRUCK_OUT
+    if built["admin_token"] is not None:
+        built["admin_token"] = STRUCK_OUT
+    built["auth"]["api_keys"] = [f"{line.split()[0]} sha256:{STRUCK_OUT}" for line in config.auth.api_keys]
     return built

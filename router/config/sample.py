@@ -30,6 +30,7 @@ Relative paths start at the folder that the process runs in."""
 
 _EXAMPLES: dict[tuple[str, ...], Any] = {
     ("uds",): "/run/warmroute/public.sock",
+    ("auth", "api_keys"): ["alice sha256:" + 64 * "0"],
     ("workers",): [
         {"url": "http://10.0.0.5:8000"},
         {

@@ -5,15 +5,21 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path as FilePath
 from random import Random
 from urllib.parse import unquote
 
 from backends.worker import parse_endpoint
 from policies.registry import PolicyError, build_policy
-from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig
+from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig, WorkerTlsConfig
 from router.config.tree import Path
 from router.gateway.paths import forbidden
+from router.secure.keys import problems_of
+from router.secure.problems import Unusable
+from router.secure.serving import serving_tls
+from router.secure.token import TokenSettings, admin_token
+from router.secure.workers import worker_context
 
 Finding = tuple[Path, str, str]
 """Where in the settings, what is wrong, what to write instead."""
@@ -48,6 +54,50 @@ def _listening(config: Config) -> Iterator[Finding]:
     for index, name in enumerate(config.admin_hosts):
         if not _HOST_NAME.fullmatch(name):
             yield ("admin_hosts", index), f"{name!r} is not a host name", "write the name alone, as in router.example"
+
+
+def _keys(config: Config) -> Iterator[Finding]:
+    for path, problem, fix in problems_of(config.auth):
+        yield ("auth", *path), f"auth.{problem}" if path[0] == "api_keys" else problem, fix
+    if config.admin_token is not None and config.admin_token_file is not None:
+        yield ("admin_token",), "admin_token and admin_token_file are both set", "remove one of the two"
+    elif config.admin_token == STRUCK_OUT:
+        problem = f"admin_token is {STRUCK_OUT}, which stands for one that is not shown"
+        yield ("admin_token",), problem, "write the token"
+    else:
+        yield from _usable((), lambda: admin_token(TokenSettings(config.admin_token, config.admin_token_file)))
+
+
+def _tls(config: Config) -> Iterator[Finding]:
+    for name in ("tls", "admin_tls"):
+        section = getattr(config, name)
+        for key in ("key_file", "client_ca_file"):
+            if section.cert_file is None and getattr(section, key) is not None:
+                yield (name, key), f"{name}.{key} is set, and no {name}.cert_file", f"write {name}.cert_file, too"
+        yield from _usable((name,), partial(serving_tls, section))
+    if config.uds is not None and config.tls.cert_file is not None:
+        yield ("tls", "cert_file"), "tls is set, and a Unix socket (uds) has none", "remove one of the two"
+    yield from _worker_tls(config.worker_tls)
+
+
+def _worker_tls(section: WorkerTlsConfig) -> Iterator[Finding]:
+    if section.key_file is not None and section.cert_file is None:
+        problem = "worker_tls.key_file is set, and no worker_tls.cert_file"
+        yield ("worker_tls", "key_file"), problem, "write worker_tls.cert_file, too"
+    if section.server_name is not None and not _HOST_NAME.fullmatch(section.server_name):
+        yield ("worker_tls", "server_name"), f"{section.server_name!r} is not a host name", "write a name alone"
+    if not section.verify and (section.ca_file is not None or section.server_name is not None):
+        problem = "worker_tls.verify is false, so that nothing is checked against ca_file or server_name"
+        yield ("worker_tls", "verify"), problem, "remove it"
+    if section.ca_file is not None or section.cert_file is not None:
+        yield from _usable(("worker_tls",), partial(worker_context, section))
+
+
+def _usable(section: Path, use: Callable[[], object]) -> Iterator[Finding]:
+    try:
+        use()
+    except Unusable as error:
+        yield (*section, error.setting), error.problem, error.fix
 
 
 def _encodable(host: str) -> bool:
@@ -203,6 +253,8 @@ def _network(text: str) -> str:
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _listening,
+    _keys,
+    _tls,
     _workers,
     _prompts,
     _policy,

@@ -88,7 +88,7 @@ class Reading:
         default = default_of(path)
         example = f", such as {shown(default)}" if default not in (None, {}, []) and isinstance(kind, _NUMBERS) else ""
         is_text = " (text)" if isinstance(node.value, str) and isinstance(kind, _NUMBERS) else ""
-        value = STRUCK_OUT if path and path[-1] in SECRETS else shown(plain(node))
+        value = STRUCK_OUT if not SECRETS.isdisjoint(path) else shown(plain(node))
         self._note(node, f"{dotted(path) or 'the file'} is {value}{is_text}", f"write {wanted(kind)}{example}")
 
     def _unknown(self, key: str, place: str, known: tuple[str, ...], path: Path) -> None:

@@ -68,6 +68,7 @@ class Attempt:
         self.response_read = self._read_before_first
         exchange.enter(Phase.FIRST_EVENT)
         body, usage_frame = exchange.outgoing(self.ticket)
+        keys = self._plane.worker_keys
         head = request_to_worker(
             exchange.head,
             len(body),
@@ -77,6 +78,8 @@ class Attempt:
             exchange.client.peer.encode("ascii"),
             exchange.upgrade,
             plain=usage_frame is not None,
+            authorization=keys.line(candidate.endpoint.id) if keys is not None else None,
+            scheme=self._plane.scheme,
             worker=candidate.id,
         )
         connection.send(self, head, body, exchange.head.method == "HEAD")
@@ -112,7 +115,8 @@ class Attempt:
         elif isinstance(verdict, StreamError):
             self.let_go(reusable=False)
             phase = FailurePhase.REFUSED if verdict.status == 503 else FailurePhase.ANSWERED
-            self._exchange.attempt_failed(phase, f"error as first event: {verdict.message}")
+            # not the worker's words: they may repeat the prompt, and a reason is logged and kept
+            self._exchange.attempt_failed(phase, f"error as first event, status {verdict.status or 'not given'}")
         elif verdict is None:
             self.worker_lost("no event among too many bytes", True)
 

@@ -13,10 +13,28 @@ class Books:
     `arrived_s` is when the request's last byte came, `worker` the last one tried.
     """
 
-    __slots__ = ("_body_bytes", "_head", "_plane", "_request_id", "_route", "_ttft_s", "arrived_s", "peer", "worker")
+    __slots__ = (
+        "_body_bytes",
+        "_head",
+        "_key_name",
+        "_plane",
+        "_request_id",
+        "_route",
+        "_ttft_s",
+        "arrived_s",
+        "peer",
+        "worker",
+    )
 
     def __init__(
-        self, plane: Plane, route: str, head: RequestHead, request_id: bytes, peer: str, body_bytes: int
+        self,
+        plane: Plane,
+        route: str,
+        head: RequestHead,
+        request_id: bytes,
+        peer: str,
+        body_bytes: int,
+        key_name: str | None = None,
     ) -> None:
         self._plane = plane
         self._route = route
@@ -26,6 +44,7 @@ class Books:
         self._ttft_s: float | None = None
         self.arrived_s = plane.time()
         self.peer = peer
+        self._key_name = key_name
         self.worker = ""
 
     def first_event(self, now_s: float) -> None:
@@ -49,4 +68,5 @@ class Books:
                 duration_s=round(duration_s, 6),
                 worker=self.worker or None,
                 request_id=self._request_id.decode("latin-1"),
+                **({} if self._key_name is None else {"key_name": self._key_name}),
             )

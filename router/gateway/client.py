@@ -29,9 +29,13 @@ LARGE_WRITE_BYTES = 32_768
 LINGER_S = 2.0
 LINGER_BYTES = 16_777_216
 
+# Refusals after which the connection may be used for the next request.
+_HARMLESS = frozenset({ErrorKind.PATH_NOT_FOUND, ErrorKind.METHOD_NOT_ALLOWED, ErrorKind.INVALID_API_KEY})
+
 
 class ClientConnection(asyncio.Protocol):
-    """The protocol. `peer` is the client's address, empty on a Unix socket; `deadline_s` is looked at by a sweep.
+    """The protocol. `peer` is the client's address, empty on a Unix socket; `deadline_s` is looked at by a sweep;
+    `key_name` names the API key that the last request brought.
 
     `write` sends to the client at the end of the loop's turn and `write_now` at once (after `flush`, if anything
     waits); both do nothing once it is gone. `writable` is False while the client leaves more than the write buffer's
@@ -49,6 +53,7 @@ class ClientConnection(asyncio.Protocol):
         self._over = False
         self._discarded_bytes = 0
         self.peer = ""
+        self.key_name: str | None = None
         self.deadline_s = math.inf
         self.writable = True
         self.write_now: Callable[[bytes], None] = _nowhere
@@ -147,7 +152,9 @@ class ClientConnection(asyncio.Protocol):
             self.deadline_s = self._plane.time() + limit_s
 
     def _head_read(self, head: RequestHead) -> None:
-        """Between head and body: refuse by path, let an expecting client go on."""
+        """Between head and body: refuse by key and path, let an expecting client go on."""
+        if self._plane.keys is not None:
+            self.key_name = self._local.let_in(head, self._plane.keys)
         self._route = self._local.route(head)
         if head.expects_continue and head.has_body and not self._framer.pending_bytes:
             self.write(CONTINUE)
@@ -156,7 +163,7 @@ class ClientConnection(asyncio.Protocol):
         route = self._route
         if route is None:
             keep = head.keep_alive and not self._plane.draining and not self._framer.last
-            self.write(self._local.answer(head, self.peer, close=not keep))
+            self.write(self._local.answer(head, self.peer, close=not keep, key_name=self.key_name))
             self.exchange_ended(keep)
             return
         exchange = self._exchange = Exchange(self._plane, self, head, body, route, self._plane.request_ids.of(head))
@@ -164,7 +171,7 @@ class ClientConnection(asyncio.Protocol):
         exchange.start()
 
     def _refuse(self, error: RequestError) -> None:
-        harmless = error.kind in (ErrorKind.PATH_NOT_FOUND, ErrorKind.METHOD_NOT_ALLOWED)
+        harmless = error.kind in _HARMLESS
         keep = harmless and not self._plane.draining and self._framer.skip_refused()
         self.write(self._local.refusal(self._framer.head, self.peer, error, close=not keep))
         if keep:

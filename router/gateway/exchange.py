@@ -63,7 +63,7 @@ class Exchange:
         self._attempt: Attempt | None = None
         self._identifying: asyncio.Task[None] | None = None
         self._rewriting: Rewriting | None = None
-        self._books = Books(plane, route.pattern, head, request_id, client.peer, len(body))
+        self._books = Books(plane, route.pattern, head, request_id, client.peer, len(body), client.key_name)
         self._phase_began_s = self._books.arrived_s
         self._last_s = self._books.arrived_s + plane.config.timeouts.total_s
         self._next_comment_s = math.inf

@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 
 from router.config.model import Config
 
+TLS_SHUTDOWN_S = 2.0
+"""How long a client may take to say that it has read the end of a TLS connection; most never do."""
 _PORT_TRIES = 10
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _OTHER_PATH = "write another path (--uds, uds, WARMROUTE_UDS)"
@@ -54,11 +57,22 @@ async def start_server(
     connection: Callable[[], asyncio.BaseProtocol],
     listener: socket.socket,
     backlog: int,
+    tls: ssl.SSLContext | None = None,
+    tls_handshake_s: float | None = None,
 ) -> asyncio.Server:
     """Accept on one of `public_sockets`."""
     if listener.family == socket.AF_UNIX:
         return await loop.create_unix_server(connection, sock=listener, backlog=backlog)
-    return await loop.create_server(connection, sock=listener, backlog=backlog)
+    if tls is None:
+        return await loop.create_server(connection, sock=listener, backlog=backlog)
+    return await loop.create_server(
+        connection,
+        sock=listener,
+        backlog=backlog,
+        ssl=tls,
+        ssl_handshake_timeout=tls_handshake_s,
+        ssl_shutdown_timeout=TLS_SHUTDOWN_S,
+    )
 
 
 def _public_error(config: Config, error: OSError) -> ListenError:

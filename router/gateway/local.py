@@ -15,11 +15,16 @@ from router.gateway.paths import Route
 from router.gateway.plane import Plane
 from router.gateway.wire import connection_line, own_reply, retry_after
 from router.gateway.wording import error_body
+from router.secure.keys import ApiKeys, presented
 
 Answer = tuple[int, dict[str, Any]]
 """Status and JSON body."""
 
 _GET = ("GET", "HEAD")
+_OPEN = frozenset({"/health", "/ping", "/livez", "/readyz", "/version"})
+"""Answered without a key."""
+_NO_KEY = "no API key given; send it as Authorization: Bearer KEY"
+_WRONG_KEY = "the API key given is not known here"
 
 
 class MethodNotAllowed(RequestError):
@@ -61,7 +66,23 @@ class LocalAnswers:
             raise MethodNotAllowed(head.method, methods)
         return route
 
-    def answer(self, head: RequestHead, peer: str, close: bool) -> bytes:
+    def let_in(self, head: RequestHead, keys: ApiKeys) -> str | None:
+        """The name of the key that a request brings, before anything else of it is looked at. Health and version are
+        open, and a preflight brings no key.
+
+        Raises:
+            RequestError: it needs one, and brings none that is known.
+        """
+        if head.path in _OPEN or head.method == "OPTIONS":
+            return None
+        key = presented(head.fields)
+        name = keys.name_of(key) if key is not None else None
+        if name is None:
+            raise RequestError(ErrorKind.INVALID_API_KEY, _WRONG_KEY if key is not None else _NO_KEY)
+        self._plane.metrics.let_in(name)
+        return name
+
+    def answer(self, head: RequestHead, peer: str, close: bool, key_name: str | None = None) -> bytes:
         """The answer to a request without a route."""
         if head.method == "OPTIONS":
             status, body, lines = 204, b"", self._options(head)
@@ -69,7 +90,7 @@ class LocalAnswers:
             status, content = self._answers[head.path][1]()
             body = msgspec.json.encode(content)
             lines = b"retry-after: 1\r\n" if status == 503 else b""
-        return self._reply(head, peer, "local", status, body, lines, close)
+        return self._reply(head, peer, "local", status, body, lines, close, key_name)
 
     def refusal(self, head: RequestHead | None, peer: str, error: RequestError, close: bool) -> bytes:
         """The answer to a request that is not forwarded; `head` is None where it could not be read."""
@@ -77,11 +98,21 @@ class LocalAnswers:
         lines = retry_after(error)
         if isinstance(error, MethodNotAllowed):
             lines += b"allow: " + _allow(error.methods) + b"\r\n"
+        if error.kind is ErrorKind.INVALID_API_KEY:
+            lines += b"www-authenticate: Bearer\r\n"
         body = error_body(error, head.path if head is not None else "")
         return self._reply(head, peer, "unknown", error.kind.spec.status, body, lines, close)
 
     def _reply(
-        self, head: RequestHead | None, peer: str, route: str, status: int, body: bytes, lines: bytes, close: bool
+        self,
+        head: RequestHead | None,
+        peer: str,
+        route: str,
+        status: int,
+        body: bytes,
+        lines: bytes,
+        close: bool,
+        key_name: str | None = None,
     ) -> bytes:
         plane = self._plane
         identifier = plane.request_ids.of(head)
@@ -92,7 +123,9 @@ class LocalAnswers:
         reply = own_reply(status, body, lines, without_body=head is not None and head.method == "HEAD")
         plane.metrics.request_ended(route, status, 0.0)
         if plane.access.enabled and head is not None:
-            plane.access.write(head, peer, status=status, bytes=len(reply), request_id=identifier.decode("latin-1"))
+            named = {} if key_name is None else {"key_name": key_name}
+            said = {"bytes": len(reply), "request_id": identifier.decode("latin-1")}
+            plane.access.write(head, peer, status=status, **said, **named)
         return reply
 
     def _methods(self, path: str, route: Route | None) -> tuple[str, ...]:

@@ -23,6 +23,9 @@ from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
 from router.gateway.request_ids import RequestIds
 from router.gateway.rewrites import Relearn, Rewrites
+from router.gateway.worker_keys import worker_keys
+from router.secure.keys import api_keys
+from router.secure.workers import WorkerTls
 from router.tokens.identity import Identity
 
 if TYPE_CHECKING:
@@ -111,6 +114,7 @@ class Plane:
         metrics: GatewayMetrics,
         loop: asyncio.AbstractEventLoop,
         relearn: Relearn | None = None,
+        worker_tls: WorkerTls | None = None,
     ) -> None:
         self.config = config
         self.dispatcher = dispatcher
@@ -122,13 +126,19 @@ class Plane:
         self.phase_limits_s = phase_limits_s(config.timeouts)
         self.paths = PathTable(config.extra_paths)
         self.outbox = Outbox(loop)
-        self.pools = WorkerPools(loop, self.outbox, config.timeouts.upstream_idle_s, config.limits.max_header_bytes)
+        tls = worker_tls or WorkerTls(config.worker_tls)
+        self.pools = WorkerPools(
+            loop, self.outbox, config.timeouts.upstream_idle_s, config.limits.max_header_bytes, tls.context_for
+        )
         self.waiting = WaitingRoom(fleet, loop, config.limits.max_held_requests)
         self.rewrites = Rewrites(config, fleet, relearn)
         self.pins = Pins()
         self.request_ids = RequestIds()
         self.cors = Cors(config.cors)
         self.access = AccessLog(config.access_log, config.trusted_proxies)
+        self.keys = api_keys(config.auth)
+        self.worker_keys = worker_keys(config, guarded=self.keys is not None)
+        self.scheme = b"http" if config.tls.cert_file is None else b"https"
         self.bodies = BodyBudget(config.limits)
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
@@ -187,4 +197,5 @@ class Plane:
             "stored_responses": len(self.pins),
             "rewrites": self.rewrites.statistics(),
             "pools": self.pools.statistics(),
+            "api_keys": self.keys.statistics() if self.keys is not None else None,
         }

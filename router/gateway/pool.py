@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from backends.worker import Endpoint
@@ -36,11 +38,19 @@ class WorkerPools:
     (vLLM: 5 s).
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox, idle_s: float, max_head_bytes: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        outbox: Outbox,
+        idle_s: float,
+        max_head_bytes: int,
+        tls_for: Callable[[Endpoint], ssl.SSLContext | None] = lambda endpoint: None,
+    ) -> None:
         self.outbox = outbox
         self._loop = loop
         self._idle_s = idle_s
         self._max_head_bytes = max_head_bytes
+        self._tls_for = tls_for
         self._idle: dict[Endpoint, list[WorkerConnection]] = {}
         self._open: set[WorkerConnection] = set()
         self.dials = 0
@@ -67,14 +77,19 @@ class WorkerPools:
     async def _dial(self, endpoint: Endpoint, dialler: Dialler) -> None:
         try:
             try:
-                _, connection = await self._loop.create_connection(
+                tls = self._tls_for(endpoint)
+                transport, connection = await self._loop.create_connection(
                     lambda: WorkerConnection(self, endpoint, self._loop, self._max_head_bytes),
                     endpoint.host,
                     endpoint.port,
+                    ssl=tls,
+                    server_hostname=endpoint.host if tls is not None else None,
                 )
             except OSError as error:
                 dialler.dial_failed(str(error) or type(error).__name__)
             else:
+                if tls is not None:
+                    _read_no_further(transport)
                 dialler.dialled(connection)
         except Exception:
             dialler.crashed()
@@ -118,3 +133,9 @@ class WorkerPools:
             "dials": self.dials,
             "reuses": self.reuses,
         }
+
+
+def _read_no_further(transport: Any) -> None:
+    """Once reading is paused, leave the rest to the socket. uvloop's TLS would go on up to 256 KiB, meet the end of the
+    connection in there, and throw away what has not been read."""
+    transport.set_read_buffer_limits(high=1)

@@ -52,6 +52,14 @@ class GatewayMetrics(Protocol):
         """The client left, in phase ``request``, ``before_first`` or ``stream``."""
         ...
 
+    def let_in(self, key_name: str) -> None:
+        """A request brought the API key of this name."""
+        ...
+
+    def reloaded(self, what: str, ok: bool) -> None:
+        """Files behind `what` (``api_keys``, ``tls``, ...) had changed and were read again, or could not be used."""
+        ...
+
     def relayed(self, request_bytes: int, response_bytes: int) -> None:
         """Body bytes taken from a client and response bytes written to it, once per request."""
         ...

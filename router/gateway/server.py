@@ -18,6 +18,9 @@ from router.gateway.plane import Plane
 from router.gateway.ports import GatewayMetrics
 from router.gateway.preview import preview
 from router.gateway.rewrites import Relearn
+from router.secure.reload import FileWatch
+from router.secure.serving import serving_tls
+from router.secure.workers import WorkerTls
 from router.tokens.identity import Identity
 
 log = logging.getLogger("warmroute.gateway")
@@ -44,6 +47,7 @@ class Gateway:
         identity: Identity,
         metrics: GatewayMetrics,
         relearn: Relearn | None = None,
+        worker_tls: WorkerTls | None = None,
     ) -> None:
         self._config = config
         self._dispatcher = dispatcher
@@ -51,6 +55,8 @@ class Gateway:
         self._identity = identity
         self._metrics = metrics
         self._relearn = relearn
+        self._worker_tls = worker_tls
+        self._files = FileWatch(metrics.reloaded)
         self._plane: Plane | None = None
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -64,14 +70,22 @@ class Gateway:
             ListenError: an address cannot be had.
         """
         loop = asyncio.get_running_loop()
-        plane = Plane(self._config, self._dispatcher, self._fleet, self._identity, self._metrics, loop, self._relearn)
+        plane = Plane(
+            *(self._config, self._dispatcher, self._fleet, self._identity, self._metrics, loop, self._relearn),
+            self._worker_tls,
+        )
         local = LocalAnswers(plane)
 
         def connection() -> ClientConnection:
             return ClientConnection(plane, local)
 
         listeners = public_sockets(self._config, BACKLOG)
-        self._servers = [await start_server(loop, connection, listener, BACKLOG) for listener in listeners]
+        tls = serving_tls(self._config.tls)
+        secure = (tls.context, self._config.timeouts.tls_handshake_s) if tls is not None else ()
+        self._servers = [await start_server(loop, connection, listener, BACKLOG, *secure) for listener in listeners]
+        self._files.add("api_keys", plane.keys)
+        self._files.add("tls", tls)
+        self._files.start()
         self._plane = plane
         self._timer = loop.call_later(self._sweep_s, self._sweep)
         return [_address(listener.getsockname()) for listener in listeners]
@@ -92,6 +106,7 @@ class Gateway:
         await _close_connections(plane)
         if self._timer is not None:
             self._timer.cancel()
+        self._files.close()
         plane.losses.close()
         plane.rewrites.close()
         plane.waiting.close()
@@ -105,6 +120,11 @@ class Gateway:
         """
         assert self._plane is not None, "the gateway has not been started"
         return await preview(self._plane, path, headers, body)
+
+    def learn_worker_key(self, endpoint_id: str, key: str | None) -> None:
+        """What a worker that joined at run time wants as its API key; None for nothing, or when it has left."""
+        if self._plane is not None and self._plane.worker_keys is not None:
+            self._plane.worker_keys.learn(endpoint_id, key)
 
     def statistics(self) -> dict[str, Any]:
         """Connections, requests in progress and waiting, pool sizes."""

@@ -32,6 +32,7 @@ _TO_CLIENT_REFRAMED = HOP_BY_HOP | {b"x-request-id", b"content-length"}
 _NOT_DROPPED = frozenset(
     {b"content-length", b"host", b"content-type", b"authorization", b"transfer-encoding", b"trailer"}
 )
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -102,6 +103,7 @@ class _Prepared(msgspec.Struct, frozen=True, gc=False):
     """A head for one worker, cut where the body's length and our request id stand."""
 
     endpoint: Endpoint
+    authorization: bytes | None
     before: bytes
     between: bytes
     after: bytes
@@ -117,34 +119,40 @@ def request_to_worker(
     upgrade: bool,
     *,
     plain: bool = False,
+    authorization: bytes | None = None,
+    scheme: bytes = b"http",
     worker: str = "",
 ) -> bytes:
     """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions.
 
-    `plain`: its answer has to be read, so that no compression is offered. `worker` names endpoint and rank: where
-    nothing but length and request id differs from the connection's last head, that one is used again.
+    `plain`: its answer has to be read, so that no compression is offered. `authorization`: a header line (or nothing)
+    that takes the place of the client's own credentials. `worker` names endpoint and rank: where nothing but length
+    and request id differs from the connection's last head, that one is used again.
     """
     shared = head.forwarded
     if shared is None or plain or upgrade or body_bytes != head.content_length or b"x-request-id" in head.fields:
-        return _written(head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain)
+        return _written(head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme)
     prepared = shared.get(worker)
-    if prepared is None or prepared.endpoint is not endpoint:
-        whole = _written(head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain)
-        prepared = _prepared(whole, body_bytes, endpoint, request_id)
+    if prepared is None or prepared.endpoint is not endpoint or prepared.authorization is not authorization:
+        whole = _written(head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme)
+        prepared = _prepared(whole, body_bytes, endpoint, request_id, authorization)
         if prepared is None:
             return whole
         shared[worker] = prepared
     return b"%b%d%b%b%b" % (prepared.before, body_bytes, prepared.between, request_id, prepared.after)
 
 
-def _prepared(whole: bytes, body_bytes: int, endpoint: Endpoint, request_id: bytes) -> _Prepared | None:
+def _prepared(
+    whole: bytes, body_bytes: int, endpoint: Endpoint, request_id: bytes, authorization: bytes | None
+) -> _Prepared | None:
     """`whole` cut in three; None where it has no length, or one not written as we would."""
     length = re.search(rb"\r\n[Cc]ontent-[Ll]ength: ?(%d)\r\n" % body_bytes, whole)
     place = whole.rfind(b"\r\nX-Request-Id: " + request_id + b"\r\n")
     if length is None or place < length.end(1):
         return None
     start = place + len(b"\r\nX-Request-Id: ")
-    return _Prepared(endpoint, whole[: length.start(1)], whole[length.end(1) : start], whole[start + len(request_id) :])
+    between, after = whole[length.end(1) : start], whole[start + len(request_id) :]
+    return _Prepared(endpoint, authorization, whole[: length.start(1)], between, after)
 
 
 def _written(
@@ -156,6 +164,8 @@ def _written(
     peer: bytes,
     upgrade: bool,
     plain: bool,
+    authorization: bytes | None,
+    scheme: bytes,
 ) -> bytes:
     own_id = head.fields.get(b"x-request-id") != request_id
     dropped = _dropped(_TO_WORKER_WITH_ID if own_id else _TO_WORKER, head.fields)
@@ -170,6 +180,8 @@ def _written(
         dropped |= {b"content-length"}
     if plain:
         dropped |= {b"accept-encoding"}
+    if authorization is not None:
+        dropped |= _CREDENTIALS
     parts = [head.method.encode("ascii") + b" " + endpoint.base_path.encode("ascii") + head.target + b" HTTP/1.1"]
     parts += [line for name, line in head.lines if name not in dropped]
     if head.authority is not None or b"host" not in head.fields:
@@ -180,14 +192,16 @@ def _written(
         parts.append(b"X-Request-Id: " + request_id)
     if rank is not None:
         parts.append(b"X-data-parallel-rank: %d" % rank)
-    return b"\r\n".join(parts + _forwarded(head, peer)) + b"\r\n\r\n"
+    if authorization:
+        parts.append(authorization)
+    return b"\r\n".join(parts + _forwarded(head, peer, scheme)) + b"\r\n\r\n"
 
 
-def _forwarded(head: RequestHead, peer: bytes) -> list[bytes]:
+def _forwarded(head: RequestHead, peer: bytes, scheme: bytes) -> list[bytes]:
     # A further X-Forwarded-For line extends the client's own list without touching it (RFC 9110 section 5.2).
     lines = [b"X-Forwarded-For: " + peer] if peer else []
     if b"x-forwarded-proto" not in head.fields:
-        lines.append(b"X-Forwarded-Proto: http")
+        lines.append(b"X-Forwarded-Proto: " + scheme)
     if b"x-forwarded-host" not in head.fields and b"host" in head.fields:
         lines.append(b"X-Forwarded-Host: " + head.fields[b"host"])
     return lines

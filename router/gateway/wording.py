@@ -17,7 +17,13 @@ DONE_EVENT = b"data: [DONE]\n\n"
 _MESSAGES = "/v1/messages"
 _RESPONSES = "/v1/responses"
 # Anthropic's types by status; all others are by whose fault it is.
-_ANTHROPIC_TYPES = {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 def error_body(error: RequestError, path: str) -> bytes:

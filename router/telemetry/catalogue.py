@@ -80,6 +80,13 @@ GATEWAY = (
     _counter("retries", "Attempts that failed and went to another worker, by the phase they failed in.", "phase"),
     _counter("redials", "Requests repeated on a fresh connection because a pooled one had died idle."),
     _counter("client_aborts", "Clients that left before their response ended, by phase.", "phase"),
+    _counter("requests_by_key", "Requests let in, by the name of the API key they brought.", "key"),
+    _counter(
+        "reloads",
+        "Changed files read again, by what they hold (api_keys, admin_token, tls, admin_tls, worker_tls) and outcome: "
+        "ok, or failed, which leaves the old content in use.",
+        *("what", "outcome"),
+    ),
     _counter("request_bytes", "Body bytes taken from clients."),
     _counter("response_bytes", "Response bytes written to clients."),
     _counter("rewrites", "Request bodies changed on their way, by rewrite: observe_usage or relearn.", "rewrite"),

@@ -74,6 +74,8 @@ class Metrics:
         self._retries = counter("retries")
         self._redials = counter("redials")
         self._aborts = counter("client_aborts")
+        self._keyed = counter("requests_by_key")
+        self._reloads = counter("reloads")
         self._request_bytes = counter("request_bytes")
         self._response_bytes = counter("response_bytes")
         self._decisions = counter("decisions")
@@ -129,6 +131,14 @@ class Metrics:
     def client_aborted(self, phase: str) -> None:
         """The client left."""
         self._aborts.add(1.0, (phase,))
+
+    def let_in(self, key_name: str) -> None:
+        """A request brought an API key."""
+        self._keyed.add(1.0, (key_name,))
+
+    def reloaded(self, what: str, ok: bool) -> None:
+        """Changed files were read again, or could not be used."""
+        self._reloads.add(1.0, (what, "ok" if ok else "failed"))
 
     def relayed(self, request_bytes: int, response_bytes: int) -> None:
         """Bytes of one request."""

@@ -20,6 +20,7 @@ import httpx
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config
 from router.prefix.prompt import Prompt, PromptSource
+from router.secure.workers import WorkerTls
 from router.tokens.hashing import CacheKeys
 from router.tokens.intake import COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody
 from router.tokens.local import LocalModel
@@ -88,12 +89,13 @@ class Identity:
         environ: Mapping[str, str] | None = None,
         client: httpx.AsyncClient | None = None,
         clock: Callable[[], float] = time.monotonic,
+        worker_tls: WorkerTls | None = None,
     ) -> None:
         budget = config.residency.memo_bytes
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
         self._sources = ModelSources(config, self._threads, environ)
         self._memory = PromptMemory(budget - budget // 8)
-        self._remote = WorkerTokenizer(budget // 8, clock, client)
+        self._remote = WorkerTokenizer(budget // 8, clock, client, (worker_tls or WorkerTls(config.worker_tls)).context)
         self._lengths = TokenLengths()
         self._reasons = Reasons()
         self._answers = dict.fromkeys(PromptSource, 0)

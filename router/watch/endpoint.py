@@ -49,7 +49,7 @@ class EndpointWatch:
         self._probed_s = -math.inf
         self._woken = asyncio.Event()
         self._subscriptions = Subscriptions(around, self.look_again)
-        self._client = worker_client(api_key)
+        self._client = worker_client(api_key, around.worker_tls.context_for(endpoint.endpoint))
         self._self_tests = SelfTests(around, self._client, endpoint, self._subscriptions)
         self._workers: set[str] = set()
         self._said: tuple[WorkerState, bool] | None = None

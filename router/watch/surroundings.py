@@ -12,6 +12,7 @@ from router.config.model import HealthConfig, ResidencyConfig
 from router.core.fleet import Fleet
 from router.prefix.prompt import Prompt
 from router.prefix.residency import ResidencyMap
+from router.secure.workers import WorkerTls
 from router.tokens.intake import ParsedBody
 from router.watch.pump import Pump
 
@@ -73,3 +74,4 @@ class Surroundings:
     context: zmq.Context[zmq.Socket[bytes]]
     pump: Pump
     clock: Callable[[], float]
+    worker_tls: WorkerTls

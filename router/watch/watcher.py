@@ -14,6 +14,7 @@ from backends.worker import KvEventSource, parse_endpoint
 from router.config.model import Config, KvEventsConfig, WorkerConfig
 from router.core.fleet import Fleet
 from router.prefix.residency import ResidencyMap
+from router.secure.workers import WorkerTls
 from router.watch.endpoint import EndpointWatch
 from router.watch.pump import Pump
 from router.watch.surroundings import Identifying, Surroundings, WatchMetrics
@@ -38,6 +39,7 @@ class Watcher:
         metrics: WatchMetrics,
         *,
         clock: Callable[[], float] = time.monotonic,
+        worker_tls: WorkerTls | None = None,
     ) -> None:
         self._fleet = fleet
         self._residency = residency
@@ -45,6 +47,7 @@ class Watcher:
         self._config = config
         self._metrics = metrics
         self._clock = clock
+        self._worker_tls = worker_tls or WorkerTls(config.worker_tls)
         self._pump = Pump(metrics.event_turn)
         self._around: Surroundings | None = None
         self._looked_s = -math.inf
@@ -69,6 +72,7 @@ class Watcher:
             context=zmq.Context(io_threads=1),
             pump=self._pump,
             clock=self._clock,
+            worker_tls=self._worker_tls,
         )
         for endpoint in self._fleet.endpoints:
             self.watch(endpoint.id)

@@ -1,7 +1,10 @@
 """The composition root: what is wired to what."""
 
+import msgspec
+
 from router.app import System
-from router.config.model import Config
+from router.config.model import Config, WorkerConfig
+from router.secure.keys import Entry, digest_of, new_key
 
 
 async def test_a_request_for_an_unknown_model_makes_the_watch_look_again(monkeypatch):
@@ -21,3 +24,18 @@ async def test_every_reading_is_in_the_catalogue():
     assert b"warmroute_buffered_body_bytes" in page
     assert content_type.startswith("text/plain")
     await system.aclose()
+
+
+async def test_a_worker_added_at_run_time_gets_its_key_with_requests_until_it_leaves():
+    key = Entry("alice", digest_of(new_key().encode())).line
+    settings = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "auth": {"api_keys": [key]}}
+    system = System(msgspec.convert(settings, Config))
+    await system.start()
+    try:
+        worker = await system.add_worker(WorkerConfig(url="https://127.0.0.1:9", api_key="the-key-of-the-worker"))
+        keys = system.gateway._plane.worker_keys
+        assert keys.line(worker.id) == b"Authorization: Bearer the-key-of-the-worker"
+        await system.remove_worker(worker.id)
+        assert keys.line(worker.id) == b""
+    finally:
+        await system.aclose()

@@ -47,7 +47,7 @@ async def test_twice_is_a_conflict(client, problem):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"url": "https://a:1"}, "url: 'https://a:1' has scheme 'https'; write http://HOST:PORT"),
+        ({"url": "ftp://a:1"}, "url: 'ftp://a:1' has scheme 'ftp'; write http://HOST:PORT or https://HOST:PORT"),
         ({"url": "http://a:1", "kv_events": {"endpoint": "a:1"}}, "kv_events.endpoint: 'a:1' is not a ZeroMQ address"),
         ({"url": 5}, "$.url"),
         ({"uri": "http://a:1"}, "uri"),

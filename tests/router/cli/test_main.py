@@ -48,7 +48,10 @@ def test_help_of_serve_names_defaults_and_variables(inside):
     ("arguments", "said"),
     [
         (["serve", "--port", "x"], '--port: port is "x" (text); write a whole number from 0 to 65535, such as 8000'),
-        (["serve", "--worker", "https://a"], "--worker: 'https://a' has scheme 'https'; write http://HOST:PORT"),
+        (
+            ["serve", "--worker", "ftp://a"],
+            "--worker: 'ftp://a' has scheme 'ftp'; write http://HOST:PORT or https://HOST:PORT",
+        ),
         (["serve", "--policy", "lpvl"], "--policy: policy 'lpvl': no such policy; write one of"),
         (["serve", "--policy-param", "x"], "--policy-param: 'x' is not KEY=VALUE; write --policy-param x=VALUE"),
         (

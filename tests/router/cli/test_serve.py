@@ -171,3 +171,10 @@ async def test_too_few_open_files_are_said(serve):
     assert warning["level"] == "warning"
     assert "RLIMIT_NOFILE allows 1024" in warning["event"]
     assert await gateway.stop() == 0
+
+
+async def test_an_open_admin_port_is_warned_of(serve):
+    served = await serve("--admin-host", "0.0.0.0", "--worker", "http://127.0.0.1:9")
+    await served.until("admin port listening")
+    assert any("without a token" in line["event"] and line["level"] == "warning" for line in served.log)
+    assert await served.stop() == 0

@@ -44,7 +44,7 @@ YAML = [
     ("&a models: &b {x: *b}\n", "w.yaml:1", "nested too deeply", "without anchors"),
     # what types cannot see
     ("workers:\n  - a:1\n  - 'http://'\n", "w.yaml:3", "names no host", "write http://HOST:PORT"),
-    ("workers:\n  - url: https://a:1\n", "w.yaml:2", "scheme 'https'", "write http://HOST:PORT"),
+    ("workers:\n  - url: ftp://a:1\n", "w.yaml:2", "scheme 'ftp'", "write http://HOST:PORT"),
     ("workers:\n  - url: a:99999\n", "w.yaml:2", "is not a URL", "write http://HOST:PORT"),
     ("workers: [a:1,\n  'http://a:1/']\n", "w.yaml:2", "a:1 is a worker already (workers[0])", "remove one"),
     (
@@ -116,7 +116,7 @@ TOML = [
     ("port = 1\nprot = 2\n", "w.toml:2", "unknown setting prot", "did you mean port?"),
     ("# c\n[timeouts]\nconect_s = 2\n", "w.toml:3", "unknown setting timeouts.conect_s", "timeouts.connect_s"),
     ("timeouts.total_s = -1\n", "w.toml:1", "timeouts.total_s is -1", "a number above 0"),
-    ("[[workers]]\nurl = 'a:1'\n\n[[workers]]\nurl = 'https://b'\n", "w.toml:5", "scheme 'https'", "http://HOST:PORT"),
+    ("[[workers]]\nurl = 'a:1'\n\n[[workers]]\nurl = 'ftp://b'\n", "w.toml:5", "scheme 'ftp'", "http://HOST:PORT"),
     ("[[workers]]\nurl = 'a:1'\n[workers.kv_events]\nendpoint = 1\n", "w.toml:4", "endpoint is 1", "write text"),
     ("[[workers]]\n[[workers]]\nurl = 'a:1'\n", "w.toml:1", "workers[0] has no url", "write url"),
     ("host = 'h'\nport = [\n 1,\n]\n", "w.toml:2", "port is [1]", "a whole number"),
@@ -149,7 +149,7 @@ ENVIRONMENT = [
     ({"WARMROUTE_ACCESS_LOG": "maybe"}, "WARMROUTE_ACCESS_LOG", 'access_log is "maybe"', "true or false"),
     ({"WARMROUTE_TIMEOUTS__TOTAL_S": "nan"}, "WARMROUTE_TIMEOUTS__TOTAL_S", "is NaN", "a number above 0"),
     ({"WARMROUTE_TIMEOUTS": "5"}, "WARMROUTE_TIMEOUTS", 'timeouts is "5"', "a mapping with"),
-    ({"WARMROUTE_WORKERS": "a:1,https://b:2"}, "WARMROUTE_WORKERS", "scheme 'https'", "http://HOST:PORT"),
+    ({"WARMROUTE_WORKERS": "a:1,ftp://b:2"}, "WARMROUTE_WORKERS", "scheme 'ftp'", "http://HOST:PORT"),
     ({"WARMROUTE_WORKERS": "[1"}, "WARMROUTE_WORKERS", 'workers is "[1"', "write a list"),
     ({"WARMROUTE_CONFIG": "no.yaml"}, "WARMROUTE_CONFIG", "cannot read 'no.yaml'", "readable file"),
 ]

@@ -8,15 +8,17 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+import trustme
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from router.config.model import Config
+from router.config.model import Config, WorkerTlsConfig
 from router.prefix.chain import SEED, extend_chain, pack_tokens
 from router.prefix.prompt import Prompt, PromptSource
+from router.secure.workers import WorkerTls
 from router.tokens.identity import Identity
 from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 from router.tokens.remote import PAUSE_S, WorkerTokenizer
@@ -207,3 +209,26 @@ async def test_a_worker_that_does_not_tokenise_is_said_not_to(worker: Worker, id
     prompt = await identity.identify(COMPLETIONS_PATH, parse(COMPLETIONS_PATH, body), None)
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert identity.describe("m").startswith("text only: ") and "/tokenize answered 404" in identity.describe("m")
+
+
+async def test_a_worker_over_tls(tmp_path):
+    """Asked with the CA for workers, and not without."""
+    ca = trustme.CA()
+    ca_file, pair_file = str(tmp_path / "ca.pem"), str(tmp_path / "both.pem")
+    ca.cert_pem.write_to_path(ca_file)
+    ca.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pair_file)
+    made = Worker()
+    app = Starlette(routes=[Route("/tokenize", made.tokenize, methods=["POST"])])
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"https://127.0.0.1:{listening.getsockname()[1]}/tokenize"
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ssl_certfile=pair_file))
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    question = json.dumps({"prompt": "abc"}).encode()
+    for settings, expected in ((WorkerTlsConfig(ca_file=ca_file), [97, 98, 99]), (WorkerTlsConfig(), None)):
+        tokenizer = WorkerTokenizer(1_000, Clock(), tls=WorkerTls(settings).context)
+        ids = await tokenizer.ask(1, [url], question)
+        assert (None if ids is None else list(ids)) == expected
+        await tokenizer.aclose()
+    assert len(made.asked) == 1
+    server.should_exit = True
+    await task

@@ -1,0 +1,97 @@
+"""``warmroute keys``: make API keys, and the lines that let them in."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from router.cli.options import Commands, HelpFormatter
+from router.config.problems import ConfigError, Problem
+from router.secure.keys import LEAST_CHARACTERS, NAME, Entry, digest_of, new_key, parse_file
+from router.secure.problems import Unusable
+
+_EXAMPLES = """\
+examples:
+  warmroute keys new alice                              prints a key, once, and the line for the file
+  warmroute keys new alice --file api-keys              adds the line to the file and prints the key alone
+  warmroute keys hash alice < key.txt                   the line for a key that exists
+
+The file (auth.api_keys_file) holds names and SHA-256 digests; a running gateway reads it again when it changes. A name
+may stand twice while one key takes over from another. Take a key back by removing its line.
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "keys",
+        help="make API keys for clients of the public port",
+        description="Make API keys for clients of the public port.",
+        epilog=_EXAMPLES,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    new = actions.add_parser("new", help="make a key", allow_abbrev=False)
+    new.set_defaults(run=_new)
+    existing = actions.add_parser("hash", help="the line for a key given on standard input", allow_abbrev=False)
+    existing.set_defaults(run=_hash)
+    for action in (new, existing):
+        action.add_argument("name", metavar="NAME", help="whose it is: letters, digits, dots, - and _")
+        action.add_argument("--file", metavar="FILE", type=Path, help="add the line to this file")
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    key = new_key()
+    entry = Entry(_name(arguments), digest_of(key.encode()))
+    if arguments.file is not None:
+        _add(arguments.file, entry)
+        print(key)
+    else:
+        print(f"key, shown this once:  {key}\nline for the file:     {entry.line}")
+    return 0
+
+
+def _hash(arguments: argparse.Namespace) -> int:
+    name = _name(arguments)
+    key = sys.stdin.readline().strip()
+    if len(key) < LEAST_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
+        problem = f"the key has under {LEAST_CHARACTERS} characters, spaces, or others than ASCII"
+        fix = "use `warmroute keys new`: a plain hash protects only keys that nobody can guess"
+        raise ConfigError([Problem("standard input", problem, fix)])
+    entry = Entry(name, digest_of(key.encode()))
+    if arguments.file is not None:
+        _add(arguments.file, entry)
+    else:
+        print(entry.line)
+    return 0
+
+
+def _name(arguments: argparse.Namespace) -> str:
+    name: str = arguments.name
+    if NAME.fullmatch(name) is None:
+        fix = "write up to 64 letters, digits, dots, - and _, a letter or a digit first"
+        raise ConfigError([Problem("NAME", f"{name!r} is not a name", fix)])
+    return name
+
+
+def _add(path: Path, entry: Entry) -> None:
+    """Append to the file, which must be one of keys if it exists."""
+    try:
+        present = parse_file(str(path)) if path.exists() else []
+        if any(each.digest == entry.digest for each in present):
+            raise Unusable("--file", f"{path} has this key already", "make another one")
+        ended = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
+        with open(path, "a", encoding="utf-8", opener=_private) as file:
+            file.write(f"{'' if ended else chr(10)}{entry.line}\n")
+    except Unusable as error:
+        raise ConfigError([Problem("--file", error.problem, error.fix)]) from None
+    except OSError as error:
+        said = error.strerror or "unusable"
+        raise ConfigError([Problem("--file", f"cannot write {str(path)!r}: {said}", "write another path")]) from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,109 @@
+"""Files that are read again when they have changed, off every request's path."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+log = logging.getLogger("warmroute.reload")
+
+LOOK_S = 1.0
+"""Between two looks at a file. One that has changed is read at the look after, if it stayed the same in between:
+writing a certificate and its key takes a moment."""
+
+Signature = tuple[tuple[int, ...] | None, ...]
+"""What tells files from later ones, None for one that is not there. Of a link its target: Kubernetes swaps links."""
+
+
+class Loaded(Protocol):
+    """Something that was made from files."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Their paths."""
+        ...
+
+    def load(self) -> None:
+        """Read them again; what cannot be used raises, and changes nothing."""
+        ...
+
+
+@dataclass(slots=True)
+class _Watched:
+    what: str
+    loaded: Loaded
+    read: Signature
+    seen: Signature
+
+
+class FileWatch:
+    """Has things read again when their files change. A failure is logged and told to `reloaded`; the old stays."""
+
+    def __init__(self, reloaded: Callable[[str, bool], None]) -> None:
+        self._reloaded = reloaded
+        self._watched: list[_Watched] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._reloads = {"ok": 0, "failed": 0}
+
+    def add(self, what: str, loaded: Loaded | None) -> None:
+        """Watch the files of `loaded`, known as `what` to log and metrics."""
+        if loaded is not None and loaded.files:
+            now = _signature(loaded.files)
+            self._watched.append(_Watched(what, loaded, now, now))
+
+    def start(self) -> None:
+        """Begin to look, on the running loop, if there is anything to look at."""
+        if self._watched:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def look(self) -> None:
+        """Look at every file once."""
+        for watched in self._watched:
+            now = _signature(watched.loaded.files)
+            settled, watched.seen = now == watched.seen, now
+            if settled and now != watched.read:
+                watched.read = now
+                self._read(watched)
+
+    def statistics(self) -> dict[str, Any]:
+        """Reloads by outcome."""
+        return dict(self._reloads)
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
+        self.look()
+
+    def _read(self, watched: _Watched) -> None:
+        fields = {"what": watched.what, "files": ", ".join(watched.loaded.files)}
+        try:
+            watched.loaded.load()
+        except Exception as error:  # whatever it is, what was read before goes on
+            log.error("changed file not usable, the old content stays", extra={**fields, "reason": str(error)})
+            ok = False
+        else:
+            log.info("changed file read again", extra=fields)
+            ok = True
+        self._reloads["ok" if ok else "failed"] += 1
+        self._reloaded(watched.what, ok)
+
+
+def _signature(paths: tuple[str, ...]) -> Signature:
+    return tuple(map(_of_file, paths))
+
+
+def _of_file(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    # ctime too: a file made readable is worth another try
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

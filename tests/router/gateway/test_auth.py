@@ -1,0 +1,335 @@
+"""API keys on the public port, and whose credentials a worker sees."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+
+import msgspec
+import pytest
+
+from router.config.model import Config
+from router.secure.keys import Entry, digest_of, new_key
+from router.telemetry.logs import setup_logging
+
+ALICE, BOB = new_key(), new_key()
+
+
+def line(name, key):
+    return Entry(name, digest_of(key.encode())).line
+
+
+def bearer(key):
+    return f"Authorization: Bearer {key}\r\n".encode()
+
+
+@pytest.fixture
+def auth():
+    return {"api_keys": [line("alice", ALICE), line("bob", BOB)]}
+
+
+async def test_a_key_lets_in_and_none_does_not(rig, kit, auth):
+    gateway = await rig(kit.answer_stream, auth=auth)
+    client = await gateway.connect()
+    assert (await client.ask(kit.post(extra=bearer(ALICE)))).status == 200
+    assert (await client.ask(kit.post(extra=bearer(BOB)))).status == 200
+    reply = await gateway.ask(kit.post())
+    assert (reply.status, reply.code) == (401, "invalid_api_key")
+    assert reply.header(b"www-authenticate") == b"Bearer"
+    error = msgspec.json.decode(reply.body)["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", None)
+    assert len(gateway.workers[0].requests) == 2
+    assert gateway.metrics.named("let_in") == [("alice",), ("bob",)]
+    assert ("invalid_api_key", "request") in gateway.metrics.named("error")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        bearer(new_key()),
+        bearer(ALICE + "x"),
+        bearer(ALICE[:-1]),
+        bearer(ALICE) + bearer(ALICE),
+        bearer(f"{ALICE}, Bearer {ALICE}"),
+        b"Authorization: Basic " + ALICE.encode() + b"\r\n",
+        b"Authorization: " + ALICE.encode() + b"\r\n",
+        b"Authorization: Bearer\r\n",
+        b"Authorization:\r\n",
+        b"Authorization: Bearer sha256:" + digest_of(ALICE.encode()).hex().encode() + b"\r\n",
+        b"Proxy-Authorization: Bearer " + ALICE.encode() + b"\r\n",
+        b"api-key: " + ALICE.encode() + b"\r\n",
+        b"Authorization: Bearer \xff\xfe\r\n",
+    ],
+)
+async def test_nothing_else_is_a_key(rig, kit, auth, extra):
+    gateway = await rig(kit.answer_stream, auth=auth)
+    assert (await gateway.ask(kit.post(extra=extra))).status == 401
+    assert not gateway.workers[0].requests
+
+
+@pytest.mark.parametrize(
+    "extra", [b"authorization:bearer  " + ALICE.encode() + b" \r\n", b"X-API-Key: " + ALICE.encode() + b"\r\n"]
+)
+async def test_spellings_of_a_key(rig, kit, auth, extra):
+    gateway = await rig(kit.answer_stream, auth=auth)
+    assert (await gateway.ask(kit.post(extra=extra))).status == 200
+
+
+async def test_anthropic_clients_read_their_own_error(rig, kit, auth):
+    gateway = await rig(kit.answer_json, auth=auth)
+    reply = await gateway.ask(kit.post(b"/v1/messages", extra=b"x-api-key: wrong\r\n"))
+    assert reply.status == 401
+    body = msgspec.json.decode(reply.body)
+    assert (body["type"], body["error"]["type"]) == ("error", "authentication_error")
+    reply = await gateway.ask(kit.post(b"/v1/messages", body=kit.PLAIN, extra=b"x-api-key: %s\r\n" % ALICE.encode()))
+    assert reply.status == 200
+
+
+async def test_what_is_open_and_what_is_not(rig, kit, auth):
+    gateway = await rig(kit.answer_stream, auth=auth, extra_paths=[{"path": "/extra"}])
+    for path in (b"/health", b"/ping", b"/livez", b"/readyz", b"/version"):
+        assert (await gateway.ask(kit.get(path))).status == 200, path
+    closed = (b"/v1/models", b"/v1/responses/resp_1", b"/v1/realtime", b"/no/such/path", b"/sleep", b"/health/", b"/")
+    for path in (*closed, b"//v1/models", b"/%76ersion", b"/extra", b"/metrics"):
+        assert (await gateway.ask(kit.get(path))).status == 401, path
+    assert (await gateway.ask(kit.get(b"/v1/models", bearer(ALICE)))).status == 200
+    assert (await gateway.ask(kit.get(b"/no/such/path", bearer(ALICE)))).status == 404
+
+
+async def test_a_preflight_brings_no_key(rig, kit, auth):
+    gateway = await rig(kit.answer_stream, auth=auth, cors={"allow_origins": ["https://chat.example"]})
+    asks = b"Origin: https://chat.example\r\nAccess-Control-Request-Method: POST\r\n"
+    reply = await (await gateway.connect()).ask(kit.get(b"/v1/chat/completions", asks, b"OPTIONS"), bodiless=True)
+    assert reply.status == 204
+    refused = await gateway.ask(kit.post(extra=b"Origin: https://chat.example\r\n"))
+    assert refused.header(b"access-control-allow-origin") == b"https://chat.example"
+
+
+async def test_a_refused_body_is_not_waited_for(rig, kit, auth):
+    gateway = await rig(kit.answer_stream, auth=auth)
+    client = await gateway.connect()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: 50000000\r\n"
+    reply = await client.ask(head + b"Expect: 100-continue\r\n\r\n")
+    assert (reply.status, reply.interim) == (401, [])
+    assert gateway.gateway.statistics()["buffered_body_bytes"] == 0
+    assert await client.closed() == b""
+
+
+async def test_a_connection_goes_on_after_a_refusal_without_body(rig, kit, auth):
+    gateway = await rig(kit.answer_stream, auth=auth)
+    client = await gateway.connect()
+    assert (await client.ask(kit.get(b"/v1/models"))).status == 401
+    assert (await client.ask(kit.post(extra=bearer(ALICE)))).status == 200
+    assert (await client.ask(kit.get(b"/v1/models"))).status == 401, "a key counts for its own request only"
+
+
+# files
+
+
+def look_twice(gateway):
+    gateway.gateway._files.look()
+    gateway.gateway._files.look()
+
+
+async def test_keys_come_and_go_with_their_file(rig, kit, tmp_path, caplog):
+    file = tmp_path / "keys"
+    file.write_text(f"# ours\n\n{line('alice', ALICE)}\n")
+    gateway = await rig(kit.answer_stream, auth={"api_keys_file": str(file)})
+
+    async def status(key):
+        return (await gateway.ask(kit.post(extra=bearer(key)))).status
+
+    assert [await status(ALICE), await status(BOB)] == [200, 401]
+    staying = await gateway.connect()
+    assert (await staying.ask(kit.post(extra=bearer(ALICE)))).status == 200
+    file.write_text(f"{line('bob', BOB)}\n")
+    look_twice(gateway)
+    assert [await status(ALICE), await status(BOB)] == [401, 200]
+    assert (await staying.ask(kit.post(extra=bearer(ALICE)))).status == 401
+
+    for broken in (BOB, "bob sha256:00", b"\xff\xfe"):
+        file.write_bytes(broken if isinstance(broken, bytes) else broken.encode())
+        look_twice(gateway)
+        assert await status(BOB) == 200
+    file.unlink()
+    look_twice(gateway)
+    assert await status(BOB) == 200
+    assert gateway.metrics.named("reloaded") == [("api_keys", True), *[("api_keys", False)] * 4]
+    assert [record.levelname for record in caplog.records].count("ERROR") == 4
+    assert not any(BOB in str(vars(record)) for record in caplog.records)
+
+    file.write_text("")
+    look_twice(gateway)
+    assert await status(BOB) == 401
+
+
+async def test_a_file_is_looked_at_by_itself(rig, kit, tmp_path, monkeypatch):
+    monkeypatch.setattr("router.secure.reload.LOOK_S", 0.02)
+    file = tmp_path / "keys"
+    file.write_text(line("alice", ALICE))
+    gateway = await rig(kit.answer_stream, auth={"api_keys_file": str(file)})
+    later = tmp_path / "keys.new"
+    later.write_text(line("bob", BOB))
+    os.replace(later, file)
+    await kit.eventually(lambda: gateway.metrics.named("reloaded") == [("api_keys", True)])
+    assert (await gateway.ask(kit.post(extra=bearer(BOB)))).status == 200
+
+
+# whose credentials a worker sees
+
+
+WORKER_KEY = "worker-key-of-its-own"
+
+
+@pytest.mark.parametrize(
+    ("guarded", "settings", "worker_key", "expected"),
+    [
+        (False, {}, None, "client"),
+        (False, {}, WORKER_KEY, "client"),
+        (False, {"inject_worker_key": True}, WORKER_KEY, "worker"),
+        (False, {"inject_worker_key": True}, None, "client"),
+        (True, {}, None, "nobody"),
+        (True, {}, WORKER_KEY, "worker"),
+    ],
+)
+async def test_credentials_at_the_worker(kit, auth, rig, guarded, settings, worker_key, expected):
+    worker = await kit.FakeWorker(kit.answer_stream).start()
+    workers = [{"url": f"http://{worker.id}", "api_key": worker_key}]
+    gateway = await rig(workers=workers, auth={**(auth if guarded else {}), **settings})
+    gateway.join(worker)
+    extra = bearer(ALICE) + b"X-Api-Key: theirs\r\nConnection: authorization\r\n"
+    assert (await gateway.ask(kit.post(extra=extra))).status == 200
+    sent = [each for each in worker.requests[0].lines if each.lower().startswith((b"authorization", b"x-api-key"))]
+    own = {
+        "client": [bearer(ALICE).strip(), b"X-Api-Key: theirs"],
+        "worker": [f"Authorization: Bearer {WORKER_KEY}".encode()],
+        "nobody": [],
+    }
+    assert sent == own[expected]
+    if expected != "client":
+        assert ALICE.encode() not in worker.requests[0].head
+    await worker.stop()
+
+
+async def test_a_worker_that_joins_later_gets_its_key(rig, kit, auth):
+    gateway = await rig(kit.answer_stream, auth=auth)
+    client = await gateway.connect()  # one connection, whose repeated heads are not written anew
+    for key in (WORKER_KEY, WORKER_KEY, None, "another-key"):
+        gateway.gateway.learn_worker_key(gateway.workers[0].id, key)
+        await client.ask(kit.post(extra=bearer(ALICE)))
+    sent = [request.header(b"authorization") for request in gateway.workers[0].requests]
+    assert sent == [f"Bearer {WORKER_KEY}".encode()] * 2 + [None, b"Bearer another-key"]
+
+
+# logs
+
+
+PROMPT = "the-prompt-nobody-may-log"
+
+
+async def failing(script, kit):
+    """Echoes the prompt in its error, as servers do."""
+    body = json.dumps({"error": {"message": f"cannot serve {PROMPT}", "type": "x", "code": 500}}).encode()
+    await script.say(kit.json_head(len(body), b"500 Internal Server Error"), body)
+
+
+async def failing_in_stream(script, kit):
+    error = json.dumps({"error": {"message": f"cannot serve {PROMPT}", "code": 500}}).encode()
+    await script.say(kit.STREAM_HEAD, kit.chunk(b"data: " + error + b"\n\n"), kit.END)
+
+
+async def breaking_http(script, kit):
+    await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: zz\r\n\r\n" + PROMPT.encode())
+    await script.die()
+
+
+async def breaking_in_stream(script, kit):
+    await script.say(kit.STREAM_HEAD, kit.chunk(kit.event(PROMPT)), PROMPT.encode() + b"\r\n")
+    await script.die()
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+async def test_no_key_and_no_prompt_in_any_log(rig, kit, auth, capsys, level, log_format, monkeypatch):
+    setup_logging(level, log_format)
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.DEBUG)  # libraries, too
+    asyncio.get_running_loop().set_debug(True)
+    try:
+        for script in (failing, failing_in_stream, breaking_http, breaking_in_stream):
+            await traffic(rig, kit, auth, script, monkeypatch)
+    finally:
+        root.setLevel(before)
+        asyncio.get_running_loop().set_debug(False)
+        for handler in [each for each in root.handlers if type(each).__name__ == "EventHandler"]:
+            root.removeHandler(handler)
+        logging.getLogger("warmroute").setLevel(logging.NOTSET)
+    captured = capsys.readouterr()
+    logged = captured.out + captured.err
+    assert "client connection failed" in logged, "nothing has been logged at all"
+    for secret in (PROMPT, ALICE, BOB, WORKER_KEY, "wrong-key-that-is-none"):
+        assert secret not in logged
+    if level in ("debug", "info"):
+        assert "key_name" in logged and "alice" in logged
+
+
+async def traffic(rig, kit, auth, failure, monkeypatch):
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": PROMPT}], "stream": True}).encode()
+
+    async def script(run):
+        await failure(run, kit)
+
+    gateway = await rig(script, kit.answer_stream, auth=auth, access_log=True)
+    for worker in gateway.workers:
+        gateway.gateway.learn_worker_key(worker.id, WORKER_KEY)
+    client_breaks = (
+        kit.post(body=body, extra=bearer("wrong-key-that-is-none")),
+        kit.post(body=body[:-1], extra=bearer(ALICE)),
+        kit.post(body=PROMPT.encode(), extra=bearer(ALICE)),
+        kit.post(body=body, extra=bearer(BOB) + b"Bad Header: " + ALICE.encode() + b"\r\n"),
+        kit.get(b"/nowhere?key=" + ALICE.encode(), extra=bearer(ALICE)),
+    )
+    for raw in client_breaks:
+        assert (await gateway.ask(raw)).status in (400, 401, 404)
+    for _ in range(8):
+        client = await gateway.connect()
+        client.writer.write(kit.post(body=body, extra=bearer(ALICE)))
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await client.read()
+    leaving = await gateway.connect()
+    leaving.writer.write(kit.post(body=body, extra=bearer(ALICE)))
+    leaving.leave()
+    with monkeypatch.context() as patched:
+        patched.setattr(gateway.dispatcher, "dispatch", crash)
+        assert (await gateway.ask(kit.post(body=body, extra=bearer(ALICE)))).status == 500
+    with monkeypatch.context() as patched:
+        patched.setattr("router.gateway.client.Exchange", crash)
+        client = await gateway.connect()
+        client.writer.write(kit.post(body=body, extra=bearer(ALICE)))
+        assert await client.closed() == b""
+    await kit.eventually(lambda: gateway.idle)
+    assert gateway.metrics.named("retried"), "no worker has failed"
+    for endpoint in gateway.fleet.endpoints:  # the watch logs its reason
+        assert PROMPT not in endpoint.reason
+    assert PROMPT not in json.dumps([decision.to_builtins() for decision in gateway.dispatcher.decisions(100)])
+
+
+def crash(*arguments, **named):
+    raise RuntimeError("a defect of ours")
+
+
+def test_a_config_says_no_secrets(auth):
+    from router.config.model import to_builtins
+
+    settings = {
+        "auth": auth,
+        "admin_token": "a-token-that-is-secret",
+        "workers": [{"url": "http://a:1", "api_key": WORKER_KEY}],
+    }
+    config = msgspec.convert(settings, Config)
+    shown = json.dumps(to_builtins(config))
+    assert "alice sha256:***" in shown
+    for secret in ("a-token-that-is-secret", WORKER_KEY, digest_of(ALICE.encode()).hex()):
+        assert secret not in shown
