@@ -27,6 +27,7 @@ from router.prefix.difference import Difference
 
 __all__ = ["DispatchObserver", "Dispatcher", "Hold", "Reject", "Ticket"]
 
+
 class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
     """Told of what the dispatcher does, for metrics and logs. Must not raise."""
 

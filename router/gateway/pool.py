@@ -36,8 +36,11 @@ class WorkerPools:
     (vLLM: 5 s).
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox, idle_s: float, max_head_bytes: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, outbox: Outbox, idle_s: float, max_head_bytes: int, head_s: float
+    ) -> None:
         self.outbox = outbox
+        self.head_s = head_s
         self._loop = loop
         self._idle_s = idle_s
         self._max_head_bytes = max_head_bytes
