@@ -196,9 +196,7 @@ async def test_behind_comments_an_answer_that_is_no_stream_becomes_an_event(rig,
     async def mistake(script):
         await kit.answer_json(script, b"400 Bad Request", b'{"error":{"message":"no","code":400}}')
 
-    gate = await race(
-        rig, silent, after(0.2, mistake), timeouts={"header_hold_s": 0.1, "comment_interval_s": 0.05}
-    )
+    gate = await race(rig, silent, after(0.2, mistake), timeouts={"header_hold_s": 0.1, "comment_interval_s": 0.05})
     reply = await gate.ask(kit.post())
     assert b'"message":"no"' in reply.body
     assert outcomes(gate) == ["won"]

@@ -418,9 +418,7 @@ async def test_a_request_on_a_connection_that_died_idle_is_sent_again_for_free(r
         await closing.wait()
 
     closing, tasks = asyncio.Event(), []
-    gate = await rig(
-        answers_and_closes_late, retries={"budget_ratio": 0.0, "budget_floor_per_s": 0.0}, timeouts=LIMITS
-    )
+    gate = await rig(answers_and_closes_late, retries={"budget_ratio": 0.0, "budget_floor_per_s": 0.0}, timeouts=LIMITS)
     await gate.ask(kit.post())
     client = await gate.connect()
     client.writer.write(kit.post())

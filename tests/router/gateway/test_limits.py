@@ -236,7 +236,9 @@ async def test_a_thousand_stalled_readers(rig, kit, firehose, event_bytes):
     await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1_000, 30)
     await settled(gate, 1.5)
     held = gate.gateway.statistics()["buffered_response_bytes"]
-    print(f"1,000 stalled readers, events of {event_bytes} bytes: {held / 1e6:.0f} MB held, {grown(before) / 1e6:.0f} MB")
+    print(
+        f"1,000 stalled readers, events of {event_bytes} bytes: {held / 1e6:.0f} MB held, {grown(before) / 1e6:.0f} MB"
+    )
     assert held <= 268_435_456
     assert grown(before) < (160_000_000 if event_bytes < 1_000 else 300_000_000)
     for client in clients:

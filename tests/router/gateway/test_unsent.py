@@ -18,7 +18,9 @@ class Reader:
 
 @pytest.fixture
 def unsent():
-    return UnsentBytes(msgspec.structs.replace(LimitsConfig(), write_buffer_bytes=100, max_buffered_response_bytes=1_000))
+    return UnsentBytes(
+        msgspec.structs.replace(LimitsConfig(), write_buffer_bytes=100, max_buffered_response_bytes=1_000)
+    )
 
 
 def test_the_allowance_shrinks_at_half_and_grows_back_at_a_quarter(unsent):
