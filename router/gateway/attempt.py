@@ -120,6 +120,7 @@ class Attempt:
             owner.client.peer.encode("ascii"),
             owner.upgrade,
             plain=usage_frame is not None,
+            worker=candidate.id,
         )
         connection.send(self, head, body, owner.head.method == "HEAD")
         owner.relay.attach(connection, usage_frame)
