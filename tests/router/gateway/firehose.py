@@ -1,4 +1,4 @@
-"""A worker that streams events for ever, in a process of its own: ``python firehose.py EVENT_BYTES``. Prints its port."""
+"""A worker that streams events for ever, a process of its own: ``python firehose.py EVENT_BYTES`` prints its port."""
 
 import asyncio
 import contextlib

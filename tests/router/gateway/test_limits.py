@@ -150,16 +150,16 @@ def grown(before):
 
 async def settled(gate, look_s=0.3):
     """Wait until nothing moves any more."""
-    last = None
-    while last != (last := (gate.gateway.statistics()["buffered_response_bytes"], psutil.Process().memory_info().rss)):
+    last = 0, 0
+    for _ in range(60):
         await asyncio.sleep(look_s)
+        before, last = last, (gate.gateway.statistics()["buffered_response_bytes"], psutil.Process().memory_info().rss)
+        if before == last:
+            return
 
 
 async def stall(gate, count, request):
-    clients = []
-    for _ in range(count):
-        clients.append(await asyncio.to_thread(stalled, gate.address, request))
-    return clients
+    return [await asyncio.to_thread(stalled, gate.address, request) for _ in range(count)]
 
 
 async def test_all_streams_together_have_a_limit(rig, kit, firehose):
@@ -236,9 +236,8 @@ async def test_a_thousand_stalled_readers(rig, kit, firehose, event_bytes):
     await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1_000, 30)
     await settled(gate, 1.5)
     held = gate.gateway.statistics()["buffered_response_bytes"]
-    print(
-        f"1,000 stalled readers, events of {event_bytes} bytes: {held / 1e6:.0f} MB held, {grown(before) / 1e6:.0f} MB"
-    )
+    held_mb, grown_mb = held / 1e6, grown(before) / 1e6
+    print(f"1,000 stalled readers, events of {event_bytes} bytes: {held_mb:.0f} MB held, {grown_mb:.0f} MB more in all")
     assert held <= 268_435_456
     assert grown(before) < (160_000_000 if event_bytes < 1_000 else 300_000_000)
     for client in clients:
