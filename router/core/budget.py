@@ -36,13 +36,17 @@ class AttemptBudget:
 
     def take(self, requests: int, now_s: float) -> bool:
         """Pay for one further attempt, if there is enough; `requests` is how many have come so far, in all."""
-        self._fill(requests, now_s)
-        if self._balance < 1.0:
+        if not self.affords(requests, now_s):
             self.refused += 1
             return False
         self._balance -= 1.0
         self.taken += 1
         return True
+
+    def affords(self, requests: int, now_s: float) -> bool:
+        """Whether there is enough for one."""
+        self._fill(requests, now_s)
+        return self._balance >= 1.0
 
     def _fill(self, requests: int, now_s: float) -> None:
         came, self._requests = requests - self._requests, requests

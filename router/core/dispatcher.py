@@ -163,7 +163,9 @@ class Dispatcher:
             left.suspect = (failed.candidate.endpoint, reason)
 
     def has_alternative(self, ticket: Ticket, phase: FailurePhase, now_s: float) -> bool:
-        """Whether `retry` would find a worker that is ready, and not merely one to be tried out."""
+        """Whether `retry` would find a worker that is ready, and not merely one to be tried out, and pay for it."""
+        if phase is not FailurePhase.CONNECT and not self._further.affords(self._requests, now_s):
+            return False
         selection = None if ticket.ended else self._alternatives(ticket, phase, now_s)
         return selection is not None and _ready(selection)
 

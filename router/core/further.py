@@ -47,6 +47,10 @@ class FurtherAttempts:
             self._observer.retry_refused()
         return paid
 
+    def affords(self, requests: int, now_s: float) -> bool:
+        """Whether a further attempt would be paid for."""
+        return self._budget.affords(requests, now_s)
+
     def pay_hedge(self, requests: int, now_s: float) -> bool:
         """Pay for a hedge, twice."""
         return self._hedges.take(requests, now_s) and self.pay(requests, now_s)

@@ -20,8 +20,8 @@ _OTHER_PATH = "write another path (--uds, uds, WARMROUTE_UDS)"
 
 
 KERNEL_UNSENT_BYTES = 131_072
-"""What the kernel takes of an answer beyond what it may send now. Left alone it took 2.8 MB over loopback for each client that
-does not read, which a container is charged for."""
+"""What the kernel takes of an answer beyond what it may send now. Left alone it took 2.8 MB over loopback for each
+client that does not read, which a container is charged for."""
 
 
 class ListenError(OSError):
