@@ -4,6 +4,8 @@ import random
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from backends.worker import Endpoint
 from policies.registry import build_policy
@@ -175,3 +177,81 @@ def test_a_retry_keeps_to_the_limit_too(build):
     first, _ = dispatcher.dispatch(ask(0), 0.0), dispatcher.dispatch(ask(1), 0.0)
     assert isinstance(dispatcher.retry(first, FailurePhase.SENT, 0.0, "died"), Reject)
     assert sorted(load(dispatcher)) == [0, 1]
+
+
+# whatever happens
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["dispatch", "hedge", "first", "finish", "retry", "cancel", "lose", "left"]),
+            st.integers(0, 9),
+            st.sampled_from([*PHASES, FailurePhase.CONNECT]),
+            st.booleans(),
+        ),
+        max_size=60,
+    )
+)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_booking_is_given_back_once(build, steps):
+    dispatcher = build(
+        workers=3,
+        hedging=HedgingConfig(max_ratio=1.0),
+        retries=RetriesConfig(budget_ratio=1.0),
+        max_requests_per_worker=4,
+    )
+    pairs = []  # [first, second or None] of each request that is under way
+    for now, (step, at, phase, swapped) in enumerate(steps):
+        pair = pairs[at % len(pairs)] if pairs else None
+        if step == "dispatch":
+            ticket = dispatcher.dispatch(ask(now), now)
+            if isinstance(ticket, Ticket):
+                pairs.append([ticket, None])
+        elif pair is not None:
+            advance(dispatcher, pairs, pair, step, phase, swapped, now)
+        assert max(load(dispatcher)) <= 4
+        running = sum(load(dispatcher))
+        assert running == sum(1 + (second is not None) for _, second in pairs)
+    for first, second in pairs:
+        dispatcher.cancelled(first, 99.0)
+        if second is not None:
+            dispatcher.lost(second, 99.0)
+            dispatcher.lost(second, 99.0)
+    assert load(dispatcher) == [0, 0, 0]
+    counts = dispatcher.statistics()
+    ended = counts["finished"] + counts["cancelled"] + counts["failed"]
+    assert counts["dispatched"] == ended
+
+
+def advance(dispatcher, pairs, pair, step, phase, swapped, now):
+    """One step of a request's life, as an exchange would take it."""
+    first, second = pair
+    if step == "hedge" and second is None:
+        pair[1] = dispatcher.hedge(first, now)
+    elif step in ("first", "finish") and second is None:
+        dispatcher.first_token(first, now)
+        if step == "finish":
+            dispatcher.finished(first, Usage(), now)
+            pairs.remove(pair)
+    elif step == "lose" and second is not None:
+        winner, loser = (second, first) if swapped else (first, second)
+        dispatcher.lost(loser, now)
+        pair[:] = [winner, None]
+    elif step == "left" and second is not None:
+        left, failed = (second, first) if swapped else (first, second)
+        dispatcher.hedge_left(left, failed, phase, now, "why", None)
+        assert failed.candidate.endpoint.id in left.tried
+        pair[:] = [left, None]
+    elif step == "retry" and second is None:
+        again = dispatcher.retry(first, phase, now, "why")
+        if isinstance(again, Ticket):
+            assert again.candidate.endpoint.id not in again.tried
+            pair[0] = again
+        else:
+            pairs.remove(pair)
+    elif step == "cancel":
+        dispatcher.cancelled(first, now)
+        if second is not None:
+            dispatcher.lost(second, now)
+        pairs.remove(pair)
