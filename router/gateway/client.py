@@ -115,9 +115,8 @@ class ClientConnection(asyncio.Protocol):
         self.writable = False
         if self._exchange is not None:
             self._exchange.client_writable(False)
-        plane, transport = self._plane, self._transport
-        if transport is not None and plane.unsent.paused(self, transport.get_write_buffer_size()):
-            plane.allow_unsent()
+        if self._plane.unsent.paused(self, self.unsent_bytes):
+            self._plane.allow_unsent()
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -131,6 +130,11 @@ class ClientConnection(asyncio.Protocol):
         """All unsent answers together are too large, and this client has been waited for the longest."""
         log.info("slow reader cut off", extra={"peer": self.peer})
         self._plane.loop.call_soon(self.abort)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the client leaves unsent now."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def allow_unsent(self, size_bytes: int) -> None:
         """Stop the worker once more than `size_bytes` are left unsent."""

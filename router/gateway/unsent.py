@@ -10,6 +10,11 @@ from router.config.model import LimitsConfig
 class SlowReader(Protocol):
     """A client connection."""
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What it leaves unsent now."""
+        ...
+
     def allow_unsent(self, size_bytes: int) -> None:
         """Pause the worker once more than this is left unsent."""
         ...
@@ -49,11 +54,22 @@ class UnsentBytes:
         self._paused[reader] = size_bytes
         self.used_bytes += size_bytes
         while self.used_bytes > self._limit_bytes:
-            self.cut += 1
-            oldest = next(iter(self._paused))
-            self.resumed(oldest)
-            oldest.cut_off()
+            self._relieve()
         return self._adapt()
+
+    def _relieve(self) -> None:
+        """Cut off the reader that has waited longest, unless it turns out to read: then it goes to the end of the line
+        with what it has left."""
+        oldest = next(iter(self._paused))
+        before_bytes = self._paused.pop(oldest)
+        self.used_bytes -= before_bytes
+        now_bytes = oldest.unsent_bytes
+        if now_bytes < before_bytes:
+            self._paused[oldest] = now_bytes
+            self.used_bytes += now_bytes
+        else:
+            self.cut += 1
+            oldest.cut_off()
 
     def resumed(self, reader: SlowReader) -> bool:
         """`reader` takes bytes again, or is gone. True when the other connections' allowance is to be set anew."""

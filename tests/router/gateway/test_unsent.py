@@ -6,8 +6,9 @@ from router.gateway.unsent import UnsentBytes
 
 
 class Reader:
-    def __init__(self):
+    def __init__(self, unsent_bytes=1_000_000):
         self.cut = 0
+        self.unsent_bytes = unsent_bytes
 
     def allow_unsent(self, size_bytes):
         raise AssertionError("not its business")
@@ -50,6 +51,16 @@ def test_a_reader_that_resumes_goes_to_the_end_of_the_line(unsent):
     unsent.paused(first, 400)
     unsent.paused(third, 400)
     assert (first.cut, second.cut, third.cut) == (0, 1, 0)
+
+
+def test_who_reads_after_all_is_spared(unsent):
+    reading, stalled, third = Reader(), Reader(), Reader()
+    unsent.paused(reading, 400)
+    unsent.paused(stalled, 400)
+    reading.unsent_bytes = 300
+    unsent.paused(third, 400)
+    assert (reading.cut, stalled.cut, third.cut) == (0, 1, 0)
+    assert unsent.used_bytes == 700
 
 
 def test_one_alone_beyond_the_limit_is_cut_off(unsent):
