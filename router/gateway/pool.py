@@ -78,13 +78,17 @@ class WorkerPools:
             except OSError as error:
                 dialler.dial_failed(str(error) or type(error).__name__)
             else:
-                dialler.dialled(connection)
+                self._dialled(connection, dialler)
         except Exception:
             dialler.crashed()
 
-    def opened(self, connection: WorkerConnection) -> None:
-        """`connection` is up."""
-        self._open.add(connection)
+    def _dialled(self, connection: WorkerConnection, dialler: Dialler) -> None:
+        """Not before the dial has ended: one that is cancelled closes its transport without a word to the protocol."""
+        if connection.usable:
+            self._open.add(connection)
+            dialler.dialled(connection)
+        else:
+            dialler.dial_failed("closed by the worker at once")
 
     def closed(self, connection: WorkerConnection) -> None:
         """`connection` is down; if it was idle it is no longer offered."""

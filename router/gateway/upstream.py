@@ -37,13 +37,11 @@ _SIZE_LINES = _size_lines(_SHORT_BYTES)
 
 
 class Pools(Protocol):
-    """Where a connection reports that it came, went, or rests; `outbox` takes its short requests, `head_s` is how long
+    """Where a connection reports that it went or rests; `outbox` takes its short requests, `head_s` is how long
     a response's head may take from its first byte on."""
 
     outbox: Outbox
     head_s: float
-
-    def opened(self, connection: WorkerConnection) -> None: ...
 
     def closed(self, connection: WorkerConnection) -> None: ...
 
@@ -140,7 +138,6 @@ class WorkerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Up."""
         self._transport = cast(asyncio.Transport, transport)
-        self._pools.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """A read: feed llhttp, hand the bytes on, and say when the response is over."""
