@@ -65,6 +65,9 @@ class System:
             decisions_kept=config.decisions_kept,
             observer=self.metrics,
             took=self.metrics.decision_took,
+            retries=config.retries,
+            hedging=config.hedging,
+            max_requests_per_worker=config.limits.max_requests_per_worker,
         )
         self.residency.on_settled.append(self.dispatcher.explained)
         self.watcher = Watcher(

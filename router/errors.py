@@ -89,6 +89,11 @@ class ErrorKind(Enum):
     TOO_MANY_REQUESTS_HELD = ErrorSpec(
         "too_many_requests", 503, "service_unavailable", Fault.GATEWAY, "Too many requests are waiting"
     )
+    CONCURRENCY_LIMIT = ErrorSpec(
+        "concurrency_limit", 503, "service_unavailable", Fault.GATEWAY, "Too many requests in progress"
+    )
+    """503 and not 429: it is the gateway that is full, whatever this client has sent, and a balancer before several
+    gateways goes on to the next one at a 503."""
     INTERNAL = ErrorSpec("internal_error", 500, "internal_error", Fault.GATEWAY, "Internal error")
 
     @property

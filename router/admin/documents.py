@@ -263,7 +263,8 @@ class Explanation(Shape):
 
 
 class Decision(Shape):
-    """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ...".
+    """One attempt at one request. `outcome` is running, finished, cancelled, "cancelled: another worker answered first"
+    or "failed: ...". `hedge`: it was made while the one before was still waiting for its first event.
 
     `residency` is how far `predicted_cached_tokens` could be trusted: approximate where the prompt was known as text
     only, however exact the worker's view is. `difference` is what explains that another number was reported (pending,
@@ -276,6 +277,7 @@ class Decision(Shape):
     model: str | None
     prompt_tokens: int
     attempt: int
+    hedge: bool
     policy: str
     worker: str
     reason: str

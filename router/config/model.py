@@ -85,8 +85,17 @@ class LimitsConfig(Section, frozen=True):
     Further ones get 503; a single body larger than this gets 413, whatever max_body_bytes says."""
     max_held_requests: Count = 1_000
     """Requests that may wait for a worker at once; further ones get 503."""
-    write_buffer_bytes: Positive = 262_144
+    max_concurrent_requests: Count = 0
+    """Requests in progress at once, those that wait for a worker included, per process; further ones get 503 with
+    Retry-After. 0: no limit."""
+    max_requests_per_worker: Count = 0
+    """Requests booked on one worker (or data-parallel rank) at once; when no worker has room, 503 with Retry-After.
+    0: no limit."""
+    write_buffer_bytes: Positive = 65_536
     """Unsent response bytes per stream before its worker's socket is paused."""
+    max_buffered_response_bytes: Positive = 268_435_456
+    """Unsent response bytes of all clients that do not read fast enough. From half of it on streams are paused as soon
+    as anything is left unsent; beyond it the client that has read nothing for the longest is cut off."""
 
 
 class TimeoutsConfig(Section, frozen=True):
@@ -96,8 +105,11 @@ class TimeoutsConfig(Section, frozen=True):
     """TCP connect to a worker."""
     first_event_s: Seconds = 600.0
     """Sent request to first real event of the response."""
+    upstream_head_s: Seconds = 10.0
+    """First byte of a worker's response head to its end."""
     stream_idle_s: Seconds = 120.0
-    """Gap between two reads of a started response."""
+    """Gap between two reads of a started response. One that brings no event and fewer than 16 bytes per second for as
+    long counts as stalled, too."""
     total_s: Seconds = 3600.0
     """Whole request, from its last byte in to the response's last byte out."""
     client_header_s: Seconds = 20.0
@@ -133,8 +145,35 @@ class HealthConfig(Section, frozen=True):
     """Consecutive successful probes that bring it back."""
     half_open_after_s: Seconds = 1.0
     """Ejected by traffic but probing well: one trial request after this long."""
+    slow_start_s: Annotated[float, Meta(ge=0)] = 0.0
+    """A worker that joins, comes back or wakes up is offered to a tenth of the requests at first, and to all of them
+    after this long. 0: at once, since what is booked on a worker keeps crowds away from it anyway; set it where the
+    first requests after a start are much slower than later ones."""
     load_interval_s: Seconds = 1.0
     """Gap between two reads of a worker's /metrics."""
+
+
+class RetriesConfig(Section, frozen=True):
+    """How often another worker is tried for a request that failed before its answer began."""
+
+    max_attempts: Positive = 3
+    """Workers tried for one request; after the second that fails with the request in hand no further one is."""
+    budget_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    """Further attempts allowed, as a share of the requests of the last half minute. Connections that could not be made
+    do not count: no worker has done anything for them."""
+    budget_floor_per_s: Annotated[float, Meta(ge=0)] = 3.0
+    """Further attempts per second that are allowed beside, so that a quiet gateway may still retry."""
+
+
+class HedgingConfig(Section, frozen=True):
+    """A second worker for requests whose first event does not come; the first real event wins."""
+
+    paths: tuple[str, ...] = ()
+    """Paths whose requests may be hedged, as in /v1/chat/completions; of those that generate, streams only."""
+    after_s: Seconds = 5.0
+    """How long the first event may take before a second worker gets the request, too."""
+    max_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.05
+    """Most hedges, as a share of the requests of the last half minute. Each also draws on the retry budget."""
 
 
 class ResidencyConfig(Section, frozen=True):
@@ -283,6 +322,10 @@ class Config(Section, frozen=True):
     """Durations."""
     health: HealthConfig = field(default_factory=HealthConfig)
     """When a worker counts as ready."""
+    retries: RetriesConfig = field(default_factory=RetriesConfig)
+    """Further attempts after a failure."""
+    hedging: HedgingConfig = field(default_factory=HedgingConfig)
+    """Second attempts before a failure."""
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
     """What is known of the workers' caches."""
     observe_usage: ObserveUsageConfig = field(default_factory=ObserveUsageConfig)

@@ -14,7 +14,7 @@ from backends.worker import parse_endpoint
 from policies.registry import PolicyError, build_policy
 from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig, WorkerTlsConfig
 from router.config.tree import Path
-from router.gateway.paths import forbidden
+from router.gateway.paths import PathTable, forbidden
 from router.secure.keys import problems_of
 from router.secure.problems import Unusable
 from router.secure.serving import serving_tls
@@ -192,7 +192,7 @@ def _policy(config: Config) -> Iterator[Finding]:
 
 def _timeouts(config: Config) -> Iterator[Finding]:
     limits, defaults = config.timeouts, TimeoutsConfig()
-    for key in ("connect_s", "first_event_s", "stream_idle_s", "no_worker_wait_s"):
+    for key in ("connect_s", "upstream_head_s", "first_event_s", "stream_idle_s", "no_worker_wait_s"):
         value = getattr(limits, key)
         # Whoever lowers total_s alone means it for everything; only what was asked for can contradict it.
         if value > limits.total_s and value != getattr(defaults, key):
@@ -205,6 +205,21 @@ def _limits(config: Config) -> Iterator[Finding]:
     if one > all_:
         problem = f"limits.max_body_bytes ({one}) is above limits.max_buffered_body_bytes ({all_})"
         yield ("limits", "max_body_bytes"), problem, "write a smaller one, or a larger max_buffered_body_bytes"
+
+
+def _hedging(config: Config) -> Iterator[Finding]:
+    table = PathTable(config.extra_paths)
+    for index, path in enumerate(config.hedging.paths):
+        place = ("hedging", "paths", index)
+        route = table.pattern(path)
+        if route is None:
+            yield place, f"{path!r} is not a path that is forwarded", "write one as docs/reference/paths.md lists it"
+        elif route.stores or route.pinned or route.upgrades:
+            problem = f"answers of {path} belong to one worker, so they cannot be hedged"
+            yield place, problem, "remove it"
+    if config.hedging.paths and config.hedging.after_s >= config.timeouts.first_event_s:
+        problem = f"hedging.after_s ({config.hedging.after_s:g}) is not below timeouts.first_event_s"
+        yield ("hedging", "after_s"), problem, "write a smaller one, or a larger first_event_s"
 
 
 def _paths(config: Config) -> Iterator[Finding]:
@@ -260,6 +275,7 @@ _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _policy,
     _timeouts,
     _limits,
+    _hedging,
     _browsers,
     _paths,
     _proxies,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerView
+from router.config.model import HedgingConfig, RetriesConfig
 from router.core.choice import Chooser
 from router.core.comparison import ComparisonObserver, Comparisons, prediction
 from router.core.decisions import DecisionRecord, Explanation
@@ -15,24 +16,20 @@ from router.core.edges import FailurePhase, Request, Usage
 from router.core.endpoints import Candidate
 from router.core.estimate import Decoding
 from router.core.fleet import Fleet, WorkerState
+from router.core.further import FurtherAttempts, RefusalObserver, follow, longest, tried
 from router.core.lanes import Lanes
 from router.core.ledger import Booking
 from router.core.residency import ResidencySource
 from router.core.selection import Selection, exclusions, select
-from router.core.tickets import Hold, Reject, Ticket, gave_up
+from router.core.tickets import Hold, Reject, Ticket, full, gave_up
 from router.errors import ErrorKind, RequestError
 from router.prefix.difference import Difference
 from router.prefix.view import Match
 
 __all__ = ["DispatchObserver", "Dispatcher", "Hold", "Reject", "Ticket"]
 
-MAX_ALTERNATIVES = 2
-"""Further workers tried for one request: enough to get past a dead one and a full one."""
-MAX_SENT_FAILURES = 2
-"""Attempts that may fail after the request was sent. A request that kills engines must not walk the fleet."""
 
-
-class DispatchObserver(ComparisonObserver, Protocol):
+class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
     """Told of what the dispatcher does, for metrics and logs. Must not raise."""
 
     def decided(self, ticket: Ticket) -> None:
@@ -64,7 +61,12 @@ class Dispatcher:
         policy_params: Mapping[str, Any] | None = None,
         decisions_kept: int = 1_000,
         observer: DispatchObserver | None = None,
+        retries: RetriesConfig | None = None,
+        hedging: HedgingConfig | None = None,
+        max_requests_per_worker: int = 0,
     ) -> None:
+        self._further = FurtherAttempts(retries, hedging, observer)
+        self._max_per_worker = max_requests_per_worker
         self._fleet = fleet
         self._residency = residency
         failed = observer.policy_failed if observer is not None else None
@@ -76,7 +78,7 @@ class Dispatcher:
         self._comparisons = Comparisons(observer)
         self._ids = itertools.count(1)
         self._counts = dict.fromkeys(
-            ("dispatched", "held", "rejected", "retried", "finished", "cancelled", "failed"), 0
+            ("dispatched", "held", "rejected", "retried", "hedged", "finished", "cancelled", "failed"), 0
         )
         fleet.on_load.append(self._lanes.load_reported)
 
@@ -99,6 +101,8 @@ class Dispatcher:
     def dispatch(self, request: Request, now_s: float) -> Ticket | Hold | Reject:
         """Choose a candidate and book the request there, in one step."""
         selection = select(self._fleet, request, (), now_s)
+        if self._max_per_worker and isinstance(selection, Selection):
+            selection = self._with_room(selection)
         if isinstance(selection, Selection):
             return self._place(request, selection, now_s, attempt=1)
         if isinstance(selection, Hold):
@@ -113,35 +117,63 @@ class Dispatcher:
     ) -> Ticket | Reject:
         """An attempt failed before its client saw anything: book the next alternative (a new ticket), or give up.
 
-        Up to two alternatives after `CONNECT` and `REFUSED`, one after `SENT` and `ANSWERED`, none after `STREAM`, none
-        for a ticket that has ended already (its client has left, say).
+        With the usual three attempts: up to two alternatives after `CONNECT` and `REFUSED`, one after `SENT` and
+        `ANSWERED`, none after `STREAM`, none for a ticket that has ended already (its client has left, say), and none
+        that the budget cannot pay for. A connection that could not be made is free: no worker has worked for it.
         """
         if ticket.ended:
             return gave_up(phase, reason, retry_after_s)
         self.failed(ticket, phase, now_s, reason, retry_after_s)
-        refusal_s = max((s for s in (ticket.refusal_s, retry_after_s) if s is not None), default=None)
+        refusal_s = longest(ticket.refusal_s, retry_after_s)
         selection = self._alternatives(ticket, phase, now_s)
+        if selection is not None and phase is not FailurePhase.CONNECT and not self._further.pay(self._requests, now_s):
+            selection = None
         if selection is None:
             return self._reject(ticket.request, gave_up(phase, reason, refusal_s))
         again = self._place(ticket.request, selection, now_s, attempt=ticket.attempt + 1)
-        again.tried, again.refusal_s = _tried(ticket), refusal_s
-        again.sent_failures = _sent_failures(ticket, phase)
+        follow(ticket, again, phase, refusal_s)
         if phase is FailurePhase.ANSWERED:
             again.suspect = (ticket.candidate.endpoint, reason)
         self._counts["retried"] += 1
         return again
 
+    def hedge(self, ticket: Ticket, now_s: float) -> Ticket | None:
+        """Book the request of `ticket` on a second worker, too, where one is ready and the budgets allow it.
+
+        Whoever loses is to be given up with `lost`.
+        """
+        selection = None if ticket.ended else self._alternatives(ticket, FailurePhase.CONNECT, now_s)
+        if selection is None or not _ready(selection):
+            return None
+        if not self._further.pay_hedge(self._requests, now_s):
+            return None
+        second = self._place(ticket.request, selection, now_s, attempt=ticket.attempt + 1)
+        follow(ticket, second, FailurePhase.CONNECT, None)
+        second.record.hedge = True
+        self._counts["hedged"] += 1
+        return second
+
+    def hedge_left(
+        self, left: Ticket, failed: Ticket, phase: FailurePhase, now_s: float, reason: str, retry_after_s: float | None
+    ) -> None:
+        """One of two attempts failed before its first event; the other, `left`, is now the only one."""
+        self.failed(failed, phase, now_s, reason, retry_after_s)
+        left.attempt = max(left.attempt, failed.attempt)
+        follow(failed, left, phase, longest(left.refusal_s, retry_after_s))
+        if phase is FailurePhase.ANSWERED:
+            left.suspect = (failed.candidate.endpoint, reason)
+
     def has_alternative(self, ticket: Ticket, phase: FailurePhase, now_s: float) -> bool:
-        """Whether `retry` would find a worker that is ready, and not merely one to be tried out."""
-        selection = None if ticket.ended else self._alternatives(ticket, phase, now_s)
-        if selection is None:
+        """Whether `retry` would find a worker that is ready, and not merely one to be tried out, and pay for it."""
+        if phase is not FailurePhase.CONNECT and not self._further.affords(self._requests, now_s):
             return False
-        return any(candidate.endpoint.state is WorkerState.READY for candidate in selection.candidates)
+        selection = None if ticket.ended else self._alternatives(ticket, phase, now_s)
+        return selection is not None and _ready(selection)
 
     def explain(self, request: Request, now_s: float) -> Explanation:
         """What would be decided now; books nothing and changes nothing."""
         selection = select(self._fleet, request, (), now_s)
-        excluded = exclusions(self._fleet, request, selection)
+        excluded = exclusions(self._fleet, request, selection, now_s)
         name = self._chooser.name
         if not isinstance(selection, Selection):
             reason = selection.reason if isinstance(selection, Hold) else selection.error.message
@@ -227,11 +259,15 @@ class Dispatcher:
         if self._observer is not None:
             self._observer.failed(ticket, phase, reason)
 
-    def cancelled(self, ticket: Ticket, now_s: float) -> None:
+    def lost(self, ticket: Ticket, now_s: float) -> None:
+        """Another worker answered the same request first (`hedge`)."""
+        self.cancelled(ticket, now_s, "cancelled: another worker answered first")
+
+    def cancelled(self, ticket: Ticket, now_s: float, outcome: str = "cancelled") -> None:
         """The client left; nobody's fault."""
         if ticket.ended:
             return
-        self._end(ticket, now_s, "cancelled")
+        self._end(ticket, now_s, outcome)
         self._counts["cancelled"] += 1
         self._tell_policy(EdgeKind.FAILED, ticket, now_s)
 
@@ -241,6 +277,7 @@ class Dispatcher:
             **self._counts,
             **self._comparisons.statistics(),
             **self._chooser.statistics(),
+            **self._further.statistics(),
             "workers": self._lanes.statistics(self._fleet.candidates),
         }
 
@@ -256,7 +293,7 @@ class Dispatcher:
         ticket = self._book(request, candidate, worker, record, now_s, matches.get(candidate.slot))
         if selection.trial is not None:
             ticket.trial = True
-            self._fleet.trial_started(selection.trial)
+            self._fleet.trial_started(selection.trial, now_s)
         self._counts["dispatched"] += 1
         self._tell_policy(EdgeKind.BOOKED, ticket, now_s)
         if self._observer is not None:
@@ -265,11 +302,28 @@ class Dispatcher:
 
     def _alternatives(self, ticket: Ticket, phase: FailurePhase, now_s: float) -> Selection | None:
         """Who may take over from a ticket that fails in `phase`; None when it has to be given up."""
-        exhausted = ticket.attempt > MAX_ALTERNATIVES or _sent_failures(ticket, phase) >= MAX_SENT_FAILURES
-        if phase is FailurePhase.STREAM or exhausted:
+        if self._further.exhausted(ticket, phase):
             return None
-        selection = select(self._fleet, ticket.request, _tried(ticket), now_s)
+        selection = select(self._fleet, ticket.request, tried(ticket), now_s)
+        if self._max_per_worker and isinstance(selection, Selection):
+            selection = self._with_room(selection)
         return selection if isinstance(selection, Selection) else None
+
+    @property
+    def _requests(self) -> int:
+        """Placed so far, each counted once."""
+        return self._counts["dispatched"] - self._counts["retried"] - self._counts["hedged"]
+
+    def _with_room(self, selection: Selection) -> Selection | Reject:
+        """Leave out the workers that have all the requests they may have."""
+        limit = self._max_per_worker
+        room = [c for c in selection.candidates if self._lanes.of(c).account.running_requests < limit]
+        if len(room) == len(selection.candidates):
+            return selection
+        if not room:
+            return full(limit)
+        trial = selection.trial
+        return Selection(tuple(room), trial if trial is not None and any(c.endpoint is trial for c in room) else None)
 
     def _look(
         self, request: Request, selection: Selection, now_s: float
@@ -378,6 +432,11 @@ class Dispatcher:
             self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
 
 
+def _ready(selection: Selection) -> bool:
+    """Whether it holds a worker that is ready, and not merely one to be tried out."""
+    return any(candidate.endpoint.state is WorkerState.READY for candidate in selection.candidates)
+
+
 def _with_trial(decision: Decision, selection: Selection) -> Decision:
     """`decision`, unless a worker has its trial: then that one first."""
     if selection.trial is None:
@@ -398,11 +457,3 @@ def _teaches(request: Request, view: WorkerView) -> bool:
 def _generated(ticket: Ticket, usage: Usage) -> int | None:
     """Tokens of the answer: as reported, else as many as events were counted, vLLM's habit being one token each."""
     return ticket.booking.output_tokens or None if usage.completion_tokens is None else usage.completion_tokens
-
-
-def _tried(ticket: Ticket) -> tuple[str, ...]:
-    return (*ticket.tried, ticket.candidate.endpoint.id)
-
-
-def _sent_failures(ticket: Ticket, phase: FailurePhase) -> int:
-    return ticket.sent_failures + (phase in (FailurePhase.SENT, FailurePhase.ANSWERED))

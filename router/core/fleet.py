@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,8 @@ class Fleet:
         self.on_unknown_model: list[Callable[[str], None]] = []
         self.pressure_until_s = 0.0
         """No endpoint is backing off after this time: a quick test for the hot path."""
+        self.warm_at_s = -math.inf
+        """No endpoint has its slow start after this time: another."""
         self._health = health
         self._residency = residency
         self._kv_events = kv_events
@@ -121,13 +124,17 @@ class Fleet:
         endpoint.health.probe_succeeded(now_s)
         if was_down and endpoint.health.condition is WorkerState.HALF_OPEN:
             self._forget_guesses(endpoint)
+        if before is WorkerState.ASLEEP is not endpoint.state:
+            endpoint.health.cold(now_s)
         self._update(endpoint, before, changed=changed)
 
-    def restarted(self, endpoint_id: str) -> None:
+    def restarted(self, endpoint_id: str, now_s: float) -> None:
         """Another process answers there now, back before anyone ejected the old one: its cache is empty."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             self._forget_guesses(endpoint)
+            endpoint.health.cold(now_s)
+            self._begins(endpoint)
 
     def probe_failed(self, endpoint_id: str, reason: str, now_s: float) -> None:
         """A probe got no answer."""
@@ -150,9 +157,10 @@ class Fleet:
 
     # what traffic shows
 
-    def trial_started(self, endpoint: FleetEndpoint) -> None:
-        """The half-open endpoint's one trial request is on its way."""
+    def trial_started(self, endpoint: FleetEndpoint, now_s: float) -> None:
+        """The half-open endpoint's one trial request is on its way: if it succeeds the worker starts from here."""
         endpoint.health.trial_running = True
+        endpoint.health.cold(now_s)
 
     def trial_given_up(self, endpoint: FleetEndpoint) -> None:
         """The trial ended without an answer to whether the worker works (its client left): another may try."""
@@ -264,8 +272,13 @@ class Fleet:
     def _update(self, endpoint: FleetEndpoint, before: WorkerState, *, changed: bool = False) -> None:
         if changed or endpoint.state is not before:
             self._look_anew()
+            self._begins(endpoint)
             if endpoint.state in SERVING:
                 self._announce()
+
+    def _begins(self, endpoint: FleetEndpoint) -> None:
+        if endpoint.state is WorkerState.READY and self._health.slow_start_s:
+            self.warm_at_s = max(self.warm_at_s, endpoint.health.warm_at_s)
 
     def _look_anew(self) -> None:
         self._pools.clear()

@@ -12,6 +12,7 @@ the Kubernetes probes.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 from router.config.model import HealthConfig
@@ -22,6 +23,10 @@ RETRY_AFTER_CAP_S = 30.0
 """Longest Retry-After that is believed; probes go on meanwhile."""
 REOPEN_CAP_S = 60.0
 """Longest wait between trials of a worker that probes well and fails its trials (doubling until here)."""
+
+
+LEAST_SHARE = 0.1
+"""What a cold worker is offered to at first: enough to be known soon (Envoy's slow start begins there, too)."""
 
 
 class WorkerState(StrEnum):
@@ -56,6 +61,26 @@ class Health:
         self._traffic_failures = 0
         self._failed_trials = 0
         self._reopen_at_s = 0.0
+        self._cold_since_s = -math.inf
+
+    # slow start
+
+    def cold(self, now_s: float) -> None:
+        """It begins, or begins again, with an empty cache."""
+        self._cold_since_s = now_s
+
+    @property
+    def warm_at_s(self) -> float:
+        """When its slow start is over."""
+        return self._cold_since_s + self._config.slow_start_s
+
+    def share(self, now_s: float) -> float:
+        """The share of requests that it is offered to."""
+        if now_s >= self.warm_at_s:
+            return 1.0
+        return max(LEAST_SHARE, (now_s - self._cold_since_s) / self._config.slow_start_s)
+
+    # probes and traffic
 
     def probe_succeeded(self, now_s: float) -> None:
         """The worker answered a probe."""
@@ -64,11 +89,13 @@ class Health:
         if self._probe_successes < self._config.success_threshold:
             return
         if self.condition is WorkerState.STARTING:
+            self.cold(now_s)
             self._become_ready("probe succeeded")
         elif self.condition is WorkerState.UNHEALTHY and now_s >= self._reopen_at_s:
             self.condition = WorkerState.HALF_OPEN
             self.reason = "probes succeed again; waiting for one request to succeed"
             self.trial_running = False
+            self.cold(now_s)
 
     def probe_failed(self, reason: str, now_s: float) -> None:
         """A probe failed or timed out. A worker that was down starts afresh: past trials count no more."""

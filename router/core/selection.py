@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from zlib import crc32
 
 import msgspec
 
@@ -46,10 +47,14 @@ def select(fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float)
         ready = tuple(candidate for endpoint in half_open for candidate in endpoint.candidates)
     if not ready:
         return Hold(_why_not_ready(pool.able if fits is None else fits))
+    if now_s < fleet.warm_at_s:
+        ready = _eased(ready, request, now_s)
     return Selection(ready) if now_s >= fleet.pressure_until_s else _without_pressure(ready, now_s)
 
 
-def exclusions(fleet: Fleet, request: Request, selection: Selection | Hold | Reject) -> dict[WorkerId, str]:
+def exclusions(
+    fleet: Fleet, request: Request, selection: Selection | Hold | Reject, now_s: float
+) -> dict[WorkerId, str]:
     """Why each of the other workers is not a candidate, for `explain`."""
     chosen = {candidate.id for candidate in selection.candidates} if isinstance(selection, Selection) else set()
     pool = fleet.pool(request.model)
@@ -59,7 +64,7 @@ def exclusions(fleet: Fleet, request: Request, selection: Selection | Hold | Rej
         ids = [candidate.id for candidate in endpoint.candidates] or [WorkerId(endpoint.id)]
         for worker in ids:
             if worker not in chosen:
-                excluded[worker] = _why_excluded(endpoint, request, pool, fits)
+                excluded[worker] = _why_excluded(endpoint, request, pool, fits, now_s)
     return excluded
 
 
@@ -110,6 +115,27 @@ def _longest(model: str, pool: Pool) -> tuple[FleetEndpoint, ...]:
     return tuple(endpoint for endpoint in serving if endpoint.lengths[model] == longest)
 
 
+def _eased(ready: tuple[Candidate, ...], request: Request, now_s: float) -> tuple[Candidate, ...]:
+    """Offer workers in their slow start to their share of the requests only, as long as there is a warm one.
+
+    Which requests these are follows from their ids, so that asking twice gives the same answer. Where all are cold,
+    a fleet has just started and there is nobody to spare them.
+    """
+    shares = [candidate.endpoint.health.share(now_s) for candidate in ready]
+    if max(shares) < 1.0:
+        return ready
+    return tuple(
+        candidate
+        for candidate, share in zip(ready, shares, strict=True)
+        if share == 1.0 or _draw(request.id, candidate.endpoint.id) < share
+    )
+
+
+def _draw(request_id: str, endpoint_id: str) -> float:
+    """A number from 0 to 1, the same for the same request and endpoint."""
+    return crc32(f"{endpoint_id} {request_id}".encode()) / 2**32
+
+
 def _without_pressure(ready: tuple[Candidate, ...], now_s: float) -> Selection | Reject:
     """Pass over workers that have just refused or failed; insist only on ones that did not say for how long."""
     open_now = [c for c in ready if c.endpoint.health.refused_until_s <= now_s]
@@ -126,11 +152,15 @@ def _why_not_ready(endpoints: Iterable[FleetEndpoint]) -> str:
     return f"no worker is ready: {states}" if states else "no worker is ready: the fleet is empty"
 
 
-def _why_excluded(endpoint: FleetEndpoint, request: Request, pool: Pool, fits: tuple[FleetEndpoint, ...] | None) -> str:
+def _why_excluded(
+    endpoint: FleetEndpoint, request: Request, pool: Pool, fits: tuple[FleetEndpoint, ...] | None, now_s: float
+) -> str:
     if endpoint not in pool.able and endpoint.facts is not None:
         return f"does not serve {request.model}"
     if fits is not None and endpoint not in fits:
         return "its max_model_len is too short for this prompt"
     if endpoint.state is not WorkerState.READY:
         return f"{endpoint.state.value}: {endpoint.reason}"
+    if endpoint.health.share(now_s) < 1.0:
+        return "its slow start: it is offered to a part of the requests only"
     return "passed over for a moment: it has just refused or failed a request, or another worker has its trial"

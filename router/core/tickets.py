@@ -100,3 +100,9 @@ def gave_up(phase: FailurePhase, reason: str, refusal_s: float | None) -> Reject
         return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=retry_after_s))
     message = f"The worker failed before it answered, and no other could take over: {reason}."
     return Reject(RequestError(ErrorKind.WORKER_FAILED, message, retry_after_s=retry_after_s))
+
+
+def full(limit: int) -> Reject:
+    """Every worker has `limit` requests booked, which is all it may have."""
+    message = f"Every worker for this model has {limit} requests in progress, the limit; try again later."
+    return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=RETRY_AFTER_S))

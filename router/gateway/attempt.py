@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from router.core.edges import FailurePhase
 from router.core.tickets import Ticket
@@ -15,24 +15,67 @@ from router.gateway.upstream import WorkerConnection
 from router.gateway.wire import ResponseHead, request_to_worker
 
 if TYPE_CHECKING:
-    from router.gateway.exchange import Exchange
+    from router.gateway.client import ClientConnection
+    from router.gateway.head import RequestHead
+    from router.gateway.plane import Plane
+    from router.gateway.relay import Relay
+    from router.gateway.rewrites import Outgoing
+    from router.gateway.tunnel import Tunnel
 
 # Server errors that speak of the request and not of the worker: another worker would say the same.
 _NOT_A_FAILURE = frozenset({501, 505})
 
 
+class Owner(Protocol):
+    """Whose attempt it is: an exchange, or the hedge of one."""
+
+    plane: Plane
+    client: ClientConnection
+    head: RequestHead
+    request_id: bytes
+    upgrade: bool
+    phase: Phase
+    relay: Relay
+    tunnel: Tunnel | None
+
+    def enter(self, phase: Phase) -> None:
+        """The attempt waits for something else now."""
+
+    def outgoing(self, ticket: Ticket) -> Outgoing:
+        """What goes to the ticket's worker."""
+        ...
+
+    def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
+        """It failed before its first real event."""
+
+    def opened(self, response: ResponseHead) -> None:
+        """The first real event: from here on this worker's answer is the answer."""
+
+    def answered(self, response: ResponseHead) -> None:
+        """The worker's answer is complete."""
+
+    def answer_lost(self, reason: str, broke_http: bool) -> None:
+        """The answer, once begun, broke off."""
+
+    def switch_protocols(self, response: ResponseHead, connection: WorkerConnection) -> None:
+        """The worker agreed to an upgrade."""
+
+    def crashed(self) -> None:
+        """A defect of ours, called from an `except` block."""
+
+
 class Attempt:
     """The request of `ticket` at its worker.
 
-    Until the first real event its failure is told to `Exchange.attempt_failed`; from `Exchange.opened` on the answer
-    is this worker's, and its loss goes to `Exchange.answer_lost`.
+    Until the first real event its failure is told to `Owner.attempt_failed`; from `Owner.opened` on the answer is this
+    worker's, and its loss goes to `Owner.answer_lost`. `owner` changes when a hedge takes over from a first attempt.
     """
 
-    __slots__ = ("_dial", "_exchange", "_plane", "connection", "response", "response_read", "ticket")
+    __slots__ = ("_dial", "_plane", "connection", "owner", "response", "response_read", "ticket")
 
-    def __init__(self, exchange: Exchange, ticket: Ticket) -> None:
-        self._exchange = exchange
-        self._plane = exchange.plane
+    def __init__(self, owner: Owner, ticket: Ticket) -> None:
+        self.owner = owner
+        self._plane = owner.plane
         self._dial: asyncio.Task[None] | None = None
         self.ticket = ticket
         self.connection: WorkerConnection | None = None
@@ -44,11 +87,11 @@ class Attempt:
     def begin(self, *, fresh: bool = False) -> None:
         """Send to the ticket's worker, on an idle connection unless `fresh`."""
         endpoint = self.ticket.candidate.endpoint.endpoint
-        connection = None if fresh or self._exchange.upgrade else self._plane.pools.take(endpoint)
+        connection = None if fresh or self.owner.upgrade else self._plane.pools.take(endpoint)
         if connection is not None:
             self._send(connection)
             return
-        self._exchange.enter(Phase.DIAL)
+        self.owner.enter(Phase.DIAL)
         self._dial = self._plane.pools.dial(endpoint, self)
 
     def dialled(self, connection: WorkerConnection) -> None:
@@ -59,32 +102,32 @@ class Attempt:
     def dial_failed(self, reason: str) -> None:
         """The worker cannot be reached."""
         self._dial = None
-        self._exchange.attempt_failed(FailurePhase.CONNECT, f"cannot connect: {reason}")
+        self.owner.attempt_failed(FailurePhase.CONNECT, f"cannot connect: {reason}")
 
     def _send(self, connection: WorkerConnection) -> None:
-        exchange, candidate = self._exchange, self.ticket.candidate
+        owner, candidate = self.owner, self.ticket.candidate
         self.connection = connection
         self.response = None
         self.response_read = self._read_before_first
-        exchange.enter(Phase.FIRST_EVENT)
-        body, usage_frame = exchange.outgoing(self.ticket)
+        owner.enter(Phase.FIRST_EVENT)
+        body, usage_frame = owner.outgoing(self.ticket)
         keys = self._plane.worker_keys
         head = request_to_worker(
-            exchange.head,
+            owner.head,
             len(body),
             candidate.endpoint.endpoint,
-            exchange.request_id,
+            owner.request_id,
             candidate.rank,
-            exchange.client.peer.encode("ascii"),
-            exchange.upgrade,
+            owner.client.peer.encode("ascii"),
+            owner.upgrade,
             plain=usage_frame is not None,
             authorization=keys.line(candidate.endpoint.id) if keys is not None else None,
             scheme=self._plane.scheme,
             worker=candidate.id,
         )
-        connection.send(self, head, body, exchange.head.method == "HEAD")
-        exchange.relay.attach(connection, usage_frame)
-        if not exchange.client.writable:
+        connection.send(self, head, body, owner.head.method == "HEAD")
+        owner.relay.attach(connection, usage_frame)
+        if not owner.client.writable:
             connection.pause_reading()
 
     # what the worker does
@@ -96,64 +139,64 @@ class Attempt:
         if status == 503:
             self.let_go(reusable=True)
             retry_after_s = _seconds(response.fields.get(b"retry-after"))
-            self._exchange.attempt_failed(FailurePhase.REFUSED, f"HTTP {status}", retry_after_s)
+            self.owner.attempt_failed(FailurePhase.REFUSED, f"HTTP {status}", retry_after_s)
         elif status >= 500 and status not in _NOT_A_FAILURE:
             self.let_go(reusable=True)
-            self._exchange.attempt_failed(FailurePhase.ANSWERED, f"HTTP {status}")
+            self.owner.attempt_failed(FailurePhase.ANSWERED, f"HTTP {status}")
         elif status == 101:
-            if self._exchange.upgrade and self.connection is not None:
-                self._exchange.switch_protocols(response, self.connection)
+            if self.owner.upgrade and self.connection is not None:
+                self.owner.switch_protocols(response, self.connection)
             else:
                 self.worker_lost("unexpected 101", True)
 
     def _read_before_first(self, data: bytes) -> None:
         """Body bytes while nothing has been let through yet."""
         assert self.response is not None
-        verdict = self._exchange.relay.hold(data, self.response)
+        verdict = self.owner.relay.hold(data, self.response)
         if verdict is True:
-            self._exchange.opened(self.response)
+            self.owner.opened(self.response)
         elif isinstance(verdict, StreamError):
             self.let_go(reusable=False)
             phase = FailurePhase.REFUSED if verdict.status == 503 else FailurePhase.ANSWERED
             # not the worker's words: they may repeat the prompt, and a reason is logged and kept
-            self._exchange.attempt_failed(phase, f"error as first event, status {verdict.status or 'not given'}")
+            self.owner.attempt_failed(phase, f"error as first event, status {verdict.status or 'not given'}")
         elif verdict is None:
             self.worker_lost("no event among too many bytes", True)
 
     def response_ended(self) -> None:
         """The worker's answer is complete."""
-        exchange, response = self._exchange, self.response
+        owner, response = self.owner, self.response
         assert response is not None
-        if exchange.phase is Phase.FIRST_EVENT:
+        if owner.phase is Phase.FIRST_EVENT:
             if response.events and response.status == 200 and not response.bodiless:
                 self.worker_lost("the stream ended without an event", False)
                 return
-            if exchange.relay.out is Out.NOTHING:
-                exchange.opened(response)
-        exchange.answered(response)
+            if owner.relay.out is Out.NOTHING:
+                owner.opened(response)
+        owner.answered(response)
 
     def worker_lost(self, reason: str, broke_http: bool) -> None:
         """The answer will not be completed on this connection."""
-        exchange, connection = self._exchange, self.connection
+        owner, connection = self.owner, self.connection
         stale = connection is not None and connection.reused and connection.silent and not broke_http
         self.let_go(reusable=False)
-        if exchange.phase is not Phase.FIRST_EVENT:
-            exchange.answer_lost(reason, broke_http)
+        if owner.phase is not Phase.FIRST_EVENT:
+            owner.answer_lost(reason, broke_http)
         elif stale:
             # closed by the worker while it lay idle: says nothing about the worker, and does not count
             self._plane.metrics.redialled()
             self.begin(fresh=True)
         else:
-            exchange.attempt_failed(FailurePhase.SENT, reason)
+            owner.attempt_failed(FailurePhase.SENT, reason)
 
     def worker_writable(self, writable: bool) -> None:
         """Only a tunnel can write faster than its worker reads."""
-        if self._exchange.tunnel is not None:
-            self._exchange.client.set_reading(writable)
+        if self.owner.tunnel is not None:
+            self.owner.client.set_reading(writable)
 
     def crashed(self) -> None:
         """A defect of ours, called from an `except` block."""
-        self._exchange.crashed()
+        self.owner.crashed()
 
     # its end
 
@@ -165,7 +208,7 @@ class Attempt:
         connection, self.connection = self.connection, None
         self.response_read = _ignore  # no cycles left behind: the collector has enough to do
         if connection is not None:
-            if not self._exchange.client.writable:
+            if not self.owner.client.writable:
                 connection.resume_reading()
             connection.release(reusable)
 

@@ -71,8 +71,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self.write_now = self._transport.write
         plane.connections.add(self)
-        high = plane.config.limits.write_buffer_bytes
-        self._transport.set_write_buffer_limits(high=high, low=high // 4)
+        self.allow_unsent(plane.unsent.allowance_bytes)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""
         self.deadline_s = plane.time() + plane.config.timeouts.client_idle_s
@@ -112,6 +111,8 @@ class ClientConnection(asyncio.Protocol):
         self._leave_exchange()
         self._framer.close()
         self._transport = None
+        if not self.writable and self._plane.unsent.resumed(self):
+            self._plane.allow_unsent()
         self._plane.left()
 
     def pause_writing(self) -> None:
@@ -119,12 +120,31 @@ class ClientConnection(asyncio.Protocol):
         self.writable = False
         if self._exchange is not None:
             self._exchange.client_writable(False)
+        if self._plane.unsent.paused(self, self.unsent_bytes):
+            self._plane.allow_unsent()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         self.writable = True
+        if self._plane.unsent.resumed(self):
+            self._plane.allow_unsent()
         if self._exchange is not None:
             self._exchange.client_writable(True)
+
+    def cut_off(self) -> None:
+        """All unsent answers together are too large, and this client has been waited for the longest."""
+        log.info("slow reader cut off", extra={"peer": self.peer})
+        self._plane.loop.call_soon(self.abort)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the client leaves unsent now."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def allow_unsent(self, size_bytes: int) -> None:
+        """Stop the worker once more than `size_bytes` are left unsent."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.set_write_buffer_limits(high=size_bytes, low=size_bytes // 4)
 
     # requests
 

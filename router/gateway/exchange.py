@@ -13,18 +13,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from router.core.edges import FailurePhase, Request, Usage
-from router.core.endpoints import FleetEndpoint
 from router.core.tickets import Hold, Reject, Ticket
 from router.errors import ErrorKind, RequestError
-from router.gateway.attempt import Attempt
 from router.gateway.books import Books
 from router.gateway.head import RequestHead
+from router.gateway.hedge import Hedge
 from router.gateway.paths import Route
 from router.gateway.phases import Phase
 from router.gateway.placing import Placing, stored_response_id
 from router.gateway.plane import Plane
 from router.gateway.relay import Out, Relay
-from router.gateway.rewrites import Outgoing, Rewriting
+from router.gateway.tries import Tries
 from router.gateway.tunnel import Tunnel
 from router.gateway.upstream import WorkerConnection
 from router.gateway.usage import find_usage
@@ -37,13 +36,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("warmroute.gateway")
 
 SHUT_DOWN = "the gateway is shutting down"
+MIN_BYTES_PER_S = 16.0
+"""What a worker must bring of a started answer while no event ends: an event of a megabyte may take its time."""
 CLIENT_LEFT = 499
 """Status in log and metrics for a client that left before it was answered (nginx's convention)."""
 
 
-class Exchange:
+class Exchange(Tries):
     """See the module. `request_id` is the client's or ours; `upgrade`: a protocol switch is asked for and allowed;
     `tunnel` is set once it has been made."""
+
+    _progress = (-math.inf, 0, 0)
+    """When it was last looked at whether the answer goes on, and how many events and bytes there were."""
 
     def __init__(
         self, plane: Plane, client: ClientConnection, head: RequestHead, body: bytes, route: Route, request_id: bytes
@@ -55,14 +59,14 @@ class Exchange:
         self.route = route
         self.request_id = request_id
         self.phase = Phase.IDENTITY
-        self.ticket: Ticket | None = None
+        self.ticket = None
         self.tunnel: Tunnel | None = None
         self.upgrade = head.websocket and route.upgrades
-        self.relay = Relay(client, plane.time, head, plane.cors.enabled, self._progressed)
+        self.relay = Relay(client, plane.time, head, plane.cors.enabled, self.progressed)
         self._request: Request | None = None
-        self._attempt: Attempt | None = None
+        self._attempt = None
         self._identifying: asyncio.Task[None] | None = None
-        self._rewriting: Rewriting | None = None
+        self._rewriting = None
         self._books = Books(plane, route.pattern, head, request_id, client.peer, len(body), client.key_name)
         self._phase_began_s = self._books.arrived_s
         self._last_s = self._books.arrived_s + plane.config.timeouts.total_s
@@ -72,7 +76,11 @@ class Exchange:
 
     def start(self) -> None:
         """Find out what is asked for and place it."""
-        self.plane.exchanges.add(self)
+        plane = self.plane
+        plane.exchanges.add(self)
+        if len(plane.exchanges) > plane.max_requests:
+            self._answer(RequestError(ErrorKind.CONCURRENCY_LIMIT, "too many requests in progress; try again later"))
+            return
         arrived_s = self._books.arrived_s
         placing = Placing(
             self.plane, self.route, self.head, self.body, self.request_id, arrived_s, self._described, self.crashed
@@ -111,6 +119,8 @@ class Exchange:
         if isinstance(placed, Reject):
             self._answer(placed.error)
             return
+        if plane.hedging is not None and plane.hedging.wants(self.route, self._request):
+            self._hedge = Hedge(self, plane.hedging.after_s)
         self._try(placed)
 
     def _wait(self, hold: Hold) -> None:
@@ -123,47 +133,6 @@ class Exchange:
         else:
             self._answer(RequestError(ErrorKind.TOO_MANY_REQUESTS_HELD, "too many requests wait for a worker"))
 
-    # attempts
-
-    def _try(self, ticket: Ticket) -> None:
-        self.ticket = ticket
-        self._books.worker = ticket.candidate.id
-        self._attempt = Attempt(self, ticket)
-        self._attempt.begin()
-
-    def outgoing(self, ticket: Ticket) -> Outgoing:
-        """What goes to the ticket's worker."""
-        if self._rewriting is None:
-            return Outgoing(self.body)
-        return self._rewriting.outgoing(self.body, ticket, self.plane.time())
-
-    def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
-        """Nothing of this attempt has reached the client: another worker may answer."""
-        assert self.ticket is not None
-        ticket, self.ticket = self.ticket, None
-        plane = self.plane
-        outcome = plane.dispatcher.retry(ticket, phase, plane.time(), reason, retry_after_s)
-        if isinstance(outcome, Reject):
-            self._answer(outcome.error)
-            return
-        plane.metrics.retried(phase)
-        self._try(outcome)
-
-    @property
-    def awaited(self) -> FleetEndpoint | None:
-        """The endpoint whose first event is being waited for."""
-        waiting = self.phase in (Phase.DIAL, Phase.FIRST_EVENT) and self.ticket is not None
-        return self.ticket.candidate.endpoint if waiting and self.ticket is not None else None
-
-    def endpoint_lost(self) -> None:
-        """`awaited` is ejected or gone: do not wait for it where another worker is ready."""
-        ticket = self.ticket
-        assert ticket is not None
-        phase = FailurePhase.CONNECT if self.phase is Phase.DIAL else FailurePhase.SENT
-        if self.plane.dispatcher.has_alternative(ticket, phase, self.plane.time()):
-            self._let_go(reusable=False)
-            self.attempt_failed(phase, "the worker was ejected or removed while the request waited for it")
-
     # the answer
 
     def opened(self, response: ResponseHead) -> None:
@@ -172,6 +141,8 @@ class Exchange:
         now_s = plane.time()
         assert self.ticket is not None and attempt is not None and attempt.connection is not None
         self._books.first_event(now_s)
+        if self._hedge is not None:
+            self._end_race()
         if response.events:
             plane.dispatcher.first_token(self.ticket, now_s)
         if self.route.stores:
@@ -188,7 +159,8 @@ class Exchange:
         if response_id is not None and self.ticket is not None:
             self.plane.pins.learn(response_id, self.ticket.candidate.id)
 
-    def _progressed(self, gaps_s: Sequence[float], events: int, now_s: float) -> None:
+    def progressed(self, gaps_s: Sequence[float], events: int, now_s: float) -> None:
+        """A batch of reads of the answer."""
         self.plane.metrics.gaps(gaps_s)
         if self.ticket is not None:
             self.plane.dispatcher.progress(self.ticket, events, now_s)
@@ -252,7 +224,8 @@ class Exchange:
                 connection.resume_reading()
             else:
                 connection.pause_reading()
-        self.relay.last_read_s = self.plane.time()  # either way the worker was not idle until now
+        now_s = self.relay.last_read_s = self.plane.time()  # either way the worker was not idle until now
+        self._progress = now_s, self.relay.events, self.relay.response_bytes
 
     # time
 
@@ -261,12 +234,30 @@ class Exchange:
         timeouts = self.plane.config.timeouts
         if now_s >= self._phase_deadline_s():
             self._phase_expired()
+        elif self.phase is Phase.STREAM and self._trickles(now_s):
+            self._stream_failed(ErrorKind.STREAM_IDLE_TIMEOUT, "the worker's stream stalled: it only trickles")
         elif now_s >= self._last_s:
             self._give_up(ErrorKind.TOTAL_TIMEOUT, "the request took too long")
         elif now_s >= self._next_comment_s:
             self._next_comment_s = now_s + timeouts.comment_interval_s
             self.relay.comment(self.plane.head_lines(self.head, self.request_id, None), not self._keep_alive)
+            if self._hedge is not None:
+                self._hedge.commented()
         self._arm()
+
+    def _trickles(self, now_s: float) -> bool:
+        """Whether the worker has brought next to nothing since the last look, a whole idle limit ago. (Such looks come
+        by themselves: the deadline of a stream that goes on is found to have moved.)"""
+        relay = self.relay
+        relay.flush(now_s)
+        seen_s, events, size_bytes = self._progress
+        seen_s = max(seen_s, self._phase_began_s)
+        if now_s - seen_s < self.plane.phase_limits_s[Phase.STREAM]:
+            return False
+        self._progress = now_s, relay.events, relay.response_bytes
+        if relay.events > events or not self.client.writable:
+            return False
+        return relay.response_bytes - size_bytes < MIN_BYTES_PER_S * (now_s - seen_s)
 
     def _phase_deadline_s(self) -> float:
         began_s = self._phase_began_s
@@ -397,11 +388,6 @@ class Exchange:
         if identifying is not None:
             identifying.cancel()
 
-    def _let_go(self, reusable: bool) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            attempt.let_go(reusable=reusable)
-
     def _end(self, keep: bool) -> None:
         self._settle(self.relay.status)
         self.client.exchange_ended(keep and self.head.keep_alive)
@@ -409,6 +395,8 @@ class Exchange:
     def _settle(self, status: int) -> None:
         """The books of one request."""
         self.phase = Phase.OVER
+        if self._hedge is not None:
+            self._end_race()
         self.plane.ended(self)
         self._books.settle(status, self.relay)
         self._attempt = None

@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from router.gateway.exchange import Exchange
 
 
+LOOK_AGAIN_S = 1.0
+"""How soon the retry budget may allow what it did not."""
+
+
 class Losses:
     """Takes requests off workers that probes have ejected or an operator has removed.
 
     A worker whose host has vanished closes no connection: without this its requests would wait until
     `first_event_s`. One that is merely slow may fail its probes, too, so a request is moved only where another worker
-    is ready; the others are looked at again when one becomes so.
+    is ready and the retry budget allows it; the others are looked at again when a worker becomes so, and every second.
     """
 
     def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, exchanges: set[Exchange]) -> None:
@@ -26,6 +30,7 @@ class Losses:
         self._exchanges = exchanges
         self._lost: set[FleetEndpoint] = set()
         self._scheduled = False
+        self._again: asyncio.TimerHandle | None = None
         fleet.on_loss.append(self.lost)
         fleet.on_change.append(self.changed)
 
@@ -42,12 +47,17 @@ class Losses:
 
     def close(self) -> None:
         """Listen to the fleet no longer."""
+        if self._again is not None:
+            self._again.cancel()
         if self.lost in self._fleet.on_loss:
             self._fleet.on_loss.remove(self.lost)
             self._fleet.on_change.remove(self.changed)
 
     def _move(self) -> None:
         self._scheduled = False
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         lost = {endpoint for endpoint in self._lost if self._fleet.lost(endpoint)}
         self._lost = set()
         for exchange in list(self._exchanges):
@@ -59,3 +69,5 @@ class Losses:
                     exchange.crashed()
                 if exchange.awaited is endpoint:
                     self._lost.add(endpoint)  # nobody else was ready
+        if self._lost:
+            self._again = self._loop.call_later(LOOK_AGAIN_S, self.changed)

@@ -154,6 +154,12 @@ class PathTable:
                 return None
         return route
 
+    def pattern(self, pattern: str) -> Route | None:
+        """The route that is called `pattern` in metrics."""
+        named = {**self._exact, **{route.pattern: route for _, route in self._prefixes}}
+        named.update({route.pattern: route for route in self._stored.values()})
+        return named.get(pattern)
+
     def stored_id(self, path: str) -> str:
         """The response id in the path of a pinned route."""
         return unquote(path[len(_STORED) :].partition("/")[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from router.gateway.access import AccessLog
 from router.gateway.budget import BodyBudget
 from router.gateway.cors import Cors
 from router.gateway.head import RequestHead
+from router.gateway.hedge import Hedging
 from router.gateway.losses import Losses
 from router.gateway.outbox import Outbox
 from router.gateway.paths import PathTable
@@ -23,6 +25,7 @@ from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
 from router.gateway.request_ids import RequestIds
 from router.gateway.rewrites import Relearn, Rewrites
+from router.gateway.unsent import UnsentBytes
 from router.gateway.worker_keys import worker_keys
 from router.secure.keys import api_keys
 from router.secure.workers import WorkerTls
@@ -124,11 +127,18 @@ class Plane:
         self.loop = loop
         self.time = loop.time
         self.phase_limits_s = phase_limits_s(config.timeouts)
+        self.max_requests = config.limits.max_concurrent_requests or sys.maxsize
+        self.hedging = Hedging(config.hedging) if config.hedging.paths else None
         self.paths = PathTable(config.extra_paths)
         self.outbox = Outbox(loop)
         tls = worker_tls or WorkerTls(config.worker_tls)
         self.pools = WorkerPools(
-            loop, self.outbox, config.timeouts.upstream_idle_s, config.limits.max_header_bytes, tls.context_for
+            loop,
+            self.outbox,
+            config.timeouts.upstream_idle_s,
+            config.limits.max_header_bytes,
+            config.timeouts.upstream_head_s,
+            tls.context_for,
         )
         self.waiting = WaitingRoom(fleet, loop, config.limits.max_held_requests)
         self.rewrites = Rewrites(config, fleet, relearn)
@@ -140,6 +150,7 @@ class Plane:
         self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         self.scheme = b"http" if config.tls.cert_file is None else b"https"
         self.bodies = BodyBudget(config.limits)
+        self.unsent = UnsentBytes(config.limits)
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.losses = Losses(fleet, loop, self.exchanges)
@@ -161,6 +172,11 @@ class Plane:
             self.exchanges.discard(exchange)
         if self.draining and not self.exchanges:
             self.quiet.set()
+
+    def allow_unsent(self) -> None:
+        """What each connection may leave unsent has changed."""
+        for connection in list(self.connections):
+            connection.allow_unsent(self.unsent.allowance_bytes)
 
     def left(self) -> None:
         """A connection has closed."""
@@ -193,6 +209,8 @@ class Plane:
             "streams": len(self.exchanges),
             "waiting": len(self.waiting),
             "buffered_body_bytes": self.bodies.used_bytes,
+            "buffered_response_bytes": self.unsent.used_bytes,
+            "slow_readers_cut": self.unsent.cut,
             "bodies_refused": self.bodies.refused,
             "stored_responses": len(self.pins),
             "rewrites": self.rewrites.statistics(),

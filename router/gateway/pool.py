@@ -44,9 +44,11 @@ class WorkerPools:
         outbox: Outbox,
         idle_s: float,
         max_head_bytes: int,
+        head_s: float,
         tls_for: Callable[[Endpoint], ssl.SSLContext | None] = lambda endpoint: None,
     ) -> None:
         self.outbox = outbox
+        self.head_s = head_s
         self._loop = loop
         self._idle_s = idle_s
         self._max_head_bytes = max_head_bytes
@@ -90,13 +92,17 @@ class WorkerPools:
             else:
                 if tls is not None:
                     _read_no_further(transport)
-                dialler.dialled(connection)
+                self._dialled(connection, dialler)
         except Exception:
             dialler.crashed()
 
-    def opened(self, connection: WorkerConnection) -> None:
-        """`connection` is up."""
-        self._open.add(connection)
+    def _dialled(self, connection: WorkerConnection, dialler: Dialler) -> None:
+        """Not before the dial has ended: one that is cancelled closes its transport without a word to the protocol."""
+        if connection.usable:
+            self._open.add(connection)
+            dialler.dialled(connection)
+        else:
+            dialler.dial_failed("closed by the worker at once")
 
     def closed(self, connection: WorkerConnection) -> None:
         """`connection` is down; if it was idle it is no longer offered."""

@@ -48,6 +48,10 @@ class GatewayMetrics(Protocol):
         """A pooled connection had died idle; the same worker got the request on a fresh one."""
         ...
 
+    def hedged(self, outcome: str) -> None:
+        """A second attempt beside the first ended: ``won``, ``lost``, ``failed`` or ``took_over``."""
+        ...
+
     def client_aborted(self, phase: str) -> None:
         """The client left, in phase ``request``, ``before_first`` or ``stream``."""
         ...

@@ -165,6 +165,7 @@ def sweep_interval_s(config: Config) -> float:
     shortest_s = min(
         timeouts.connect_s,
         timeouts.first_event_s,
+        timeouts.upstream_head_s,
         timeouts.stream_idle_s,
         timeouts.total_s,
         timeouts.client_header_s,

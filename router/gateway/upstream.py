@@ -37,11 +37,11 @@ _SIZE_LINES = _size_lines(_SHORT_BYTES)
 
 
 class Pools(Protocol):
-    """Where a connection reports that it came, went, or rests; `outbox` takes its short requests."""
+    """Where a connection reports that it went or rests; `outbox` takes its short requests, `head_s` is how long
+    a response's head may take from its first byte on."""
 
     outbox: Outbox
-
-    def opened(self, connection: WorkerConnection) -> None: ...
+    head_s: float
 
     def closed(self, connection: WorkerConnection) -> None: ...
 
@@ -138,7 +138,6 @@ class WorkerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Up."""
         self._transport = cast(asyncio.Transport, transport)
-        self._pools.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """A read: feed llhttp, hand the bytes on, and say when the response is over."""
@@ -342,8 +341,11 @@ class WorkerConnection(asyncio.Protocol):
 
     def _read_head(self, data: bytes, reader: ResponseReader) -> str | None:
         """Collect the head; once complete announce it and pass on what came behind it."""
+        began = not self._raw_head
         raw = self._raw_head = self._raw_head + data
         if not self._final:
+            if began:  # hardly ever: heads come in one piece
+                self._loop.call_later(self._pools.head_s, self._head_overdue, reader)
             return "response head too large" if len(raw) > self._max_head_bytes else None
         start = 0
         for _ in range(self._heads - 1):
@@ -358,6 +360,14 @@ class WorkerConnection(asyncio.Protocol):
         self._raw_head = b""
         self._pass_head(raw[end:], reader)
         return None
+
+    def _head_overdue(self, reader: ResponseReader) -> None:
+        """Is this still the same response, and stuck in the middle of a head?"""
+        if self.reader is reader and self.response is None and not self._raw_head.endswith(_HEAD_END):
+            try:
+                reader.worker_lost("the response's head took too long", True)
+            except Exception:
+                reader.crashed()
 
     def _pass_head(self, rest: bytes, reader: ResponseReader) -> None:
         assert self.response is not None

@@ -78,6 +78,13 @@ GATEWAY = (
     _histogram("decision_seconds", CPU_S, "Time to choose and book a worker."),
     _counter("errors", "Errors answered by the gateway itself, by code and phase.", "code", "phase"),
     _counter("retries", "Attempts that failed and went to another worker, by the phase they failed in.", "phase"),
+    _counter("retry_budget_exhausted", "Further attempts, hedges included, that the retry budget did not allow."),
+    _counter(
+        "hedges",
+        "Second attempts at requests whose first event did not come, by outcome: won, lost, failed (before the first "
+        "attempt did anything) or took_over (the first attempt failed).",
+        "outcome",
+    ),
     _counter("redials", "Requests repeated on a fresh connection because a pooled one had died idle."),
     _counter("client_aborts", "Clients that left before their response ended, by phase.", "phase"),
     _counter("requests_by_key", "Requests let in, by the name of the API key they brought.", "key"),
@@ -92,6 +99,8 @@ GATEWAY = (
     _counter("rewrites", "Request bodies changed on their way, by rewrite: observe_usage or relearn.", "rewrite"),
     _gauge("client_connections", "Open client connections."),
     _gauge("buffered_body_bytes", "Request body bytes held until their worker answers."),
+    _gauge("buffered_response_bytes", "Unsent response bytes of clients that do not read fast enough."),
+    _counter("slow_readers_cut", "Clients cut off because all unsent response bytes together were too many."),
     _gauge("active_requests", "Requests in flight, streams included."),
     _gauge("held_requests", "Requests waiting now because no worker is ready."),
 )

@@ -73,6 +73,8 @@ class Metrics:
         self._errors = counter("errors")
         self._retries = counter("retries")
         self._redials = counter("redials")
+        self._retry_refusals = counter("retry_budget_exhausted")
+        self._hedges = counter("hedges")
         self._aborts = counter("client_aborts")
         self._keyed = counter("requests_by_key")
         self._reloads = counter("reloads")
@@ -128,6 +130,10 @@ class Metrics:
         """The same worker got the request on a fresh connection."""
         self._redials.add()
 
+    def hedged(self, outcome: str) -> None:
+        """A second attempt beside the first ended as `outcome`."""
+        self._hedges.add(1.0, (outcome,))
+
     def client_aborted(self, phase: str) -> None:
         """The client left."""
         self._aborts.add(1.0, (phase,))
@@ -160,6 +166,10 @@ class Metrics:
     def rejected(self, request: Request, error: RequestError) -> None:
         """No worker can take a request."""
         self._rejections.add(1.0, (error.kind.spec.code,))
+
+    def retry_refused(self) -> None:
+        """The budget for further attempts is used up."""
+        self._retry_refusals.add()
 
     def failed(self, ticket: Ticket, phase: FailurePhase, reason: str) -> None:
         """A worker failed an attempt."""

@@ -53,6 +53,8 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_active_requests", (), plane.get("streams", 0)
     yield "warmroute_held_requests", (), plane.get("waiting", 0)
     yield "warmroute_buffered_body_bytes", (), plane.get("buffered_body_bytes", 0)
+    yield "warmroute_buffered_response_bytes", (), plane.get("buffered_response_bytes", 0)
+    yield "warmroute_slow_readers_cut", (), plane.get("slow_readers_cut", 0)
     for rewrite, key in _REWRITES:
         yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
 

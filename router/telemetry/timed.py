@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from policies.view import Policy
-from router.core.dispatcher import Dispatcher, DispatchObserver
+from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet
 from router.core.tickets import Hold, Reject, Ticket
@@ -23,21 +23,10 @@ class TimedDispatcher(Dispatcher):
         residency: ResidencyMap,
         policy: Policy,
         *,
-        policy_name: str,
         took: Callable[[float], None],
-        policy_params: Mapping[str, Any] | None = None,
-        decisions_kept: int = 1_000,
-        observer: DispatchObserver | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            fleet,
-            residency,
-            policy,
-            policy_name=policy_name,
-            policy_params=policy_params,
-            decisions_kept=decisions_kept,
-            observer=observer,
-        )
+        super().__init__(fleet, residency, policy, **options)
         self._took = took
 
     def dispatch(self, request: Request, now_s: float) -> Ticket | Hold | Reject:

@@ -219,7 +219,7 @@ class EndpointWatch:
     def _restarted(self) -> None:
         log.warning("worker restarted", extra={"worker": self._endpoint.id})
         self._restarts += 1
-        self._around.fleet.restarted(self._endpoint.id)
+        self._around.fleet.restarted(self._endpoint.id, self._around.clock())
         self._self_tests.renew()
         self._subscriptions.relearn()
         self.look_again()

@@ -36,6 +36,9 @@ class Recorder:
     def differed(self, worker, difference):
         self.calls.append(("differed", difference))
 
+    def retry_refused(self):
+        self.calls.append(("retry refused",))
+
     def policy_failed(self, policy, reason, first):
         self.calls.append(("policy failed", policy, first))
 

@@ -88,8 +88,8 @@ def test_a_worker_back_before_it_was_ejected_loses_its_guessed_cache(fleet, fact
     for port, events in ((1, True), (2, False)):
         fleet.add(endpoint(port), 0.0)
         fleet.probe_succeeded(f"h:{port}", facts(events=events), 0.0)
-        fleet.restarted(f"h:{port}")
-    fleet.restarted("h:9")
+        fleet.restarted(f"h:{port}", 0.0)
+    fleet.restarted("h:9", 0.0)
     assert states(fleet) == [WorkerState.READY] * 2
     assert [call for call in shadow_residency.calls if call[0] == "remove"] == [("remove", 1)]
 
@@ -153,7 +153,7 @@ def test_on_change_fires_when_somebody_becomes_available(fleet, facts):
     fleet.probe_succeeded("h:1", facts(models=("m", "n")), 5.0)
     assert one.state is WorkerState.HALF_OPEN
     assert len(fired) == 4
-    fleet.trial_started(one)
+    fleet.trial_started(one, 0.0)
     fleet.trial_given_up(one)
     assert len(fired) == 5
     fleet.traffic_succeeded(one, trial=True, complete=False)

@@ -122,7 +122,7 @@ def test_a_half_open_endpoint_has_one_trial_and_it_comes_first(fleet, ask):
     selection = select(fleet, ask(), (), 5.0)
     assert names(selection) == ["h:2", "h:1"]
     assert selection.trial is fleet.get("h:1")
-    fleet.trial_started(fleet.get("h:1"))
+    fleet.trial_started(fleet.get("h:1"), 0.0)
     assert select(fleet, ask(), (), 5.0) == Selection(fleet.get("h:2").candidates)
     fleet.trial_given_up(fleet.get("h:1"))
     assert select(fleet, ask(), (), 5.0).trial is not None
@@ -132,7 +132,7 @@ def test_a_half_open_endpoint_has_one_trial_and_it_comes_first(fleet, ask):
 def test_half_open_endpoints_take_all_where_nobody_is_ready(fleet, ask):
     fleet.drain("h:2")
     half_open(fleet, 1)
-    fleet.trial_started(fleet.get("h:1"))
+    fleet.trial_started(fleet.get("h:1"), 0.0)
     assert select(fleet, ask(), (), 5.0) == Selection(fleet.get("h:1").candidates)
     assert isinstance(select(fleet, ask(), ("h:1",), 5.0), Hold)
 
@@ -149,7 +149,7 @@ def test_pinned_goes_to_its_worker_even_draining(fleet, ask, facts):
     assert isinstance(select(fleet, ask(pinned="h:2"), ("h:2",), 0.0), Hold)
     half_open(fleet, 1)
     assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is fleet.get("h:1")
-    fleet.trial_started(fleet.get("h:1"))
+    fleet.trial_started(fleet.get("h:1"), 0.0)
     assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is None
     for second in range(3):
         fleet.probe_failed("h:1", "refused", second)
@@ -166,14 +166,14 @@ def test_exclusions_say_why(fleet, ask):
     fleet.drain("h:2")
     fleet.add(Endpoint("http", "h", 4), 0.0)
     request = ask()
-    excluded = exclusions(fleet, request, select(fleet, request, (), 0.0))
+    excluded = exclusions(fleet, request, select(fleet, request, (), 0.0), 0.0)
     assert set(excluded) == {"h:2", "h:3", "h:4"}
     assert "drained" in excluded["h:2"]
     assert excluded["h:3"] == "does not serve m"
     assert "not probed yet" in excluded["h:4"]
     fleet.traffic_refused(fleet.get("h:1"), None, 0.0, trial=False)
     fleet.undrain("h:2")
-    calm = exclusions(fleet, request, select(fleet, request, (), 0.1))
+    calm = exclusions(fleet, request, select(fleet, request, (), 0.1), 0.1)
     assert "passed over" in calm["h:1"]
     long = ask(tokens=2_000)
-    assert "too short" in exclusions(fleet, long, select(fleet, long, (), 1.0))["h:1"]
+    assert "too short" in exclusions(fleet, long, select(fleet, long, (), 1.0), 1.0)["h:1"]

@@ -6,6 +6,9 @@ import json
 import msgspec
 import pytest
 
+from router.core.further import FurtherAttempts
+from router.gateway import losses
+
 
 def once(kit, first, then=None):
     """Two scripts sharing one count: the first request anywhere gets `first`, all others `then`."""
@@ -229,6 +232,24 @@ async def test_without_another_worker_a_lost_one_is_waited_for_until_one_is_read
     await asyncio.sleep(0.02)
     assert gate.dispatcher.edges == ["ticket"]
     gate.fleet.undrain(other.id)
+    assert (await client.read()).body.startswith(kit.event("a"))
+
+
+async def test_without_budget_a_lost_worker_is_waited_for_until_there_is_some(rig, kit, monkeypatch):
+    async def silent(script):
+        await script.gone()
+
+    affords = [False]
+    monkeypatch.setattr(FurtherAttempts, "affords", lambda *_: affords[0])
+    monkeypatch.setattr(losses, "LOOK_AGAIN_S", 0.05)
+    gate = await rig(*once(kit, silent))
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
+    eject(gate, next(worker for worker in gate.workers if worker.requests))
+    await asyncio.sleep(0.12)
+    assert gate.dispatcher.edges == ["ticket"]
+    affords[0] = True
     assert (await client.read()).body.startswith(kit.event("a"))
 
 

@@ -35,9 +35,6 @@ class Pools:
         if self.flushes:
             writer.flush()
 
-    def opened(self, connection):
-        pass
-
     def closed(self, connection):
         pass
 

@@ -1,0 +1,119 @@
+"""Workers that go and come back under load, and clients' mistakes, with real processes."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from loadtest.drive.chat import chat
+from loadtest.drive.http import Client
+from loadtest.fleet.process import Process, warmroute
+
+
+def body(system, text, **fields):
+    return {"model": system.model, "messages": [{"role": "user", "content": text}], "max_tokens": 4, **fields}
+
+
+async def drive(system, until, in_flight=8):
+    """Closed loop of conversations that the other worker has in its cache; returns (end, worker, error) of each."""
+    client = Client(system.url)
+    ended = []
+
+    async def loop(index):
+        while not until.is_set():
+            timing = await chat(client, body(system, f"Conversation {index % 3}. " * 60))
+            ended.append((time.monotonic(), timing.worker, timing.error))
+
+    await asyncio.gather(*(loop(index) for index in range(in_flight)))
+    client.close()
+    return ended
+
+
+@pytest.mark.parametrize("policy", ["marginal_cost", "round_robin"])
+def test_a_revived_worker_has_traffic_within_two_seconds(start, policy):
+    system = start(workers=2, policy=policy, worker_flags=("--time-scale", "0.5"))
+    url = system.running.worker_urls[0]
+    worker, port = url.removeprefix("http://"), url.rsplit(":", 1)[1]
+
+    async def run():
+        until = asyncio.Event()
+        driving = asyncio.create_task(drive(system, until))
+        await asyncio.sleep(1)
+        os.kill(system.running.workers[0].pid, signal.SIGKILL)
+        await asyncio.to_thread(
+            system.wait_for, lambda: system.workers()[worker]["state"] == "unhealthy", what="the ejection"
+        )
+        killed_s = time.monotonic()
+        again = Process(warmroute("worker", "--host", "127.0.0.1", "--port", port, "--time-scale", "0.5"), "worker")
+        try:
+            await asyncio.to_thread(again.wait_for, "worker http")
+            up_s = time.monotonic()
+            await asyncio.sleep(3)
+            until.set()
+            return killed_s, up_s, await driving
+        finally:
+            await asyncio.to_thread(again.stop)
+
+    killed_s, up_s, ended = asyncio.run(run())
+    assert all("broke off" in error for _, _, error in ended if error)  # streams that had begun when it was killed
+    served = [at_s - up_s for at_s, by, _ in ended if by == worker and at_s > killed_s]
+    print(f"{policy}: first answer {min(served):.2f} s after the worker listened, {len(served)} in all")
+    assert min(served) < 2.0
+    assert len(served) > 5
+
+
+def test_sixty_mistakes_of_clients_open_no_breaker(start):
+    system = start(workers=2)
+
+    async def run():
+        client = Client(system.url)
+        # the worker refuses these with a 400 of its own: the gateway passes lengths on
+        wrong = [await chat(client, body(system, "Hello", max_tokens=-1)) for _ in range(60)]
+        right = [await chat(client, body(system, f"Hello {number}")) for number in range(4)]
+        client.close()
+        return wrong, right
+
+    wrong, right = asyncio.run(run())
+    assert all("400" in timing.error for timing in wrong), wrong[0]
+    assert [timing.error for timing in right] == [None] * 4
+    assert {worker["state"] for worker in system.workers().values()} == {"ready"}
+    assert system.metric("warmroute_retries_total") == 0
+    assert system.metric("warmroute_attempt_failures_total") == 0
+    assert sum("400" in line and 'route="/v1/chat' in line for line in system.admin.get("/metrics").text.splitlines())
+
+
+def test_a_hedge_past_a_worker_that_hangs(start, monkeypatch):
+    monkeypatch.setenv("WARMROUTE_HEDGING__PATHS", '["/v1/chat/completions"]')
+    monkeypatch.setenv("WARMROUTE_HEDGING__AFTER_S", "0.3")
+    monkeypatch.setenv("WARMROUTE_HEDGING__MAX_RATIO", "1")
+    monkeypatch.setenv("WARMROUTE_HEALTH__PROBE_TIMEOUT_S", "30")  # the probes shall not find it first
+    system = start(workers=2, policy="round_robin")
+    os.kill(system.running.workers[0].pid, signal.SIGSTOP)
+
+    async def run():
+        client = Client(system.url)
+        began_s = time.monotonic()
+        timings = [await chat(client, body(system, f"Hello {number}")) for number in range(4)]
+        client.close()
+        return timings, time.monotonic() - began_s
+
+    try:
+        timings, took_s = asyncio.run(run())
+    finally:
+        os.kill(system.running.workers[0].pid, signal.SIGCONT)
+    assert [timing.error for timing in timings] == [None] * 4
+    assert {timing.worker for timing in timings} == {system.running.worker_urls[1].removeprefix("http://")}
+    assert took_s < 4 * 0.3 + 3
+    page = system.admin.get("/metrics").text
+    hedges = [line for line in page.splitlines() if line.startswith("warmroute_hedges_total{")]
+    log = system.admin.get("/admin/v1/decisions?limit=20").json()["decisions"]
+    pairs = [each for each in log if each["hedge"]]
+    assert len(pairs) >= 2
+    assert hedges == [f'warmroute_hedges_total{{outcome="won"}} {len(pairs)}.0']
+    for second in pairs:
+        first = next(each for each in log if each["request_id"] == second["request_id"] and not each["hedge"])
+        assert first["outcome"] == "cancelled: another worker answered first"
+        assert second["outcome"] == "finished"
+    system.wait_idle()

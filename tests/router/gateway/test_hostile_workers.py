@@ -1,0 +1,447 @@
+"""Workers that break every rule: no client waits beyond its deadline, nothing grows, no connection is used again."""
+
+import asyncio
+import time
+
+import psutil
+import pytest
+
+LIMITS = {"first_event_s": 0.4, "upstream_head_s": 0.2, "stream_idle_s": 0.4, "total_s": 2.0}
+FLOOD_BYTES = 16_777_216
+"""More than the kernel's buffers of a loopback connection; a reader that keeps it all is seen."""
+
+
+async def flood(script, piece):
+    """Write `piece` until the other side closes; returns what went out."""
+    sent = 0
+    try:
+        while not script.writer.is_closing() and sent < 1_000_000_000:
+            await script.say(piece)
+            sent += len(piece)
+    except ConnectionError:
+        pass
+    script.seen.flooded_bytes = sent
+    script.seen.gone.set()
+
+
+async def drip(script, data, gap_s):
+    try:
+        for byte in data:
+            if script.writer.is_closing():
+                break
+            await script.say(bytes([byte]))
+            await asyncio.sleep(gap_s)
+    except ConnectionError:
+        pass
+    script.seen.gone.set()
+
+
+def head(*lines):
+    return b"\r\n".join([b"HTTP/1.1 200 OK", *lines]) + b"\r\n\r\n"
+
+
+STREAM = head(b"content-type: text/event-stream", b"transfer-encoding: chunked")
+HEX = b"0123456789abcdef"
+
+
+async def never_answers(script):
+    await script.gone()
+
+
+async def drips_its_head(script):
+    await drip(script, b"HTTP/1.1 200 OK\r\nx-slow: " + b"y" * 10_000, 0.02)
+
+
+async def stops_in_its_head(script):
+    await script.say(b"HTTP/1.1 200 OK\r\ncontent-ty")
+    await script.gone()
+
+
+async def sends_garbage(script):
+    await script.say(bytes(range(256)) * 16)
+    await script.gone()
+
+
+async def speaks_another_protocol(script):
+    await script.say(b"SSH-2.0-OpenSSH_9.6\r\n")
+    await script.gone()
+
+
+async def sends_5_gb_of_header(script):
+    await script.say(b"HTTP/1.1 200 OK\r\nx-huge: ")
+    await flood(script, b"h" * 65_536)
+
+
+async def sends_endless_header_lines(script):
+    await script.say(b"HTTP/1.1 200 OK\r\n")
+    await flood(script, b"x-one: more\r\n" * 500)
+
+
+async def floods_1xx(script):
+    await flood(script, b"HTTP/1.1 102 Processing\r\n\r\n" * 100)
+
+
+async def drips_1xx(script):
+    await drip(script, b"HTTP/1.1 102 Processing\r\n\r\n" * 400, 0.005)
+
+
+async def sends_a_gigantic_chunk_extension(script):
+    await script.say(STREAM, b"5;ext=")
+    await flood(script, b"e" * 65_536)
+
+
+async def comments_for_ever(script):
+    await script.say(STREAM)
+    await flood(script, b"b\r\n: comment\n\n\r\n" * 400)
+
+
+async def sends_endless_trailers(script):
+    await script.say(STREAM, b"0\r\n")
+    await flood(script, b"x-trailer: more\r\n" * 400)
+
+
+async def announces_two_lengths(script):
+    await script.say(head(b"content-length: 5", b"content-length: 6"), b"hello!")
+    await script.gone()
+
+
+async def announces_a_length_and_chunks(script):
+    await script.say(head(b"content-length: 5", b"transfer-encoding: chunked"), b"5\r\nhello\r\n0\r\n\r\n")
+    await script.gone()
+
+
+async def announces_a_negative_length(script):
+    await script.say(head(b"content-length: -5"), b"hello")
+    await script.gone()
+
+
+async def ends_a_stream_without_an_event(script):
+    await script.say(STREAM, b"0\r\n\r\n")
+
+
+async def sends_a_wrong_chunk_size(script):
+    await script.say(STREAM, b"zz\r\nhello\r\n")
+    await script.gone()
+
+
+async def sends_an_enormous_chunk_size(script):
+    await script.say(STREAM, b"f" * 40 + b"\r\nhello")
+    await script.gone()
+
+
+async def closes_at_once(script):
+    await script.die()
+
+
+async def switches_protocols_unasked(script):
+    await script.say(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nhello")
+    await script.gone()
+
+
+BEFORE_AN_EVENT = [
+    never_answers,
+    drips_its_head,
+    stops_in_its_head,
+    sends_garbage,
+    speaks_another_protocol,
+    sends_5_gb_of_header,
+    sends_endless_header_lines,
+    floods_1xx,
+    drips_1xx,
+    sends_a_gigantic_chunk_extension,
+    comments_for_ever,
+    sends_endless_trailers,
+    announces_two_lengths,
+    announces_a_length_and_chunks,
+    announces_a_negative_length,
+    ends_a_stream_without_an_event,
+    sends_a_wrong_chunk_size,
+    sends_an_enormous_chunk_size,
+    closes_at_once,
+    switches_protocols_unasked,
+]
+
+
+def name(value):
+    return value.__name__ if callable(value) else None
+
+
+@pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
+async def test_before_the_first_event_another_worker_answers(rig, kit, hostile):
+    turns = []
+
+    async def first_is_hostile(script):
+        turns.append(script.seen)
+        await (hostile if len(turns) == 1 else kit.answer_stream)(script)
+
+    gate = await rig(first_is_hostile, first_is_hostile, timeouts=LIMITS)
+    rss = psutil.Process().memory_info().rss
+    started_s = time.monotonic()
+    reply = await gate.ask(kit.post())
+    assert time.monotonic() - started_s < LIMITS["first_event_s"] + 0.6
+    assert reply.status == 200
+    assert reply.body.count(b"data: ") == 5
+    assert getattr(turns[0], "flooded_bytes", 0) < FLOOD_BYTES
+    assert psutil.Process().memory_info().rss - rss < 8_000_000
+    await kit.eventually(lambda: gate.idle)
+    await nothing_is_poisoned(gate, kit)
+
+
+@pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
+async def test_alone_it_costs_its_client_an_error_in_time(rig, kit, hostile):
+    gate = await rig(hostile, timeouts=LIMITS)
+    started_s = time.monotonic()
+    reply = await gate.ask(kit.post())
+    assert time.monotonic() - started_s < LIMITS["first_event_s"] + 0.6
+    assert (reply.status, reply.code) == (503, "worker_failed")
+    await kit.eventually(lambda: gate.idle)
+    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+
+
+async def nothing_is_poisoned(gate, kit):
+    """Every connection left is idle and good: what follows is answered, whichever worker it goes to."""
+    pools = gate.gateway.statistics()["pools"]
+    assert pools["open"] == pools["idle"]
+    for _ in range(4):
+        assert (await gate.ask(kit.post())).body.count(b"data: ") == 5
+    assert gate.idle
+
+
+# once an answer has begun
+
+
+async def drips_its_stream(script):
+    await drip(script, b"400\r\n" + b"x" * 1_024, 0.1)
+
+
+async def drips_small_chunks(script):
+    await drip(script, b"1\r\nx\r\n" * 200, 0.1)
+
+
+async def drips_comments(script):
+    for _ in range(100):
+        if script.writer.is_closing():
+            break
+        await script.say(b"3\r\n:\n\n\r\n")
+        await asyncio.sleep(0.7)
+
+
+async def stops_in_its_stream(script):
+    await script.gone()
+
+
+async def extends_a_chunk_for_ever(script):
+    await script.say(b"5;ext=")
+    await flood(script, b"e" * 65_536)
+
+
+async def never_ends_its_trailers(script):
+    await script.say(b"0\r\n")
+    await flood(script, b"x-trailer: more\r\n" * 400)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        drips_its_stream,
+        drips_small_chunks,
+        drips_comments,
+        stops_in_its_stream,
+        extends_a_chunk_for_ever,
+        never_ends_its_trailers,
+    ],
+    ids=name,
+)
+async def test_a_started_stream_ends_within_its_deadlines(rig, kit, hostile):
+    async def begins_well(script):
+        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await hostile(script)
+
+    limits = {**LIMITS, "stream_idle_s": 0.8, "total_s": 2.5}
+    gate = await rig(begins_well, timeouts=limits)
+    rss = psutil.Process().memory_info().rss
+    client = await gate.connect()
+    started_s = time.monotonic()
+    client.writer.write(kit.post())
+    received = 0
+    while data := await asyncio.wait_for(client.reader.read(65_536), 4):
+        received += len(data)
+        if data.endswith(kit.END):
+            break
+    trickle = hostile.__name__.startswith(("drips", "stops"))
+    assert time.monotonic() - started_s < (2.5 * limits["stream_idle_s"] if trickle else limits["total_s"]) + 0.4
+    assert psutil.Process().memory_info().rss - rss < 16_000_000
+    code = "stream_idle_timeout" if trickle else "total_timeout"
+    assert gate.metrics.named("error") == [(code, "stream")]
+    await kit.eventually(lambda: gate.idle)
+    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+
+
+async def test_a_whole_answer_that_trickles_is_cut(rig, kit):
+    async def trickles(script):
+        await script.say(kit.json_head(1_000))
+        await drip(script, b"x" * 1_000, 0.1)
+
+    gate = await rig(trickles, timeouts=LIMITS)
+    client = await gate.connect()
+    client.writer.write(kit.post(body=kit.PLAIN))
+    started_s = time.monotonic()
+    await client.closed()
+    assert time.monotonic() - started_s < 2.5 * LIMITS["stream_idle_s"] + 0.6
+    assert gate.metrics.named("error") == [("stream_idle_timeout", "stream")]
+    assert gate.idle
+
+
+async def test_slow_events_and_large_ones_are_no_trickle(rig, kit):
+    async def slow_but_sound(script):
+        await script.say(STREAM)
+        for _ in range(8):  # an event each quarter second, in time for the limit
+            await script.say(kit.chunk(kit.event("a")))
+            await asyncio.sleep(0.15)
+        await script.say(b"%x\r\ndata: " % (8 + 100 * 20))
+        for _ in range(20):  # one event of two kilobytes, in a second and a half
+            await script.say(b"x" * 100)
+            await asyncio.sleep(0.075)
+        await script.say(b"\n\n\r\n", kit.chunk(kit.DONE), kit.END)
+
+    gate = await rig(slow_but_sound, timeouts={**LIMITS, "total_s": 10.0})
+    reply = await gate.ask(kit.post())
+    assert reply.body.endswith(kit.DONE)
+    assert gate.metrics.named("error") == []
+
+
+# wrong lengths, and answers out of turn
+
+
+async def chunk_after_the_end(kit, script):
+    await script.say(STREAM, kit.chunk(kit.event("a")), kit.END, b"5\r\nhello\r\n")
+
+
+async def more_than_announced(kit, script):
+    await script.say(kit.json_head(2), b"{}", b"more")
+
+
+async def a_second_answer(kit, script):
+    await script.say(kit.json_head(2), b"{}", kit.json_head(2), b"[]")
+
+
+@pytest.mark.parametrize("hostile", [chunk_after_the_end, more_than_announced, a_second_answer], ids=name)
+@pytest.mark.parametrize("late", [False, True])
+async def test_bytes_behind_the_end_reach_nobody(rig, kit, hostile, late):
+    async def misbehaves(script):
+        parts = []
+        say = script.say
+        script.say = lambda *more: collect(parts, more)
+        await hostile(kit, script)
+        for part in parts if late else [b"".join(parts)]:
+            await say(part)
+            await asyncio.sleep(0.02)
+
+    async def collect(parts, more):
+        parts.extend(more)
+
+    gate = await rig(misbehaves, timeouts=LIMITS)
+    for number in (1, 2):
+        reply = await gate.ask(kit.post())
+        assert not any(stray in reply.raw for stray in (b"hello", b"more", b"[]"))
+        assert reply.status == (200 if late else 503)
+        await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+        assert gate.workers[0].connections == number
+        assert gate.idle
+
+
+async def test_fewer_bytes_than_announced_show_as_truncation(rig, kit):
+    async def short(script):
+        await script.say(kit.json_head(100), b"{}")
+        await script.gone()
+
+    gate = await rig(short, timeouts=LIMITS)
+    client = await gate.connect()
+    client.writer.write(kit.post(body=kit.PLAIN))
+    with pytest.raises(asyncio.IncompleteReadError):
+        await client.read()
+    assert gate.metrics.named("error") == [("stream_idle_timeout", "stream")]
+    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+
+
+async def test_an_answer_before_the_request_is_read_is_passed_on_and_its_connection_closed(rig, kit):
+    body = b'{"model":"m","messages":[],"pad":"' + b"x" * 30_000_000 + b'"}'
+
+    async def hasty(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(kit.json_head(2) + b"{}")
+        await writer.drain()
+        await asyncio.sleep(0.5)
+        writer.close()
+
+    server = await asyncio.start_server(hasty, "127.0.0.1", 0)
+    gate = await rig(timeouts=LIMITS)
+    gate.join(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    client = await gate.connect()
+    reply = await client.ask(kit.post(body=body))
+    assert (reply.status, reply.body) == (200, b"{}")
+    pools = gate.gateway.statistics()["pools"]
+    assert (pools["open"], pools["idle"]) in ((0, 0), (1, 0))  # never kept: half a request is on its way
+    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    assert gate.idle
+    assert gate.gateway.statistics()["buffered_body_bytes"] == 0
+    server.close()
+
+
+# idle connections
+
+
+async def test_an_idle_connection_is_closed_before_the_worker_would(rig, kit):
+    gate = await rig(kit.answer_stream, timeouts={"upstream_idle_s": 0.2})
+    await gate.ask(kit.post())
+    assert gate.gateway.statistics()["pools"]["idle"] == 1
+    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0, 1)
+    assert gate.config.timeouts.upstream_idle_s < 5.0
+
+
+async def test_the_default_is_below_what_vllm_keeps(rig, kit):
+    gate = await rig()
+    assert type(gate.config)().timeouts.upstream_idle_s < 5.0
+
+
+async def test_a_request_on_a_connection_that_died_idle_is_sent_again_for_free(rig, kit):
+    async def answers_and_closes_late(script):
+        await kit.answer_stream(script)
+        # the worker closes as the next request comes in: it is read from a socket that nobody serves any more
+        script.writer.transport.pause_reading()
+
+        async def close():
+            await closing.wait()
+            script.writer.transport.abort()
+
+        tasks.append(asyncio.create_task(close()))
+        await closing.wait()
+
+    closing, tasks = asyncio.Event(), []
+    gate = await rig(answers_and_closes_late, retries={"budget_ratio": 0.0, "budget_floor_per_s": 0.0}, timeouts=LIMITS)
+    await gate.ask(kit.post())
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: gate.dispatcher.edges.count("ticket") == 2)
+    await asyncio.sleep(0.02)
+    closing.set()
+    assert (await client.read()).body.count(b"data: ") == 5
+    assert len(gate.metrics.named("redialled")) == 1
+    assert not any(edge.startswith(("retry", "failed")) for edge in gate.dispatcher.edges)
+
+
+# a client's own mistakes
+
+
+async def test_sixty_mistakes_of_clients_open_no_breaker(rig, kit):
+    async def refuses(script):
+        body = b'{"error":{"message":"no such field","type":"BadRequestError","code":400}}'
+        await kit.answer_json(script, b"400 Bad Request", body)
+
+    gate = await rig(refuses, refuses)
+    for _ in range(60):
+        assert (await gate.ask(kit.post())).status == 400
+    assert [endpoint.state.value for endpoint in gate.fleet.endpoints] == ["ready", "ready"]
+    assert [endpoint.health.ejections for endpoint in gate.fleet.endpoints] == [0, 0]
+    assert sum(len(worker.requests) for worker in gate.workers) == 60
+    assert gate.fleet.pressure_until_s == 0.0

@@ -1,0 +1,273 @@
+"""How many requests at once, and how much memory for clients that do not read."""
+
+import asyncio
+import ctypes
+import gc
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Gate:
+    """Workers that answer when told to; counts how many requests they have at once."""
+
+    def __init__(self, kit):
+        self.kit = kit
+        self.open = asyncio.Event()
+        self.running = self.most = 0
+
+    async def __call__(self, script):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        gone = asyncio.create_task(script.gone())
+        opened = asyncio.create_task(self.open.wait())
+        await asyncio.wait([gone, opened], return_when=asyncio.FIRST_COMPLETED)
+        for task in (gone, opened):
+            task.cancel()
+        await asyncio.gather(gone, opened, return_exceptions=True)
+        self.running -= 1
+        if not script.seen.gone.is_set():
+            await self.kit.answer_stream(script)
+
+
+# requests at once
+
+
+async def test_a_limit_of_four_means_four(rig, kit):
+    worker = Gate(kit)
+    gate = await rig(worker, worker, limits={"max_concurrent_requests": 4})
+    clients = [await gate.connect() for _ in range(24)]
+    for client in clients:
+        client.writer.write(kit.post())
+    reads = {asyncio.create_task(client.read()): client for client in clients}
+    await kit.eventually(lambda: sum(read.done() for read in reads) == 20)
+    refused = [read.result() for read in reads if read.done()]
+    assert {(reply.status, reply.code, reply.header(b"retry-after")) for reply in refused} == {
+        (503, "concurrency_limit", b"1")
+    }
+    assert all(reply.header(b"connection") is None for reply in refused)
+    await kit.eventually(lambda: worker.running == 4)
+    assert gate.gateway.statistics()["streams"] == 4
+    worker.open.set()
+    replies = await asyncio.gather(*reads)
+    assert sorted(reply.status for reply in replies) == [200] * 4 + [503] * 20
+    assert worker.most == 4
+    assert gate.idle
+    for client in clients[:4]:  # the connections are as good as before, and so are the places
+        assert (await client.ask(kit.post())).status == 200
+
+
+@pytest.mark.parametrize("how", ["leaves", "fails"])
+async def test_a_place_is_free_again_at_once(rig, kit, how):
+    worker = Gate(kit)
+    gate = await rig(worker, limits={"max_concurrent_requests": 1})
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: worker.running == 1)
+    assert (await gate.ask(kit.post())).code == "concurrency_limit"
+    if how == "leaves":
+        client.leave()
+    else:
+        await gate.workers[0].stop()
+        assert (await client.read()).status == 503
+    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 0)
+    reply = await asyncio.wait_for((await gate.connect()).ask(kit.post()), 5) if how == "fails" else None
+    assert reply is None or reply.code != "concurrency_limit"
+
+
+async def test_requests_that_wait_for_a_worker_have_a_place(rig, kit):
+    gate = await rig(limits={"max_concurrent_requests": 1}, timeouts={"no_worker_wait_s": 0.3})
+    first, second = await gate.connect(), await gate.connect()
+    first.writer.write(kit.post())
+    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 1)
+    assert (await second.ask(kit.post())).code == "concurrency_limit"
+    assert (await second.ask(kit.get())).status in (200, 503)  # what the gateway answers itself needs no place
+    assert (await first.read()).code == "no_worker_available"
+
+
+async def test_a_limit_per_worker_is_one_for_each(rig, kit):
+    worker = Gate(kit)
+    gate = await rig(worker, worker, limits={"max_requests_per_worker": 2})
+    clients = [await gate.connect() for _ in range(4)]
+    for client in clients:
+        client.writer.write(kit.post())
+    await kit.eventually(lambda: worker.running == 4)
+    assert [len(each.requests) for each in gate.workers] == [2, 2]
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "overloaded", b"1")
+    worker.open.set()
+    assert {(await client.read()).status for client in clients} == {200}
+    assert (await gate.ask(kit.post())).status == 200
+
+
+# clients that do not read
+
+
+def stalled(address, request, receive_buffer_bytes=4_096):
+    """A client that sends `request` and never reads."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+    host, _, port = address.rpartition(":")
+    client.connect((host, int(port)))
+    client.sendall(request)
+    return client
+
+
+@pytest.fixture
+def firehose():
+    """A function that starts a process that streams events of so many bytes for ever; returns its address."""
+    running = []
+
+    def start(event_bytes):
+        script = Path(__file__).with_name("firehose.py")
+        process = subprocess.Popen([sys.executable, script, str(event_bytes)], stdout=subprocess.PIPE)
+        running.append(process)
+        return f"http://127.0.0.1:{int(process.stdout.readline())}"
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def memory_now():
+    """Resident bytes, without what earlier tests have left behind: it would be filled first, and hide all growth."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return psutil.Process().memory_info().rss
+
+
+def grown(before):
+    return psutil.Process().memory_info().rss - before
+
+
+async def settled(gate, look_s=0.3):
+    """Wait until nothing more is buffered."""
+    last = 0
+    for _ in range(20):
+        await asyncio.sleep(look_s)
+        before, last = last, gate.gateway.statistics()["buffered_response_bytes"]
+        if before == last:
+            return
+
+
+async def stall(gate, count, request):
+    return [await asyncio.to_thread(stalled, gate.address, request) for _ in range(count)]
+
+
+async def test_all_streams_together_have_a_limit(rig, kit, firehose):
+    gate = await rig(limits={"max_buffered_response_bytes": 4_000_000})
+    gate.join(firehose(65_000))
+    clients = await stall(gate, 80, kit.post())
+    await kit.eventually(lambda: gate.gateway.statistics()["slow_readers_cut"] > 0, 20)
+    await settled(gate)
+    statistics = gate.gateway.statistics()
+    assert statistics["buffered_response_bytes"] <= 4_000_000
+    assert statistics["streams"] + statistics["slow_readers_cut"] == 80
+    for client in clients:
+        client.close()
+    await kit.eventually(lambda: gate.idle)
+    assert gate.gateway.statistics()["buffered_response_bytes"] == 0
+
+
+async def test_a_client_that_reads_is_not_cut_for_those_that_do_not(rig, kit, firehose):
+    gate = await rig(limits={"max_buffered_response_bytes": 4_000_000})
+    gate.join(firehose(65_000))
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    received = 0
+
+    async def read_on():
+        nonlocal received
+        while data := await client.reader.read(1 << 20):
+            received += len(data)
+
+    reading = asyncio.create_task(read_on())
+    clients = []
+    while gate.gateway.statistics()["slow_readers_cut"] < 10 and len(clients) < 100:
+        clients += await stall(gate, 5, kit.post())
+        await settled(gate, 0.05)
+    before = received
+    await kit.eventually(lambda: received > before + 20_000_000, 20)
+    assert not reading.done()
+    reading.cancel()
+    for each in clients:
+        each.close()
+
+
+async def test_a_slow_reader_of_400_mb_costs_less_than_10(rig, kit):
+    async def long_answer(script):
+        await script.say(STREAM)
+        piece = kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
+        for _ in range(6_200):
+            await script.say(piece)
+        await script.say(kit.END)
+
+    gate = await rig(long_answer)
+    assert (await gate.ask(kit.get(b"/v1/models"))).status == 200
+    client = await asyncio.to_thread(stalled, gate.address, kit.post(), 65_536)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    before, most, received = memory_now(), 0, 0
+    buffer = bytearray(262_144)
+    while received < 400_000_000:
+        received += await asyncio.wait_for(loop.sock_recv_into(client, buffer), 5)
+        if received < 20_000_000:
+            await asyncio.sleep(0.002)  # the slow part: some ten megabytes a second
+        most = max(most, grown(before))
+    client.close()
+    print(f"one slow reader of {received / 1e6:.0f} MB: {most / 1e6:.1f} MB more, at most")
+    assert most < 10_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("event_bytes", [300, 65_000])
+async def test_a_thousand_stalled_readers(rig, kit, firehose, event_bytes):
+    gate = await rig()
+    gate.join(firehose(event_bytes))
+    before = memory_now()
+    clients = await stall(gate, 1_000, kit.post())
+    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1_000, 30)
+    await settled(gate, 1.5)
+    held = gate.gateway.statistics()["buffered_response_bytes"]
+    held_mb, grown_mb = held / 1e6, grown(before) / 1e6
+    print(f"1,000 stalled readers, events of {event_bytes} bytes: {held_mb:.0f} MB held, {grown_mb:.0f} MB more in all")
+    assert held <= 268_435_456
+    assert grown(before) < (160_000_000 if event_bytes < 1_000 else 300_000_000)
+    for client in clients:
+        client.close()
+    await kit.eventually(lambda: gate.idle, 20)
+    assert gate.gateway.statistics()["buffered_response_bytes"] == 0
+
+
+# slow senders
+
+
+async def test_a_head_has_a_limit_from_its_first_byte_and_a_body_one_of_its_own(rig, kit):
+    gate = await rig(kit.answer_json, timeouts={"client_header_s": 0.3, "client_body_s": 0.3})
+    loop = asyncio.get_running_loop()
+    for raw, pause in ((kit.post(), 0.02), (kit.post(body=kit.PLAIN).partition(b"\r\n\r\n")[0] + b"\r\n\r\n", 0.0)):
+        client = await gate.connect()
+        began_s = loop.time()
+        for byte in raw:
+            client.writer.write(bytes([byte]))
+            if pause:
+                await asyncio.sleep(pause)
+            if loop.time() - began_s > 1.0:
+                break
+        if not pause:
+            for byte in kit.PLAIN[:10]:  # the body comes a byte at a time
+                client.writer.write(bytes([byte]))
+                await asyncio.sleep(0.1)
+        reply = await client.read()
+        assert (reply.status, reply.code) == (408, "request_timeout")
+        assert loop.time() - began_s < 2.0
+    assert gate.dispatcher.edges == []
