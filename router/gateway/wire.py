@@ -29,7 +29,15 @@ _TO_CLIENT = HOP_BY_HOP - {b"transfer-encoding", b"trailer"} | {b"x-request-id"}
 _TO_CLIENT_REFRAMED = HOP_BY_HOP | {b"x-request-id", b"content-length"}
 # Named in Connection, these would change what the message says: they go the way they go without that.
 _NOT_DROPPED = frozenset(
-    {b"content-length", b"host", b"content-type", b"authorization", b"transfer-encoding", b"trailer"}
+    {
+        b"content-length",
+        b"host",
+        b"content-type",
+        b"content-encoding",
+        b"authorization",
+        b"transfer-encoding",
+        b"trailer",
+    }
 )
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

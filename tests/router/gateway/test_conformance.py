@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from router.config.model import LimitsConfig
 from router.errors import RequestError
 from router.gateway.budget import BodyBudget
-from router.gateway.framing import RequestFramer, Stage
+from router.gateway.framing import RequestFramer
 
 BODY = b'{"model":"m","messages":[]}'
 P = b"POST /v1/chat/completions HTTP/1.1\r\n"
@@ -148,11 +148,11 @@ def outcome(pieces):
     try:
         for piece in pieces:
             framer.feed(piece)
-            while not framer.last and (request := framer.next()) is not None:
+            while (request := framer.next()) is not None:
                 requests.append((request[0].target, request[0].lines, request[1]))
     except RequestError as error:
         return requests, error.kind
-    return requests, framer.stage if not framer.last else Stage.IDLE
+    return requests, framer.stage
 
 
 MATERIAL = [raw for _, raw in REFUSED.values()] + list(ACCEPTED.values())
