@@ -209,7 +209,7 @@ class WorkerConnection(asyncio.Protocol):
         """A head ended; interim ones (1xx) are counted and skipped."""
         self._heads += 1
         status = self._parser.get_status_code()
-        self._final = status >= 200 or status == 101
+        self._final = not 100 <= status < 200 or status == 101
 
     def on_message_complete(self) -> None:
         """A message ended."""
@@ -275,10 +275,10 @@ class WorkerConnection(asyncio.Protocol):
     def exact_end(self) -> bool:
         """Whether the bytes read end exactly where the response does."""
         response = self.response
+        if response is not None and response.bodiless:
+            return True
         if response is None or self.overrun:
             return False
-        if response.bodiless:
-            return True
         if response.length is not None:
             return self.raw_bytes == response.length
         # behind trailers or extra line breaks the end cannot be told from here
@@ -296,6 +296,7 @@ class WorkerConnection(asyncio.Protocol):
             and not self.overrun
             and response.keep_alive
             and not response.until_close
+            and not response.bodiless  # bytes of a body that must not be there may still come
             and self._transport is not None
             and not self._transport.is_closing()
             and not self._transport.get_write_buffer_size()

@@ -81,6 +81,7 @@ class ResponseCase:
     `gets`: "answer" (status and content below), "error" (a 5xx of ours, with `code`), "cut" (the head, and then a close
     in mid-body that the client can tell from an end) or "event" (the stream, and at its end an error event).
     `pooled`: whether the connection to the worker is used again. `closes`: the worker closes behind its bytes.
+    `kept`: whether the client's connection takes another request, where it got an answer.
     """
 
     name: str
@@ -92,6 +93,7 @@ class ResponseCase:
     code: str = "worker_failed"
     pooled: bool = False
     closes: bool = False
+    kept: bool = True
     request: bytes = field(default=P + H + L + E + BODY)
     bodiless: bool = False
     has: tuple[bytes, ...] = ()
