@@ -96,7 +96,7 @@ def judge_event(event: bytes) -> bool | StreamError:
 def _error(payload: bytes, named: bool) -> StreamError | None:
     try:
         frame = _DECODER.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return StreamError(0, payload[:200].decode("utf-8", "replace")) if named else None
     if frame.error:
         inner = frame.error if isinstance(frame.error, dict) else {"message": str(frame.error)}

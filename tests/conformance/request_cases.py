@@ -745,6 +745,21 @@ CONTENT = (
         line=UNREAD_LINE,
         body=b"{x}",
     ),
+    refused(
+        "JSON nested too deep",
+        400,
+        P + H + b"Content-Length: 6000\r\n\r\n" + b"[" * 6_000,
+        "8259 9",
+        kept=True,
+        code="invalid_json",
+    ),
+    passed(
+        "JSON nested too deep, where nobody reads it here",
+        UNREAD + b"Content-Length: 6000\r\n\r\n" + b"[" * 6_000,
+        "8259 9",
+        line=UNREAD_LINE,
+        body=b"[" * 6_000,
+    ),
 )
 
 SECTIONS: dict[str, tuple[RequestCase, ...]] = {

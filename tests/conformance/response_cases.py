@@ -12,6 +12,7 @@ TE = b"Transfer-Encoding: chunked\r\n"
 CHUNKED = b"a\r\n" + JSON + b"\r\n0\r\n\r\n"
 SSE = OK + b"Content-Type: text/event-stream\r\n" + TE + E
 EVENT = b'data: {"choices":[]}\n\n'
+DEEP = b"data: " + b"[" * 6_000 + b"\n\n"
 DONE = b"data: [DONE]\n\n"
 HEAD_REQUEST = b"HEAD /v1/decisions HTTP/1.1\r\n" + H + E
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -257,6 +258,7 @@ STREAMS = (
         closes=True,
         pooled=False,
     ),
+    answer("an event nested too deep", SSE + framed(DEEP) + b"0\r\n\r\n", "8259 9", content=DEEP),
     error("a stream without an event", SSE + b"0\r\n\r\n", "7.1", "so that another worker can answer"),
     error("a stream of comments", SSE + framed(b": hi\n\n") + b"0\r\n\r\n", "7.1"),
     error("a stream with a broken first chunk", SSE + b"zz\r\n", "7.1"),

@@ -1,9 +1,5 @@
-"""How much the property tests try: `--hypothesis-profile=long` for an hour or so, `quick` while working on them."""
+"""The rigs of the gateway's own tests and of the conformance tables."""
 
-from hypothesis import HealthCheck, settings
+from tests.conformance.conftest import kit, pytest_asyncio_loop_factories, recording, rig
 
-_SLOW_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-
-settings.register_profile("quick", max_examples=30, **_SLOW_MACHINE)
-settings.register_profile("usual", max_examples=200, **_SLOW_MACHINE)
-settings.register_profile("long", max_examples=100_000, **_SLOW_MACHINE)
+__all__ = ["kit", "pytest_asyncio_loop_factories", "recording", "rig"]

@@ -17,7 +17,12 @@ from router.gateway.upstream import WorkerConnection
 from router.prefix.residency import ResidencyMap
 from tests.router.gateway.conftest import FACTS, RecordingDispatcher, RecordingMetrics, StubIdentity, parse_endpoint
 
-REQUEST_ID = b"X-Request-Id: property\r\n"
+
+class OneId:
+    """In place of ids that are drawn and counted."""
+
+    def of(self, head):
+        return b"property"
 
 
 class Turns:
@@ -146,6 +151,7 @@ class World:
         self.dispatcher = RecordingDispatcher(fleet, residency, policy, policy_name="round_robin")
         self.plane = Plane(config, self.dispatcher, fleet, StubIdentity(), RecordingMetrics(), self.turns)
         self.plane.pools.dial = self._dial
+        self.plane.request_ids = OneId()
         self._local = LocalAnswers(self.plane)
         self.dials = []
 
