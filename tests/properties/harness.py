@@ -1,6 +1,7 @@
 """The whole data plane without sockets and without a loop: bytes in on one side, bytes out on the other, in an order
 that the test chooses."""
 
+import logging
 import random
 from collections import deque
 from itertools import pairwise
@@ -132,6 +133,17 @@ class End:
         self._turns.run()
 
 
+class Failures(logging.Handler):
+    """What the gateway logs about defects of its own."""
+
+    def __init__(self):
+        super().__init__(logging.ERROR)
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record)
+
+
 class Dial:
     def cancel(self):
         pass
@@ -153,6 +165,8 @@ class World:
         self.plane.pools.dial = self._dial
         self.plane.request_ids = OneId()
         self._local = LocalAnswers(self.plane)
+        self._failures = Failures()
+        logging.getLogger("warmroute.gateway").handlers = [self._failures]
         self.dials = []
 
     def client(self):
@@ -163,6 +177,11 @@ class World:
         self.dials.append(End(self.turns, protocol))
         self.turns.call_soon(dialler.dialled, protocol)
         return Dial()
+
+    @property
+    def failures(self):
+        """Defects that were caught."""
+        return [record.getMessage() for record in self._failures.records]
 
     @property
     def pooled(self):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-9]\d\d) [\t -~\x80-\xff]*")
 _LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*", re.DOTALL)
 _VALUE = re.compile(rb"[\t -~\x80-\xff]*")
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(;[\t -~\x80-\xff]*)?")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})([\t ]*;[\t -~\x80-\xff]*)?")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def exchange(pieces):
     )
     client.leave()
     assert world.at_rest()
+    assert world.failures == []
     return outcome
 
 

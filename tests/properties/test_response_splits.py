@@ -38,6 +38,7 @@ class Outcome:
         client.leave()
         worker.leave()
         assert world.at_rest()
+        assert world.failures == []
 
     @property
     def answer(self):
