@@ -63,7 +63,8 @@ class FirstEvent:
         first."""
         pending = self._pending + piece if self._pending else piece
         start = 0
-        for end in _EVENT_END.finditer(pending):
+        # what has been searched before is searched again only as far as an end may begin in it
+        for end in _EVENT_END.finditer(pending, max(0, len(self._pending) - 3)):
             verdict = judge_event(pending[start : end.start()])
             if verdict is not False:
                 return verdict
