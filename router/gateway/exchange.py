@@ -57,7 +57,7 @@ class Exchange:
         self.phase = Phase.IDENTITY
         self.ticket: Ticket | None = None
         self.tunnel: Tunnel | None = None
-        self.upgrade = head.websocket and route.upgrades
+        self.upgrade = head.websocket and route.upgrades and not head.has_body
         self.relay = Relay(client, plane.time, head, plane.cors.enabled, self._progressed)
         self._request: Request | None = None
         self._attempt: Attempt | None = None

@@ -16,9 +16,10 @@ from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
 from router.gateway.budget import BodyBudget
 from router.gateway.chunks import ChunkedBody
-from router.gateway.head import RequestHead, has_bare_lf, parse_head
+from router.gateway.head import RepeatedHead, RequestHead, has_bare_lf, parse_head
 
 _HEAD_END = b"\r\n\r\n"
+_NO_CALLBACKS = object()
 # A body that drips in is put together now and then: each piece takes some fifty bytes besides its own.
 _MAX_PIECES = 1_024
 _EMPTY_LINES = re.compile(rb"(?:\r\n)*")
@@ -49,6 +50,7 @@ class RequestFramer:
         self._pieces: list[bytes] = []
         self._body_bytes = 0
         self._chunks: ChunkedBody | None = None
+        self._repeated = RepeatedHead()
         self.head: RequestHead | None = None
         self.stage = Stage.IDLE
 
@@ -128,7 +130,10 @@ class RequestFramer:
         return True
 
     def _begin(self, raw: bytes) -> None:
-        head = self.head = parse_head(raw, httptools.HttpRequestParser(self))
+        head = self._repeated.recall(raw)
+        if head is None:
+            head = self._repeated.keep(raw, parse_head(raw, httptools.HttpRequestParser(_NO_CALLBACKS)))
+        self.head = head
         self.stage = Stage.BODY
         self._pieces = []
         if head.chunked:
