@@ -650,6 +650,18 @@ UPGRADE = (
         line=b"GET /v1/realtime?model=m HTTP/1.1",
         has=(b"Upgrade: websocket", b"Connection: Upgrade"),
     ),
+    RequestCase(
+        "the same head as a declined WebSocket's, with a body",
+        target(b"/v1/realtime?model=m", b"GET", WEBSOCKET + b"Content-Length: 0\r\n\r\n")
+        + target(b"/v1/realtime?model=m", b"GET", WEBSOCKET + b"Content-Length: 2\r\n\r\nhi"),
+        (200, 200),
+        "9110 7.8",
+        True,
+        (
+            Forwarded(b"", b"GET /v1/realtime?model=m HTTP/1.1", has=(b"Upgrade: websocket",)),
+            Forwarded(b"hi", b"GET /v1/realtime?model=m HTTP/1.1", lacks=(b"upgrade",)),
+        ),
+    ),
     refused("WebSocket by POST", 405, target(b"/v1/realtime", b"POST", WEBSOCKET + E), "9110 7.8", kept=True),
 )
 

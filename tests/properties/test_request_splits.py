@@ -119,3 +119,33 @@ def test_every_request_arrives_once_and_whole(requests, cuts):
         assert [line for line in got_lines if line.startswith(b"X-") and not line.startswith(b"X-Forwarded-")] == lines
     assert len(read_all(client_got, answer=True)[0]) == len(requests)
     assert (closed, pending) == (False, 0)
+
+
+def without_length(request):
+    """The length's line is ours to write anew, and to put elsewhere."""
+    start, lines, content = request
+    return start, [line for line in lines if not line.lower().startswith(b"content-length:")], content
+
+
+LENGTH_LINE = st.sampled_from(
+    [b"Content-Length: %d", b"content-length:%d", b"CONTENT-LENGTH: 00%d \t", b"Content-Length:  %d"]
+)
+EXTRA = st.sampled_from(
+    [b"", b"X-Request-Id: mine\r\n", b"X-Length: Content-Length: 3\r\n", b"Connection: x-a\r\nX-A: 1\r\n"]
+)
+
+
+@given(FIELDS, EXTRA, LENGTH_LINE, st.lists(CONTENT, min_size=2, max_size=5), st.booleans(), CUTS)
+def test_a_head_that_is_repeated_but_for_its_length(lines, extra, length_line, contents, last, cuts):
+    before = b"POST /classify HTTP/1.1\r\nHost: gw\r\n" + b"".join(line + b"\r\n" for line in lines) + extra
+
+    def written(content):
+        length = length_line % len(content) + b"\r\n"
+        return before + (b"Z: 1\r\n" + length if last else length + b"Z: 1\r\n") + b"\r\n" + content
+
+    got, client_got, closed, _ = exchange(cut_up(b"".join(map(written, contents)), cuts))
+    assert [content for _, _, content in got] == contents
+    assert (len(read_all(client_got, answer=True)[0]), closed) == (len(contents), False)
+    for each, content in zip(got, contents, strict=True):
+        (alone,) = exchange([written(content)])[0]
+        assert without_length(each) == without_length(alone)
