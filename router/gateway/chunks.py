@@ -16,6 +16,7 @@ _QUOTED = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])
 _SIZE = re.compile(
     rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[ \t]*" + _TOKEN + rb"(?:[ \t]*=[ \t]*(?:" + _TOKEN + rb"|" + _QUOTED + rb"))?)*"
 )
+_PLAIN_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _TRAILER = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*")
 MAX_LINE_BYTES = 1_024
 """A size line with its extensions; none is known that needs more."""
@@ -47,11 +48,30 @@ class ChunkedBody:
         """
         at = 0
         while not self.complete:
-            taken = self._content(data, at) if self._missing else self._line(data, at)
+            if self._missing:
+                taken = self._content(data, at)
+            else:
+                at = self._whole_chunks(data, at)
+                taken = self._line(data, at)
             if not taken:
                 break
             at += taken
         return data[at:] if at else data
+
+    def _whole_chunks(self, data: bytes, at: int) -> int:
+        """Take, the quick way, what has come of whole chunks without extensions; returns where they end."""
+        if self._in_trailers or not data.startswith(self._break, at):
+            return at
+        content, size_at = self.content, at + len(self._break)
+        while (found := _PLAIN_SIZE.match(data, size_at)) is not None:
+            start = found.end()
+            end = start + int(found[1], 16)
+            if end == start or data[end : end + 2] != b"\r\n":
+                break
+            content += data[start:end]
+            size_at = at = end + 2
+            self._break = b""
+        return at
 
     def _content(self, data: bytes, at: int) -> int:
         piece = data[at : at + self._missing]
