@@ -203,3 +203,29 @@ def test_a_stream_that_is_lost_says_so_or_shows_it(tokens, chunk_cuts, cuts, los
     check_fault(raw, outcome)
     answer = outcome.answer
     assert answer is None or answer.status == 503 or not answer.whole or b'"worker_died_in_stream"' in answer.content
+
+
+# streams that are made to report their usage, and have the frame taken out again
+
+ASKING = b'{"model":"m","messages":[],"stream":true}'
+STREAM_REQUEST = P + H + b"Content-Length: %d\r\n\r\n" % len(ASKING) + ASKING
+FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+
+
+@given(st.lists(token(), min_size=1, max_size=5), usage(), CUTS, CUTS, st.booleans())
+def test_a_usage_frame_is_taken_out_wherever_it_is_cut(tokens, reported, chunk_cuts, cuts, each_byte):
+    frame, expected = reported
+    world = World(observe_usage={"mode": "inject", "sample": 1.0})
+    client = world.client()
+    client.send(STREAM_REQUEST)
+    (worker,) = world.dials
+    worker.send(HEAD + chunked(b"".join([*tokens, FINISH, DONE]), []))
+    first = read_message(client.got, answer=True)
+    client.send(STREAM_REQUEST)
+    assert b'"include_usage":true' in worker.got
+    raw = HEAD + chunked(b"".join([*tokens, FINISH, frame, DONE]), chunk_cuts)
+    worker.send(*(byte_by_byte(raw) if each_byte else cut_up(raw, cuts)))
+    second = read_message(client.got[first.end :], answer=True)
+    assert (second.content, second.whole, first.end + second.end) == (first.content, True, len(client.got))
+    assert world.dispatcher.usage == expected
+    assert (client.closed, world.pooled, world.failures) == (False, 1, [])
