@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, settings
 
 # On a machine with other work to do, time says nothing about the code.
-_ANY_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+_ANY_MACHINE = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 
 settings.register_profile("quick", max_examples=20, **_ANY_MACHINE)
 settings.register_profile("usual", max_examples=100, **_ANY_MACHINE)
