@@ -277,10 +277,10 @@ class WorkerConnection(asyncio.Protocol):
         response = self.response
         if response is not None and response.bodiless:
             return True
+        if response is not None and response.length is not None:
+            return self.raw_bytes == response.length
         if response is None or self.overrun:
             return False
-        if response.length is not None:
-            return self.raw_bytes == response.length
         # behind trailers or extra line breaks the end cannot be told from here
         return self._last.endswith(b"\r\n0\r\n\r\n")
 
@@ -378,8 +378,18 @@ class WorkerConnection(asyncio.Protocol):
         elif self.complete:
             reader.response_ended()
 
+    def _without_line_breaks(self, data: bytes) -> bytes:
+        """llhttp takes line breaks behind the end for nothing; where the end is known they are not passed on."""
+        length = self.response.length if self.response is not None else None
+        if length is None or self.raw_bytes <= length:
+            return data
+        data, self.raw_bytes, self.overrun = data[: length - self.raw_bytes], length, True
+        return data
+
     def _pass_body(self, data: bytes, reader: ResponseReader) -> None:
         self.raw_bytes += len(data)
+        if self.complete:
+            data = self._without_line_breaks(data)
         self._last = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._last + data)[-_TAIL_BYTES:]
         if self.splice is not None:
             self.splice(data)
