@@ -182,7 +182,7 @@ class ClientConnection(asyncio.Protocol):
     def _handle(self, head: RequestHead, body: bytes) -> None:
         route = self._route
         if route is None:
-            keep = head.keep_alive and not self._plane.draining and not self._framer.last
+            keep = head.keep_alive and not self._plane.draining
             self.write(self._local.answer(head, self.peer, close=not keep, key_name=self.key_name))
             self.exchange_ended(keep)
             return
@@ -202,7 +202,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def may_go_on(self) -> bool:
         """Whether another request may follow the one in progress."""
-        return not (self._framer.last or self._plane.draining or self._over)
+        return not (self._plane.draining or self._over)
 
     def exchange_ended(self, keep_alive: bool) -> None:
         """The request in progress has been answered, or its answer cannot be finished."""

@@ -61,7 +61,7 @@ class Exchange(Tries):
         self.phase = Phase.IDENTITY
         self.ticket = None
         self.tunnel: Tunnel | None = None
-        self.upgrade = head.websocket and route.upgrades
+        self.upgrade = head.websocket and route.upgrades and not head.has_body
         self.relay = Relay(client, plane.time, head, plane.cors.enabled, self.progressed)
         self._request: Request | None = None
         self._attempt = None

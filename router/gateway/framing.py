@@ -1,23 +1,28 @@
 """Where one client request ends and the next begins.
 
-A body of announced length is cut out here; llhttp checks heads and unpacks chunked bodies. Each request has its own
-parser, so that bytes of a pipelined request are never parsed before its turn.
+A body of announced length is cut out here, a chunked one by `chunks.ChunkedBody`; llhttp checks heads. Each request
+has its own parser, so that bytes of a pipelined request are never parsed before its turn.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
 
 import httptools
 
 from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
 from router.gateway.budget import BodyBudget
+from router.gateway.chunks import ChunkedBody
 from router.gateway.head import RepeatedHead, RequestHead, has_bare_lf, parse_head
 
 _HEAD_END = b"\r\n\r\n"
+_NO_CALLBACKS = object()
+# A body that drips in is put together now and then: each piece takes some fifty bytes besides its own.
+_MAX_PIECES = 1_024
+_EMPTY_LINES = re.compile(rb"(?:\r\n)*")
 
 
 class Stage(Enum):
@@ -28,36 +33,12 @@ class Stage(Enum):
     BODY = 2
 
 
-class _Overrun(Exception):
-    """Another request follows in the same bytes."""
-
-
-class _Chunks:
-    """llhttp's callbacks for a chunked body."""
-
-    __slots__ = ("complete", "on_body", "overrun", "pieces")
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.on_body = self.pieces.append
-        self.complete = False
-        self.overrun = False
-
-    def on_message_begin(self) -> None:
-        if self.complete:
-            self.overrun = True
-            raise _Overrun  # stops llhttp before it takes the next request's bytes for this one's
-
-    def on_message_complete(self) -> None:
-        self.complete = True
-
-
 class RequestFramer:
     """Fed with bytes, asked for requests. `head_read` is called between a request's head and its body, and may raise.
 
-    `head` is the request being read, or the last one; `last` is set when no request may follow on this connection.
-    After a `RequestError` nothing more can be read, unless `skip_refused` says so. Body bytes are taken from `budget`
-    as they are read; `give_back` returns them, once the body of the last request is needed no longer.
+    `head` is the request being read, or the last one. After a `RequestError` nothing more can be read, unless
+    `skip_refused` says so. Body bytes are taken from `budget` as they are read; `give_back` returns them, once the body
+    of the last request is needed no longer.
     """
 
     def __init__(self, limits: LimitsConfig, budget: BodyBudget, head_read: Callable[[RequestHead], None]) -> None:
@@ -68,12 +49,10 @@ class RequestFramer:
         self._scanned = 0
         self._pieces: list[bytes] = []
         self._body_bytes = 0
-        self._parser: Any = None
-        self._chunks: _Chunks | None = None
+        self._chunks: ChunkedBody | None = None
         self._repeated = RepeatedHead()
         self.head: RequestHead | None = None
         self.stage = Stage.IDLE
-        self.last = False
 
     @property
     def pending_bytes(self) -> int:
@@ -101,7 +80,7 @@ class RequestFramer:
         self.give_back()
         self._pending = b""
         self._pieces = []
-        self._parser = self._chunks = None
+        self._chunks = None
         self._head_read = _nobody
 
     def next(self) -> tuple[RequestHead, bytes] | None:
@@ -117,21 +96,22 @@ class RequestFramer:
         if body is None:
             return None
         self.stage = Stage.IDLE
-        self._parser = self._chunks = None
+        self._chunks = None
         return self.head, body
 
     def skip_refused(self) -> bool:
         """After a refusal: whether the refused request ended with its head, so that the next one can be read."""
-        if self.head is None or self.head.has_body or not self.head.keep_alive or self.last:
+        if self.head is None or self.head.has_body or not self.head.keep_alive:
             return False
         self.stage = Stage.IDLE
         return True
 
     def _read_head(self) -> bool:
         pending = self._pending
-        while pending[:2] == b"\r\n":  # RFC 9112 section 2.2: empty lines before a request line are ignored
-            pending = pending[2:]
-        self._pending = pending
+        if pending[:2] == b"\r\n":  # RFC 9112 section 2.2: empty lines before a request line are ignored
+            pending = self._pending = pending[_EMPTY_LINES.match(pending).end() :]  # type: ignore[union-attr]
+            self._scanned = 0
+            self.stage = Stage.IDLE
         if not pending:
             return False
         self.head = None
@@ -151,14 +131,13 @@ class RequestFramer:
 
     def _begin(self, raw: bytes) -> None:
         head = self._repeated.recall(raw)
-        chunks = None
         if head is None:
-            chunks = self._chunks = _Chunks()
-            self._parser = httptools.HttpRequestParser(chunks)
-            head = self._repeated.keep(raw, parse_head(raw, self._parser))
+            head = self._repeated.keep(raw, parse_head(raw, httptools.HttpRequestParser(_NO_CALLBACKS)))
         self.head = head
         self.stage = Stage.BODY
-        self._pieces = chunks.pieces if chunks is not None and head.chunked else []
+        self._pieces = []
+        if head.chunked:
+            self._chunks = ChunkedBody(self._max_header_bytes)
         self.give_back()
         if head.content_length:
             self._budget.check(head.content_length)
@@ -173,26 +152,20 @@ class RequestFramer:
         if len(piece) == length:
             return piece
         self._pieces.append(piece)
-        return self._joined() if self._body_bytes == length else None
+        if self._body_bytes == length:
+            return self._joined()
+        if len(self._pieces) > _MAX_PIECES:
+            self._pieces = [self._joined()]
+        return None
 
     def _read_chunks(self) -> bytes | None:
         chunks = self._chunks
         assert chunks is not None
-        seen = len(chunks.pieces)
-        try:
-            self._parser.feed_data(self.take_pending())
-        except httptools.HttpParserError as error:
-            if not chunks.complete:
-                raise RequestError(ErrorKind.BAD_REQUEST, str(error)) from None
-            chunks.overrun = True
-        self._take(sum(map(len, chunks.pieces[seen:])))
+        self._pending = chunks.feed(self._pending)
+        self._take(len(chunks.content) - self._body_bytes)
         if self._body_bytes > self._budget.max_body_bytes:
             self._budget.check(self._body_bytes)
-        if not chunks.complete:
-            return None
-        # where a request behind a chunked one starts is llhttp's secret: it has to come on a new connection
-        self.last = chunks.overrun
-        return self._joined()
+        return bytes(chunks.content) if chunks.complete else None
 
     def _joined(self) -> bytes:
         body = b"".join(self._pieces)

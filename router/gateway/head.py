@@ -22,6 +22,8 @@ _HEAD = re.compile(
 _OTHER_VERSION = re.compile(_TOKEN + rb" [\x21-\x7e]+ HTTP/(?!1\.[01]\r)\d+(?:\.\d+)?\r\n")
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%\-]*|\[[0-9A-Fa-f:.]+\])(?::\d{0,5})?")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
+# Node's limit is 2,000, Apache's 100. Joining repeated lines costs the square of their number.
+MAX_HEADER_LINES = 1_000
 _DIGITS = re.compile(rb"\d{1,18}")
 _LENGTH_LINE = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
 _MAX_DIGITS = 18
@@ -78,6 +80,8 @@ def parse_head(raw: bytes, parser: Any) -> RequestHead:
             raise RequestError(ErrorKind.HTTP_VERSION, "only HTTP/1.0 and HTTP/1.1 are spoken here")
         raise _bad("malformed request line or header")
     request_line, *header_lines = raw[:-4].split(b"\r\n")
+    if len(header_lines) > MAX_HEADER_LINES:
+        raise RequestError(ErrorKind.HEADERS_TOO_LARGE, f"more than {MAX_HEADER_LINES} header lines")
     method, target, version = request_line.split(b" ")
     lines, fields = split_lines(header_lines)
     minor = version[-1] - 48
@@ -96,11 +100,11 @@ def parse_head(raw: bytes, parser: Any) -> RequestHead:
         minor,
         lines,
         fields,
-        b"close" not in connection if minor else b"keep-alive" in connection,
+        b"close" not in connection and (minor == 1 or b"keep-alive" in connection),
         length,
         chunked,
         _expects_continue(fields, minor),
-        _websocket(method, fields, connection, minor, chunked),
+        _websocket(method, fields, connection, minor),
         authority,
     )
 
@@ -255,11 +259,7 @@ def _expects_continue(fields: dict[bytes, bytes], minor: int) -> bool:
     return True
 
 
-def _websocket(
-    method: bytes, fields: dict[bytes, bytes], connection: tuple[bytes, ...], minor: int, chunked: bool
-) -> bool:
+def _websocket(method: bytes, fields: dict[bytes, bytes], connection: tuple[bytes, ...], minor: int) -> bool:
     if b"upgrade" not in fields or b"upgrade" not in connection:
         return False
-    if chunked:
-        raise _bad("an upgrade with a chunked body")
     return method == b"GET" and minor == 1 and fields[b"upgrade"].lower() == b"websocket"

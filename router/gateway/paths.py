@@ -147,7 +147,8 @@ class PathTable:
             return route
         if path.startswith(_STORED):
             response_id, slash, rest = path[len(_STORED) :].partition("/")
-            route = self._stored.get(slash + rest) if response_id and _plain(path) else None
+            plain = response_id and "%2f" not in response_id.lower() and _plain(path)
+            route = self._stored.get(slash + rest) if plain else None
         if route is None:
             route = next((route for prefix, route in self._prefixes if path.startswith(prefix)), None)
             if route is not None and (forbidden(path) or not _plain(path)):

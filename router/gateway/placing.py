@@ -59,7 +59,7 @@ def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
 def _peek(body: bytes) -> Reading:
     try:
         peek = _PEEK.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Reading(None)  # the worker says what is wrong with it
     return Reading(peek.model if isinstance(peek.model, str) else None, peek.stream is True)
 

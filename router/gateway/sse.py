@@ -57,7 +57,8 @@ class FirstEvent:
         first."""
         pending = self._pending + piece if self._pending else piece
         start = 0
-        for end in _EVENT_END.finditer(pending):
+        # what has been searched before is searched again only as far as an end may begin in it
+        for end in _EVENT_END.finditer(pending, max(0, len(self._pending) - 3)):
             verdict = judge_event(pending[start : end.start()])
             if verdict is not False:
                 return verdict
@@ -90,7 +91,7 @@ def judge_event(event: bytes) -> bool | StreamError:
 def _error(payload: bytes, named: bool) -> StreamError | None:
     try:
         frame = _DECODER.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return StreamError(0, payload[:200].decode("utf-8", "replace")) if named else None
     if frame.error:
         inner = frame.error if isinstance(frame.error, dict) else {"message": str(frame.error)}

@@ -208,7 +208,7 @@ class WorkerConnection(asyncio.Protocol):
         """A head ended; interim ones (1xx) are counted and skipped."""
         self._heads += 1
         status = self._parser.get_status_code()
-        self._final = status >= 200 or status == 101
+        self._final = not 100 <= status < 200 or status == 101
 
     def on_message_complete(self) -> None:
         """A message ended."""
@@ -274,12 +274,12 @@ class WorkerConnection(asyncio.Protocol):
     def exact_end(self) -> bool:
         """Whether the bytes read end exactly where the response does."""
         response = self.response
+        if response is not None and response.bodiless:
+            return True
+        if response is not None and response.length is not None:
+            return self.raw_bytes == response.length
         if response is None or self.overrun:
             return False
-        if response.bodiless:
-            return True
-        if response.length is not None:
-            return self.raw_bytes == response.length
         # behind trailers or extra line breaks the end cannot be told from here
         return self._last.endswith(b"\r\n0\r\n\r\n")
 
@@ -295,6 +295,7 @@ class WorkerConnection(asyncio.Protocol):
             and not self.overrun
             and response.keep_alive
             and not response.until_close
+            and not response.bodiless  # bytes of a body that must not be there may still come
             and self._transport is not None
             and not self._transport.is_closing()
             and not self._transport.get_write_buffer_size()
@@ -387,8 +388,18 @@ class WorkerConnection(asyncio.Protocol):
         elif self.complete:
             reader.response_ended()
 
+    def _without_line_breaks(self, data: bytes) -> bytes:
+        """llhttp takes line breaks behind the end for nothing; where the end is known they are not passed on."""
+        length = self.response.length if self.response is not None else None
+        if length is None or self.raw_bytes <= length:
+            return data
+        data, self.raw_bytes, self.overrun = data[: length - self.raw_bytes], length, True
+        return data
+
     def _pass_body(self, data: bytes, reader: ResponseReader) -> None:
         self.raw_bytes += len(data)
+        if self.complete:
+            data = self._without_line_breaks(data)
         self._last = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._last + data)[-_TAIL_BYTES:]
         if self.splice is not None:
             self.splice(data)

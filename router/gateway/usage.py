@@ -36,7 +36,7 @@ def find_usage(pieces: Iterable[bytes]) -> Usage:
 def _decode(text: bytes) -> Usage:
     try:
         usage = _DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Usage()
     details = usage.prompt_tokens_details or usage.input_tokens_details
     cached = details.cached_tokens if details is not None else usage.cache_read_input_tokens

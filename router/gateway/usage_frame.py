@@ -119,6 +119,6 @@ class UsageFrame:
 def _is_usage_frame(event: bytes) -> bool:
     try:
         frame = _DECODER.decode(b"\n".join(_DATA.findall(event)))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return frame.choices == [] and isinstance(frame.usage, dict)

@@ -30,9 +30,19 @@ _TO_CLIENT = HOP_BY_HOP - {b"transfer-encoding", b"trailer"} | {b"x-request-id"}
 _TO_CLIENT_REFRAMED = HOP_BY_HOP | {b"x-request-id", b"content-length"}
 # Named in Connection, these would change what the message says: they go the way they go without that.
 _NOT_DROPPED = frozenset(
-    {b"content-length", b"host", b"content-type", b"authorization", b"transfer-encoding", b"trailer"}
+    {
+        b"content-length",
+        b"host",
+        b"content-type",
+        b"content-encoding",
+        b"authorization",
+        b"transfer-encoding",
+        b"trailer",
+    }
 )
 _CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
+# RFC 9112 section 4. llhttp lets other versions, control characters in the reason and empty lines in front pass.
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9]\d\d(?: [\t\x20-\x7e\x80-\xff]*)?")
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -69,6 +79,8 @@ def parse_response_head(raw: bytes, status: int, to_head_request: bool) -> Respo
         ValueError: for framing that two readers could understand differently.
     """
     status_line, *header_lines = raw[:-4].split(b"\r\n")
+    if status_line != b"HTTP/1.1 200 OK":
+        status_line = _checked(status_line)
     lines, fields = split_lines(header_lines)
     coding = fields.get(b"transfer-encoding")
     old = status_line.startswith(b"HTTP/1.0")
@@ -88,6 +100,12 @@ def parse_response_head(raw: bytes, status: int, to_head_request: bool) -> Respo
         and fields.get(b"content-encoding", b"identity").lower() == b"identity",
         to_head_request or status in (204, 304) or status < 200,
     )
+
+
+def _checked(status_line: bytes) -> bytes:
+    if _STATUS_LINE.fullmatch(status_line) is None:
+        raise ValueError("malformed status line")
+    return status_line if len(status_line) > 12 else status_line + b" "  # the space before an empty reason
 
 
 def _dropped(always: frozenset[bytes], fields: dict[bytes, bytes]) -> frozenset[bytes]:

@@ -360,12 +360,16 @@ class Client:
         while True:
             line = await self.reader.readuntil(b"\r\n")
             size = int(line.split(b";")[0], 16)
+            if not size:
+                while line != b"\r\n":
+                    reply.raw += line
+                    line = await self.reader.readuntil(b"\r\n")
+                reply.raw += line
+                return
             piece = await self.reader.readexactly(size + 2)
             assert piece.endswith(b"\r\n")
             reply.raw += line + piece
             reply.body += piece[:-2]
-            if not size:
-                return
 
     async def closed(self):
         """Everything until the other side closes."""

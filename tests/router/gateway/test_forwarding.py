@@ -312,7 +312,8 @@ async def test_a_head_request_gets_no_body(rig, kit):
     for _ in range(2):
         reply = await client.ask(kit.get(b"/odd", method=b"HEAD"), bodiless=True)
         assert (reply.status, reply.header(b"content-length")) == (405, b"31")
-    assert gate.workers[0].connections == 1
+    # bytes of a body that must not be there may still come: that connection is not used again
+    assert gate.workers[0].connections == 2
 
 
 async def test_204_and_304_end_with_their_head(rig, kit):

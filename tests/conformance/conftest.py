@@ -1,0 +1,97 @@
+"""The gateway's rig, with a worker behind it that writes down every byte it gets."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+
+from tests.conformance.corpus import MAX_BODY_BYTES, MAX_HEADER_BYTES
+from tests.router.gateway.conftest import kit, pytest_asyncio_loop_factories, rig
+
+__all__ = ["kit", "pytest_asyncio_loop_factories", "rig"]
+
+ANSWER_BODY = b'{"id":"x","choices":[]}'
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER_BODY)
+
+
+@dataclass
+class Received:
+    """One request, taken from the bytes of one connection."""
+
+    lines: list[bytes]
+    body: bytes
+
+    @property
+    def names(self):
+        return [line.partition(b":")[0].lower() for line in self.lines[1:]]
+
+    def values(self, name):
+        return [line.partition(b":")[2].strip() for line in self.lines[1:] if line.lower().startswith(name + b":")]
+
+
+def take(raw):
+    """The first request of `raw` and what is behind it; None while it is not whole. Reads nothing but the one shape
+    that the gateway may send: one length, no transfer coding."""
+    head, end, rest = raw.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    received = Received(head.split(b"\r\n"), b"")
+    assert received.values(b"transfer-encoding") == []
+    lengths = received.values(b"content-length")
+    assert len(lengths) <= 1
+    length = int(lengths[0]) if lengths else 0
+    if len(rest) < length:
+        return None
+    received.body = rest[:length]
+    return received, rest[length:]
+
+
+class RecordingWorker:
+    """Answers every whole request with the same JSON, and keeps all it was sent, per connection."""
+
+    def __init__(self):
+        self.received = []
+        self.connections = []
+
+    async def start(self):
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.id = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        self.tasks = set()
+        return self
+
+    async def _serve(self, reader, writer):
+        self.tasks.add(asyncio.current_task())
+        pending = bytearray()
+        self.connections.append(pending)
+        with suppress(ConnectionError, asyncio.CancelledError):
+            while data := await reader.read(65_536):
+                pending += data
+                while (taken := take(bytes(pending))) is not None:
+                    self.received.append(taken[0])
+                    pending[:] = taken[1]
+                    head = taken[0].lines[0].startswith(b"HEAD ")
+                    writer.write(ANSWER if head else ANSWER + ANSWER_BODY)
+        writer.close()
+
+    @property
+    def left_over(self):
+        """Bytes that were no whole request."""
+        return b"".join(self.connections)
+
+    async def stop(self):
+        self.server.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def recording(rig):
+    """`gate, worker`: a gateway with the corpus's limits in front of one `RecordingWorker`."""
+    worker = await RecordingWorker().start()
+    limits = {"max_header_bytes": MAX_HEADER_BYTES, "max_body_bytes": MAX_BODY_BYTES}
+    gate = await rig(limits=limits)
+    gate.join(worker)
+    yield gate, worker
+    await worker.stop()

@@ -1,0 +1,101 @@
+"""What a row of the two tables says, and the words the rows are written in."""
+
+from dataclasses import dataclass, field
+
+BODY = b'{"model":"m","messages":[]}'
+P = b"POST /v1/chat/completions HTTP/1.1\r\n"
+H = b"Host: gw\r\n"
+L = b"Content-Length: %d\r\n" % len(BODY)
+TE = b"Transfer-Encoding: chunked\r\n"
+E = b"\r\n"
+CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+GET = b"GET /livez HTTP/1.1\r\n"
+CHAT_LINE = b"POST /v1/chat/completions HTTP/1.1"
+
+MAX_HEADER_BYTES = 8_192
+MAX_BODY_BYTES = 65_536
+
+CODES = {
+    400: "bad_request",
+    404: "path_not_found",
+    405: "method_not_allowed",
+    413: "body_too_large",
+    417: "expectation_failed",
+    431: "headers_too_large",
+    501: "not_implemented",
+    505: "http_version_not_supported",
+}
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """A request as its worker has to get it: its first line, its body, lines it has, names it has not."""
+
+    body: bytes = BODY
+    line: bytes = CHAT_LINE
+    has: tuple[bytes, ...] = ()
+    lacks: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class RequestCase:
+    """Bytes from a client, and what comes of them.
+
+    `statuses`: of the answers, in their order. `forwarded`: what the worker gets, in its order. `kept`: whether the
+    connection takes another request; nothing is read from one that is not. `continues`: how many 100 come before the
+    answers if the client waits. `why`: the reason, where another choice was possible.
+    """
+
+    name: str
+    raw: bytes
+    statuses: tuple[int, ...]
+    rule: str
+    kept: bool = True
+    forwarded: tuple[Forwarded, ...] = ()
+    code: str | None = None
+    continues: int = 0
+    bodiless: bool = False
+    why: str = ""
+
+
+def refused(name, status, raw, rule, why="", *, kept=False, code=None, bodiless=False):
+    """Answered with an error of ours; the worker sees nothing."""
+    return RequestCase(name, raw, (status,), rule, kept, code=code or CODES[status], bodiless=bodiless, why=why)
+
+
+def passed(name, raw, rule, why="", *, body=BODY, line=CHAT_LINE, has=(), lacks=(), kept=True, bodiless=False):
+    """Forwarded as one request and answered."""
+    seen = Forwarded(body, line, has, lacks)
+    return RequestCase(name, raw, (200,), rule, kept, (seen,), bodiless=bodiless, why=why)
+
+
+def local(name, status, raw, rule, why="", *, kept=True, bodiless=False):
+    """Answered by the gateway itself."""
+    return RequestCase(name, raw, (status,), rule, kept, bodiless=bodiless, why=why)
+
+
+@dataclass(frozen=True)
+class ResponseCase:
+    """Bytes from a worker, and what its client gets.
+
+    `gets`: "answer" (status and content below), "error" (a 5xx of ours, with `code`), "cut" (the head, and then a close
+    in mid-body that the client can tell from an end) or "event" (the stream, and at its end an error event).
+    `pooled`: whether the connection to the worker is used again. `closes`: the worker closes behind its bytes.
+    `kept`: whether the client's connection takes another request, where it got an answer.
+    """
+
+    name: str
+    raw: bytes
+    gets: str
+    rule: str
+    status: int = 200
+    content: bytes = b""
+    code: str = "worker_failed"
+    pooled: bool = False
+    closes: bool = False
+    kept: bool = True
+    request: bytes = field(default=P + H + L + E + BODY)
+    bodiless: bool = False
+    has: tuple[bytes, ...] = ()
+    lacks: tuple[bytes, ...] = ()
+    why: str = ""

@@ -1,0 +1,102 @@
+"""What costs its sender little costs the gateway little: no square of what came, no memory beyond it."""
+
+import time
+import tracemalloc
+
+import pytest
+
+from router.config.model import LimitsConfig
+from router.errors import RequestError
+from router.gateway.budget import BodyBudget
+from router.gateway.framing import RequestFramer
+from router.gateway.sse import INTRODUCTION_BYTES, FirstEvent
+from tests.conformance.corpus import H, P
+
+# Hundreds of times what each of these takes, and a small part of what they took, or would take, as squares.
+CPU_S = 2.0
+READ_BYTES = 262_144
+
+
+def framer():
+    limits = LimitsConfig()
+    return RequestFramer(limits, BodyBudget(limits), lambda head: None)
+
+
+def fed(*pieces):
+    """The requests in `pieces`."""
+    reads, requests = framer(), []
+    for piece in pieces:
+        reads.feed(piece)
+        while (request := reads.next()) is not None:
+            requests.append(request)
+    return requests
+
+
+@pytest.fixture
+def little_cpu():
+    began_s = time.process_time()
+    yield
+    assert time.process_time() - began_s < CPU_S
+
+
+@pytest.mark.usefixtures("little_cpu")
+def test_empty_lines():
+    assert fed(*[b"\r\n" * (READ_BYTES // 2)] * 20) == []
+
+
+@pytest.mark.usefixtures("little_cpu")
+def test_one_name_in_many_lines():
+    for _ in range(20):
+        with pytest.raises(RequestError, match="header lines"):
+            fed(P + H + b"a:\r\n" * 16_000 + b"\r\n")
+
+
+@pytest.mark.usefixtures("little_cpu")
+def test_a_head_in_single_bytes():
+    raw = P + H + b"X: " + b"x" * 30_000
+    assert fed(*(raw[index : index + 1] for index in range(len(raw)))) == []
+
+
+@pytest.mark.usefixtures("little_cpu")
+def test_small_chunks_in_one_read():
+    (request,) = fed(P + H + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 60_000 + b"0\r\n\r\n")
+    assert request[1] == b"x" * 60_000
+
+
+@pytest.mark.usefixtures("little_cpu")
+def test_a_first_event_in_single_bytes():
+    first = FirstEvent()
+    assert not any(first.feed(b"x") for _ in range(30_000))
+
+
+@pytest.mark.usefixtures("little_cpu")
+def test_an_introduction_in_small_pieces():
+    first = FirstEvent()
+    assert first.feed(b"event: response.created\ndata: ") is False
+    assert not any(first.feed(b"x" * 500) for _ in range(INTRODUCTION_BYTES // 500 - 1))
+
+
+def peak_bytes(pieces):
+    reads = framer()
+    tracemalloc.start()
+    try:
+        for piece in pieces:
+            reads.feed(piece)
+            reads.next()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [P + H + b"Transfer-Encoding: chunked\r\n\r\n", *[b"2\r\nab\r\n" * 1_000] * 50],
+        [P + H + b"Content-Length: 999999\r\n\r\n", *[b"%02d" % (index % 100) for index in range(30_000)]],
+    ],
+    ids=["chunks", "length"],
+)
+def test_a_body_in_small_pieces_takes_about_its_own_size(pieces):
+    """As pieces they would take thirty times that."""
+    body_bytes = 100_000 if b"chunked" in pieces[0] else 60_000
+    assert peak_bytes(pieces) < 3 * body_bytes + 200_000

@@ -1,0 +1,7 @@
+"""The page made from the tables is current."""
+
+from tests.conformance.page import PAGE, page
+
+
+def test_page_is_current():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tests.conformance.page"

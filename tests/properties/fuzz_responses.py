@@ -1,0 +1,107 @@
+"""Mutated responses: nothing escapes, nothing is left, and no fault passes for an answer that a strict reader of the
+worker's bytes would not have got."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.gateway.sse import FirstEvent
+from router.gateway.usage import find_usage
+from router.gateway.usage_frame import UsageFrame
+from tests.conformance.response_cases import HEAD_REQUEST, RESPONSE_CASES
+from tests.properties.harness import cut_up
+from tests.properties.mutations import CUTS, MUTATIONS, budget, mutated
+from tests.properties.strict import read_message
+from tests.properties.test_response_splits import REQUEST, Outcome
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # as long as its examples take
+ROWS = [case.raw for case in RESPONSE_CASES.values() if len(case.raw) < 5_000]
+# The one liberty the gateway takes, and mends on the way.
+_NO_REASON = re.compile(rb"\A(HTTP/1\.[01] \d{3})\r\n")
+FAULTS = (b'"code":"worker_died_in_stream"', b'"code":"bad_upstream_response"')
+
+
+def final(raw, bodiless):
+    """The first answer of `raw` that is not an interim one; None if a strict reader finds none."""
+    raw = _NO_REASON.sub(rb"\1 \r\n", raw)
+    try:
+        while (message := read_message(raw, answer=True, closed=True, bodiless=bodiless)) is not None:
+            if message.status >= 200 or message.status == 101:
+                return message
+            raw = raw[message.end :]
+    except AssertionError:
+        pass
+    return None
+
+
+def check(raw, pieces, closes, request):
+    outcome = Outcome(pieces, request, closes)
+    answer = outcome.answer
+    if answer is None:
+        assert outcome.raw == b""
+        return
+    assert len(outcome.raw) == answer.end or answer.framing == "chunked"
+    if answer.whole and answer.status < 500 and not any(fault in answer.content for fault in FAULTS):
+        meant = final(raw, outcome.bodiless)
+        assert meant is not None and meant.whole
+        assert (answer.status, answer.content) == (meant.status, meant.content)
+
+
+@budget(10)
+@given(st.sampled_from(ROWS), MUTATIONS, CUTS, st.booleans(), st.sampled_from([REQUEST, REQUEST, HEAD_REQUEST]))
+def test_mutated_rows(row, mutations, cuts, closes, request):
+    raw = mutated(row, mutations)
+    check(raw, [raw], closes, request)
+    check(raw, cut_up(raw, cuts), closes, request)
+
+
+@budget(5)
+@given(st.binary(max_size=200), st.sampled_from(ROWS), CUTS, st.booleans())
+def test_bytes_behind_a_row(noise, row, cuts, closes):
+    check(row + noise, cut_up(row + noise, cuts), closes, REQUEST)
+    check(noise, cut_up(noise, cuts), closes, REQUEST)
+
+
+EVENT_PARTS = st.sampled_from(
+    [
+        b"data: ",
+        b"data:",
+        b"event: error",
+        b"event: response.created",
+        b": c",
+        b"\n",
+        b"\n\n",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\r",
+        b'{"error":{"message":"m","code":500}}',
+        b'{"choices":[]}',
+        b'{"choices":[],"usage":{"prompt_tokens":1}}',
+        b'"usage":{',
+        b"{" * 50,
+        b"[" * 2_000,
+        b"}",
+        b"[DONE]",
+        b"\xff",
+        b'"finish_reason":"stop"',
+    ]
+)
+
+
+@budget(10)
+@given(st.lists(EVENT_PARTS, max_size=12).map(b"".join), CUTS)
+def test_events(raw, cuts):
+    pieces = cut_up(raw, cuts)
+    find_usage(pieces)
+    whole, verdict = FirstEvent().feed(raw), False
+    first = FirstEvent()
+    for piece in pieces:
+        if verdict is False:
+            verdict = first.feed(piece)
+    # a line break of two bytes cut in two reads as an event's end of its own: one that says nothing
+    assert verdict == whole
+    shown = UsageFrame(None), UsageFrame(None)
+    assert shown[0].feed(raw) + shown[0].rest() == b"".join(map(shown[1].feed, pieces)) + shown[1].rest()
+    assert shown[0].taken == shown[1].taken

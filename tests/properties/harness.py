@@ -1,0 +1,200 @@
+"""The whole data plane without sockets and without a loop: bytes in on one side, bytes out on the other, in an order
+that the test chooses."""
+
+import logging
+import random
+from collections import deque
+from itertools import pairwise
+
+import msgspec
+
+from policies.registry import build_policy
+from router.config.model import Config
+from router.core.fleet import Fleet
+from router.gateway.client import ClientConnection
+from router.gateway.local import LocalAnswers
+from router.gateway.plane import Plane
+from router.gateway.upstream import WorkerConnection
+from router.prefix.residency import ResidencyMap
+from tests.router.gateway.conftest import FACTS, RecordingDispatcher, RecordingMetrics, StubIdentity, parse_endpoint
+
+
+class OneId:
+    """In place of ids that are drawn and counted."""
+
+    def of(self, head):
+        return b"property"
+
+
+class Turns:
+    """An event loop as far as the data plane needs one. `run` goes on until nothing is left to do."""
+
+    def __init__(self):
+        self.now_s = 1_000.0
+        self.soon = deque()
+
+    def time(self):
+        return self.now_s
+
+    def call_soon(self, call, *arguments):
+        self.soon.append((call, arguments))
+
+    def call_later(self, delay_s, call, *arguments):
+        raise AssertionError("nothing here may wait")
+
+    def create_task(self, coroutine):
+        raise AssertionError("nothing here may wait")
+
+    def run(self):
+        for _ in range(100_000):
+            if not self.soon:
+                return
+            call, arguments = self.soon.popleft()
+            call(*arguments)
+        raise AssertionError("the loop never comes to rest")
+
+
+class FakeTransport:
+    """Keeps what is written; closing tells the protocol so, one turn later, as asyncio does."""
+
+    def __init__(self, turns, protocol):
+        self._turns, self._protocol = turns, protocol
+        self.written = bytearray()
+        self.closing = self.ended = False
+        protocol.connection_made(self)
+
+    def write(self, data):
+        assert isinstance(data, bytes)
+        if not self.closing:
+            self.written += data
+
+    def writelines(self, pieces):
+        self.write(b"".join(pieces))
+
+    def close(self):
+        if not self.closing:
+            self.closing = True
+            self._turns.call_soon(self._protocol.connection_lost, None)
+
+    abort = close
+
+    def write_eof(self):
+        self.ended = True
+
+    def can_write_eof(self):
+        return True
+
+    def is_closing(self):
+        return self.closing
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def get_extra_info(self, name, default=None):
+        return ("192.0.2.1", 1) if name == "peername" else default
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+
+class End:
+    """One connection's far end: what it sends, and what it has got."""
+
+    def __init__(self, turns, protocol):
+        self._turns, self.protocol = turns, protocol
+        self.transport = FakeTransport(turns, protocol)
+
+    @property
+    def got(self):
+        return bytes(self.transport.written)
+
+    @property
+    def closed(self):
+        """The gateway has sent its end."""
+        return self.transport.closing or self.transport.ended
+
+    def send(self, *pieces):
+        """Each piece is one read of the gateway's."""
+        for piece in pieces:
+            if piece and not self.transport.closing:
+                self.protocol.data_received(piece)
+                self._turns.run()
+
+    def leave(self):
+        if not self.transport.closing:
+            self.protocol.eof_received()
+            self.transport.close()
+        self._turns.run()
+
+
+class Failures(logging.Handler):
+    """What the gateway logs about defects of its own."""
+
+    def __init__(self):
+        super().__init__(logging.ERROR)
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record)
+
+
+class Dial:
+    def cancel(self):
+        pass
+
+
+class World:
+    """A gateway with one worker that is known to be ready. `dials` are the connections made to it."""
+
+    def __init__(self, **settings):
+        config = msgspec.convert(settings, Config)
+        self.turns = Turns()
+        residency = ResidencyMap()
+        fleet = Fleet(config.health, residency)
+        joined = fleet.add(parse_endpoint("http://worker:1"), self.turns.now_s)
+        fleet.probe_succeeded(joined.id, FACTS, self.turns.now_s)
+        policy = build_policy("round_robin", {}, random.Random(0))
+        self.dispatcher = RecordingDispatcher(fleet, residency, policy, policy_name="round_robin")
+        self.plane = Plane(config, self.dispatcher, fleet, StubIdentity(), RecordingMetrics(), self.turns)
+        self.plane.pools.dial = self._dial
+        self.plane.request_ids = OneId()
+        self._local = LocalAnswers(self.plane)
+        self._failures = Failures()
+        logging.getLogger("warmroute.gateway").handlers = [self._failures]
+        self.dials = []
+
+    def client(self):
+        return End(self.turns, ClientConnection(self.plane, self._local))
+
+    def _dial(self, endpoint, dialler, *_):
+        protocol = WorkerConnection(self.plane.pools, endpoint, self.turns, self.plane.config.limits.max_header_bytes)
+        self.dials.append(End(self.turns, protocol))
+        self.turns.call_soon(dialler.dialled, protocol)
+        return Dial()
+
+    @property
+    def failures(self):
+        """Defects that were caught."""
+        return [record.getMessage() for record in self._failures.records]
+
+    @property
+    def pooled(self):
+        return self.plane.pools.statistics()["idle"]
+
+    def at_rest(self):
+        """Nothing is left of any request: no stream, no body, no ticket."""
+        statistics = self.plane.statistics()
+        running = sum(lane["running_requests"] for lane in self.dispatcher.statistics()["workers"].values())
+        return (statistics["streams"], statistics["buffered_body_bytes"], running) == (0, 0, 0)
+
+
+def cut_up(raw, cuts):
+    """`raw` in pieces that end at `cuts`."""
+    ends = sorted({cut % (len(raw) + 1) for cut in cuts} | {0, len(raw)})
+    return [raw[start:end] for start, end in pairwise(ends)]

@@ -1,0 +1,86 @@
+"""Rows of a table, changed as an attacker or a broken peer would change them."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+PIECES = [
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b"\r\n\r\n",
+    b" ",
+    b"\t",
+    b"\x00",
+    b"\x0b",
+    b"\x7f",
+    b"\xff",
+    b":",
+    b";",
+    b",",
+    b'"',
+    b"0",
+    b"-",
+    b"+",
+    b"0x",
+    b"0\r\n\r\n",
+    b"5\r\nhello\r\n",
+    b"Content-Length: 5\r\n",
+    b"Content-Length: 0\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding: identity\r\n",
+    b"chunked",
+    b", chunked",
+    b"Connection: close\r\n",
+    b"Connection: content-length\r\n",
+    b"Host: x\r\n",
+    b"Expect: 100-continue\r\n",
+    b"Upgrade: websocket\r\nConnection: upgrade\r\n",
+    b"HTTP/1.1",
+    b"HTTP/1.0",
+    b"ffffffffffffffff",
+    b"99999999999999999999",
+    b"\r\n ",
+]
+
+PLACE = st.integers(0, 1 << 20)
+MUTATION = st.one_of(
+    st.tuples(st.just("insert"), PLACE, st.sampled_from(PIECES)),
+    st.tuples(st.just("replace"), PLACE, st.sampled_from(PIECES)),
+    st.tuples(st.just("byte"), PLACE, st.integers(0, 255)),
+    st.tuples(st.just("delete"), PLACE, st.integers(1, 12)),
+    st.tuples(st.just("repeat"), PLACE, st.integers(1, 60)),
+    st.tuples(st.just("swap"), PLACE, PLACE),
+    st.tuples(st.just("end"), PLACE, st.none()),
+)
+
+
+def mutated(raw, mutations):
+    """`raw` after each of `mutations`."""
+    for kind, place, what in mutations:
+        at = place % (len(raw) + 1)
+        match kind:
+            case "insert":
+                raw = raw[:at] + what + raw[at:]
+            case "replace":
+                raw = raw[:at] + what + raw[at + len(what) :]
+            case "byte":
+                raw = raw[:at] + bytes([what]) + raw[at + 1 :]
+            case "delete":
+                raw = raw[:at] + raw[at + what :]
+            case "repeat":
+                raw = raw[:at] + raw[at : at + what] + raw[at:]
+            case "swap":
+                other = what % (len(raw) + 1)
+                raw = raw[: min(at, other)] + raw[max(at, other) :] + raw[min(at, other) : max(at, other)]
+            case "end":
+                raw = raw[:at]
+    return raw
+
+
+MUTATIONS = st.lists(MUTATION, max_size=4)
+CUTS = st.lists(st.integers(0, 1 << 30), max_size=8)
+
+
+def budget(factor):
+    """`factor` times as many examples as the profile has for an ordinary property."""
+    return settings(max_examples=factor * settings.default.max_examples)
