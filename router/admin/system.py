@@ -59,6 +59,10 @@ class System(Protocol):
         """The public port listens and no shutdown has begun."""
         ...
 
+    def in_flight(self) -> Mapping[str, int]:
+        """Requests at each worker now, by endpoint; those of a gateway whose place this one took included."""
+        ...
+
     def now_s(self) -> float:
         """Monotonic seconds, the clock that drives the core."""
         ...

@@ -38,6 +38,7 @@ class FakeSystem:
         self.identity = SimpleNamespace(describe=lambda model: f"ids of {model} from a test")
         self.watcher = SimpleNamespace(statistics=self._watches)
         self.accepting = True
+        self.requests: dict[str, int] = {}
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
         self.added: list[WorkerConfig] = []
@@ -61,6 +62,9 @@ class FakeSystem:
             "subscriptions": {"a:1": subscription},
         }
         return {"pump": {}, "endpoints": {"a:1": watch}}
+
+    def in_flight(self):
+        return self.requests
 
     def now_s(self) -> float:
         return self.clock_s

@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 
 from router.prefix.difference import Difference
@@ -71,6 +73,43 @@ async def test_drain_and_undrain(client, system, problem):
     assert (await client.post(f"/admin/v1/workers/{worker}/undrain")).json()["state"] == "ready"
     problem(await client.post("/admin/v1/workers/b:2/drain"), 404)
     problem(await client.post("/admin/v1/workers/b:2/undrain"), 404)
+
+
+async def test_a_drain_that_waits_answers_once_nothing_is_there(client, system, problem):
+    worker = system.join("http://a:1")
+    system.requests[worker] = 2
+    asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
+    while not system.fleet.get(worker).draining:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    listed = (await client.get(f"/admin/v1/workers/{worker}")).json()
+    assert (listed["state"], listed["in_flight"]) == ("draining", 2)
+    assert not asking.done()
+    del system.requests[worker]
+    answer = await asyncio.wait_for(asking, 2)
+    assert (answer.status_code, answer.json()["in_flight"]) == (200, 0)
+
+
+async def test_a_drain_says_when_requests_outlast_the_wait(client, system, problem):
+    worker = system.join("http://a:1")
+    system.requests[worker] = 2
+    code, detail = problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)
+    assert (code, detail[:10]) == ("worker_busy", "2 requests")
+    assert system.fleet.get(worker).draining
+    asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
+    await asyncio.sleep(0.05)
+    await client.post(f"/admin/v1/workers/{worker}/undrain")
+    assert problem(await asyncio.wait_for(asking, 2), 409)[0] == "undrained"
+    problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=0"), 422)
+
+
+async def test_an_undrain_that_waits_answers_once_the_worker_is_ready(client, system, problem):
+    worker = system.join("http://a:1")
+    await client.post(f"/admin/v1/workers/{worker}/drain")
+    assert (await client.post(f"/admin/v1/workers/{worker}/undrain?wait_s=5")).json()["state"] == "ready"
+    for _ in range(3):
+        system.fleet.probe_failed(worker, "down", 0.0)
+    code, detail = problem(await client.post(f"/admin/v1/workers/{worker}/undrain?wait_s=1"), 409)
+    assert (code, "unhealthy" in detail) == ("worker_not_ready", True)
 
 
 async def test_what_is_known_of_a_worker(client, system):

@@ -1,0 +1,82 @@
+"""The admin port: uvicorn on the gateway's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+
+from router.gateway.closing import close_listeners
+
+GRACE_S = 2.0
+"""How long a call in progress may take to end, once the public side has drained."""
+
+
+class AdminServer:
+    """Serves `app` on a listening socket."""
+
+    def __init__(self, app: Starlette, listener: socket.socket) -> None:
+        self.listener = listener
+        settings = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False)
+        self._server = _Server(settings)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as bound, or a Unix socket's path."""
+        name = self.listener.getsockname()
+        if not isinstance(name, tuple):
+            return str(name)
+        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+    async def start(self) -> None:
+        """Serve on the running loop; the port answers when this returns."""
+        self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self.listener]), name="admin")
+        await self._server.serves.wait()
+
+    async def stop_accepting(self, *, leave_queue: bool) -> None:
+        """Close the listener and tell clients to close; calls in progress go on."""
+        server = self._server
+        if not server.accepts:
+            return
+        server.accepts = False
+        await close_listeners(server.servers, [self.listener], server.connection, leave_queue=leave_queue, settle_s=0.0)
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+
+    async def aclose(self, *, leave_queue: bool = False) -> None:
+        """Stop accepting where that has not been done; calls in progress have `GRACE_S` to end."""
+        if self._task is not None:
+            await self.stop_accepting(leave_queue=leave_queue)
+            self._server.should_exit = True
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.listener.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        config.timeout_graceful_shutdown = GRACE_S  # type: ignore[assignment]
+        super().__init__(config)
+        self.serves = asyncio.Event()
+        self.accepts = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process's own affair."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's, and say so."""
+        await super().startup(sockets=sockets)
+        self.serves.set()
+
+    def connection(self) -> asyncio.Protocol:
+        """A protocol for a connection that was accepted past uvicorn."""
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
