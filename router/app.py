@@ -14,6 +14,7 @@ import uvloop
 from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from router.admin.app import build_admin
+from router.admin.system import Place
 from router.config.model import Config, WorkerConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
@@ -77,6 +78,7 @@ class System:
         """Requests by worker that a gateway whose place we took still has."""
         self.leave_queue = False
         """Another process holds our listeners: what waits in their queues is its."""
+        self.place = Place.OURS
         self.accepting = False
 
     def now_s(self) -> float:
@@ -91,6 +93,7 @@ class System:
         """
         self.begin()
         await self.open(listeners)
+        await self.open_admin()
 
     def begin(self) -> None:
         """Watch the configured workers."""
@@ -100,7 +103,7 @@ class System:
         self.loop_lag.start()
 
     async def open(self, listeners: Listeners | None = None) -> None:
-        """Serve both ports, on `listeners` as far as they go, else on the configured addresses.
+        """Serve the public port, on `listeners` if there are any; have the admin port bound.
 
         Raises:
             ListenError: an address cannot be bound.
@@ -108,13 +111,17 @@ class System:
         self._given = listeners
         admin = listeners.admin if listeners is not None else None
         self._admin = AdminServer(build_admin(self), admin or admin_socket(self.config))
-        await self._open_gateway(listeners)
-        await self._admin.start()
-        log.info("admin port listening", extra={"url": _url(self._admin.address)})
-        self.accepting = True
         # what exists now lives as long as the process: keep it out of every later collection
         gc.collect()
         gc.freeze()
+        await self._open_gateway(listeners)
+        self.accepting = True
+
+    async def open_admin(self) -> None:
+        """Serve the admin port, after `open`."""
+        assert self._admin is not None, "open first"
+        await self._admin.start()
+        log.info("admin port listening", extra={"url": _url(self._admin.address)})
 
     async def _open_gateway(self, listeners: Listeners | None) -> None:
         addresses = await self.gateway.start(listeners.public if listeners is not None else None)
@@ -141,6 +148,7 @@ class System:
         """Another process accepts on our listeners: readiness off, accept no more. Requests in progress go on."""
         self.accepting = False
         self.leave_queue = True
+        self.place = Place.TAKEN
         self._socket_file = None
         self.gateway.drain()
         await self.gateway.stop_accepting(leave_queue=True)

@@ -11,8 +11,8 @@ from backends.worker import parse_endpoint
 from router.admin.description import describe_workers
 from router.admin.documents import NewWorker, Workers
 from router.admin.operations import Answer, Call
-from router.admin.problems import AdminError, invalid, not_found
-from router.admin.system import System
+from router.admin.problems import AdminError, handed_over, invalid, not_found
+from router.admin.system import Place, System
 from router.config.model import WorkerConfig
 from router.config.semantics import worker_findings
 from router.core.fleet import FleetEndpoint
@@ -64,13 +64,23 @@ async def drain(call: Call) -> Answer:
     endpoint, wait_s = _find(call), call.query["wait_s"]
     call.system.fleet.drain(endpoint.id)
     if wait_s:
-        await _within(wait_s, lambda: not endpoint.draining or not _in_flight(call.system, endpoint))
+        await _within(wait_s, lambda: _settled(call.system, endpoint))
+        if call.system.place is Place.TAKEN:
+            raise handed_over()
         if not endpoint.draining:
             raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{endpoint.id} was undrained meanwhile")
         if count := _in_flight(call.system, endpoint):
             detail = f"{count} requests are at {endpoint.id} after {wait_s} s; it stays drained: ask again to wait on"
             raise AdminError(HTTPStatus.CONFLICT, "worker_busy", detail)
     return Answer(describe_workers(call.system, (endpoint,))[0])
+
+
+def _settled(system: System, endpoint: FleetEndpoint) -> bool:
+    """Nothing is there any more, or a drain no longer means that. A process that is about to take over may not have
+    heard of the drain yet, and place requests: until that is settled nobody knows."""
+    if system.place is Place.TAKEN or not endpoint.draining:
+        return True
+    return system.place is Place.OURS and not _in_flight(system, endpoint)
 
 
 def _in_flight(system: System, endpoint: FleetEndpoint) -> int:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from router.admin.system import Place
 from router.core.health import WorkerState
 from router.gateway.listen import ListenError
 from router.serving.listeners import Listeners
@@ -40,7 +41,6 @@ class Life:
         self._config = system.config
         self._environment = environment
         self._over = asyncio.Event()
-        self._handed_over = False
         self._predecessor: Predecessor | None = None
         self._successors: Successors | None = None
         self._notifier = Notifier(environment, self._status)
@@ -74,11 +74,10 @@ class Life:
             listeners = await self._prepare(self._predecessor, listeners)
         await self._system.open(listeners)
         if self._predecessor is not None:
-            self._drain_workers(await self._predecessor.drain())
-            self._system.leave_queue = self._system.listeners().held or self._predecessor.stuck
-            log.info("took over", extra={"pid": self._predecessor.offered.pid})
+            await self._take_over(self._predecessor)
+        await self._system.open_admin()
         if path is not None:
-            self._successors = Successors(path, Side(self._offer, self._hand_over, self._system.in_flight))
+            self._successors = Successors(path, self._side())
             self._successors.start()
         self._notifier.ready(main_pid=os.getpid() if self._predecessor is not None else None)
 
@@ -93,6 +92,14 @@ class Life:
             return predecessor.listeners
         predecessor.listeners.close()
         return passed
+
+    async def _take_over(self, predecessor: Predecessor) -> None:
+        drained = await predecessor.drain()
+        self._drain_workers(drained)
+        for endpoint_id in set(predecessor.offered.drained) - set(drained):
+            self._system.fleet.undrain(endpoint_id)
+        self._system.leave_queue = self._system.listeners().held or predecessor.stuck
+        log.info("took over", extra={"pid": predecessor.offered.pid})
 
     def _drain_workers(self, endpoint_ids: Sequence[str]) -> None:
         """What an operator drains there is drained here: its worker may be about to be stopped."""
@@ -121,6 +128,12 @@ class Life:
 
     # handing over
 
+    def _side(self) -> Side:
+        return Side(self._offer, self._withdraw, self._hand_over, self._system.in_flight)
+
+    def _withdraw(self) -> None:
+        self._system.place = Place.OURS
+
     def _offer(self) -> tuple[Offered, Sequence[socket.socket]]:
         facing, listeners = self._system.facing(), self._system.listeners()
         offered = Offered(
@@ -132,6 +145,7 @@ class Life:
             drained=self._drained(),
             ready=self._system.fleet.serving,
         )
+        self._system.place = Place.OFFERED
         return offered, listeners.sockets
 
     def _drained(self) -> tuple[str, ...]:
@@ -139,7 +153,6 @@ class Life:
 
     async def _hand_over(self) -> tuple[str, ...]:
         await self._system.hand_over()
-        self._handed_over = True
         self._over.set()
         return self._drained()
 
@@ -172,9 +185,13 @@ class Life:
             "shutting down",
             extra={"handed_over": self._handed_over, "delay_s": timeouts.drain_delay_s, "drain_s": timeouts.drain_s},
         )
-        if self._successors is not None and self._successors.offered:
+        if self._system.place is not Place.OURS:  # who starts in our place has our sockets, and accepts what waits
             self._system.leave_queue = True
         await self._give_back()
+
+    @property
+    def _handed_over(self) -> bool:
+        return self._system.place is Place.TAKEN
 
     async def _give_back(self) -> None:
         await self._system.aclose()

@@ -3,7 +3,8 @@
     successor                     running gateway
         connects  ------------------>  checks the user
         <-----------------------------  Offered, with the listening sockets attached (or Refused)
-        probes its workers, accepts
+        probes its workers, accepts on
+        the public sockets
         Ready  ---------------------->  stops accepting, drains
         <-----------------------------  Draining, then InFlight whenever that changes
         <-----------------------------  end of connection: its process is over
@@ -62,13 +63,14 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The successor accepts on the sockets."""
+    """The successor accepts on the public sockets; on the admin one once it knows what `Draining` says."""
 
 
 class Draining(msgspec.Struct, frozen=True, tag="draining"):
-    """The running gateway no longer accepts. `drained` as of now."""
+    """The running gateway no longer accepts. `drained` as of now; `requests` are those it still has at each worker."""
 
     drained: tuple[str, ...]
+    requests: dict[str, int]
 
 
 class InFlight(msgspec.Struct, frozen=True, tag="in_flight"):

@@ -93,7 +93,8 @@ class Predecessor:
             await loop.sock_sendall(self._connection, encode(Ready()))
             async with asyncio.timeout(ANSWER_S):
                 answer = decode(await loop.sock_recv(self._connection, MOST_BYTES) or b"{}")
-            drained = answer.drained if isinstance(answer, Draining) else drained
+            if isinstance(answer, Draining):
+                drained, self.in_flight = answer.drained, answer.requests
         except TimeoutError:
             self.stuck = True
             log.error("the gateway that was taken over does not answer; stop it", extra={"pid": self.offered.pid})

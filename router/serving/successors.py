@@ -34,9 +34,11 @@ log = logging.getLogger("warmroute.serve")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What the process gives and does: `offer` at any time, `hand_over` once."""
+    """What the process gives and does: each `offer` is followed by `withdraw` where it came to nothing, or by
+    `hand_over`, once."""
 
     offer: Callable[[], tuple[Offered, Sequence[socket.socket]]]
+    withdraw: Callable[[], None]
     hand_over: Callable[[], Awaitable[tuple[str, ...]]]
     in_flight: Callable[[], Mapping[str, int]]
 
@@ -51,8 +53,7 @@ class Successors:
         self._file: SocketFile | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy = False
-        self.offered = False
-        """A process that starts holds our sockets now."""
+        self._taken = False
 
     def start(self) -> None:
         """Take the path, also from a gateway that has been taken over: there is no moment without anyone there.
@@ -97,7 +98,7 @@ class Successors:
         with connection:
             if not same_user(connection):
                 log.warning("a process of another user asked for the listening sockets")
-            elif self._busy:
+            elif self._busy or self._taken:
                 await _say(connection, Refused("another process is taking over"))
             else:
                 self._busy = True
@@ -106,18 +107,21 @@ class Successors:
                 except (OSError, TakeoverError) as error:
                     log.warning("takeover failed", extra={"reason": str(error)})
                 finally:
-                    self._busy = self.offered = False
+                    self._busy = False
+                    if not self._taken:
+                        self._side.withdraw()
 
     async def _hand_over(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         offered, sockets = self._side.offer()
         socket.send_fds(connection, [encode(offered)], [each.fileno() for each in sockets])
-        self.offered = True
         packet = await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES)
         if not packet:
             log.warning("a process that was to take over ended before it was ready; going on as before")
         elif isinstance(decode(packet), Ready):
-            await _say(connection, Draining(await self._side.hand_over()))
+            self._taken = True
+            drained = await self._side.hand_over()
+            await _say(connection, Draining(drained, dict(self._side.in_flight())))
             await self._report(connection)
 
     async def _report(self, connection: socket.socket) -> None:

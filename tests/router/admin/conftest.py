@@ -8,6 +8,7 @@ from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
 from policies.view import WorkerId
 from router.admin.app import build_admin
+from router.admin.system import Place
 from router.config.model import Config, HealthConfig, WorkerConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request, Usage
@@ -39,6 +40,7 @@ class FakeSystem:
         self.watcher = SimpleNamespace(statistics=self._watches)
         self.accepting = True
         self.requests: dict[str, int] = {}
+        self.place = Place.OURS
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
         self.added: list[WorkerConfig] = []
