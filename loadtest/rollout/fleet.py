@@ -134,7 +134,10 @@ class Admin:
         """
         for _ in range(ASKS):
             async with httpx.AsyncClient(base_url=self._base_url, timeout=DRAIN_WAIT_S + 10) as client:
-                answer = await client.request(method, path)
+                try:
+                    answer = await client.request(method, path)
+                except httpx.HTTPError as error:
+                    raise RolloutError(f"{method} {path}: {type(error).__name__} {error}") from error
             if answer.status_code == 200:
                 return answer
             if not re.search("handed_over", answer.text):

@@ -9,11 +9,15 @@ from collections.abc import Iterator
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import Message, Receive, Scope, Send
 
 from router.gateway.closing import close_listeners
 
 GRACE_S = 2.0
 """How long a call in progress may take to end, once the public side has drained."""
+
+LAST_CALL_S = 0.1
+"""Time to read what has arrived on connections that were open, or waited to be accepted, when the listener closed."""
 
 
 class AdminServer:
@@ -21,7 +25,15 @@ class AdminServer:
 
     def __init__(self, app: Starlette, listener: socket.socket) -> None:
         self.listener = listener
-        settings = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False)
+        self._app = app
+        settings = uvicorn.Config(
+            self._last_answers,
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+        )
         self._server = _Server(settings)
         self._task: asyncio.Task[None] | None = None
 
@@ -39,22 +51,30 @@ class AdminServer:
         await self._server.serves.wait()
 
     async def stop_accepting(self, *, leave_queue: bool) -> None:
-        """Close the listener and tell clients to close; calls in progress go on."""
+        """Close the listener. Connections go on, and every answer from now on tells its client to close."""
         server = self._server
         if not server.accepts:
             return
         server.accepts = False
         await close_listeners(server.servers, [self.listener], server.connection, leave_queue=leave_queue, settle_s=0.0)
-        for connection in list(server.server_state.connections):
-            connection.shutdown()
 
     async def aclose(self, *, leave_queue: bool = False) -> None:
         """Stop accepting where that has not been done; calls in progress have `GRACE_S` to end."""
         if self._task is not None:
-            await self.stop_accepting(leave_queue=leave_queue)
+            if self._server.accepts:
+                await self.stop_accepting(leave_queue=leave_queue)
+                await asyncio.sleep(LAST_CALL_S if self._server.server_state.connections else 0)
             self._server.should_exit = True
             await asyncio.gather(self._task, return_exceptions=True)
         self.listener.close()
+
+    async def _last_answers(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and not self._server.accepts:
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        await self._app(scope, receive, closing)
 
 
 class _Server(uvicorn.Server):

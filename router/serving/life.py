@@ -196,8 +196,8 @@ class Life:
     async def _give_back(self) -> None:
         await self._system.aclose()
         if self._predecessor is not None:
-            if self._handed_over:  # our successor learns from us what our predecessor still has
-                await self._predecessor.ended(self._config.timeouts.drain_s)
+            # our successor learns from us what it still has, and a service manager may kill what outlives us
+            await self._predecessor.ended(self._config.timeouts.drain_s)
             await self._predecessor.aclose()
         if self._successors is not None:
             await self._successors.aclose()

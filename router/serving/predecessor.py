@@ -116,7 +116,9 @@ class Predecessor:
         self.gone.set()
 
     async def ended(self, limit_s: float) -> None:
-        """Wait until it is over; it drains since before we did."""
+        """Wait until it is over, if it drains; it has drained for longer than we have."""
+        if self._listening is None:
+            return
         with suppress(TimeoutError):
             await asyncio.wait_for(self.gone.wait(), limit_s)
 

@@ -1,4 +1,4 @@
-"""systemd's side played by hand: descriptors, variables and a datagram socket; and by its own tool where there is one."""
+"""systemd's side played by hand: descriptors, variables and a datagram socket; and by its own tool if there is one."""
 
 import asyncio
 import os
@@ -11,7 +11,6 @@ import time
 import httpx
 import pytest
 
-from router.gateway.listen import ListenError
 from router.serving import systemd
 from router.serving.systemd import Notifier, activated
 
@@ -22,7 +21,8 @@ from router.gateway.listen import ListenError
 os.environ["LISTEN_PID"] = os.environ.get("LISTEN_PID") or str(os.getpid())
 try:
     found = activated(os.environ, os.getpid())
-    print(found and ([s.getsockname()[1] for s in found.public], found.admin and found.admin.getsockname()[1], found.held))
+    ports = lambda sockets: [each.getsockname()[1] for each in sockets]
+    print(found and (ports(found.public), ports([found.admin] if found.admin else []), found.held))
 except ListenError as error:
     print("error:", error)
 """
@@ -69,8 +69,8 @@ def port(listener):
 def test_sockets_are_told_apart_by_name(listening):
     one, two, admin = listening(), listening(), listening()
     seen = as_service([one, admin, two], LISTEN_FDNAMES="public:admin:warmroute.socket")
-    assert seen == f"([{port(one)}, {port(two)}], {port(admin)}, True)"
-    assert as_service([one]) == f"([{port(one)}], None, True)"
+    assert seen == f"([{port(one)}, {port(two)}], [{port(admin)}], True)"
+    assert as_service([one]) == f"([{port(one)}], [], True)"
 
 
 def test_none_are_for_us(listening):

@@ -149,9 +149,9 @@ async def test_other_addresses_are_refused_with_both_named(start):
     other = gateway.port + 1
     with pytest.raises(TakeoverError, match=f"public port at 127.0.0.1:{gateway.port}.*for 127.0.0.1:{other}; write"):
         found.check(msgspec.structs.replace(config, port=other))
-    with pytest.raises(TakeoverError, match="configured for 0.0.0.0:0"):
+    with pytest.raises(TakeoverError, match=r"configured for 0\.0\.0\.0:0"):
         found.check(msgspec.structs.replace(config, host="0.0.0.0"))
-    with pytest.raises(TakeoverError, match="configured for /run/x.sock"):
+    with pytest.raises(TakeoverError, match=r"configured for /run/x\.sock"):
         found.check(msgspec.structs.replace(config, uds="/run/x.sock"))
     with pytest.raises(TakeoverError, match=f"admin port at 127.0.0.1:{gateway.admin_port}"):
         found.check(msgspec.structs.replace(config, admin_host="127.0.0.2"))
@@ -265,5 +265,3 @@ def test_the_admin_ports_error_names_the_setting():
         port = taken.getsockname()[1]
         with pytest.raises(ListenError, match=rf"admin port 127.0.0.1:{port}.*--admin-port"):
             admin_socket(Config(admin_port=port))
-
-
