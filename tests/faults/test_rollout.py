@@ -1,4 +1,4 @@
-"""Rolling restarts of gateway and workers under load lose no request. The long run is ``python -m loadtest rollout``."""
+"""Rolling restarts of gateway and workers under load lose no request. The long run: ``python -m loadtest rollout``."""
 
 import pytest
 
