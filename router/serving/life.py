@@ -179,7 +179,9 @@ class Life:
 
     async def _end(self) -> None:
         timeouts = self._config.timeouts
-        if not self._handed_over:
+        if self._handed_over:
+            await self._notifier.aclose()  # our successor speaks for the service
+        else:
             self._notifier.stopping()
         log.info(
             "shutting down",

@@ -142,6 +142,43 @@ def test_a_gateway_replaces_itself_at_sigusr2(site):
         time.sleep(0.02)
 
 
+def test_a_unix_socket_is_taken_over_with_its_file(site, tmp_path):
+    path = str(tmp_path / "public.sock")
+    old = site.gateway("--uds", path)
+    old.wait_for("admin port")
+    elsewhere = site.gateway()
+    assert elsewhere.wait(20) == 1
+    assert f"public port at {path}" in elsewhere.tail()
+    new = site.gateway("--uds", path)
+    new.wait_for("admin port")
+    assert old.wait(20) == 0
+    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://unix") as client:
+        assert client.get("/readyz").status_code == 200
+    new.terminate()
+    assert new.wait(20) == 0
+    assert not os.path.exists(path)
+
+
+def test_the_service_manager_hears_of_the_new_process_from_itself_alone(site, tmp_path, monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "400000")
+        old = site.first()
+        assert manager.recv(4096).startswith(b"READY=1")
+        new = site.gateway()
+        while b"MAINPID" not in (message := manager.recv(4096)):
+            assert message.startswith((b"WATCHDOG=1", b"STATUS="))
+        assert message.split(b"\n") == [b"MAINPID=%d" % new.pid, b"READY=1", b"STATUS=1 of 1 workers ready"]
+        assert old.wait(20) == 0
+        new.terminate()
+        heard = [manager.recv(4096)]
+        while not heard[-1].startswith(b"STOPPING=1"):
+            heard.append(manager.recv(4096))
+        assert set(heard[:-1]) <= {b"WATCHDOG=1"}
+
+
 def test_sigterm_turns_readiness_off_and_accepts_for_a_while(site):
     gateway = site.first("--set", "timeouts.drain_delay_s=1.5")
     began_s = time.monotonic()
