@@ -69,7 +69,8 @@ async def drain(call: Call) -> Answer:
             raise handed_over()
         if not endpoint.draining:
             raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{endpoint.id} was undrained meanwhile")
-        if count := _in_flight(call.system, endpoint):
+        if not _settled(call.system, endpoint):
+            count = _in_flight(call.system, endpoint)
             detail = f"{count} requests are at {endpoint.id} after {wait_s} s; it stays drained: ask again to wait on"
             raise AdminError(HTTPStatus.CONFLICT, "worker_busy", detail)
     return Answer(describe_workers(call.system, (endpoint,))[0])
@@ -80,7 +81,8 @@ def _settled(system: System, endpoint: FleetEndpoint) -> bool:
     heard of the drain yet, and place requests: until that is settled nobody knows."""
     if system.place is Place.TAKEN or not endpoint.draining:
         return True
-    return system.place is Place.OURS and not _in_flight(system, endpoint)
+    quiet = system.drained_everywhere(endpoint.id) and not _in_flight(system, endpoint)
+    return quiet and system.place is Place.OURS
 
 
 def _in_flight(system: System, endpoint: FleetEndpoint) -> int:
