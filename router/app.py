@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import random
-import signal
 import socket
-import ssl
-import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 
-import uvicorn
 import uvloop
-from starlette.applications import Starlette
 
 from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from router.admin.app import build_admin
+from router.admin.system import Place
 from router.config.model import Config, TlsConfig, WorkerConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet, FleetEndpoint
-from router.gateway.listen import ListenError, SocketFile, remove_socket_file, socket_file, tcp_error
+from router.gateway.listen import SocketFile, remove_socket_file, socket_file
 from router.gateway.server import Gateway
 from router.prefix.residency import ResidencyMap
 from router.secure.exposure import warnings
@@ -32,6 +28,11 @@ from router.secure.reload import FileWatch
 from router.secure.serving import serving_tls
 from router.secure.token import TokenSettings, admin_token
 from router.secure.workers import WorkerTls
+from router.serving.admin_server import AdminServer
+from router.serving.life import Life
+from router.serving.listeners import Listeners, admin_socket, facing
+from router.serving.messages import Facing
+from router.serving.predecessor import Predecessor
 from router.telemetry.exposition import Exposition
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
@@ -93,31 +94,49 @@ class System:
         )
         self._admin: AdminServer | None = None
         self._socket_file: SocketFile | None = None
+        self._given: Listeners | None = None
+        self.predecessor: Predecessor | None = None
+        """The gateway whose place we took."""
+        self.leave_queue = False
+        """Another process holds our listeners: what waits in their queues is its."""
+        self.place = Place.OURS
         self.accepting = False
 
     def now_s(self) -> float:
         """The loop's clock: monotonic seconds."""
         return asyncio.get_running_loop().time()
 
-    async def start(self) -> None:
+    async def start(self, listeners: Listeners | None = None) -> None:
         """Watch the configured workers, then listen.
 
         Raises:
             ListenError: an address cannot be bound; the message names it and the setting to change.
         """
-        self._admin = self._admin_server()
+        self.begin()
+        await self.open(listeners)
+        await self.open_admin()
+
+    def begin(self) -> None:
+        """Watch the configured workers."""
         for worker in self.config.workers:
             self.fleet.add(parse_endpoint(worker.url), self.now_s())
         self.watcher.start()
         self.loop_lag.start()
-        await self._open_gateway()
-        self._admin.start()
-        self._files.start()
-        log.info("admin port listening", extra={"url": _url(self._admin.address, self.config.admin_tls)})
-        self.accepting = True
-        _tune_collector()
 
-    def _admin_server(self) -> AdminServer:
+    async def open(self, listeners: Listeners | None = None) -> None:
+        """Serve the public port, on `listeners` if there are any; have the admin port bound.
+
+        Raises:
+            ListenError: an address cannot be bound.
+        """
+        self._given = listeners
+        self._admin = self._admin_server(listeners.admin if listeners is not None else None)
+        _tune_collector()
+        await self._open_gateway(listeners)
+        self._files.start()
+        self.accepting = True
+
+    def _admin_server(self, listener: socket.socket | None) -> AdminServer:
         config = self.config
         token = admin_token(TokenSettings(config.admin_token, config.admin_token_file))
         tls = serving_tls(config.admin_tls)
@@ -125,27 +144,68 @@ class System:
         self._files.add("admin_tls", tls)
         self._files.add("worker_tls", self.worker_tls)
         context = tls.context if tls is not None else None
-        return AdminServer(build_admin(self, token), config.admin_host, config.admin_port, context)
+        return AdminServer(build_admin(self, token), listener or admin_socket(config), context)
 
-    async def _open_gateway(self) -> None:
-        addresses = await self.gateway.start()
-        if self.config.uds is not None:
+    async def open_admin(self) -> None:
+        """Serve the admin port, after `open`."""
+        assert self._admin is not None, "open first"
+        await self._admin.start()
+        log.info("admin port listening", extra={"url": _url(self._admin.address, self.config.admin_tls)})
+
+    async def _open_gateway(self, listeners: Listeners | None) -> None:
+        addresses = await self.gateway.start(listeners.public if listeners is not None else None)
+        self.leave_queue = listeners is not None
+        if self.config.uds is not None and not (listeners is not None and listeners.held):
             self._socket_file = socket_file(self.config.uds)
         for address in addresses:
             log.info("public port listening", extra={"url": _url(address, self.config.tls)})
 
-    async def aclose(self) -> None:
-        """Readiness off, streams finish within `timeouts.drain_s`, then everything is given back."""
+    def listeners(self) -> Listeners:
+        """What we listen on, for another process to go on with."""
+        held = self._given is not None and self._given.held
+        return Listeners(self.gateway.listeners, self._admin.listener if self._admin is not None else None, held)
+
+    def facing(self) -> Facing:
+        """Where we listen, by our settings."""
+        return facing(self.config, self.listeners(), self._given)
+
+    def in_flight(self) -> Mapping[str, int]:
+        """Requests by worker, those of a gateway whose place we took included."""
+        elsewhere = self.predecessor.in_flight if self.predecessor is not None else {}
+        return Counter(self.gateway.in_flight()) + Counter(elsewhere)
+
+    def drained_everywhere(self, endpoint_id: str) -> bool:
+        """Whether a gateway whose place we took sends a drained worker nothing either."""
+        return self.predecessor is None or self.predecessor.drains(endpoint_id)
+
+    async def hand_over(self) -> None:
+        """Another process accepts on our listeners: readiness off, accept no more. Requests in progress go on."""
         self.accepting = False
+        self.leave_queue = True
+        self.place = Place.TAKEN
+        self._socket_file = None
+        self.gateway.drain()
+        await self.gateway.stop_accepting(leave_queue=True)
+        if self._admin is not None:
+            await self._admin.stop_accepting(leave_queue=True)
+
+    async def aclose(self) -> None:
+        """Readiness off, accept for another `timeouts.drain_delay_s`, streams finish within `timeouts.drain_s`, then
+        everything is given back. An admin call in progress ends."""
+        timeouts = self.config.timeouts
         self._files.close()
-        await self.gateway.aclose(self.config.timeouts.drain_s)
+        self.gateway.drain()
+        if self.accepting:
+            self.accepting = False
+            await asyncio.sleep(timeouts.drain_delay_s)
+        await self.gateway.aclose(timeouts.drain_s, leave_queue=self.leave_queue)
         if self._socket_file is not None:
             remove_socket_file(self._socket_file)
+        if self._admin is not None:
+            await self._admin.aclose(leave_queue=self.leave_queue)
         await self.watcher.aclose()
         await self.loop_lag.aclose()
         await self.identity.aclose()
-        if self._admin is not None:
-            await self._admin.aclose()
 
     async def add_worker(self, worker: WorkerConfig) -> FleetEndpoint:
         """Add an endpoint to the fleet and begin to watch it.
@@ -187,54 +247,6 @@ class System:
         return self._exposition.render()
 
 
-class AdminServer:
-    """uvicorn on the gateway's own event loop, its socket bound before anything starts.
-
-    Raises:
-        ListenError: the address cannot be bound.
-    """
-
-    def __init__(self, app: Starlette, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._socket.bind((host.strip("[]"), port))
-            self._socket.listen(256)
-        except OSError as error:
-            self._socket.close()
-            raise tcp_error("admin", "admin_", host, port, error) from None
-        settings = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False)
-        settings.load()
-        settings.ssl = tls
-        self._server = _Server(settings)
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def address(self) -> str:
-        """``host:port`` as bound."""
-        host, port = self._socket.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    def start(self) -> None:
-        """Serve on the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._socket]), name="admin")
-
-    async def aclose(self) -> None:
-        """Stop serving; open connections are dropped."""
-        self._server.should_exit = self._server.force_exit = True
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._socket.close()
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are the process's own affair."""
-        yield
-
-
 def _tune_collector() -> None:
     """What exists now lives as long as the process: keep it out of every later collection. Requests leave no cycles,
     so that a young collection finds little; at the default of 700 objects it runs every few requests."""
@@ -250,26 +262,11 @@ def _url(address: str, tls: TlsConfig) -> str:
 
 
 async def serve(config: Config) -> int:
-    """Run one gateway until SIGTERM or SIGINT; a second signal ends it at once."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    """Run one gateway until SIGTERM or SIGINT, or until another process has taken its place; a second signal ends it
+    at once."""
     for warning in warnings(config):
         log.warning(warning)
-    system = System(config)
-    try:
-        await system.start()
-    except ListenError as error:
-        sys.stderr.write(f"warmroute serve: cannot listen: {error}\n")
-        await system.aclose()
-        return 1
-    await stop.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
-    log.info("shutting down", extra={"drain_s": config.timeouts.drain_s})
-    await system.aclose()
-    return 0
+    return await Life(System(config)).run()
 
 
 def run(config: Config) -> int:

@@ -97,6 +97,17 @@ class Process:
         """The last lines it printed."""
         return "\n".join(self._lines)
 
+    def wait(self, limit_s: float) -> int:
+        """Its exit code, once it has ended.
+
+        Raises:
+            StartError: it has not in time.
+        """
+        try:
+            return self._child.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise StartError(f"{self.name} still runs after {limit_s:.0f} s:\n{self.tail()}") from None
+
     def terminate(self) -> None:
         """Ask it to stop, without waiting."""
         if self.alive:

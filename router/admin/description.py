@@ -37,6 +37,7 @@ class _Describing:
         self._system = system
         self._lanes = _lanes(system)
         self._views = cast("dict[int, Counters]", system.residency.statistics()["slots"])
+        self._in_flight = system.in_flight()
         self._watches: Counters = system.watcher.statistics()["endpoints"]
 
     def worker(self, endpoint: FleetEndpoint) -> Worker:
@@ -50,6 +51,7 @@ class _Describing:
             reason=endpoint.reason,
             version=facts.version if facts else None,
             restarts=watch.get("restarts", 0),
+            in_flight=self._in_flight.get(endpoint.id, 0),
             models=self._models(endpoint),
             candidates=[self._candidate(candidate, watch) for candidate in endpoint.candidates],
             notes=list(facts.notes) if facts else [],

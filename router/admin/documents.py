@@ -174,7 +174,8 @@ class Candidate(Shape):
 class Worker(Shape):
     """One endpoint. `state` is starting, ready, asleep, unhealthy, half_open or draining; `reason` says why.
 
-    `restarts` were noticed while it was watched; `notes` say what it left unanswered and how to change that.
+    `restarts` were noticed while it was watched; `in_flight` counts requests that are there now, those of a gateway
+    whose place this one took included; `notes` say what it left unanswered and how to change that.
     """
 
     id: str
@@ -183,6 +184,7 @@ class Worker(Shape):
     reason: str
     version: str | None
     restarts: int
+    in_flight: int
     models: list[ServedModel]
     candidates: list[Candidate]
     notes: list[str]

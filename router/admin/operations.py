@@ -11,8 +11,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from router.admin.problems import AdminError, invalid
-from router.admin.system import System
+from router.admin.problems import AdminError, handed_over, invalid
+from router.admin.system import Place, System
 
 MAX_BODY_BYTES = 1_000_000
 
@@ -68,6 +68,8 @@ def endpoint(operation: Operation, system: System) -> Callable[[Request], Awaita
     """The Starlette endpoint of `operation`."""
 
     async def serve(request: Request) -> Response:
+        if system.place is Place.TAKEN and operation.method != "GET":
+            raise handed_over()
         query = {parameter.name: _query(request, parameter) for parameter in operation.query}
         raw = await _bounded(request)
         body = _decode(raw, operation.takes) if operation.takes is not None else None

@@ -76,3 +76,10 @@ async def answer_bug(request: Request, error: Exception) -> Response:
     log.error("admin request failed", extra={"method": request.method, "path": request.url.path}, exc_info=error)
     detail = f"{type(error).__name__} in {request.method} {request.url.path}; the gateway's log has the traceback"
     return problem_response(AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, ErrorKind.INTERNAL.spec.code, detail))
+
+
+def handed_over() -> AdminError:
+    """503: a change made here would be lost."""
+    detail = "another process has taken this one's place; ask again, on a new connection"
+    headers = {"retry-after": "1", "connection": "close"}
+    return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "handed_over", detail, headers=headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, Protocol
 
 from router.config.model import Config, WorkerConfig
@@ -11,6 +12,15 @@ from router.core.edges import Request
 from router.core.fleet import Fleet, FleetEndpoint
 from router.prefix.residency import ResidencyMap
 from router.tokens.identity import Identity
+
+
+class Place(StrEnum):
+    """Whose the gateway's place is: ours; `OFFERED` to a process that has our listening sockets and is starting; or
+    `TAKEN` by it, while we still finish what we have."""
+
+    OURS = "ours"
+    OFFERED = "offered"
+    TAKEN = "taken"
 
 
 class Watching(Protocol):
@@ -57,6 +67,20 @@ class System(Protocol):
     @property
     def accepting(self) -> bool:
         """The public port listens and no shutdown has begun."""
+        ...
+
+    @property
+    def place(self) -> Place:
+        """Whether another process takes over."""
+        ...
+
+    def in_flight(self) -> Mapping[str, int]:
+        """Requests at each worker now, by endpoint; those of a gateway whose place this one took included."""
+        ...
+
+    def drained_everywhere(self, endpoint_id: str) -> bool:
+        """Whether a gateway whose place this one took sends a drained worker nothing either: the connections that its
+        clients keep may bring it one more request each."""
         ...
 
     def now_s(self) -> float:

@@ -11,6 +11,7 @@ from router.config.model import Config
 OPEN_PATHS = ("/livez", "/readyz")
 """Answered without a token."""
 _UNKNOWN = {404: "no such worker"}
+_WRONG_QUERY = {422: "wait_s is no whole number from 1 to 3600"}
 _INVALID = {422: "a field is missing, unknown or has a value that will not do"}
 
 OPERATIONS = (
@@ -80,19 +81,21 @@ OPERATIONS = (
         "POST",
         "/admin/v1/workers/{id}/drain",
         "drain_worker",
-        "Send a worker no new requests. Idempotent.",
+        "Send a worker no new requests; with wait_s, answer once none is there any more. Idempotent.",
         workers.drain,
         gives=documents.Worker,
-        problems=_UNKNOWN,
+        query=(Query("wait_s", 0, 3_600, "how long to wait until no request is at the worker; left out: do not wait"),),
+        problems={409: "requests are still there after wait_s; the worker stays drained", **_UNKNOWN, **_WRONG_QUERY},
     ),
     Operation(
         "POST",
         "/admin/v1/workers/{id}/undrain",
         "undrain_worker",
-        "Send a drained worker requests again. Idempotent.",
+        "Send a drained worker requests again; with wait_s, answer once it takes them. Idempotent.",
         workers.undrain,
         gives=documents.Worker,
-        problems=_UNKNOWN,
+        query=(Query("wait_s", 0, 3_600, "how long to wait until the worker is ready; left out: do not wait"),),
+        problems={409: "it is not ready after wait_s; it will take requests once it is", **_UNKNOWN, **_WRONG_QUERY},
     ),
     Operation(
         "GET",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import quote
@@ -10,10 +11,15 @@ from backends.worker import parse_endpoint
 from router.admin.description import describe_workers
 from router.admin.documents import NewWorker, Workers
 from router.admin.operations import Answer, Call
-from router.admin.problems import AdminError, invalid, not_found
+from router.admin.problems import AdminError, handed_over, invalid, not_found
+from router.admin.system import Place, System
 from router.config.model import WorkerConfig
 from router.config.semantics import worker_findings
 from router.core.fleet import FleetEndpoint
+from router.core.health import SERVING
+
+_LOOK_S = 0.02
+"""Between two looks while a call waits."""
 
 
 async def list_all(call: Call) -> Answer:
@@ -54,19 +60,54 @@ async def remove(call: Call) -> Answer:
 
 
 async def drain(call: Call) -> Answer:
-    """Nothing new goes there."""
-    return _change(call, call.system.fleet.drain)
+    """Nothing new goes there; with ``wait_s``, answer once nothing is there any more."""
+    endpoint, wait_s = _find(call), call.query["wait_s"]
+    call.system.fleet.drain(endpoint.id)
+    if wait_s:
+        await _within(wait_s, lambda: _settled(call.system, endpoint))
+        if call.system.place is Place.TAKEN:
+            raise handed_over()
+        if not endpoint.draining:
+            raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{endpoint.id} was undrained meanwhile")
+        if not _settled(call.system, endpoint):
+            count = _in_flight(call.system, endpoint)
+            detail = f"{count} requests are at {endpoint.id} after {wait_s} s; it stays drained: ask again to wait on"
+            raise AdminError(HTTPStatus.CONFLICT, "worker_busy", detail)
+    return Answer(describe_workers(call.system, (endpoint,))[0])
+
+
+def _settled(system: System, endpoint: FleetEndpoint) -> bool:
+    """Nothing is there any more, or a drain no longer means that. A process that is about to take over may not have
+    heard of the drain yet, and place requests: until that is settled nobody knows."""
+    if system.place is Place.TAKEN or not endpoint.draining:
+        return True
+    quiet = system.drained_everywhere(endpoint.id) and not _in_flight(system, endpoint)
+    return quiet and system.place is Place.OURS
+
+
+def _in_flight(system: System, endpoint: FleetEndpoint) -> int:
+    return system.in_flight().get(endpoint.id, 0)
 
 
 async def undrain(call: Call) -> Answer:
-    """Requests may go there again."""
-    return _change(call, call.system.fleet.undrain)
-
-
-def _change(call: Call, change: Callable[[str], None]) -> Answer:
-    endpoint = _find(call)
-    change(endpoint.id)
+    """Requests may go there again; with ``wait_s``, answer once they do."""
+    endpoint, wait_s = _find(call), call.query["wait_s"]
+    call.system.fleet.undrain(endpoint.id)
+    if wait_s and not await _within(wait_s, lambda: endpoint.state in SERVING):
+        detail = f"{endpoint.id} is {endpoint.state} after {wait_s} s ({endpoint.reason}); it takes requests once ready"
+        raise AdminError(HTTPStatus.CONFLICT, "worker_not_ready", detail)
     return Answer(describe_workers(call.system, (endpoint,))[0])
+
+
+async def _within(wait_s: float, condition: Callable[[], bool]) -> bool:
+    """Whether `condition` came to hold in time. The ledger tells nobody when it becomes empty, so it is asked."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + wait_s
+    while not condition():
+        if loop.time() >= end_s:
+            return False
+        await asyncio.sleep(_LOOK_S)
+    return True
 
 
 def _find(call: Call) -> FleetEndpoint:

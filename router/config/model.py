@@ -128,8 +128,16 @@ class TimeoutsConfig(Section, frozen=True):
     """Held response headers go out after this long, followed by SSE comments (streams only)."""
     comment_interval_s: Seconds = 15.0
     """Gap between keep-alive comments on a held stream."""
+    drain_delay_s: Annotated[float, Meta(ge=0)] = 0.0
+    """After SIGTERM readiness is off at once, and connections are still accepted for this long: the time a load
+    balancer takes to see it."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
-    """How long requests in progress may take to end after SIGTERM."""
+    """How long requests in progress may take to end after that."""
+    drain_idle_s: Annotated[float, Meta(ge=0)] = 5.0
+    """Once nothing is accepted any more, an idle keep-alive connection is closed when it has been idle for this long
+    (in all), or at the end of drain_s. Its next request until then is answered with Connection: close."""
+    takeover_ready_s: Seconds = 15.0
+    """How long a process that takes over waits for its workers' first probes before it does."""
 
 
 class HealthConfig(Section, frozen=True):
@@ -284,6 +292,8 @@ class Config(Section, frozen=True):
     """Public port."""
     uds: str | None = None
     """Unix socket for the public side, instead of host and port."""
+    takeover: str | None = None
+    """Unix socket by which a new process takes over the listening sockets of a running one, and then has it drain."""
     admin_host: str = "127.0.0.1"
     """Address of the admin port."""
     admin_port: Port = 8001

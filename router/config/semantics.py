@@ -26,6 +26,8 @@ Finding = tuple[Path, str, str]
 
 _UNIX_PATH_BYTES = 107
 """What fits in sockaddr_un on Linux, less its closing zero."""
+_SUFFIX_BYTES = 8
+"""Room for what a socket's path ends in before it is put in its place."""
 _EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
 _ORIGIN = re.compile(r"https?://[^\s/]+")
 _PATH = re.compile(r"/[!$-)+->@-~]*")
@@ -50,7 +52,11 @@ def _listening(config: Config) -> Iterator[Finding]:
     if config.uds is None and config.port == config.admin_port != 0:
         yield ("admin_port",), f"port and admin_port are both {config.port}", "write two different ports"
     if config.uds is not None:
-        yield from _unix_socket(config.uds)
+        yield from _unix_socket("uds", config.uds, _UNIX_PATH_BYTES)
+    if config.takeover is not None:
+        yield from _unix_socket("takeover", config.takeover, _UNIX_PATH_BYTES - _SUFFIX_BYTES)
+        if config.takeover == config.uds:
+            yield ("takeover",), "takeover and uds are the same path", "write two different paths"
     for index, name in enumerate(config.admin_hosts):
         if not _HOST_NAME.fullmatch(name):
             yield ("admin_hosts", index), f"{name!r} is not a host name", "write the name alone, as in router.example"
@@ -108,14 +114,14 @@ def _encodable(host: str) -> bool:
     return True
 
 
-def _unix_socket(path: str) -> Iterator[Finding]:
+def _unix_socket(key: str, path: str, most_bytes: int) -> Iterator[Finding]:
     size_bytes = len(path.encode(errors="replace"))
     if not path or not path.isprintable():
-        yield ("uds",), f"{path!r} is not a path", "write a socket's path"
+        yield (key,), f"{path!r} is not a path", "write a socket's path"
     elif not FilePath(path).absolute().parent.is_dir():
-        yield ("uds",), f"the folder of {path!r} does not exist", "write a path in an existing folder"
-    elif size_bytes > _UNIX_PATH_BYTES:
-        yield ("uds",), f"the path has {size_bytes} bytes", f"write one of at most {_UNIX_PATH_BYTES}"
+        yield (key,), f"the folder of {path!r} does not exist", "write a path in an existing folder"
+    elif size_bytes > most_bytes:
+        yield (key,), f"the path has {size_bytes} bytes", f"write one of at most {most_bytes}"
 
 
 def _workers(config: Config) -> Iterator[Finding]:

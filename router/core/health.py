@@ -82,6 +82,11 @@ class Health:
 
     # probes and traffic
 
+    @property
+    def probed(self) -> bool:
+        """Whether any probe has ended yet."""
+        return self._probe_failures + self._probe_successes > 0
+
     def probe_succeeded(self, now_s: float) -> None:
         """The worker answered a probe."""
         self._probe_failures = 0

@@ -28,6 +28,8 @@ LARGE_WRITE_BYTES = 32_768
 # answer is not lost to a connection reset (RFC 9112 section 9.6).
 LINGER_S = 2.0
 LINGER_BYTES = 16_777_216
+# Between an idle connection's deadline and its end: long enough for one turn of the loop to read its socket.
+_LAST_LOOK_S = 0.001
 
 # Refusals after which the connection may be used for the next request.
 _HARMLESS = frozenset({ErrorKind.PATH_NOT_FOUND, ErrorKind.METHOD_NOT_ALLOWED, ErrorKind.INVALID_API_KEY})
@@ -65,7 +67,7 @@ class ClientConnection(asyncio.Protocol):
         """A client came."""
         plane = self._plane
         self._transport = cast(asyncio.Transport, transport)
-        if plane.draining or len(plane.connections) >= plane.config.limits.max_connections:
+        if plane.closing or len(plane.connections) >= plane.config.limits.max_connections:
             self._over = True
             self._transport.abort()
             return
@@ -74,7 +76,7 @@ class ClientConnection(asyncio.Protocol):
         self.allow_unsent(plane.unsent.allowance_bytes)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""
-        self.deadline_s = plane.time() + plane.config.timeouts.client_idle_s
+        self.deadline_s = plane.time() + plane.client_idle_s
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -201,14 +203,18 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def may_go_on(self) -> bool:
-        """Whether another request may follow the one in progress."""
+        """Whether the answer about to begin may let another request follow the one in progress."""
         return not (self._plane.draining or self._over)
 
     def exchange_ended(self, keep_alive: bool) -> None:
-        """The request in progress has been answered, or its answer cannot be finished."""
+        """The request in progress has been answered, or its answer cannot be finished.
+
+        `keep_alive` is what the client was told when its answer began. A drain that began since does not take that
+        back: the next request may be on its way already, and its answer will say that it is the last.
+        """
         self._exchange = None
         self._framer.give_back()
-        if not (keep_alive and self.may_go_on):
+        if not keep_alive or self._over or self._plane.closing:
             self._close()
             return
         self._await_request()
@@ -222,7 +228,7 @@ class ClientConnection(asyncio.Protocol):
             self._crashed()
 
     def _await_request(self) -> None:
-        self.deadline_s = self._plane.time() + self._plane.config.timeouts.client_idle_s
+        self.deadline_s = self._plane.time() + self._plane.client_idle_s
         self.set_reading(True)
 
     # endings
@@ -234,9 +240,20 @@ class ClientConnection(asyncio.Protocol):
         elif self._over:
             self.abort()
         elif self._framer.stage is Stage.IDLE:
-            self._close()
+            # not now: a timer runs before the sockets are read, and a request may have come while we were busy
+            self.deadline_s = math.inf
+            self._plane.loop.call_later(_LAST_LOOK_S, self._close_idle)
         else:
             self._refuse(RequestError(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time"))
+
+    def shorten_idle(self, by_s: float) -> None:
+        """A connection that waits for a request waits less long."""
+        if self._exchange is None and not self._over and self._framer.stage is Stage.IDLE:
+            self.deadline_s -= by_s
+
+    def _close_idle(self) -> None:
+        if self._exchange is None and not self._over and self._framer.stage is Stage.IDLE:
+            self._close()
 
     def abort(self) -> None:
         """Close at once; a request in progress is cancelled."""

@@ -71,6 +71,7 @@ class Exchange(Tries):
         self._phase_began_s = self._books.arrived_s
         self._last_s = self._books.arrived_s + plane.config.timeouts.total_s
         self._next_comment_s = math.inf
+        self._told: bool | None = None
 
     # placing
 
@@ -151,7 +152,7 @@ class Exchange(Tries):
         self.body = b""  # no further attempt will need it
         self.client.body_done()
         lines = plane.head_lines(self.head, self.request_id, self.ticket)
-        attempt.response_read = self.relay.open(response, lines, self._keep_alive)
+        attempt.response_read = self.relay.open(response, lines, self._told_keep_alive())
         self.enter(Phase.STREAM)
 
     def _learn_stored(self, pieces: list[bytes]) -> None:
@@ -240,7 +241,7 @@ class Exchange(Tries):
             self._give_up(ErrorKind.TOTAL_TIMEOUT, "the request took too long")
         elif now_s >= self._next_comment_s:
             self._next_comment_s = now_s + timeouts.comment_interval_s
-            self.relay.comment(self.plane.head_lines(self.head, self.request_id, None), not self._keep_alive)
+            self.relay.comment(self.plane.head_lines(self.head, self.request_id, None), not self._told_keep_alive())
             if self._hedge is not None:
                 self._hedge.commented()
         self._arm()
@@ -320,9 +321,11 @@ class Exchange(Tries):
 
     # endings
 
-    @property
-    def _keep_alive(self) -> bool:
-        return self.head.keep_alive and self.client.may_go_on
+    def _told_keep_alive(self) -> bool:
+        """Whether the answer's head lets the connection go on: settled when it is first asked for, and then kept to."""
+        if self._told is None:
+            self._told = self.head.keep_alive and self.client.may_go_on
+        return self._told
 
     def _answer(self, error: RequestError) -> None:
         """Answer with an error of ours; nothing of a worker's answer has been let through."""
@@ -335,7 +338,7 @@ class Exchange(Tries):
         self.plane.metrics.error(error.kind.spec.code, phase)
         status = error.kind.spec.status
         lines = self.plane.head_lines(self.head, self.request_id, None) + retry_after(error)
-        lines += connection_line(self.head, close=not self._keep_alive)
+        lines += connection_line(self.head, close=not self._told_keep_alive())
         reply = own_reply(status, error_body(error, self.head.path), lines, without_body=self.head.method == "HEAD")
         self.relay.status = status
         self.relay.response_bytes += len(reply)
@@ -390,7 +393,7 @@ class Exchange(Tries):
 
     def _end(self, keep: bool) -> None:
         self._settle(self.relay.status)
-        self.client.exchange_ended(keep and self.head.keep_alive)
+        self.client.exchange_ended(keep and self._told_keep_alive())
 
     def _settle(self, status: int) -> None:
         """The books of one request."""

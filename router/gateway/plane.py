@@ -154,24 +154,32 @@ class Plane:
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.losses = Losses(fleet, loop, self.exchanges)
+        self.client_idle_s = config.timeouts.client_idle_s
+        """How long a client's connection may be idle; less once no new ones are accepted."""
         self.draining = False
-        self.quiet = asyncio.Event()
-        """Set while draining once no request is in progress."""
+        """From now on every answer tells its client to close the connection."""
+        self.closing = False
+        """The time is up: no connection may go on, whatever its client was told."""
+        self.accepts = True
+        """New connections may come."""
         self.empty = asyncio.Event()
-        """Set while draining once no connection is open."""
+        """Set when no connection is open and none will come."""
 
     def drain(self) -> None:
-        """From now on connections close after their request."""
+        """Readiness off. Connections stay open until they have said so in an answer."""
         self.draining = True
-        self.ended(None)
+
+    def accepts_no_more(self) -> None:
+        """The listeners are closed: idle connections need not be kept for as long as before."""
+        self.accepts = False
+        idle_s, self.client_idle_s = self.client_idle_s, min(self.client_idle_s, self.config.timeouts.drain_idle_s)
+        for connection in self.connections:
+            connection.shorten_idle(idle_s - self.client_idle_s)
         self.left()
 
-    def ended(self, exchange: Exchange | None) -> None:
+    def ended(self, exchange: Exchange) -> None:
         """`exchange` is over."""
-        if exchange is not None:
-            self.exchanges.discard(exchange)
-        if self.draining and not self.exchanges:
-            self.quiet.set()
+        self.exchanges.discard(exchange)
 
     def allow_unsent(self) -> None:
         """What each connection may leave unsent has changed."""
@@ -180,7 +188,7 @@ class Plane:
 
     def left(self) -> None:
         """A connection has closed."""
-        if self.draining and not self.connections:
+        if not self.accepts and not self.connections:
             self.empty.set()
 
     @property

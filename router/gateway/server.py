@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from router.config.model import Config
@@ -12,6 +15,7 @@ from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet
 from router.gateway.client import ClientConnection
+from router.gateway.closing import SETTLE_S, close_listeners
 from router.gateway.listen import public_sockets, start_server
 from router.gateway.local import LocalAnswers
 from router.gateway.plane import Plane
@@ -59,12 +63,17 @@ class Gateway:
         self._files = FileWatch(metrics.reloaded)
         self._plane: Plane | None = None
         self._servers: list[asyncio.Server] = []
+        self._listeners: list[socket.socket] = []
+        self._connection: Callable[[], ClientConnection] | None = None
+        self._passed = False
+        self._secure: tuple[ssl.SSLContext | None, float | None] = (None, None)
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_s = sweep_interval_s(config)
 
-    async def start(self) -> list[str]:
-        """Listen. Returns the bound addresses: ``host:port``, ``[host]:port`` or a socket's path. Who gave the path of
-        a Unix socket removes its file, after `aclose`.
+    async def start(self, listeners: Sequence[socket.socket] | None = None) -> list[str]:
+        """Listen on `listeners`, which are bound and listening, or on the configured address. Returns the addresses:
+        ``host:port``, ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its file, after
+        `aclose`.
 
         Raises:
             ListenError: an address cannot be had.
@@ -79,30 +88,62 @@ class Gateway:
         def connection() -> ClientConnection:
             return ClientConnection(plane, local)
 
-        listeners = public_sockets(self._config, BACKLOG)
         tls = serving_tls(self._config.tls)
-        secure = (tls.context, self._config.timeouts.tls_handshake_s) if tls is not None else ()
-        self._servers = [await start_server(loop, connection, listener, BACKLOG, *secure) for listener in listeners]
+        self._secure = (tls.context, self._config.timeouts.tls_handshake_s) if tls is not None else (None, None)
+        self._passed = listeners is not None
+        self._listeners = list(listeners) if listeners is not None else public_sockets(self._config, BACKLOG)
+        self._connection = connection
+        self._servers = [
+            await start_server(loop, connection, listener, BACKLOG, *self._secure) for listener in self._listeners
+        ]
         self._files.add("api_keys", plane.keys)
         self._files.add("tls", tls)
         self._files.start()
         self._plane = plane
         self._timer = loop.call_later(self._sweep_s, self._sweep)
-        return [_address(listener.getsockname()) for listener in listeners]
+        return [_address(listener.getsockname()) for listener in self._listeners]
 
-    async def aclose(self, drain_s: float) -> None:
-        """Stop accepting; requests in progress have `drain_s` to end, each connection closes after its own."""
+    @property
+    def listeners(self) -> tuple[socket.socket, ...]:
+        """The sockets that `start` began to listen on, for another process to go on with."""
+        return tuple(self._listeners)
+
+    def drain(self) -> None:
+        """Readiness off; every answer from now on tells its client to close. New connections still come."""
+        if self._plane is not None:
+            self._plane.drain()
+
+    async def stop_accepting(self, *, leave_queue: bool | None = None, settle_s: float = SETTLE_S) -> None:
+        """Close the listeners, after `drain`. What waits in their queues is accepted first, or left to the other
+        processes that hold the same sockets: to these by default where `start` was given the listeners."""
+        plane = self._plane
+        if plane is None or self._connection is None or not plane.accepts:
+            return
+        leave_queue = self._passed if leave_queue is None else leave_queue
+        servers, self._servers = self._servers, []
+        await close_listeners(
+            servers, self._listeners, self._connection, *self._secure, leave_queue=leave_queue, settle_s=settle_s
+        )
+        plane.accepts_no_more()
+
+    async def aclose(self, drain_s: float, *, leave_queue: bool | None = None) -> None:
+        """Drain, stop accepting where that has not been done; requests in progress have `drain_s` to end.
+
+        A connection closes after an answer that says so. One that waits for a request is kept for
+        `timeouts.drain_idle_s`, so that a client does not send one into a closing connection.
+        """
         plane = self._plane
         if plane is None:
             return
         plane.drain()
-        for server in self._servers:
-            server.close()
+        began_s = plane.time()
+        await self.stop_accepting(leave_queue=leave_queue, settle_s=min(SETTLE_S, drain_s))
         try:
-            if not plane.quiet.is_set():
-                await asyncio.wait_for(plane.quiet.wait(), drain_s)
+            await asyncio.wait_for(plane.empty.wait(), max(0.0, began_s + drain_s - plane.time()))
         except TimeoutError:
-            log.warning("requests cut off at the drain deadline", extra={"requests": len(plane.exchanges)})
+            if plane.exchanges:
+                log.warning("requests cut off at the drain deadline", extra={"requests": len(plane.exchanges)})
+        plane.closing = True
         await _close_connections(plane)
         if self._timer is not None:
             self._timer.cancel()
@@ -125,6 +166,11 @@ class Gateway:
         """What a worker that joined at run time wants as its API key; None for nothing, or when it has left."""
         if self._plane is not None and self._plane.worker_keys is not None:
             self._plane.worker_keys.learn(endpoint_id, key)
+
+    def in_flight(self) -> dict[str, int]:
+        """Requests that are at a worker now, by endpoint."""
+        tickets = [exchange.ticket for exchange in self._plane.exchanges] if self._plane is not None else []
+        return dict(Counter(ticket.candidate.endpoint.id for ticket in tickets if ticket is not None))
 
     def statistics(self) -> dict[str, Any]:
         """Connections, requests in progress and waiting, pool sizes."""
@@ -171,6 +217,7 @@ def sweep_interval_s(config: Config) -> float:
         timeouts.client_header_s,
         timeouts.client_body_s,
         timeouts.client_idle_s,
+        timeouts.drain_idle_s or SWEEP_S,
         timeouts.upstream_idle_s,
         timeouts.header_hold_s,
         timeouts.comment_interval_s,

@@ -46,10 +46,7 @@ def test_variables_exist(page):
 
 
 def test_the_field_to_wait_for_exists():
-    (page,) = (page for page in PAGES if page.name == "front-a-vllm-fleet.md")
-    named = re.search(r"wait until (\S+) is 0", page.read_text())[1]
-    kind = Worker
-    for step in named.split("."):
-        kind = {field.name: field.type for field in msgspec.structs.fields(kind)}[step.removesuffix("[]")]
-        kind = kind.__args__[0] if step.endswith("[]") else kind
-    assert kind is int
+    (page,) = (page for page in PAGES if page.name == "roll-out-without-a-lost-request.md")
+    named = re.search(r"`(\w+)` in `GET /admin/v1/workers/\{id\}`", page.read_text())[1]
+    kinds = {field.name: field.type for field in msgspec.structs.fields(Worker)}
+    assert kinds[named] is int

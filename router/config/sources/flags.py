@@ -37,6 +37,7 @@ FLAGS = (
     Flag("--uds", ("uds",), "PATH", "listening"),
     Flag("--admin-host", ("admin_host",), "ADDRESS", "listening"),
     Flag("--admin-port", ("admin_port",), "PORT", "listening"),
+    Flag("--takeover", ("takeover",), "PATH", "listening"),
     Flag("--policy", ("policy", "name"), "NAME", "choosing a worker"),
     Flag(
         "--policy-param",

@@ -8,6 +8,7 @@ from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
 from policies.view import WorkerId
 from router.admin.app import build_admin
+from router.admin.system import Place
 from router.config.model import Config, HealthConfig, WorkerConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request, Usage
@@ -38,6 +39,9 @@ class FakeSystem:
         self.identity = SimpleNamespace(describe=lambda model: f"ids of {model} from a test")
         self.watcher = SimpleNamespace(statistics=self._watches)
         self.accepting = True
+        self.requests: dict[str, int] = {}
+        self.place = Place.OURS
+        self.followed = True
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
         self.added: list[WorkerConfig] = []
@@ -61,6 +65,12 @@ class FakeSystem:
             "subscriptions": {"a:1": subscription},
         }
         return {"pump": {}, "endpoints": {"a:1": watch}}
+
+    def in_flight(self):
+        return self.requests
+
+    def drained_everywhere(self, endpoint_id):
+        return self.followed
 
     def now_s(self) -> float:
         return self.clock_s

@@ -1,5 +1,8 @@
+import asyncio
+
 import pytest
 
+from router.admin.system import Place
 from router.prefix.difference import Difference
 
 
@@ -71,6 +74,65 @@ async def test_drain_and_undrain(client, system, problem):
     assert (await client.post(f"/admin/v1/workers/{worker}/undrain")).json()["state"] == "ready"
     problem(await client.post("/admin/v1/workers/b:2/drain"), 404)
     problem(await client.post("/admin/v1/workers/b:2/undrain"), 404)
+
+
+async def test_a_drain_that_waits_answers_once_nothing_is_there(client, system, problem):
+    worker = system.join("http://a:1")
+    system.requests[worker] = 2
+    asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
+    while not system.fleet.get(worker).draining:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    listed = (await client.get(f"/admin/v1/workers/{worker}")).json()
+    assert (listed["state"], listed["in_flight"]) == ("draining", 2)
+    assert not asking.done()
+    del system.requests[worker]
+    answer = await asyncio.wait_for(asking, 2)
+    assert (answer.status_code, answer.json()["in_flight"]) == (200, 0)
+
+
+async def test_a_drain_says_when_requests_outlast_the_wait(client, system, problem):
+    worker = system.join("http://a:1")
+    system.requests[worker] = 2
+    code, detail = problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)
+    assert (code, detail[:10]) == ("worker_busy", "2 requests")
+    assert system.fleet.get(worker).draining
+    asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
+    await asyncio.sleep(0.05)
+    await client.post(f"/admin/v1/workers/{worker}/undrain")
+    assert problem(await asyncio.wait_for(asking, 2), 409)[0] == "undrained"
+    problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=0"), 422)
+
+
+async def test_a_drain_waits_for_the_gateway_whose_place_was_taken(client, system, problem):
+    worker = system.join("http://a:1")
+    system.followed = False
+    assert problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)[0] == "worker_busy"
+    system.followed = True
+    assert (await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1")).status_code == 200
+
+
+async def test_changes_are_not_made_in_a_process_that_was_taken_over(client, system, problem):
+    worker = system.join("http://a:1")
+    system.place = Place.OFFERED  # until it is known who serves, nobody can say that a worker is idle
+    assert problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)[0] == "worker_busy"
+    asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
+    await asyncio.sleep(0.05)
+    system.place = Place.TAKEN
+    answer = await asyncio.wait_for(asking, 2)
+    assert problem(answer, 503)[0] == "handed_over"
+    assert answer.headers["connection"] == "close"
+    assert problem(await client.post(f"/admin/v1/workers/{worker}/undrain"), 503)[0] == "handed_over"
+    assert (await client.get(f"/admin/v1/workers/{worker}")).status_code == 200
+
+
+async def test_an_undrain_that_waits_answers_once_the_worker_is_ready(client, system, problem):
+    worker = system.join("http://a:1")
+    await client.post(f"/admin/v1/workers/{worker}/drain")
+    assert (await client.post(f"/admin/v1/workers/{worker}/undrain?wait_s=5")).json()["state"] == "ready"
+    for _ in range(3):
+        system.fleet.probe_failed(worker, "down", 0.0)
+    code, detail = problem(await client.post(f"/admin/v1/workers/{worker}/undrain?wait_s=1"), 409)
+    assert (code, "unhealthy" in detail) == ("worker_not_ready", True)
 
 
 async def test_what_is_known_of_a_worker(client, system):

@@ -358,6 +358,8 @@ async def test_draining_finishes_streams_and_closes_connections(rig, kit):
         await gate.connect()
     go_on.set()
     assert (await streaming.read()).body.endswith(kit.DONE)
+    reply = await streaming.ask(kit.get(b"/livez"))  # it had been told that it may ask again
+    assert (reply.status, reply.header(b"connection")) == (200, b"close")
     assert await streaming.closed() == b""
     await closing
     assert gate.gateway.statistics()["connections"] == 0

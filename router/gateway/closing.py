@@ -1,0 +1,98 @@
+"""Closing a listener so that nobody who has reached it is turned away.
+
+Closing a listening socket resets every connection that waits in its accept queue: the client has connected, has
+perhaps sent its request, and loses it. So new connections are kept from starting first, what waits is accepted, and
+then the socket is closed. Where another process holds the same socket there is nothing to save: the queue is its.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+SETTLE_S = 0.2
+"""How long handshakes that have begun may take to end: a long round trip."""
+_SO_ATTACH_FILTER = 26
+"""Linux; Python has no name for it."""
+# Classic BPF over the TCP header: a SYN is dropped, anything else goes on. A handshake under way can still end; a new
+# one is not answered, and its client, trying again a second later, is refused as by any closed port.
+_FLAGS_BYTE, _SYN = 13, 0x02
+_NO_NEW_HANDSHAKES = (
+    (0x30, 0, 0, _FLAGS_BYTE),  # load the byte of flags
+    (0x45, 0, 1, _SYN),  # any of these bits set? else skip one
+    (0x06, 0, 0, 0),  # drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # take all of it
+)
+
+log = logging.getLogger("warmroute.gateway")
+
+
+async def close_listeners(
+    servers: Sequence[asyncio.AbstractServer],
+    listeners: Sequence[socket.socket],
+    connection: Callable[[], asyncio.BaseProtocol],
+    tls: ssl.SSLContext | None = None,
+    tls_handshake_s: float | None = None,
+    *,
+    leave_queue: bool,
+    settle_s: float = SETTLE_S,
+) -> None:
+    """Stop accepting. Who waits is accepted first, unless `leave_queue`: then the sockets' other holder does that."""
+    loop = asyncio.get_running_loop()
+    kept: list[socket.socket] = []
+    if not leave_queue:
+        if sum(map(_refuse_handshakes, listeners)) and settle_s > 0:
+            await asyncio.sleep(settle_s)
+        kept = [listener.dup() for listener in listeners]
+    for server in servers:
+        server.close()
+    for listener in kept:
+        secure = (None, None) if listener.family == socket.AF_UNIX else (tls, tls_handshake_s)
+        welcomes = [_welcome(loop, connection, client, *secure) for client in _waiting(listener)]
+        listener.close()
+        await asyncio.gather(*welcomes)
+
+
+def _refuse_handshakes(listener: socket.socket) -> bool:
+    """Have new connections to a TCP listener ignored; False where that cannot be."""
+    if listener.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _NO_NEW_HANDSHAKES))
+    program = struct.pack("HL", len(_NO_NEW_HANDSHAKES), ctypes.addressof(code))
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    except OSError:
+        return False
+    return True
+
+
+def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
+    """The connections in the accept queue."""
+    listener.setblocking(False)
+    while True:
+        try:
+            client, _ = listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.warning("a waiting connection could not be accepted", extra={"reason": str(error)})
+            return
+        client.setblocking(False)
+        yield client
+
+
+async def _welcome(
+    loop: asyncio.AbstractEventLoop,
+    connection: Callable[[], asyncio.BaseProtocol],
+    client: socket.socket,
+    tls: ssl.SSLContext | None,
+    tls_handshake_s: float | None,
+) -> None:
+    with suppress(OSError):  # it may be gone already
+        await loop.connect_accepted_socket(connection, client, ssl=tls, ssl_handshake_timeout=tls_handshake_s)

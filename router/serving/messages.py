@@ -1,0 +1,118 @@
+"""What a running gateway and its successor say to each other, one JSON message per packet on a Unix socket.
+
+    successor                     running gateway
+        connects  ------------------>  checks the user
+        <-----------------------------  Offered, with the listening sockets attached (or Refused)
+        probes its workers, accepts on
+        the public sockets
+        Ready  ---------------------->  stops accepting, drains
+        <-----------------------------  Draining, then InFlight whenever that changes
+        Drained  --------------------->  drains the same workers: kept connections may bring it one more request
+        <-----------------------------  end of connection: its process is over
+
+Either may end at any time. Before Ready that leaves the running gateway as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+import msgspec
+
+VERSION = 1
+MOST_BYTES = 131_072
+MOST_SOCKETS = 64
+_CREDENTIALS = struct.Struct("3i")
+
+
+class TakeoverError(RuntimeError):
+    """The running gateway cannot be taken over. The message says why, and what to do."""
+
+
+class Facing(msgspec.Struct, frozen=True):
+    """Where a gateway listens, by its settings; `port` and `admin_port` as bound. `host` is None where the public
+    sockets came from a service manager, `admin_host` likewise."""
+
+    uds: str | None
+    host: str | None
+    port: int
+    admin_host: str | None
+    admin_port: int
+
+
+class Offered(msgspec.Struct, frozen=True, tag="offered"):
+    """The listening sockets, attached in this order: `public` ones, then the admin one where there is one.
+
+    `drained` are the workers that an operator drains, `ready` counts those that take requests.
+    """
+
+    version: int
+    pid: int
+    facing: Facing
+    public: int
+    held: bool
+    drained: tuple[str, ...]
+    ready: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """No."""
+
+    reason: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The successor accepts on the public sockets; on the admin one once it knows what `Draining` says."""
+
+
+class Draining(msgspec.Struct, frozen=True, tag="draining"):
+    """The running gateway no longer accepts. `drained` as of now; `requests` are those it still has at each worker."""
+
+    drained: tuple[str, ...]
+    requests: dict[str, int]
+
+
+class InFlight(msgspec.Struct, frozen=True, tag="in_flight"):
+    """Requests that the draining gateway still has at each worker, with those of one that it took over from itself.
+
+    `drained` are the workers to which none of them sends anything any more.
+    """
+
+    requests: dict[str, int]
+    drained: tuple[str, ...]
+
+
+class Drained(msgspec.Struct, frozen=True, tag="drained"):
+    """The workers that an operator drains now. No others are drained."""
+
+    workers: tuple[str, ...]
+
+
+Message = Offered | Refused | Ready | Draining | InFlight | Drained
+
+
+def encode(message: Message) -> bytes:
+    """One packet."""
+    return msgspec.json.encode(message)
+
+
+def decode(packet: bytes) -> Message:
+    """What a packet says.
+
+    Raises:
+        TakeoverError: nothing we understand.
+    """
+    try:
+        message: Message = msgspec.json.decode(packet, type=Message)
+    except msgspec.MsgspecError:
+        raise TakeoverError("the other side speaks another language: is it another version of warmroute?") from None
+    return message
+
+
+def same_user(connection: socket.socket) -> bool:
+    """Whether the process at the other end runs as the same user."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(raw)
+    return bool(user == os.geteuid())

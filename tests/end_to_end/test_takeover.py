@@ -1,0 +1,208 @@
+"""One gateway process takes the place of another, as an operator sees it."""
+
+import os
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import Process, warmroute
+
+URL = r"(http://[^\s\"',]+)"
+
+
+class Site:
+    """A worker, and gateways that share a takeover path."""
+
+    def __init__(self, folder):
+        self.path = str(folder / "takeover.sock")
+        self.started = []
+        port = free_ports(1)
+        worker = self.process("worker", "--port", str(port), "--no-kv-events", "--default-max-tokens", "8")
+        worker.wait_for("worker http")
+        self.worker = f"127.0.0.1:{port}"
+
+    def process(self, *arguments):
+        self.started.append(Process(warmroute(*arguments), arguments[0]))
+        return self.started[-1]
+
+    def gateway(self, *flags, worker=None):
+        places = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--takeover", self.path]
+        return self.process("serve", *places, "--worker", f"http://{worker or self.worker}", *flags)
+
+    def first(self, *flags):
+        gateway = self.gateway(*flags)
+        self.public = gateway.wait_for(rf"public port.*{URL}")[1]
+        self.admin = gateway.wait_for(rf"admin port.*{URL}")[1]
+        self.until_ready()
+        return gateway
+
+    def until_ready(self):
+        end_s = time.monotonic() + 20
+        while httpx.get(f"{self.public}/readyz").status_code != 200:
+            assert time.monotonic() < end_s
+            time.sleep(0.02)
+
+    def complete(self, client, tokens=4):
+        body = {"model": "warmroute-simulated", "prompt": "a b c", "max_tokens": tokens, "ignore_eos": True}
+        return client.post(f"{self.public}/v1/completions", json=body)
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = Site(tmp_path)
+    yield site
+    for process in site.started:
+        process.stop()
+
+
+def test_a_stream_outlives_its_gateway(site):
+    old = site.first()
+    body = {"model": "warmroute-simulated", "prompt": "a b c", "max_tokens": 900, "ignore_eos": True, "stream": True}
+    with httpx.Client() as kept, httpx.stream("POST", f"{site.public}/v1/completions", json=body, timeout=30) as stream:
+        assert site.complete(kept).headers.get("connection") is None
+        lines = stream.iter_lines()
+        assert next(lines).startswith("data: ")
+        new = site.gateway()
+        new.wait_for("admin port")
+        assert old.alive
+        answer = site.complete(kept)  # on the connection to the old one
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        assert site.complete(kept).headers.get("connection") is None  # on one to the new
+        listed = httpx.get(f"{site.admin}/admin/v1/workers/{site.worker}").json()
+        assert listed["in_flight"] == 1  # the old one's stream
+        drained = httpx.post(f"{site.admin}/admin/v1/workers/{site.worker}/drain?wait_s=1")
+        assert (drained.status_code, drained.json()["code"]) == (409, "worker_busy")
+        assert list(lines)[-2:] == ["data: [DONE]", ""]
+    assert old.wait(20) == 0
+    drained = httpx.post(f"{site.admin}/admin/v1/workers/{site.worker}/drain?wait_s=5")
+    assert (drained.status_code, drained.json()["in_flight"]) == (200, 0)
+
+
+def test_what_an_operator_drained_stays_drained(site):
+    site.first("--worker", "http://127.0.0.1:9")
+    drain = f"/admin/v1/workers/{site.worker}"
+    assert httpx.post(f"{site.admin}{drain}/drain").status_code == 200
+    site.gateway("--worker", "http://127.0.0.1:9", "--set", "timeouts.takeover_ready_s=2").wait_for("admin port")
+    assert httpx.get(f"{site.admin}{drain}").json()["state"] == "draining"
+    assert httpx.post(f"{site.admin}{drain}/undrain?wait_s=10").json()["state"] == "ready"
+
+
+def test_a_worker_drained_after_a_takeover_gets_nothing_from_the_old_gateway(site):
+    no_wait = ("--set", "timeouts.no_worker_wait_s=0.1", "--set", "timeouts.drain_idle_s=20")
+    old = site.first(*no_wait)
+    with httpx.Client() as kept:
+        assert site.complete(kept).status_code == 200
+        site.gateway(*no_wait).wait_for("admin port")
+        drained = httpx.post(f"{site.admin}/admin/v1/workers/{site.worker}/drain?wait_s=5")
+        assert drained.status_code == 200  # from now on the worker may be stopped
+        assert old.alive
+        answer = site.complete(kept)  # by the old one, on the connection that it keeps
+        assert (answer.status_code, answer.headers["connection"]) == (503, "close")
+    assert old.wait(20) == 0
+
+
+def test_a_successor_that_fails_leaves_the_running_gateway_as_it_was(site):
+    running = site.first()
+    elsewhere = site.gateway("--port", str(free_ports(1)))
+    assert elsewhere.wait(20) == 1
+    assert "configured for 127.0.0.1:" in elsewhere.tail()
+    lonely = site.gateway("--set", "timeouts.takeover_ready_s=0.5", worker="127.0.0.1:9")
+    assert lonely.wait(20) == 1
+    assert "no worker is ready after 0.5 s (timeouts.takeover_ready_s)" in lonely.tail()
+    killed = site.gateway(worker="127.0.0.1:9")
+    killed.wait_for("worker state|worker not|127.0.0.1:9")
+    killed.kill()
+    running.wait_for("ended before it was ready; going on as before")
+    port = int(site.public.rpartition(":")[2])
+    with httpx.Client() as client:
+        for _ in range(20):
+            assert site.complete(client).headers.get("connection") is None
+    assert socket.create_connection(("127.0.0.1", port)).close() is None
+    assert running.alive
+
+
+def test_a_gateway_replaces_itself_at_sigusr2(site):
+    old = site.first()
+    failures, over = [], threading.Event()
+
+    def ask():
+        while not over.is_set():
+            try:
+                assert site.complete(httpx).status_code == 200
+            except Exception as error:  # whatever it is, it is a failed request
+                failures.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    os.kill(old.pid, signal.SIGUSR2)
+    pid = int(old.wait_for(r"took over pid=(\d+)")[1])
+    assert pid == old.pid
+    assert old.wait(20) == 0
+    over.set()
+    asking.join()
+    assert failures == []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        door.connect(site.path)
+        successor = int.from_bytes(door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], "little")
+    os.kill(successor, signal.SIGTERM)
+    end_s = time.monotonic() + 20
+    while os.path.exists(site.path):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def test_a_unix_socket_is_taken_over_with_its_file(site, tmp_path):
+    path = str(tmp_path / "public.sock")
+    old = site.gateway("--uds", path)
+    old.wait_for("admin port")
+    elsewhere = site.gateway()
+    assert elsewhere.wait(20) == 1
+    assert f"public port at {path}" in elsewhere.tail()
+    new = site.gateway("--uds", path)
+    new.wait_for("admin port")
+    assert old.wait(20) == 0
+    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://unix") as client:
+        assert client.get("/readyz").status_code == 200
+    new.terminate()
+    assert new.wait(20) == 0
+    assert not os.path.exists(path)
+
+
+def test_the_service_manager_hears_of_the_new_process_from_itself_alone(site, tmp_path, monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "400000")
+        old = site.first()
+        assert manager.recv(4096).startswith(b"READY=1")
+        new = site.gateway()
+        while b"MAINPID" not in (message := manager.recv(4096)):
+            assert message.startswith((b"WATCHDOG=1", b"STATUS="))
+        assert message.split(b"\n") == [b"MAINPID=%d" % new.pid, b"READY=1", b"STATUS=1 of 1 workers ready"]
+        assert old.wait(20) == 0
+        new.terminate()
+        heard = [manager.recv(4096)]
+        while not heard[-1].startswith(b"STOPPING=1"):
+            heard.append(manager.recv(4096))
+        assert set(heard[:-1]) <= {b"WATCHDOG=1"}
+
+
+def test_sigterm_turns_readiness_off_and_accepts_for_a_while(site):
+    gateway = site.first("--set", "timeouts.drain_delay_s=1.5")
+    began_s = time.monotonic()
+    gateway.terminate()
+    end_s = began_s + 10
+    while httpx.get(f"{site.public}/readyz").status_code == 200:
+        assert time.monotonic() < end_s
+    assert httpx.get(f"{site.public}/readyz").json() == {"status": "draining"}
+    assert httpx.get(f"{site.admin}/readyz").status_code == 503
+    answer = site.complete(httpx)
+    assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+    assert gateway.wait(20) == 0
+    assert time.monotonic() - began_s > 1.5

@@ -1,0 +1,172 @@
+"""What a drain does to connections: those that wait to be accepted, that idle, and that carry a request."""
+
+import asyncio
+import socket
+
+import pytest
+
+from router.gateway.closing import close_listeners
+
+LATER = {"upstream_idle_s": 4.0, "drain_idle_s": 5.0}
+
+
+def reached(listener, data=b""):
+    """A client that the kernel has connected and nobody has accepted yet, since the loop has not turned."""
+    client = socket.socket(listener.family, socket.SOCK_STREAM)
+    client.connect(listener.getsockname())
+    client.sendall(data)
+    client.setblocking(False)
+    return client
+
+
+async def everything(client):
+    loop, data = asyncio.get_running_loop(), b""
+    async with asyncio.timeout(5):
+        while piece := await loop.sock_recv(client, 65_536):
+            data += piece
+    client.close()
+    return data
+
+
+async def test_a_drain_accepts_and_tells_clients_to_close(rig, kit):
+    gate = await rig(kit.answer_json)
+    idle = await gate.connect()
+    assert (await idle.ask(kit.get(b"/readyz"))).status == 200
+    gate.gateway.drain()
+    reply = await idle.ask(kit.post(body=kit.PLAIN))
+    assert (reply.status, reply.header(b"connection")) == (200, b"close")
+    assert await idle.closed() == b""
+    for path in (b"/health", b"/readyz", b"/ping"):
+        reply = await gate.ask(kit.get(path))
+        assert (reply.status, reply.header(b"connection")) == (503, b"close")
+    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    assert (reply.status, reply.header(b"connection")) == (200, b"close")
+
+
+async def test_an_answer_that_promised_to_go_on_is_followed_by_one_more(rig, kit):
+    go_on = asyncio.Event()
+
+    async def script(script):
+        await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
+        await go_on.wait()
+        await script.say(kit.chunk(kit.DONE), kit.END)
+
+    gate = await rig(script, timeouts=LATER)
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: "first_token" in gate.dispatcher.edges)
+    closing = asyncio.create_task(gate.gateway.aclose(5))
+    await kit.eventually(lambda: not gate.gateway._plane.accepts)
+    go_on.set()
+    assert (await client.read()).header(b"connection") is None
+    reply = await client.ask(kit.post())
+    assert (reply.status, reply.header(b"connection")) == (200, b"close")
+    assert await client.closed() == b""
+    await asyncio.wait_for(closing, 2)
+
+
+async def test_idle_connections_are_closed_once_they_have_been_idle_for_long_enough(rig, kit):
+    gate = await rig(kit.answer_json, timeouts={"drain_idle_s": 0.3})
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    idle, unused = await gate.connect(), await gate.connect()
+    await idle.ask(kit.get(b"/livez"))
+    closing = asyncio.create_task(gate.gateway.aclose(5))
+    assert await idle.closed() == b""
+    assert await unused.closed() == b""
+    assert 0.3 <= loop.time() - began_s < 2
+    await asyncio.wait_for(closing, 2)
+
+
+async def test_a_request_that_waits_unread_when_an_idle_connection_expires_is_answered(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = reached(*gate.gateway.listeners)
+    await kit.eventually(lambda: gate.gateway._plane.connections)
+    (connection,) = gate.gateway._plane.connections
+    client.send(kit.get(b"/livez"))  # in the kernel: the loop has not turned
+    connection.expired(asyncio.get_running_loop().time())
+    async with asyncio.timeout(5):
+        assert (await asyncio.get_running_loop().sock_recv(client, 65_536)).startswith(b"HTTP/1.1 200 ")
+    connection.expired(asyncio.get_running_loop().time())
+    assert await everything(client) == b""
+
+
+async def test_what_waits_in_the_accept_queue_is_answered(rig, kit):
+    gate = await rig(kit.answer_json)
+    (listener,) = gate.gateway.listeners
+    address = listener.getsockname()
+    gate.gateway.drain()
+    queued = [reached(listener, kit.get(b"/livez")) for _ in range(20)]
+    await gate.gateway.stop_accepting(settle_s=0)
+    for client in queued:
+        assert (await everything(client)).startswith(b"HTTP/1.1 200 ")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+
+
+async def test_what_waits_on_a_unix_socket_is_answered(rig, kit, tmp_path):
+    gate = await rig(kit.answer_json, uds=str(tmp_path / "public.sock"))
+    gate.gateway.drain()
+    queued = [reached(*gate.gateway.listeners, kit.get(b"/livez")) for _ in range(20)]
+    await gate.gateway.stop_accepting()
+    for client in queued:
+        assert (await everything(client)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_what_waits_is_left_to_another_holder_of_the_socket(rig, kit):
+    gate = await rig(kit.answer_json)
+    (listener,) = gate.gateway.listeners
+    with listener.dup() as other:
+        queued = reached(listener)
+        await gate.gateway.stop_accepting(leave_queue=True)
+        accepted, peer = other.accept()
+        assert peer == queued.getsockname()
+        late = reached(other)
+        other.accept()[0].close()
+        late.close()
+        accepted.close()
+        queued.close()
+
+
+async def test_no_handshake_begins_once_listeners_close(kit):
+    loop = asyncio.get_running_loop()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    address = listener.getsockname()
+    server = await loop.create_server(asyncio.Protocol, sock=listener)
+    closing = asyncio.create_task(close_listeners([server], [listener], asyncio.Protocol, leave_queue=False))
+    await asyncio.sleep(0)
+    late = socket.socket()
+    late.setblocking(False)
+    with pytest.raises((TimeoutError, OSError)):
+        async with asyncio.timeout(0.1):
+            await loop.sock_connect(late, address)
+    late.close()
+    await closing
+
+
+async def test_passed_listeners_are_served_and_their_queue_left_alone(rig, kit):
+    gate = await rig(kit.answer_json)
+    await gate.gateway.aclose(0)
+    with socket.create_server(("127.0.0.1", 0)) as passed:
+        passed.setblocking(False)
+        addresses = await gate.gateway.start([passed.dup()])
+        assert addresses == ["{}:{}".format(*passed.getsockname())]
+        gate.address = addresses[0]
+        assert (await gate.ask(kit.get(b"/livez"))).status == 200
+        await gate.gateway.aclose(0)
+        reached(passed).close()  # it still listens, for whoever passed it
+        passed.accept()[0].close()
+
+
+async def test_requests_at_each_worker_are_counted(rig, kit):
+    async def script(script):
+        await script.gone()
+
+    gate = await rig(script)
+    client = await gate.connect()
+    client.writer.write(kit.post(body=kit.PLAIN))
+    await gate.workers[0].arrived.wait()
+    assert gate.gateway.in_flight() == {gate.workers[0].id: 1}
+    client.leave()
+    await kit.eventually(lambda: gate.gateway.in_flight() == {})
