@@ -350,6 +350,8 @@ class WorkerConnection(asyncio.Protocol):
             return "response head too large" if len(raw) > self._max_head_bytes else None
         start = 0
         for _ in range(self._heads - 1):
+            if not raw.startswith(b"HTTP/1.", start):
+                return "malformed interim response"  # llhttp lets empty lines in front pass
             start = raw.index(_HEAD_END, start) + 4
         end = raw.index(_HEAD_END, start) + 4
         if end > self._max_head_bytes:

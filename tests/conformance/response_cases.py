@@ -312,6 +312,11 @@ INTERIM = (
         b"HTTP/1.1 100 Continue\r\nContent-Length: 10\r\n\r\n" + JSON + OK + L + E + JSON,
         "9110 15.2",
     ),
+    error("an empty line before 100", E + CONTINUE + OK + L + E + JSON, "2.2"),
+    error("two empty lines before 100", E + E + CONTINUE + OK + L + E + JSON, "2.2"),
+    error("an empty line behind 100", CONTINUE + E + OK + L + E + JSON, "2.2"),
+    error("two empty lines behind 100", CONTINUE + E + E + OK + L + E + JSON, "2.2"),
+    error("two empty lines between two 100", CONTINUE + E + E + CONTINUE + OK + L + E + JSON, "2.2"),
     error("100 with close", b"HTTP/1.1 100 Continue\r\nConnection: close\r\n\r\n" + OK + L + E + JSON, "9110 15.2"),
     error("100 and nothing else", CONTINUE, "9110 15.2", closes=True),
     error(
