@@ -1,0 +1,50 @@
+"""What a measure is given, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How long and with how much load to measure.
+
+    `connections` is the number of clients in the closed loop, `memory_connections` that of the memory measure.
+    """
+
+    window_s: float = 2.0
+    connections: int = 32
+    memory_connections: int = 500
+
+
+@dataclass(slots=True)
+class Subject:
+    """A proxy under test, the stand-in behind it, and what earlier measures of the round found out.
+
+    `capacity` is its closed-loop rate of 2 kB requests per second, None until it is measured.
+    """
+
+    name: str
+    url: str
+    pid: int
+    standin_url: str
+    seed: int
+    capacity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One figure of one round: `value` in the figure's unit, over `count` requests, tokens or connections.
+
+    `rate` is the load during it: requests or tokens per second. With `errors` it does not count.
+    """
+
+    value: float
+    count: int
+    rate: float
+    errors: int
+    reasons: tuple[str, ...] = ()
+
+
+Measure = Callable[[Subject, Setting], Awaitable[Mapping[str, Sample]]]
