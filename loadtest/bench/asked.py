@@ -35,7 +35,7 @@ class Prompts:
 
     def __init__(self, blocks: Blocks | None) -> None:
         self._blocks = blocks
-        self._known: dict[int, Asked] = {}
+        self._known: dict[tuple[bytes, int], Asked] = {}
         self._pages = {
             b"/v1/models": msgspec.json.encode({"object": "list", "data": [CARD]}),
             b"/health": b"{}",
@@ -50,13 +50,13 @@ class Prompts:
 
     def read(self, url: bytes, body: bytes) -> Asked:
         """What `body` asks for; its prompt is in the cache from now on."""
-        key = xxhash.xxh3_64_intdigest(body)
+        key = url, xxhash.xxh3_64_intdigest(body)
         asked = self._known.get(key)
         if asked is None:
             return self._first(url, body, key)
         return asked
 
-    def _first(self, url: bytes, body: bytes, key: int) -> Asked:
+    def _first(self, url: bytes, body: bytes, key: tuple[bytes, int]) -> Asked:
         fields: dict[str, Any] = msgspec.json.decode(body)
         if url == b"/tokenize":
             return Asked(False, 0, self._tokenized(fields))
@@ -65,7 +65,9 @@ class Prompts:
         if self._blocks is not None:
             chain, cached = self._blocks.prompt(fields)
             first, later = (chain.tokens, cached), (chain.tokens, chain.reusable_tokens)
-        stream, max_tokens = fields.get("stream") is True, fields.get("max_tokens") or frames.ANSWER_TOKENS
+        stream = fields.get("stream") is True
+        # a router that writes the body anew may use the newer name
+        max_tokens = fields.get("max_tokens") or fields.get("max_completion_tokens") or frames.ANSWER_TOKENS
         if len(self._known) >= KEPT_BODIES:
             self._known.clear()
         self._known[key] = Asked(stream, max_tokens, reply(*later), chain)

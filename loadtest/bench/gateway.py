@@ -11,6 +11,8 @@ import argparse
 import datetime
 import resource
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +21,8 @@ from loadtest.arguments import above_zero, positive
 from loadtest.bench.machine import this_machine
 from loadtest.bench.measures.catalogue import NAMES, chosen
 from loadtest.bench.measures.subject import Setting
+from loadtest.bench.page import page
+from loadtest.bench.plot import draw
 from loadtest.bench.proxies.entrant import Entrant, Missing
 from loadtest.bench.proxies.entrants import entrants
 from loadtest.bench.results import Results, Row, write
@@ -28,6 +32,7 @@ from loadtest.bench.table import print_tables
 QUICK = Setting(window_s=0.3, connections=8, memory_connections=20)
 QUICK_MEASURES = ("memory", "request-2k", "tokens-64", "first-byte")
 FILES = 20_000
+MIN_WIDTH = 100
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -67,11 +72,15 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--compiled-env", type=Path, metavar="DIR", help="environment with a compiled Warmroute, a row of its own"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw them")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them as a page for the docs")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what proxies and stand-ins print")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write; 1 if any request failed."""
     console = Console()
+    console.width = max(console.width, MIN_WIDTH)
     _allow_files()
     listed = entrants(args.peers_env if args.peers else None, args.compiled_env, args.only, console.out)
     setting = QUICK if args.quick else Setting(window_s=args.window_s, connections=args.connections)
@@ -81,17 +90,33 @@ def run(args: argparse.Namespace) -> int:
         rounds=1 if args.quick else args.rounds,
         window_s=setting.window_s,
         connections=setting.connections,
+        memory_connections=setting.memory_connections,
         rows=[_row(entrant) for entrant in listed],
     )
     kinds = chosen(args.measures or (QUICK_MEASURES if args.quick else NAMES))
     bench = Bench(console, setting, kinds, results)
-    with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as folder:
+    with _folder(args.logs) as folder:
         for number in range(1, results.rounds + 1):
-            bench.round(number, [one for one in listed if isinstance(one, Entrant)], Path(folder))
+            bench.round(number, [one for one in listed if isinstance(one, Entrant)], folder)
     print_tables(console, results)
     if args.json is not None:
         write(args.json, results)
+    if args.plot is not None:
+        draw(args.plot, results)
+    if args.markdown is not None:
+        args.markdown.write_text(page(results), encoding="utf-8")
     return 1 if results.complaints() else 0
+
+
+@contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """For configurations and logs: a new one under `kept`, or one that goes again."""
+    if kept is None:
+        with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as folder:
+            yield Path(folder)
+    else:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield Path(tempfile.mkdtemp(prefix="run-", dir=kept)).absolute()
 
 
 def _row(entrant: Entrant | Missing) -> Row:

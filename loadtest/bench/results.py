@@ -41,6 +41,7 @@ class Results(msgspec.Struct):
     rounds: int
     window_s: float
     connections: int
+    memory_connections: int
     rows: list[Row]
     failures: list[str] = msgspec.field(default_factory=list)
     samples: dict[str, dict[str, list[Sample]]] = msgspec.field(default_factory=dict)
@@ -62,23 +63,26 @@ class Results(msgspec.Struct):
 
     def absolute(self, figure: str, proxy: str) -> Spread | None:
         """In the figure's unit, over the rounds that count."""
-        return _spread([sample.value for sample in self._of(figure, proxy) if not sample.errors])
+        return _spread([sample.value for sample in self._of(figure, proxy) if sample.counts])
 
     def rate(self, figure: str, proxy: str) -> float | None:
         """Median load during it, per second."""
-        rates = [sample.rate for sample in self._of(figure, proxy) if not sample.errors]
+        rates = [sample.rate for sample in self._of(figure, proxy) if sample.counts]
         return statistics.median(rates) if rates else None
 
     def ratio(self, figure: str, proxy: str) -> Spread | None:
         """To the baseline, each taken within a round."""
         pairs = zip(self._of(figure, proxy), self._of(figure, BASELINE), strict=False)
-        return _spread(
-            [one.value / base.value for one, base in pairs if not one.errors and not base.errors and base.value > 0]
-        )
+        return _spread([one.value / base.value for one, base in pairs if one.counts and base.counts and base.value > 0])
 
     def errors(self, figure: str, proxy: str) -> int:
         """Requests that failed, over all rounds."""
         return sum(sample.errors for sample in self._of(figure, proxy))
+
+    def skipped(self, figure: str, proxy: str) -> str:
+        """Why it was not taken, if it was not in any round."""
+        samples = self._of(figure, proxy)
+        return samples[-1].skipped if samples and all(sample.skipped for sample in samples) else ""
 
     def complaints(self) -> list[str]:
         """What failed, one line per proxy and figure; empty if the run counts as a whole."""

@@ -84,7 +84,7 @@ class Bench:
     def _say(self, kind: Kind, name: str, samples: Mapping[str, Sample]) -> None:
         figure = FIGURES[kind.figures[0]]
         sample = samples[kind.figures[0]]
-        said = "FAILED" if sample.errors else f"{sample.value:.{figure.digits}f}"
+        said = "FAILED" if sample.errors else "skipped" if sample.skipped else f"{sample.value:.{figure.digits}f}"
         self._console.out(f" {name} {said}", end=";", highlight=False, style="red" if sample.errors else None)
 
     def _keep(self, proxy: Proxy, samples: Mapping[str, Sample]) -> None:

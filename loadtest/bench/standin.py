@@ -49,7 +49,12 @@ class Worker(asyncio.Protocol):
         self._end()
 
     def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            # a router that tries another protocol first
+            assert self._transport is not None
+            self._transport.close()
 
     def on_message_begin(self) -> None:
         self._url = b""

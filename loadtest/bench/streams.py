@@ -14,7 +14,7 @@ from loadtest.bench.bodies import address
 from loadtest.bench.frames import DONE, TOKEN_MARK
 
 START_LIMIT_S = 60.0
-END_LIMIT_S = 30.0
+END_LIMIT_S = 60.0
 _AT_ONCE = 64
 """Streams being opened at the same time."""
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -73,8 +73,7 @@ class StreamClient(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self.begun.done():
-            self._begin(data)
-            return
+            data = self._begin(data)
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -93,15 +92,17 @@ class StreamClient(asyncio.Protocol):
         if self._tail == _LAST_CHUNK:
             self._end("" if self._done else "the stream ended without [DONE]")
 
-    def _begin(self, data: bytes) -> None:
+    def _begin(self, data: bytes) -> bytes:
+        """Returns the body so far once its first event has begun to come."""
         self._head += data
-        head, _, body = self._head.partition(b"\r\n\r\n")
-        if head[9:12] != b"200" and head:
-            self._end(f"status {self._head[:300].decode('utf-8', 'replace')}")
+        head, end, body = self._head.partition(b"\r\n\r\n")
+        if end and head[9:12] != b"200":
+            self._end(f"{head[:40].decode('latin-1').splitlines()[0]}: {body[:200].decode('utf-8', 'replace')}")
         elif b"data:" in body:
             self._tally.begun += 1
             self.begun.set_result(None)
-            self._take(body)
+            return body
+        return b""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

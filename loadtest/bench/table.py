@@ -39,6 +39,8 @@ def cells(results: Results, figure: str, proxy: str) -> list[str]:
     shape = FIGURES[figure]
     if errors := results.errors(figure, proxy):
         return [f"{errors} failed: does not count", "", ""]
+    if skipped := results.skipped(figure, proxy):
+        return [skipped, "", ""]
     ratio = results.ratio(figure, proxy) if shape.relative else None
     rate = results.rate(figure, proxy)
     return [_said(results.absolute(figure, proxy), shape.digits), _said(ratio, 2), f"{rate:,.0f}" if rate else ""]

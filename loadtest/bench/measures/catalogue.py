@@ -30,10 +30,11 @@ FIGURES: Mapping[str, Figure] = {
     "tokens-64": Figure("CPU per streamed token, 64 streams", "us"),
     "tokens-512": Figure("CPU per streamed token, 512 streams", "us"),
     "tokens-2000": Figure("CPU per streamed token, 2,000 streams", "us"),
+    first_byte.CPU: Figure("CPU per request, 2 kB body, at a third of its capacity", "us"),
     first_byte.P50: Figure("added time to first body byte, p50", "ms", relative=False, digits=2),
     first_byte.P99: Figure("added time to first body byte, p99", "ms", relative=False, digits=2),
-    memory.IDLE: Figure("memory per idle connection", "KiB"),
-    memory.STREAM: Figure("memory per active stream", "KiB"),
+    memory.IDLE: Figure("memory per idle connection", "KiB", relative=False),
+    memory.STREAM: Figure("memory per active stream", "KiB", relative=False),
 }
 
 
@@ -54,7 +55,7 @@ KINDS = (
     Kind("tokens-64", ("tokens-64",), tokens_of(64, "tokens-64")),
     Kind("tokens-512", ("tokens-512",), tokens_of(512, "tokens-512")),
     Kind("tokens-2000", ("tokens-2000",), tokens_of(2_000, "tokens-2000")),
-    Kind("first-byte", (first_byte.P50, first_byte.P99), first_byte.first_byte),
+    Kind("first-byte", (first_byte.P50, first_byte.P99, first_byte.CPU), first_byte.first_byte),
 )
 NAMES = (*(kind.name for kind in KINDS), "rate")
 """As a user may choose them; the rate is that of request-2k's loop."""

@@ -20,7 +20,7 @@ from loadtest.bench.streams import Streams
 IDLE, STREAM = "idle connection", "active stream"
 PROMPT_CHARS = 2000
 SETTLE_S = 0.3
-STREAM_S = 1.0
+STREAM_S = 0.3
 
 
 async def memory(subject: Subject, setting: Setting) -> Mapping[str, Sample]:

@@ -22,7 +22,8 @@ class Setting:
 class Subject:
     """A proxy under test, the stand-in behind it, and what earlier measures of the round found out.
 
-    `capacity` is its closed-loop rate of 2 kB requests per second, None until it is measured.
+    `capacity` is its closed-loop rate of 2 kB requests per second, None until it is measured; `saturated` says at what
+    load of tokens it could not keep up, if it could not.
     """
 
     name: str
@@ -31,13 +32,15 @@ class Subject:
     standin_url: str
     seed: int
     capacity: float | None = None
+    saturated: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One figure of one round: `value` in the figure's unit, over `count` requests, tokens or connections.
 
-    `rate` is the load during it: requests or tokens per second. With `errors` it does not count.
+    `rate` is the load during it: requests or tokens per second. With `errors` it does not count. `skipped` says why it
+    was not taken at all.
     """
 
     value: float
@@ -45,6 +48,12 @@ class Sample:
     rate: float
     errors: int
     reasons: tuple[str, ...] = ()
+    skipped: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """It was taken, and nothing failed."""
+        return not self.errors and not self.skipped
 
 
 Measure = Callable[[Subject, Setting], Awaitable[Mapping[str, Sample]]]

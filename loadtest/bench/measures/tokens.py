@@ -16,26 +16,41 @@ from loadtest.bench.streams import Streams
 from loadtest.peers.cpu import tree_cpu_s
 
 PROMPT_CHARS = 2000
+TOKENS_PER_S = 50
 SETTLE_S = 0.5
 """After the streams were let run, before the window."""
+KEEPS_UP = 0.8
+"""A proxy that passes less than this share of the tokens is not asked for more streams: its backlog would take minutes
+to drain."""
 
 
 def tokens_of(count: int, figure: str) -> Measure:
     """`count` streams at a time."""
 
     async def measure(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
-        streams = Streams(subject.url, subject.standin_url)
-        await streams.connect(count)
-        await streams.begin(stream_requests(subject.url, PROMPT_CHARS))
-        await asyncio.sleep(SETTLE_S)
-        tokens, cpu_s, from_s = streams.tally.tokens, tree_cpu_s(subject.pid), time.perf_counter()
-        await asyncio.sleep(setting.window_s)
-        passed, spent_s = streams.tally.tokens - tokens, tree_cpu_s(subject.pid) - cpu_s
-        took_s = time.perf_counter() - from_s
-        await streams.finish()
-        errors, reasons = streams.tally.errors, tuple(streams.tally.reasons)
-        if not passed:
-            return {figure: Sample(0.0, 0, 0.0, max(1, errors), reasons or ("no token within the window",))}
-        return {figure: Sample(spent_s / passed * 1e6, passed, passed / took_s, errors, reasons)}
+        if subject.saturated:
+            return {figure: Sample(0.0, 0, 0.0, 0, skipped=subject.saturated)}
+        sample = await _streamed(subject, setting, count)
+        if sample.rate < KEEPS_UP * count * TOKENS_PER_S:
+            subject.saturated = f"passes {sample.rate:,.0f} tokens/s at {count} streams, no more"
+        return {figure: sample}
 
     return measure
+
+
+async def _streamed(subject: Subject, setting: Setting, count: int) -> Sample:
+    streams = Streams(subject.url, subject.standin_url)
+    await streams.connect(count)
+    await streams.begin(stream_requests(subject.url, PROMPT_CHARS))
+    await asyncio.sleep(SETTLE_S)
+    tokens, cpu_s, from_s = streams.tally.tokens, tree_cpu_s(subject.pid), time.perf_counter()
+    await asyncio.sleep(setting.window_s)
+    passed, spent_s = streams.tally.tokens - tokens, tree_cpu_s(subject.pid) - cpu_s
+    took_s = time.perf_counter() - from_s
+    if early := streams.tally.ended:
+        streams.tally.fail(f"{early} streams ended by themselves")
+    await streams.finish()
+    errors, reasons = streams.tally.errors, tuple(streams.tally.reasons)
+    if not passed:
+        return Sample(0.0, 0, 0.0, max(1, errors), (*reasons, "no token within the window"))
+    return Sample(spent_s / passed * 1e6, passed, passed / took_s, errors, reasons)

@@ -17,9 +17,10 @@ model_list:
 - model_name: {model}
   litellm_params: {{model: hosted_vllm/{model}, api_base: "{worker}/v1", api_key: none}}
 litellm_settings: {{num_retries: 0, telemetry: false}}
+general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
 """
-_ENVIRONMENT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
-"""No download of prices at the start, and nothing logged per request."""
+_ENVIRONMENT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
+"""As its guide to production says; and no download of prices at the start."""
 
 
 def entrant(package: Package, environment: Path) -> Entrant:
