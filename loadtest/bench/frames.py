@@ -8,8 +8,10 @@ MODEL = "stand-in"
 ANSWER_TOKENS = 16
 TEXT = " token" * ANSWER_TOKENS
 """Content of every answer that is not streamed."""
-TOKEN_MARK = b'" token"'
+TOKEN_MARK = b'" token'
 """In every streamed token, and nowhere else; survives a proxy that writes the JSON anew."""
+DIFFERENT_TOKENS = 10
+"""LiteLLM ends a stream that repeats the same one a hundred times."""
 DONE = b"[DONE]"
 
 _JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
@@ -62,5 +64,5 @@ def _frame(delta: dict[str, str], finish: str | None = None) -> bytes:
 
 
 FIRST = _STREAM + _frame({"role": "assistant", "content": ""})
-TOKEN = _frame({"content": " token"})
+TOKENS = tuple(_frame({"content": f" token{number}"}) for number in range(DIFFERENT_TOKENS))
 LAST = _frame({}, "length") + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"

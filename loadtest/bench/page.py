@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 from loadtest.bench.measures.catalogue import BASELINE, FIGURES
 from loadtest.bench.plot import draw
@@ -51,7 +52,10 @@ def page(results: Results) -> str:
 def _facts(results: Results) -> Iterator[str]:
     it = results.machine
     yield f"- {it.cpu}, {it.cores} cores, {it.memory_gib:g} GiB, {it.system}, Python {it.python}"
-    yield f"- {results.rounds} rounds, windows of {results.window_s:g} s, {results.date}"
+    if results.direct_rates:
+        yield f"- The clients of the closed loop reach {median(results.direct_rates):,.0f} requests/s without a proxy"
+    rounds = "one round" if results.rounds == 1 else f"{results.rounds} rounds"
+    yield f"- {rounds}, windows of {results.window_s:g} s, {results.date}"
 
 
 def _proxies(results: Results) -> Iterator[str]:

@@ -63,8 +63,8 @@ def _panel(panel: Any, results: Results, name: str, proxies: Sequence[str], name
     for place, (proxy, spread) in enumerate(zip(proxies, found, strict=True)):
         _bar(panel, place, proxy, spread, limit)
     panel.set_xlim(0, limit * 1.25)
+    panel.set_ylim(len(proxies) - 0.5, -0.5)
     panel.set_yticks(range(len(proxies)), proxies if named else [""] * len(proxies))
-    panel.invert_yaxis()
     panel.tick_params(axis="y", length=0)
     panel.xaxis.set_visible(False)
     panel.spines["bottom"].set_visible(False)
@@ -85,13 +85,12 @@ def _bar(panel: Any, place: int, proxy: str, spread: Spread | None, limit: float
 
 
 def _limit(medians: Sequence[float]) -> float:
-    """The longest bar drawn in full."""
-    limit = 0.0
-    for median in sorted(medians):
-        if limit > 0 and median > FAR * limit:
-            break
-        limit = max(limit, median)
-    return limit or 1.0
+    """The longest bar drawn in full: at most half of them are cut."""
+    longest = sorted(medians, reverse=True)
+    for place in range(len(longest) // 2):
+        if longest[place] <= FAR * longest[place + 1]:
+            return longest[place] or 1.0
+    return max(longest[len(longest) // 2 :], default=0.0) or 1.0
 
 
 def _short(value: float) -> str:

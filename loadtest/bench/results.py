@@ -34,7 +34,10 @@ class Spread:
 
 
 class Results(msgspec.Struct):
-    """A whole run: `samples` by figure and proxy, one entry per round; `failures` are those of whole proxies."""
+    """A whole run: `samples` by figure and proxy, one entry per round; `failures` are those of whole proxies.
+
+    `direct_rates` are what the clients of the closed loop reach without any proxy, per round.
+    """
 
     date: str
     machine: Machine
@@ -44,6 +47,7 @@ class Results(msgspec.Struct):
     memory_connections: int
     rows: list[Row]
     failures: list[str] = msgspec.field(default_factory=list)
+    direct_rates: list[float] = msgspec.field(default_factory=list)
     samples: dict[str, dict[str, list[Sample]]] = msgspec.field(default_factory=dict)
 
     def add(self, figure: str, proxy: str, sample: Sample) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -17,7 +19,9 @@ from random import Random
 import uvloop
 from rich.console import Console
 
+from loadtest.bench.bodies import plain_requests
 from loadtest.bench.measures.catalogue import FIGURES, Kind
+from loadtest.bench.measures.requests import closed_loop
 from loadtest.bench.measures.subject import Sample, Setting, Subject
 from loadtest.bench.proxies.entrant import Entrant, Place, Proxy, standin
 from loadtest.bench.results import Results
@@ -43,6 +47,7 @@ class Bench:
 
     def round(self, number: int, entrants: Sequence[Entrant], folder: Path) -> None:
         """Start all that have started so far, measure, stop all."""
+        begin_s = time.monotonic()
         entrants = [entrant for entrant in entrants if self._results.row(entrant.name).missing is None]
         with ExitStack() as stack:
             running = self._start(number, entrants, folder, stack)
@@ -57,8 +62,11 @@ class Bench:
                     taken[subject.name].update(samples)
                     self._say(kind, subject.name, samples)
                 self._console.out("")
+            if running and any("rate" in kind.figures for kind in self._kinds):
+                self._results.direct_rates.append(_direct_rate(running[0].standin_url, self._setting))
             for one in running:
                 self._keep(one.proxy, taken[one.proxy.name])
+        self._console.out(f"round {number}/{self._results.rounds} took {time.monotonic() - begin_s:.0f} s")
 
     def _start(self, number: int, entrants: Sequence[Entrant], folder: Path, stack: ExitStack) -> list[_Running]:
         self._console.out(f"round {number}/{self._results.rounds}: starting {len(entrants)} proxies")
@@ -113,6 +121,12 @@ def _enter(entrant: Entrant, folder: Path) -> tuple[ExitStack, _Running] | Excep
             return error
         return stack.pop_all(), _Running(proxy, place.worker_url)
     raise AssertionError("unreachable")
+
+
+def _direct_rate(url: str, setting: Setting) -> float:
+    nobody = Subject("no proxy", url, os.getpid(), url, 0)
+    requests = plain_requests(url, 2_000)
+    return uvloop.run(closed_loop(nobody, requests, setting.connections, setting.window_s / 2)).rate
 
 
 def _measured(kind: Kind, subject: Subject, setting: Setting) -> Mapping[str, Sample]:

@@ -100,7 +100,7 @@ class Worker(asyncio.Protocol):
             return
         self._left -= 1
         self._sent += 1
-        self._transport.write(frames.TOKEN)
+        self._transport.write(frames.TOKENS[self._sent % frames.DIFFERENT_TOKENS])
         if self._generated is not None and not self._sent & BLOCK_MASK:
             self._generated.block()
 

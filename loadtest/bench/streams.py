@@ -90,7 +90,8 @@ class StreamClient(asyncio.Protocol):
         if DONE in data:
             self._done = True
         if self._tail == _LAST_CHUNK:
-            self._end("" if self._done else "the stream ended without [DONE]")
+            said = data[-300:].decode("utf-8", "replace")
+            self._end("" if self._done else f"the stream ended without [DONE]: {said}")
 
     def _begin(self, data: bytes) -> bytes:
         """Returns the body so far once its first event has begun to come."""

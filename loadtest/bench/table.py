@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +16,10 @@ def print_tables(console: Console, results: Results) -> None:
     for name, figure in FIGURES.items():
         if name in results.samples:
             console.print(_table(results, name, figure))
+    if results.direct_rates:
+        console.out(
+            f"the same clients without a proxy: {median(results.direct_rates):,.0f} requests/s", highlight=False
+        )
     for row in results.rows:
         if row.missing is not None:
             console.out(f"{row.name}: not measured: {row.missing}", highlight=False)

@@ -25,12 +25,12 @@ class Figure:
 
 FIGURES: Mapping[str, Figure] = {
     "request-2k": Figure("CPU per request, 2 kB body", "us"),
-    "rate": Figure("requests per second, 32 clients in a closed loop", "1/s", digits=0),
+    "rate": Figure("requests/s in a closed loop", "1/s", digits=0),
     "request-200k": Figure("CPU per request, 200 kB body", "us"),
     "tokens-64": Figure("CPU per streamed token, 64 streams", "us"),
     "tokens-512": Figure("CPU per streamed token, 512 streams", "us"),
     "tokens-2000": Figure("CPU per streamed token, 2,000 streams", "us"),
-    first_byte.CPU: Figure("CPU per request, 2 kB body, at a third of its capacity", "us"),
+    first_byte.CPU: Figure("CPU per request, a third of its capacity", "us"),
     first_byte.P50: Figure("added time to first body byte, p50", "ms", relative=False, digits=2),
     first_byte.P99: Figure("added time to first body byte, p99", "ms", relative=False, digits=2),
     memory.IDLE: Figure("memory per idle connection", "KiB", relative=False),

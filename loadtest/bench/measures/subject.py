@@ -22,8 +22,8 @@ class Setting:
 class Subject:
     """A proxy under test, the stand-in behind it, and what earlier measures of the round found out.
 
-    `capacity` is its closed-loop rate of 2 kB requests per second, None until it is measured; `saturated` says at what
-    load of tokens it could not keep up, if it could not.
+    `capacity` is its closed-loop rate of 2 kB requests per second, `tokens_per_s` what it passes
+    of streams at most, None while it has always kept up.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Subject:
     standin_url: str
     seed: int
     capacity: float | None = None
-    saturated: str = ""
+    tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,23 +19,30 @@ PROMPT_CHARS = 2000
 TOKENS_PER_S = 50
 SETTLE_S = 0.5
 """After the streams were let run, before the window."""
-KEEPS_UP = 0.8
-"""A proxy that passes less than this share of the tokens is not asked for more streams: its backlog would take minutes
-to drain."""
+KEEPS_UP = 0.9
+"""Below this share of the tokens what a proxy passes is taken for all that it can."""
+MAX_DRAIN_S = 30.0
+"""A proxy that would take longer to pass on what has piled up in the window is not asked for so many streams."""
 
 
 def tokens_of(count: int, figure: str) -> Measure:
     """`count` streams at a time."""
 
     async def measure(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
-        if subject.saturated:
-            return {figure: Sample(0.0, 0, 0.0, 0, skipped=subject.saturated)}
+        passes = subject.tokens_per_s
+        if passes is not None and _drain_s(passes, count, setting.window_s) > MAX_DRAIN_S:
+            return {figure: Sample(0.0, 0, 0.0, 0, skipped=f"not measured: passes {passes:,.0f} tokens/s at most")}
         sample = await _streamed(subject, setting, count)
         if sample.rate < KEEPS_UP * count * TOKENS_PER_S:
-            subject.saturated = f"passes {sample.rate:,.0f} tokens/s at {count} streams, no more"
+            subject.tokens_per_s = max(1.0, sample.rate)
         return {figure: sample}
 
     return measure
+
+
+def _drain_s(passes: float, count: int, window_s: float) -> float:
+    """What a proxy that passes so many tokens per second needs for the rest after the window."""
+    return (count * TOKENS_PER_S - passes) * (SETTLE_S + window_s) / passes
 
 
 async def _streamed(subject: Subject, setting: Setting, count: int) -> Sample:

@@ -82,7 +82,7 @@ async def test_tokens_are_counted_however_the_bytes_are_cut(size):
     tally = StreamTally()
     client = StreamClient(tally)
     client._ended = False
-    whole = frames.FIRST + frames.TOKEN * 5 + frames.LAST
+    whole = frames.FIRST + b"".join(frames.TOKENS[:5]) + frames.LAST
     for start in range(0, len(whole), size):
         client.data_received(whole[start : start + size])
     assert (tally.tokens, tally.begun, tally.ended, tally.errors) == (5, 1, 1, 0)
@@ -93,7 +93,7 @@ async def test_a_stream_without_its_end_is_an_error(cut, reason):
     tally = StreamTally()
     client = StreamClient(tally)
     client._ended = False
-    client.data_received((frames.FIRST + frames.TOKEN + frames.LAST)[:cut])
+    client.data_received((frames.FIRST + frames.TOKENS[0] + frames.LAST)[:cut])
     client.connection_lost(None)
     assert (tally.ended, tally.errors) == (0, 1)
     assert reason in tally.reasons[0]
