@@ -13,7 +13,7 @@ class Setting:
     `connections` is the number of clients in the closed loop, `memory_connections` that of the memory measure.
     """
 
-    window_s: float = 2.0
+    window_s: float = 1.5
     connections: int = 32
     memory_connections: int = 500
 

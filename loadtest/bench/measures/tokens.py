@@ -21,7 +21,7 @@ SETTLE_S = 0.5
 """After the streams were let run, before the window."""
 KEEPS_UP = 0.9
 """Below this share of the tokens what a proxy passes is taken for all that it can."""
-MAX_DRAIN_S = 30.0
+MAX_DRAIN_S = 15.0
 """A proxy that would take longer to pass on what has piled up in the window is not asked for so many streams."""
 
 

@@ -32,6 +32,16 @@ def test_a_compiled_environment_without_warmroute_is_missing(tmp_path):
     assert found.name == "warmroute compiled"
 
 
+def test_a_compiled_environment_runs_its_own_command(tmp_path):
+    program = tmp_path / "bin" / "warmroute"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho warmroute 9.9\n")
+    program.chmod(0o755)
+    found = warmroute.compiled(tmp_path)
+    assert isinstance(found, Entrant)
+    assert (found.name, found.version) == ("warmroute compiled", "9.9")
+
+
 def test_only_those_wanted_take_part():
     names = [entrant.name for entrant in entrants.entrants(None, None, ["warmroute"], print)]
     assert names == ["warmroute"]
