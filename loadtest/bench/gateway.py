@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     listed = entrants(args.peers_env if args.peers else None, args.compiled_env, args.only, console.out)
     setting = QUICK if args.quick else Setting(window_s=args.window_s, connections=args.connections)
     results = Results(
+        command=_command(args),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         machine=this_machine(),
         rounds=1 if args.quick else args.rounds,
@@ -106,6 +107,17 @@ def run(args: argparse.Namespace) -> int:
     if args.markdown is not None:
         args.markdown.write_text(page(results), encoding="utf-8")
     return 1 if results.complaints() else 0
+
+
+def _command(args: argparse.Namespace) -> str:
+    """What was asked for, without this machine's paths."""
+    words = ["python -m loadtest gateway-bench", *(["--quick"] if args.quick else [f"--rounds {args.rounds}"])]
+    words += [f"--window-s {args.window_s:g} --connections {args.connections}"] if not args.quick else []
+    words += [f"--measures {','.join(args.measures)}"] if args.measures else []
+    words += [f"--only '{','.join(args.only)}'"] if args.only else []
+    words += ["--peers"] if args.peers else []
+    words += ["--compiled-env DIR"] if args.compiled_env is not None else []
+    return " ".join(words)
 
 
 @contextmanager

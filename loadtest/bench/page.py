@@ -12,7 +12,6 @@ from loadtest.bench.measures.catalogue import BASELINE, FIGURES
 from loadtest.bench.plot import draw
 from loadtest.bench.results import Results, Spread, read
 
-COMMAND = "python -m loadtest gateway-bench --peers"
 NOTES = f"""\
 Every round starts each proxy afresh in front of a stand-in worker of its own (`loadtest/bench/standin.py`: ready-made
 answers, one token per write, KV events as vLLM sends them) and takes one measure of all proxies after the other. Tables
@@ -35,7 +34,7 @@ def page(results: Results) -> str:
     relative = [name for name in FIGURES if name in results.samples and FIGURES[name].relative]
     parts = [
         "# The gateway beside other proxies, in one run",
-        f"Made by `python -m loadtest.bench.page` from the results of `{COMMAND}`; do not edit.",
+        f"Made by `python -m loadtest.bench.page` from the results of `{results.command}`; do not edit.",
         "\n".join(_facts(results)),
         NOTES.format(connections=results.connections, memory=results.memory_connections).rstrip(),
         "\n".join(_proxies(results)),

@@ -39,6 +39,7 @@ class Results(msgspec.Struct):
     `direct_rates` are what the clients of the closed loop reach without any proxy, per round.
     """
 
+    command: str
     date: str
     machine: Machine
     rounds: int

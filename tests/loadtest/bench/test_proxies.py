@@ -75,7 +75,7 @@ def test_a_proxy_that_does_not_start_is_struck_and_the_others_go_on(tmp_path):
         raise StartError("it ended with code 3:\nsome line\nthe port is taken")
 
     rows = [Row("broken")]
-    results = Results("2026-11-21", this_machine(), 1, 0.2, 2, 2, rows)
+    results = Results("a command", "2026-11-21", this_machine(), 1, 0.2, 2, 2, rows)
     bench = Bench(Console(), Setting(0.2, 2, 2), chosen(["request-2k"]), results)
     bench.round(1, [Entrant("broken", "1", "", start)], tmp_path)
     assert rows[0].missing == "did not start: it ended with code 3: the port is taken"

@@ -23,7 +23,7 @@ def results():
         Row("gone", missing="not installed"),
     ]
     machine = Machine("A CPU", 2, 23.5, "Linux 6", "3.11.7")
-    results = Results("2026-11-21", machine, 2, 2.0, 32, 500, rows)
+    results = Results("a command", "2026-11-21", machine, 2, 2.0, 32, 500, rows)
     for base, ours, slow in ((10.0, 20.0, 900.0), (20.0, 30.0, 900.0)):
         for figure in ("request-2k", "tokens-64", "first byte p50"):
             results.add(figure, "nginx", sample(base))
@@ -62,7 +62,14 @@ def test_what_was_not_asked_for_is_said(results):
 
 def test_the_page_says_where_it_was_made_and_with_what(results):
     text = page(results)
-    for said in ("A CPU, 2 cores", "| nginx | 1.22.1 |", "1.75 (1.50 - 2.00)", "exact", "not measured: not installed"):
+    for said in (
+        "a command",
+        "A CPU, 2 cores",
+        "| nginx | 1.22.1 |",
+        "1.75 (1.50 - 2.00)",
+        "exact",
+        "not measured: not installed",
+    ):
         assert said in text
 
 
