@@ -15,7 +15,7 @@ class Setting:
 
     window_s: float = 1.5
     connections: int = 32
-    memory_connections: int = 500
+    memory_connections: int = 250
 
 
 @dataclass(slots=True)
