@@ -1,5 +1,7 @@
 """What the gateway costs beside other proxies, in one run on one machine.
 
-`standin` is a worker that costs next to nothing, `proxies` starts each proxy in front of it, `measure` drives load and
-reads CPU time, `gateway` is ``python -m loadtest gateway-bench``.
+`gateway` is ``python -m loadtest gateway-bench``: `proxies` starts each proxy in front of a stand-in worker that costs
+next to nothing, `measures` says what is taken of it, `rounds` repeats that, `results` holds the figures that `table`
+prints. The stand-in is `standin` with its `ticker`, `frames`, `asked` bodies and prefix cache (`blocks`); the load
+generator is `bodies`, `caller`, `loops`, `pacer` and `streams`. `events` is ``python -m loadtest events-bench``.
 """

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import re
 import statistics
 import sys
+import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -19,9 +22,25 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.bench import measure, proxies
+from loadtest.bench.bodies import plain_requests
+from loadtest.bench.loops import ClosedLoop
+from loadtest.bench.proxies.entrant import Place, Proxy, running, standin
+from loadtest.bench.proxies.warmroute import starter
+from loadtest.fleet.ports import free_ports
+from loadtest.peers.cpu import tree_cpu_s
+from loadtest.report.summary import percentile
 
+BODY_CHARS = 2000
 BUCKET = re.compile(r'warmroute_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU microseconds of the gateway per request, and p50 and p99 of the time to the first body byte."""
+
+    cpu_us: float
+    errors: int
+    first_byte_ms: tuple[float, float]
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +55,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 1 if any request failed."""
-    rows: dict[bool, list[tuple[measure.Cost, float]]] = {False: [], True: []}
+    rows: dict[bool, list[tuple[Cost, float]]] = {False: [], True: []}
     for number in range(args.rounds):
         for events in (False, True):
             Console().print(f"round {number + 1}/{args.rounds}: {'with' if events else 'without'} events")
@@ -57,30 +76,41 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(cost.errors for results in rows.values() for cost, _ in results) else 0
 
 
-def _round(args: argparse.Namespace, events: bool) -> tuple[measure.Cost, float]:
-    with proxies.workplace() as (folder, stack):
-        worker = stack.enter_context(proxies.standin(folder))
-        flags = _publisher(stack, folder, worker, args.blocks_per_s) if events else []
-        admin = proxies.free_port()
+def _round(args: argparse.Namespace, events: bool) -> tuple[Cost, float]:
+    with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        place = Place(stack.enter_context(standin(folder)), folder)
+        flags = _publisher(stack, place, args.blocks_per_s) if events else []
+        admin = free_ports(1)
         flags += ["--admin-port", str(admin)]
-        proxy = stack.enter_context(proxies.warmroute("gateway", flags)(worker, folder))
-        warm = (args.requests // 4, args.connections, 2000)
-        uvloop.run(measure.requests(proxy.url, proxy.pid, *warm))
+        proxy = stack.enter_context(starter("gateway", flags)(place))
+        uvloop.run(_cost(proxy, args.requests // 4, args.connections))
         before = _lag_buckets(admin)
-        cost = uvloop.run(measure.requests(proxy.url, proxy.pid, args.requests, args.connections, 2000))
+        cost = uvloop.run(_cost(proxy, args.requests, args.connections))
         uvloop.run(asyncio.sleep(1.0))
         if events and not _indexed(admin):
             raise RuntimeError("no KV event reached the gateway: the round shows nothing")
         return cost, _p99(before, _lag_buckets(admin))
 
 
-def _publisher(stack: ExitStack, folder: Path, worker: int, blocks_per_s: float) -> list[str]:
-    port = proxies.free_port()
+async def _cost(proxy: Proxy, count: int, connections: int) -> Cost:
+    requests = itertools.islice(itertools.cycle(plain_requests(proxy.url, BODY_CHARS)), count)
+    loop = ClosedLoop(proxy.url, requests)
+    before_s = tree_cpu_s(proxy.pid)
+    await loop.start(connections)
+    await loop.drain()
+    spent_s = tree_cpu_s(proxy.pid) - before_s
+    first = (percentile(loop.tally.first_byte_s, 0.5) * 1e3, percentile(loop.tally.first_byte_s, 0.99) * 1e3)
+    return Cost(spent_s / count * 1e6, loop.tally.errors, first)
+
+
+def _publisher(stack: ExitStack, place: Place, blocks_per_s: float) -> list[str]:
+    port = free_ports(1)
     command = [sys.executable, "-m", "loadtest.bench.publisher", "--port", str(port)]
-    stack.enter_context(proxies.process([*command, "--blocks-per-s", str(blocks_per_s)], folder / "publisher.log"))
-    config = folder / "events.yaml"
+    stack.enter_context(running("publisher", [*command, "--blocks-per-s", str(blocks_per_s)], port, place.folder))
+    config = place.folder / "events.yaml"
     config.write_text(
-        f"workers:\n- url: http://127.0.0.1:{worker}\n  kv_events:\n    endpoint: tcp://127.0.0.1:{port}\n"
+        f"workers:\n- url: {place.worker_url}\n  kv_events:\n    endpoint: tcp://127.0.0.1:{port}\n"
         "residency:\n  self_test: false\n"
     )
     return ["--config", str(config)]

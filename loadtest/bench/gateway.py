@@ -1,103 +1,157 @@
-"""``python -m loadtest gateway-bench``: the gateway's CPU cost beside nginx, in one run.
+"""``python -m loadtest gateway-bench``: the gateway's cost beside other proxies, in one run on one machine.
 
-Every figure is CPU time of the proxy's process tree. Rounds are interleaved (each proxy once per round) and the
-ratio to nginx is taken within a round, so a machine that slows down slows both sides. A run with a failed request
-does not count and says so.
+Every round starts each proxy afresh in front of a stand-in worker of its own and takes one measure of all of them
+after the other; ratios to nginx are taken within a round, so a machine that slows down slows both sides. A run with a
+failed request does not count and says so. Load generator and stand-in share the machine's cores with the proxy.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import statistics
-from dataclasses import asdict, dataclass, field
+import datetime
+import resource
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-import uvloop
 from rich.console import Console
-from rich.table import Table
 
-from loadtest.bench import measure, proxies
-from loadtest.bench.measure import Cost
+from loadtest.arguments import above_zero, positive
+from loadtest.bench.machine import this_machine
+from loadtest.bench.measures.catalogue import NAMES, chosen
+from loadtest.bench.measures.subject import Setting
+from loadtest.bench.page import page
+from loadtest.bench.plot import draw
+from loadtest.bench.proxies.entrant import Entrant, Missing
+from loadtest.bench.proxies.entrants import entrants
+from loadtest.bench.results import Results, Row, write
+from loadtest.bench.rounds import Bench
+from loadtest.bench.table import print_tables
 
-
-@dataclass(slots=True)
-class Results:
-    """All rounds' costs, by measure and proxy."""
-
-    costs: dict[str, dict[str, list[Cost]]] = field(default_factory=dict)
-
-    def add(self, what: str, proxy: str, cost: Cost) -> None:
-        self.costs.setdefault(what, {}).setdefault(proxy, []).append(cost)
+QUICK = Setting(window_s=0.3, connections=8, memory_connections=20)
+QUICK_MEASURES = ("memory", "request-2k", "tokens-64", "first-byte")
+FILES = 20_000
+MIN_WIDTH = 100
 
 
 def register(parser: argparse.ArgumentParser) -> None:
     """Flags of the command."""
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
-    parser.add_argument("--requests", type=int, default=3000, help="requests per round and proxy (default 3000)")
-    parser.add_argument("--connections", type=int, default=32, help="clients in the request measure (default 32)")
-    parser.add_argument("--streams", type=int, default=200, help="concurrent streams at 50 tokens/s (default 200)")
-    parser.add_argument("--tokens", type=int, default=250, help="tokens per stream (default 250)")
+    setting = Setting()
+    parser.add_argument("--rounds", type=positive, default=5, help="each proxy once per round (default 5)")
     parser.add_argument(
-        "--body-chars", type=int, default=2000, help="characters of shared system prompt (default 2000)"
+        "--measures",
+        type=_measures,
+        metavar="NAME,...",
+        help=f"of {','.join(NAMES)} (default: all; rate is that of request-2k's loop)",
     )
-    parser.add_argument("--json", type=Path, help="write every round's figures here")
+    parser.add_argument(
+        "--window-s", type=above_zero, default=setting.window_s, help="length of one measurement (default %(default)g)"
+    )
+    parser.add_argument(
+        "--connections",
+        type=positive,
+        default=setting.connections,
+        help="clients in the closed loop (default %(default)s)",
+    )
+    parser.add_argument("--quick", action="store_true", help="one round of short windows: does it run at all?")
+    parser.add_argument(
+        "--only", type=_names, default=(), metavar="PROXY,...", help="proxies to measure (default: all)"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="measure the routers from PyPI too, each installed where it is not yet"
+    )
+    parser.add_argument(
+        "--peers-env",
+        type=Path,
+        default=Path(".venv-bench"),
+        metavar="DIR",
+        help="folder of their environments (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--compiled-env", type=Path, metavar="DIR", help="environment with a compiled Warmroute, a row of its own"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw them")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them as a page for the docs")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what proxies and stand-ins print")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table, return the exit code (1 if any request failed)."""
+    """Measure, print, write; 1 if any request failed."""
     console = Console()
-    results = Results()
-    with proxies.workplace() as (folder, stack):
-        worker = stack.enter_context(proxies.standin(folder))
-        starts = proxies.available()
-        running = [stack.enter_context(start(worker, folder)) for start in starts.values()]
-        if "nginx" not in starts:
-            console.print("nginx is not installed: no ratios")
-        for number in range(args.rounds):
-            for proxy in running:
-                console.print(f"round {number + 1}/{args.rounds}: {proxy.name}")
-                uvloop.run(_round(args, proxy, results))
-    _print(console, results)
-    if args.json:
-        plain = {
-            what: {name: [asdict(c) for c in costs] for name, costs in rows.items()}
-            for what, rows in results.costs.items()
-        }
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2))
-    failed = sum(cost.errors for rows in results.costs.values() for costs in rows.values() for cost in costs)
-    if failed:
-        console.print(f"[red]{failed} requests failed: these figures do not count")
-    return 1 if failed else 0
+    console.width = max(console.width, MIN_WIDTH)
+    _allow_files()
+    listed = entrants(args.peers_env if args.peers else None, args.compiled_env, args.only, console.out)
+    setting = QUICK if args.quick else Setting(window_s=args.window_s, connections=args.connections)
+    results = Results(
+        command=_command(args),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        machine=this_machine(),
+        rounds=1 if args.quick else args.rounds,
+        window_s=setting.window_s,
+        connections=setting.connections,
+        memory_connections=setting.memory_connections,
+        rows=[_row(entrant) for entrant in listed],
+    )
+    kinds = chosen(args.measures or (QUICK_MEASURES if args.quick else NAMES))
+    bench = Bench(console, setting, kinds, results)
+    with _folder(args.logs) as folder:
+        for number in range(1, results.rounds + 1):
+            bench.round(number, [one for one in listed if isinstance(one, Entrant)], folder)
+    print_tables(console, results)
+    if args.json is not None:
+        write(args.json, results)
+    if args.plot is not None:
+        draw(args.plot, results)
+    if args.markdown is not None:
+        args.markdown.write_text(page(results), encoding="utf-8")
+    return 1 if results.complaints() else 0
 
 
-async def _round(args: argparse.Namespace, proxy: proxies.Proxy, results: Results) -> None:
-    await measure.requests(proxy.url, proxy.pid, args.connections * 4, args.connections, args.body_chars)
-    cost = await measure.requests(proxy.url, proxy.pid, args.requests, args.connections, args.body_chars)
-    results.add("CPU us per request", proxy.name, cost)
-    cost = await measure.streams(proxy.url, proxy.pid, args.streams, args.tokens, args.body_chars)
-    results.add("CPU us per streamed token", proxy.name, cost)
-    await asyncio.sleep(0.2)
+def _command(args: argparse.Namespace) -> str:
+    """What was asked for, without this machine's paths."""
+    words = ["python -m loadtest gateway-bench", *(["--quick"] if args.quick else [f"--rounds {args.rounds}"])]
+    words += [f"--window-s {args.window_s:g} --connections {args.connections}"] if not args.quick else []
+    words += [f"--measures {','.join(args.measures)}"] if args.measures else []
+    words += [f"--only '{','.join(args.only)}'"] if args.only else []
+    words += ["--peers"] if args.peers else []
+    words += ["--compiled-env DIR"] if args.compiled_env is not None else []
+    return " ".join(words)
 
 
-def _print(console: Console, results: Results) -> None:
-    for what, rows in results.costs.items():
-        table = Table(title=what, title_justify="left")
-        for heading in ("proxy", "median", "min - max", "x nginx", "min - max", "first byte p50 / p99 ms"):
-            table.add_column(heading, justify="left" if heading == "proxy" else "right")
-        for name, costs in rows.items():
-            table.add_row(name, *_cells(costs, rows.get("nginx")))
-        console.print(table)
-
-
-def _cells(costs: list[Cost], base: list[Cost] | None) -> list[str]:
-    values = [cost.cpu_us for cost in costs]
-    cells = [f"{statistics.median(values):.1f}", f"{min(values):.1f} - {max(values):.1f}"]
-    if base and all(cost.cpu_us for cost in base):
-        ratios = [cost.cpu_us / other.cpu_us for cost, other in zip(costs, base, strict=True)]
-        cells += [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f} - {max(ratios):.2f}"]
+@contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """For configurations and logs: a new one under `kept`, or one that goes again."""
+    if kept is None:
+        with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as folder:
+            yield Path(folder)
     else:
-        cells += ["-", "-"]
-    p50, p99 = (statistics.median(cost.first_byte_ms[place] for cost in costs) for place in (0, 1))
-    return [*cells, f"{p50:.1f} / {p99:.1f}"]
+        kept.mkdir(parents=True, exist_ok=True)
+        yield Path(tempfile.mkdtemp(prefix="run-", dir=kept)).absolute()
+
+
+def _row(entrant: Entrant | Missing) -> Row:
+    if isinstance(entrant, Entrant):
+        return Row(entrant.name, entrant.version, entrant.setup)
+    return Row(entrant.name, missing=entrant.reason)
+
+
+def _allow_files() -> None:
+    """2,000 streams are 4,000 sockets in a proxy; the limit is inherited by all that is started."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _measures(text: str) -> tuple[str, ...]:
+    names = _names(text)
+    for name in names:
+        if name not in NAMES:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(NAMES)}")
+    return names

@@ -37,7 +37,7 @@ def _add_contest(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_contender,
         metavar="'ROUTER:POLICY [FLAGS]'",
-        help=f"repeatable; routers are warmroute, sglang-router, vllm-router (default: {', '.join(DEFAULTS)})",
+        help=f"repeatable; routers are warmroute, sglang-router, vllm-router, smg (default: {', '.join(DEFAULTS)})",
     )
     parser.add_argument("--baseline", default=BASELINE, help="contender that ratios are taken to (default %(default)s)")
     parser.add_argument("--rounds", type=positive, default=2, help="each contender once per round (default 2)")

@@ -28,7 +28,7 @@ DEFAULTS = (
     "vllm-router:kv_aware",
 )
 BASELINE = "warmroute:round_robin"
-PACKAGES = {"sglang-router": "sglang-router", "vllm-router": "vllm-router"}
+PACKAGES = {"sglang-router": "sglang-router", "vllm-router": "vllm-router", "smg": "smg"}
 """The peers, each a command of the same name in the environment, and the distribution on PyPI it comes from."""
 
 
@@ -123,6 +123,10 @@ def _sglang_router(policy: str, site: Site) -> list[str]:
     return [*program, *_common(policy, site), "--log-level", "warn"]
 
 
+def _smg(policy: str, site: Site) -> list[str]:
+    return [str(site.environment / "bin" / "smg"), "launch", *_common(policy, site), "--log-level", "warn"]
+
+
 def _vllm_router(policy: str, site: Site) -> list[str]:
     command = [str(site.environment / "bin" / "vllm-router"), *_common(policy, site), "--log-level", "warning"]
     if policy != "kv_aware":
@@ -163,4 +167,5 @@ _ROUTERS: Mapping[str, _Router] = {
     "warmroute": _Router(_warmroute, _ready_in_warmroute),
     "sglang-router": _Router(_sglang_router, _healthy_in_list),
     "vllm-router": _Router(_vllm_router, _healthy_in_list),
+    "smg": _Router(_smg, _healthy_in_list),
 }

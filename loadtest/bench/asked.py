@@ -1,0 +1,80 @@
+"""What a request body asks of the stand-in, read once per body: the load repeats a few bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import xxhash
+
+from loadtest.bench import frames
+from loadtest.bench.blocks import BLOCK_TOKENS, NUM_BLOCKS, Blocks, Chain
+
+KEPT_BODIES = 4096
+CONFIG_LABELS = f'block_size="{BLOCK_TOKENS}",num_gpu_blocks="{NUM_BLOCKS}",enable_prefix_caching="True",engine="0"'
+METRICS = f"""vllm:num_requests_running{{engine="0",model_name="{frames.MODEL}"}} 0
+vllm:num_requests_waiting{{engine="0",model_name="{frames.MODEL}"}} 0
+vllm:kv_cache_usage_perc{{engine="0",model_name="{frames.MODEL}"}} 0
+vllm:cache_config_info{{{CONFIG_LABELS}}} 1
+""".encode()
+CARD = {"id": frames.MODEL, "object": "model", "root": frames.MODEL, "owned_by": "vllm", "created": 1}
+NO_EVENTS_USAGE = (600, 592)
+
+
+class Asked(msgspec.Struct):
+    """One body's meaning: `answer` is the whole response if it is not streamed, `chain` where streams grow from."""
+
+    stream: bool
+    max_tokens: int
+    answer: bytes
+    chain: Chain | None = None
+
+
+class Prompts:
+    """Bodies seen so far, and the pages that are asked for with GET."""
+
+    def __init__(self, blocks: Blocks | None) -> None:
+        self._blocks = blocks
+        self._known: dict[tuple[bytes, int], Asked] = {}
+        self._pages = {
+            b"/v1/models": msgspec.json.encode({"object": "list", "data": [CARD]}),
+            b"/health": b"{}",
+            b"/version": b'{"version":"0.33.0"}',
+            b"/kv_event_sources": msgspec.json.encode(blocks.sources if blocks is not None else {}),
+            b"/metrics": METRICS,
+        }
+
+    def page(self, url: bytes) -> bytes:
+        """The whole response to a GET; vLLM's health for what is not known."""
+        return frames.json_response(self._pages.get(url, b"{}"))
+
+    def read(self, url: bytes, body: bytes) -> Asked:
+        """What `body` asks for; its prompt is in the cache from now on."""
+        key = url, xxhash.xxh3_64_intdigest(body)
+        asked = self._known.get(key)
+        if asked is None:
+            return self._first(url, body, key)
+        return asked
+
+    def _first(self, url: bytes, body: bytes, key: tuple[bytes, int]) -> Asked:
+        fields: dict[str, Any] = msgspec.json.decode(body)
+        if url == b"/tokenize":
+            return Asked(False, 0, self._tokenized(fields))
+        reply = frames.completion if url.startswith(b"/v1/completions") else frames.answer
+        first, later, chain = NO_EVENTS_USAGE, NO_EVENTS_USAGE, None
+        if self._blocks is not None:
+            chain, cached = self._blocks.prompt(fields)
+            first, later = (chain.tokens, cached), (chain.tokens, chain.reusable_tokens)
+        stream = fields.get("stream") is True
+        # a router that writes the body anew may use the newer name
+        max_tokens = fields.get("max_tokens") or fields.get("max_completion_tokens") or frames.ANSWER_TOKENS
+        if len(self._known) >= KEPT_BODIES:
+            self._known.clear()
+        self._known[key] = Asked(stream, max_tokens, reply(*later), chain)
+        return Asked(stream, max_tokens, reply(*first), chain)
+
+    def _tokenized(self, fields: dict[str, Any]) -> bytes:
+        if self._blocks is None:
+            return frames.NOT_FOUND
+        tokens = self._blocks.tokens(fields)
+        return frames.json_response(msgspec.json.encode({"count": len(tokens), "tokens": tokens}))

@@ -1,0 +1,142 @@
+"""The stand-in's prefix cache, told to the world as vLLM tells it: one event batch per step.
+
+Prompts stay cached. Blocks that streams fill are kept until the cache is full and then leave in vLLM's order (least
+recently freed sequence first, of a sequence its tail first), so that in the long run each stored block has a removed
+one. Token ids of generated blocks are drawn at random: no two answers are alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections import deque
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from backends.engine.chain import BlockHasher
+from backends.engine.events import BlockRemoved, BlockStored, CacheEvent
+from backends.simulated.publisher import EventPublisher
+from backends.simulated.settings import shipped_model_dir
+from backends.vllm.render import ChatRenderer
+
+BLOCK_TOKENS = 16
+NUM_BLOCKS = 65_536
+"""A million tokens, as an 8B model on an H200."""
+STEP_S = 0.02
+_BUFFER_STEPS = 10_000
+_HWM = 100_000
+_DRAWN = 4096
+
+
+class Chain:
+    """One prompt: its length, and the last full block that a stream's own blocks hang on."""
+
+    def __init__(self, blocks: Blocks, tokens: Sequence[int], hashes: Sequence[int]) -> None:
+        self._blocks = blocks
+        self.tokens = len(tokens)
+        self.parent = hashes[-1] if hashes else None
+        self.tail = list(tokens[len(hashes) * BLOCK_TOKENS :])
+
+    @property
+    def reusable_tokens(self) -> int:
+        """What vLLM finds cached of it when it comes again: the last token is always computed."""
+        return (self.tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+
+    def begin(self) -> Generated:
+        """A stream that goes on from here."""
+        return Generated(self._blocks, self)
+
+
+class Generated:
+    """The blocks that one stream has filled."""
+
+    def __init__(self, blocks: Blocks, chain: Chain) -> None:
+        self._blocks = blocks
+        self._parent = chain.parent
+        self._tail = chain.tail
+        self._hashes: list[int] = []
+
+    def block(self) -> None:
+        """One more is full."""
+        self._parent = self._blocks.store_generated(self._parent, self._tail)
+        self._tail = []
+        self._hashes.append(self._parent)
+
+    def release(self) -> None:
+        """The stream has ended: its blocks may leave."""
+        self._blocks.release(self._hashes)
+
+
+class Blocks:
+    """What is cached, and the events that say so."""
+
+    def __init__(self) -> None:
+        self._renderer = ChatRenderer.load(shipped_model_dir())
+        self._hasher = BlockHasher(BLOCK_TOKENS, None, None)
+        self._prompts: set[int] = set()
+        self._generated = 0
+        self._free: deque[int] = deque()
+        self._events: list[CacheEvent] = []
+        self._rng = Random(0)
+        self._drawn = [self._rng.randrange(200, 1000) for _ in range(_DRAWN)]
+        self._publisher = EventPublisher("", _BUFFER_STEPS, _HWM)
+        self._endpoint, self._replay = self._publisher.start("127.0.0.1", 0, 0)
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """The body of ``/kv_event_sources``."""
+        addresses = {"endpoint": self._endpoint, "replay_endpoint": self._replay}
+        limits = {"buffer_steps": _BUFFER_STEPS, "hwm": _HWM, "max_queue_size": _HWM}
+        return {"0": {"enable_kv_cache_events": True, "publisher": "zmq", **addresses, **limits, "topic": ""}}
+
+    def prompt(self, fields: Mapping[str, Any]) -> tuple[Chain, int]:
+        """A body's prompt, cached from now on, and how many of its tokens were before."""
+        tokens = self.tokens(fields)
+        hashes: list[int] = []
+        self._hasher.extend(hashes, array("I", tokens))
+        known = 0
+        while known < len(hashes) and hashes[known] in self._prompts:
+            known += 1
+        if fresh := hashes[known:]:
+            self._prompts.update(fresh)
+            ids = tokens[known * BLOCK_TOKENS : len(hashes) * BLOCK_TOKENS]
+            self._store(fresh, hashes[known - 1] if known else None, ids)
+        chain = Chain(self, tokens, hashes)
+        return chain, min(known * BLOCK_TOKENS, chain.reusable_tokens)
+
+    def tokens(self, fields: Mapping[str, Any]) -> list[int]:
+        """Token ids of a chat or completion body."""
+        if "messages" in fields:
+            return self._renderer.encode(self._renderer.render(fields), False)
+        prompt = fields["prompt"]
+        return self._renderer.encode(prompt, True) if isinstance(prompt, str) else prompt
+
+    def store_generated(self, parent: int | None, tail: list[int]) -> int:
+        """A stream filled a block behind `parent`, beginning with `tail`; returns the block's hash."""
+        while self._free and len(self._prompts) + self._generated >= NUM_BLOCKS:
+            self._generated -= 1
+            self._add(BlockRemoved((self._free.popleft(),)))
+        start = self._rng.randrange(_DRAWN - BLOCK_TOKENS)
+        block_hash = self._rng.getrandbits(64)
+        self._generated += 1
+        self._store([block_hash], parent, tail + self._drawn[start : start + BLOCK_TOKENS - len(tail)])
+        return block_hash
+
+    def release(self, hashes: Sequence[int]) -> None:
+        """These may leave when room is needed, the last one first."""
+        self._free.extend(reversed(hashes))
+
+    def _store(self, hashes: Sequence[int], parent: int | None, ids: list[int]) -> None:
+        self._add(BlockStored(tuple(hashes), parent, ids, BLOCK_TOKENS, None, (None,) * len(hashes)))
+
+    def _add(self, event: CacheEvent) -> None:
+        if not self._events:
+            self._loop.call_later(STEP_S, self._publish)
+        self._events.append(event)
+
+    def _publish(self) -> None:
+        events, self._events = self._events, []
+        self._publisher.publish(events, time.time())

@@ -1,0 +1,68 @@
+"""What the stand-in says, ready made, and the bytes by which a client knows it has come through."""
+
+from __future__ import annotations
+
+import msgspec
+
+MODEL = "stand-in"
+ANSWER_TOKENS = 16
+TEXT = " token" * ANSWER_TOKENS
+"""Content of every answer that is not streamed."""
+TOKEN_MARK = b'" token'
+"""In every streamed token, and nowhere else; survives a proxy that writes the JSON anew."""
+DIFFERENT_TOKENS = 10
+"""LiteLLM ends a stream that repeats the same one a hundred times."""
+DONE = b"[DONE]"
+
+_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+_STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def json_response(body: bytes) -> bytes:
+    """A whole response."""
+    return _JSON % (len(body), body)
+
+
+def answer(prompt_tokens: int, cached_tokens: int) -> bytes:
+    """A whole chat response that reports these counts."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "length"}
+    return _answer("chat.completion", choice, prompt_tokens, cached_tokens)
+
+
+def completion(prompt_tokens: int, cached_tokens: int) -> bytes:
+    """The same for plain completions."""
+    choice = {"index": 0, "text": TEXT, "finish_reason": "length"}
+    return _answer("text_completion", choice, prompt_tokens, cached_tokens)
+
+
+def _answer(kind: str, choice: dict[str, object], prompt_tokens: int, cached_tokens: int) -> bytes:
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": ANSWER_TOKENS,
+        "total_tokens": prompt_tokens + ANSWER_TOKENS,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+    body = {"id": "chatcmpl-bench", "object": kind, "created": 1, "model": MODEL, "choices": [choice], "usage": usage}
+    return json_response(msgspec.json.encode(body))
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _frame(delta: dict[str, str], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    body = {
+        "id": "chatcmpl-bench",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": MODEL,
+        "choices": [choice],
+    }
+    return _chunk(b"data: " + msgspec.json.encode(body) + b"\n\n")
+
+
+FIRST = _STREAM + _frame({"role": "assistant", "content": ""})
+TOKENS = tuple(_frame({"content": f" token{number}"}) for number in range(DIFFERENT_TOKENS))
+LAST = _frame({}, "length") + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"

@@ -1,0 +1,66 @@
+"""The measures by name, and the figures they give."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from loadtest.bench.measures import first_byte, memory
+from loadtest.bench.measures.requests import requests_of
+from loadtest.bench.measures.subject import Measure
+from loadtest.bench.measures.tokens import tokens_of
+
+BASELINE = "nginx"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One column of the results. `relative`: shown as a ratio to nginx; else differences near zero make no ratio."""
+
+    title: str
+    unit: str
+    relative: bool = True
+    digits: int = 1
+
+
+FIGURES: Mapping[str, Figure] = {
+    "request-2k": Figure("CPU per request, 2 kB body", "us"),
+    "rate": Figure("requests/s in a closed loop", "1/s", digits=0),
+    "request-200k": Figure("CPU per request, 200 kB body", "us"),
+    "tokens-64": Figure("CPU per streamed token, 64 streams", "us"),
+    "tokens-512": Figure("CPU per streamed token, 512 streams", "us"),
+    "tokens-2000": Figure("CPU per streamed token, 2,000 streams", "us"),
+    first_byte.CPU: Figure("CPU per request, a third of its capacity", "us"),
+    first_byte.P50: Figure("added time to first body byte, p50", "ms", relative=False, digits=2),
+    first_byte.P99: Figure("added time to first body byte, p99", "ms", relative=False, digits=2),
+    memory.IDLE: Figure("memory per idle connection", "KiB", relative=False),
+    memory.STREAM: Figure("memory per active stream", "KiB", relative=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One measure by name, and the figures it gives."""
+
+    name: str
+    figures: tuple[str, ...]
+    measure: Measure
+
+
+KINDS = (
+    # first, while the proxy is fresh: memory once taken is not given back
+    Kind("memory", (memory.IDLE, memory.STREAM), memory.memory),
+    Kind("request-2k", ("request-2k", "rate"), requests_of(2_000, "request-2k", "rate")),
+    Kind("request-200k", ("request-200k",), requests_of(200_000, "request-200k")),
+    Kind("tokens-64", ("tokens-64",), tokens_of(64, "tokens-64")),
+    Kind("tokens-512", ("tokens-512",), tokens_of(512, "tokens-512")),
+    Kind("tokens-2000", ("tokens-2000",), tokens_of(2_000, "tokens-2000")),
+    Kind("first-byte", (first_byte.P50, first_byte.P99, first_byte.CPU), first_byte.first_byte),
+)
+NAMES = (*(kind.name for kind in KINDS), "rate")
+"""As a user may choose them; the rate is that of request-2k's loop."""
+
+
+def chosen(names: Collection[str]) -> list[Kind]:
+    """The measures to take for these names, in the order in which they are taken."""
+    return [kind for kind in KINDS if kind.name in names or ("rate" in names and "rate" in kind.figures)]

@@ -1,0 +1,53 @@
+"""CPU time per request, and the rate that goes with it.
+
+Closed loop: so many clients as the setting says, each sending its next request once the last is answered. The rate is
+that of this loop; clients, stand-in and proxy share the machine, so a cheap proxy's is bounded by the load generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+
+from loadtest.bench.bodies import plain_requests
+from loadtest.bench.loops import ClosedLoop, send_each_once
+from loadtest.bench.measures.subject import Measure, Sample, Setting, Subject
+from loadtest.peers.cpu import tree_cpu_s
+
+WARM_SHARE = 0.2
+"""Of the window, before it."""
+
+
+def requests_of(system_chars: int, figure: str, rate_figure: str | None = None) -> Measure:
+    """Requests with about `system_chars` bytes of body; with `rate_figure` their rate is a figure too."""
+
+    async def measure(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
+        requests = plain_requests(subject.url, system_chars)
+        sample = await closed_loop(subject, requests, setting.connections, setting.window_s)
+        if rate_figure is None:
+            return {figure: sample}
+        subject.capacity = sample.rate
+        rate = Sample(sample.rate, sample.count, sample.rate, sample.errors, sample.reasons)
+        return {figure: sample, rate_figure: rate}
+
+    return measure
+
+
+async def closed_loop(subject: Subject, requests: Sequence[bytes], connections: int, window_s: float) -> Sample:
+    """CPU microseconds per request over the window; every prompt is known when it begins."""
+    first = await send_each_once(subject.url, requests, 8)
+    loop = ClosedLoop(subject.url, itertools.cycle(requests))
+    await loop.start(connections)
+    await asyncio.sleep(window_s * WARM_SHARE)
+    before, cpu_s, from_s = loop.tally.good, tree_cpu_s(subject.pid), time.perf_counter()
+    await asyncio.sleep(window_s)
+    count, spent_s = loop.tally.good - before, tree_cpu_s(subject.pid) - cpu_s
+    took_s = time.perf_counter() - from_s
+    await loop.stop()
+    errors = first.errors + loop.tally.errors
+    reasons = (*first.reasons, *loop.tally.reasons)
+    if not count:
+        return Sample(0.0, 0, 0.0, max(1, errors), reasons or ("no answer within the window",))
+    return Sample(spent_s / count * 1e6, count, count / took_s, errors, reasons)

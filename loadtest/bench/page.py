@@ -1,0 +1,114 @@
+"""``python -m loadtest.bench.page RESULTS.json``: the results as a page for the docs, nothing of it typed by hand."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from loadtest.bench.measures.catalogue import BASELINE, FIGURES
+from loadtest.bench.plot import draw
+from loadtest.bench.results import Results, Spread, read
+
+NOTES = f"""\
+Every round starts each proxy afresh in front of a stand-in worker of its own (`loadtest/bench/standin.py`: ready-made
+answers, one token per write, KV events as vLLM sends them) and takes one measure of all proxies after the other. Tables
+show the median and (least - most) over rounds; ratios to {BASELINE} are taken within a round. CPU time is that of the
+proxy's process tree. Load generator and stand-in share the cores with the proxy, so the rates of the cheapest
+proxies are bounded by them.
+
+- Requests: chat completions, not streamed, {{connections}} clients in a closed loop, 64 different questions behind one
+  shared system prompt; every prompt has been seen before.
+- Tokens: streams of 50 tokens/s each, or of what the machine lets through: "tokens/s" counts those that came.
+- First byte: Poisson arrivals at a third of the proxy's own closed-loop rate; the same asked of the stand-in directly
+  is taken off.
+- Memory: growth of the resident set from next to nothing, over {{memory}} connections. A stream's figure includes its
+  connection. What a proxy allocates for connections at its start is not in it.
+"""
+
+
+def page(results: Results) -> str:
+    """Markdown."""
+    relative = [name for name in FIGURES if name in results.samples and FIGURES[name].relative]
+    parts = [
+        "# The gateway beside other proxies, in one run",
+        f"Made by `python -m loadtest.bench.page` from the results of `{results.command}`; do not edit.",
+        "\n".join(_facts(results)),
+        NOTES.format(connections=results.connections, memory=results.memory_connections).rstrip(),
+        "\n".join(_proxies(results)),
+        f"## In units of {BASELINE}",
+        "\n".join(_table(results, relative, ratio=True)),
+        "## As measured",
+        "\n".join(_table(results, [name for name in FIGURES if name in results.samples], ratio=False)),
+    ]
+    if failed := results.complaints():
+        parts += ["## Failed: this run does not count", "\n".join(f"- {line}" for line in failed)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(results: Results) -> Iterator[str]:
+    it = results.machine
+    yield f"- {it.cpu}, {it.cores} cores, {it.memory_gib:g} GiB, {it.system}, Python {it.python}"
+    if results.direct_rates:
+        yield f"- The clients of the closed loop reach {median(results.direct_rates):,.0f} requests/s without a proxy"
+    rounds = "one round" if results.rounds == 1 else f"{results.rounds} rounds"
+    yield f"- {rounds}, windows of {results.window_s:g} s, {results.date}"
+
+
+def _proxies(results: Results) -> Iterator[str]:
+    yield "| proxy | version | set up as |"
+    yield "|---|---|---|"
+    for row in results.rows:
+        if row.missing is not None:
+            yield f"| {row.name} | {row.version or '-'} | not measured: {row.missing} |"
+        else:
+            said = f"; at the end of the last round: {row.states[-1]}" if row.states else ""
+            yield f"| {row.name} | {row.version} | {row.setup}{said} |"
+
+
+def _table(results: Results, figures: Sequence[str], ratio: bool) -> Iterator[str]:
+    """A row per figure, a column per proxy."""
+    proxies = [row.name for row in results.rows if row.missing is None]
+    yield "| " + " | ".join(["", *proxies]) + " |"
+    yield "|---" * (len(proxies) + 1) + "|"
+    for name in figures:
+        figure = FIGURES[name]
+        cells = [_cell(results, name, proxy, ratio) for proxy in proxies]
+        yield "| " + " | ".join([figure.title if ratio else f"{figure.title}, {figure.unit}", *cells]) + " |"
+        if not ratio and name.startswith("tokens-"):
+            rates = [results.rate(name, proxy) for proxy in proxies]
+            yield "| " + " | ".join(["its tokens/s", *(f"{rate:,.0f}" if rate else "-" for rate in rates)]) + " |"
+
+
+def _cell(results: Results, figure: str, proxy: str, ratio: bool) -> str:
+    if errors := results.errors(figure, proxy):
+        return f"{errors} failed"
+    if skipped := results.skipped(figure, proxy):
+        return skipped
+    spread = results.ratio(figure, proxy) if ratio else results.absolute(figure, proxy)
+    return _said(spread, 2 if ratio else FIGURES[figure].digits)
+
+
+def _said(spread: Spread | None, digits: int) -> str:
+    if spread is None:
+        return "-"
+    return f"{spread.median:,.{digits}f} ({spread.low:,.{digits}f} - {spread.high:,.{digits}f})"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line: the page on standard output, the picture where it is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.page", description=__doc__)
+    parser.add_argument("results", type=Path, help="what gateway-bench --json wrote")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the picture too")
+    args = parser.parse_args(arguments)
+    results = read(args.results)
+    sys.stdout.write(page(results))
+    if args.plot is not None:
+        draw(args.plot, results)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

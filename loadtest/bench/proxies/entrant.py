@@ -1,0 +1,105 @@
+"""A proxy that can be started, one that runs, and the worker behind it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import Process, StartError
+
+OPEN_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A running proxy: its name, base URL and the process whose tree is measured.
+
+    `inspect` is asked after a round's measures for what it has to say about them.
+
+    Raises (`inspect`):
+        NotAsStated: the proxy was not in the state that its row claims.
+    """
+
+    name: str
+    url: str
+    pid: int
+    inspect: Callable[[], str] | None = None
+
+
+class NotAsStated(RuntimeError):
+    """A proxy was not in the state that its row claims; the message says in which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a proxy is put: the port of the stand-in behind it, and a folder of its own for files and logs."""
+
+    worker_port: int
+    folder: Path
+
+    @property
+    def worker_url(self) -> str:
+        """Base URL of the stand-in."""
+        return f"http://127.0.0.1:{self.worker_port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A proxy that takes part: how to start it, its version, and how it is set up in a few words."""
+
+    name: str
+    version: str
+    setup: str
+    start: Callable[[Place], AbstractContextManager[Proxy]]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A proxy that does not take part, and why."""
+
+    name: str
+    reason: str
+
+
+@contextmanager
+def running(
+    name: str, command: list[str], port: int, folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Process]:
+    """`command` as a process of which something listens on `port`; stopped on leaving.
+
+    Raises:
+        StartError: nothing listens there in time, or it ended.
+    """
+    process = Process(command, name, environment, log=folder / f"{name.replace(' ', '-')}.log")
+    try:
+        _wait_until_open(process, port)
+        yield process
+    finally:
+        process.stop()
+
+
+def _wait_until_open(process: Process, port: int) -> None:
+    end_s = time.monotonic() + OPEN_LIMIT_S
+    while time.monotonic() < end_s:
+        if not process.alive:
+            raise process.ended()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise StartError(f"{process.name} listens nowhere after {OPEN_LIMIT_S:.0f} s:\n{process.tail()}")
+
+
+@contextmanager
+def standin(folder: Path, interval_s: float = 0.02, kv_events: bool = False) -> Iterator[int]:
+    """The stand-in worker as a process; yields its port."""
+    port = free_ports(1)
+    command = [sys.executable, "-m", "loadtest.bench.standin", "--port", str(port), "--interval-s", str(interval_s)]
+    with running("stand-in", [*command, *(["--kv-events"] if kv_events else [])], port, folder):
+        yield port

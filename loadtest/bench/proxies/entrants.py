@@ -1,0 +1,21 @@
+"""Who takes part in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from loadtest.bench.proxies import haproxy, nginx, peers, warmroute
+from loadtest.bench.proxies.entrant import Entrant, Missing
+
+
+def entrants(
+    peers_env: Path | None, compiled_env: Path | None, only: Sequence[str], say: Callable[[str], None]
+) -> list[Entrant | Missing]:
+    """In the order of the tables; `only` names those wanted, empty for all."""
+    found: list[Entrant | Missing] = [nginx.found(), haproxy.found(), *warmroute.ours()]
+    if compiled_env is not None:
+        found.append(warmroute.compiled(compiled_env))
+    if peers_env is not None:
+        found += peers.from_pypi(peers_env, say)
+    return [entrant for entrant in found if not only or entrant.name in only]

@@ -1,0 +1,129 @@
+"""The gateway: round robin without a view of caches, and as it comes, with an exact one."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from backends.simulated.settings import shipped_model_dir
+from loadtest.bench.proxies.entrant import Entrant, Missing, NotAsStated, Place, Proxy, running
+from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import StartError
+from loadtest.fleet.process import warmroute as our_own
+
+ROUND_ROBIN = ("--policy", "round_robin", "--set", "residency.kv_events=false")
+READY_LIMIT_S = 60.0
+
+
+def ours() -> list[Entrant]:
+    """Two entrants from this very tree."""
+    program = our_own()
+    version = _version(program)
+    return [
+        Entrant("warmroute round_robin", version, "no KV events", starter("warmroute round_robin", ROUND_ROBIN)),
+        Entrant("warmroute", version, "default policy, exact residency from KV events", exact("warmroute", program)),
+    ]
+
+
+def compiled(environment: Path) -> Entrant | Missing:
+    """The same as the second, from another environment with a compiled build."""
+    name = "warmroute compiled"
+    program = [str(environment.absolute() / "bin" / "warmroute")]
+    try:
+        version = _version(program)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Missing(name, f"{program[0]} does not run: {error}")
+    return Entrant(name, version, "as warmroute, compiled", exact(name, program))
+
+
+def _version(program: Sequence[str]) -> str:
+    said = subprocess.run([*program, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return said.split()[-1]
+
+
+def exact(name: str, program: Sequence[str]) -> Callable[[Place], AbstractContextManager[Proxy]]:
+    """Start with every default; it counts as started once its view of the stand-in's cache is exact."""
+
+    @contextmanager
+    def start(place: Place) -> Iterator[Proxy]:
+        admin = free_ports(1)
+        with starter(name, ["--admin-port", str(admin)], program)(place) as proxy:
+            _wait_until_exact(name, admin)
+            yield replace(proxy, inspect=partial(_inspect, admin))
+
+    return start
+
+
+def starter(
+    name: str, flags: Sequence[str], program: Sequence[str] | None = None
+) -> Callable[[Place], AbstractContextManager[Proxy]]:
+    """Start with `flags`. With ``--config`` among them the file names the worker."""
+
+    @contextmanager
+    def start(place: Place) -> Iterator[Proxy]:
+        port, admin = free_ports(1), free_ports(1)
+        command = [*(program or our_own()), "serve", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--log-level", "warning", "--model-dir", str(shipped_model_dir()), *flags]
+        if "--config" not in flags:
+            command += ["--worker", place.worker_url]
+        if "--admin-port" in flags:
+            admin = int(flags[flags.index("--admin-port") + 1])
+        else:
+            command += ["--admin-port", str(admin)]
+        # the path that leads to this tree must not lead another environment's build here
+        environment = {} if program is None else {"PYTHONPATH": ""}
+        with running(name, command, port, place.folder, environment) as process:
+            _wait_until_ready(name, admin)
+            yield Proxy(name, f"http://127.0.0.1:{port}", process.pid)
+
+    return start
+
+
+def _wait_until_ready(name: str, admin: int) -> None:
+    end_s = time.monotonic() + READY_LIMIT_S
+    while time.monotonic() < end_s:
+        try:
+            if httpx.get(f"http://127.0.0.1:{admin}/readyz").status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    raise StartError(f"{name} did not become ready within {READY_LIMIT_S:.0f} s")
+
+
+def _wait_until_exact(name: str, admin: int) -> None:
+    end_s = time.monotonic() + READY_LIMIT_S
+    while time.monotonic() < end_s:
+        candidates = _candidates(admin)
+        if candidates and all(candidate["residency"] == "exact" for candidate in candidates):
+            return
+        time.sleep(0.1)
+    said = "; ".join(f"{candidate['residency']}: {candidate['reason']}" for candidate in _candidates(admin))
+    raise StartError(f"{name} has no exact view of the stand-in after {READY_LIMIT_S:.0f} s: {said or 'no worker'}")
+
+
+def _inspect(admin: int) -> str:
+    """Is the view still exact, and did it foretell what the worker found in its cache?"""
+    (candidate,) = _candidates(admin)
+    if candidate["residency"] != "exact":
+        raise NotAsStated(f"the view of the worker is {candidate['residency']}: {candidate['reason']}")
+    compared = candidate["predicted_cached"]
+    answers = compared["equal"] + compared["over"] + compared["under"]
+    if not answers or compared["equal"] < 0.9 * answers:
+        raise NotAsStated(f"cached tokens were foretold in {compared['equal']} of {answers} answers only")
+    return (
+        f"exact, {candidate['blocks']:,} blocks, cached tokens foretold in {compared['equal']:,} of {answers:,} answers"
+    )
+
+
+def _candidates(admin: int) -> list[dict[str, Any]]:
+    listed = httpx.get(f"http://127.0.0.1:{admin}/admin/v1/workers").raise_for_status().json()["workers"]
+    return [candidate for worker in listed for candidate in worker["candidates"]]

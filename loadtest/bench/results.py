@@ -1,0 +1,117 @@
+"""Every round's figures, and what they come to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from loadtest.bench.machine import Machine
+from loadtest.bench.measures.catalogue import BASELINE
+from loadtest.bench.measures.subject import Sample
+
+
+class Row(msgspec.Struct):
+    """One proxy. `missing` says why it was not measured; `states` what it said of itself after each round."""
+
+    name: str
+    version: str = ""
+    setup: str = ""
+    missing: str | None = None
+    states: list[str] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, least and greatest over rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Results(msgspec.Struct):
+    """A whole run: `samples` by figure and proxy, one entry per round; `failures` are those of whole proxies.
+
+    `direct_rates` are what the clients of the closed loop reach without any proxy, per round.
+    """
+
+    command: str
+    date: str
+    machine: Machine
+    rounds: int
+    window_s: float
+    connections: int
+    memory_connections: int
+    rows: list[Row]
+    failures: list[str] = msgspec.field(default_factory=list)
+    direct_rates: list[float] = msgspec.field(default_factory=list)
+    samples: dict[str, dict[str, list[Sample]]] = msgspec.field(default_factory=dict)
+
+    def add(self, figure: str, proxy: str, sample: Sample) -> None:
+        """One figure of one round."""
+        self.samples.setdefault(figure, {}).setdefault(proxy, []).append(sample)
+
+    def strike(self, proxy: str, reason: str) -> None:
+        """It could not be measured in every round, and so counts in none."""
+        self.row(proxy).missing = reason
+        self.failures.append(f"{proxy}: {reason}")
+        for proxies in self.samples.values():
+            proxies.pop(proxy, None)
+
+    def row(self, proxy: str) -> Row:
+        """That of `proxy`."""
+        return next(row for row in self.rows if row.name == proxy)
+
+    def absolute(self, figure: str, proxy: str) -> Spread | None:
+        """In the figure's unit, over the rounds that count."""
+        return _spread([sample.value for sample in self._of(figure, proxy) if sample.counts])
+
+    def rate(self, figure: str, proxy: str) -> float | None:
+        """Median load during it, per second."""
+        rates = [sample.rate for sample in self._of(figure, proxy) if sample.counts]
+        return statistics.median(rates) if rates else None
+
+    def ratio(self, figure: str, proxy: str) -> Spread | None:
+        """To the baseline, each taken within a round."""
+        pairs = zip(self._of(figure, proxy), self._of(figure, BASELINE), strict=False)
+        return _spread([one.value / base.value for one, base in pairs if one.counts and base.counts and base.value > 0])
+
+    def errors(self, figure: str, proxy: str) -> int:
+        """Requests that failed, over all rounds."""
+        return sum(sample.errors for sample in self._of(figure, proxy))
+
+    def skipped(self, figure: str, proxy: str) -> str:
+        """Why it was not taken, if it was not in any round."""
+        samples = self._of(figure, proxy)
+        return samples[-1].skipped if samples and all(sample.skipped for sample in samples) else ""
+
+    def complaints(self) -> list[str]:
+        """What failed, one line per proxy and figure; empty if the run counts as a whole."""
+        lines = [*self.failures]
+        for figure, proxies in self.samples.items():
+            for proxy, samples in proxies.items():
+                if errors := self.errors(figure, proxy):
+                    reasons = sorted({reason for sample in samples for reason in sample.reasons})
+                    lines.append(f"{proxy}, {figure}: {errors} failed ({'; '.join(reasons[:2])})")
+        return lines
+
+    def _of(self, figure: str, proxy: str) -> list[Sample]:
+        return self.samples.get(figure, {}).get(proxy, [])
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    return Spread(statistics.median(values), min(values), max(values)) if values else None
+
+
+def write(path: Path, results: Results) -> None:
+    """As JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+
+
+def read(path: Path) -> Results:
+    """What `write` wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=Results)

@@ -1,0 +1,82 @@
+"""Who takes part, and that one which cannot is said to be missing with the reason."""
+
+import importlib.metadata
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from loadtest.bench.machine import this_machine
+from loadtest.bench.measures.catalogue import chosen
+from loadtest.bench.measures.subject import Setting
+from loadtest.bench.proxies import entrants, environments, haproxy, nginx, warmroute
+from loadtest.bench.proxies.entrant import Entrant, Missing
+from loadtest.bench.proxies.environments import InstallError, Package, prepare
+from loadtest.bench.results import Results, Row
+from loadtest.bench.rounds import Bench
+from loadtest.fleet.process import StartError
+
+
+@pytest.mark.parametrize("module", [nginx, haproxy])
+def test_a_program_that_is_not_installed_is_missing_with_the_way_to_get_it(module, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    found = module.found()
+    assert isinstance(found, Missing)
+    assert "apt install" in found.reason
+
+
+def test_a_compiled_environment_without_warmroute_is_missing(tmp_path):
+    found = warmroute.compiled(tmp_path)
+    assert isinstance(found, Missing)
+    assert found.name == "warmroute compiled"
+
+
+def test_a_compiled_environment_runs_its_own_command(tmp_path):
+    program = tmp_path / "bin" / "warmroute"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho warmroute 9.9\n")
+    program.chmod(0o755)
+    found = warmroute.compiled(tmp_path)
+    assert isinstance(found, Entrant)
+    assert (found.name, found.version) == ("warmroute compiled", "9.9")
+
+
+def test_only_those_wanted_take_part():
+    names = [entrant.name for entrant in entrants.entrants(None, None, ["warmroute"], print)]
+    assert names == ["warmroute"]
+
+
+def test_an_environment_is_made_with_the_package_in_it(tmp_path, monkeypatch):
+    said, commands = [], []
+    monkeypatch.setattr(environments, "_run", commands.append)
+    folder = prepare(tmp_path, Package("a-router", "1.0", "[extra]"), said.append)
+    assert folder == tmp_path / "a-router"
+    assert said == [f"installing a-router[extra]==1.0 in {folder}"]
+    make, install = commands
+    assert make[1:] == ["-m", "venv", str(folder)]
+    assert (install[0], install[-1]) == (str(folder / "bin" / "python"), "a-router[extra]==1.0")
+
+
+def test_when_pip_fails_its_last_word_is_the_reason():
+    with pytest.raises(InstallError, match="no-such-distribution-of-ours"):
+        environments._run([sys.executable, "-m", "pip", "install", "--no-index", "no-such-distribution-of-ours==1"])
+
+
+def test_what_is_installed_is_not_installed_again(tmp_path):
+    version = importlib.metadata.version("pytest")
+    assert environments._installed(Path(sys.prefix), Package("pytest", version))
+    assert not environments._installed(Path(sys.prefix), Package("pytest", "0.1"))
+    assert not environments._installed(tmp_path / "nowhere", Package("pytest", version))
+
+
+def test_a_proxy_that_does_not_start_is_struck_and_the_others_go_on(tmp_path):
+    def start(place):
+        raise StartError("it ended with code 3:\nsome line\nthe port is taken")
+
+    rows = [Row("broken")]
+    results = Results("a command", "2026-11-21", this_machine(), 1, 0.2, 2, 2, rows)
+    bench = Bench(Console(), Setting(0.2, 2, 2), chosen(["request-2k"]), results)
+    bench.round(1, [Entrant("broken", "1", "", start)], tmp_path)
+    assert rows[0].missing == "did not start: it ended with code 3: the port is taken"
+    assert results.complaints()
