@@ -26,10 +26,19 @@ from router.core.fleet import Fleet, FleetEndpoint
 from router.gateway.listen import ListenError, SocketFile, remove_socket_file, socket_file, tcp_error
 from router.gateway.server import Gateway
 from router.prefix.residency import ResidencyMap
+from router.processes.readings import readings_route
+from router.processes.seat import Seat
 from router.telemetry.exposition import Exposition
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
-from router.telemetry.readings import fleet_readings, gateway_readings, residency_readings, watch_readings
+from router.telemetry.readings import (
+    fleet_readings,
+    gateway_readings,
+    process_readings,
+    residency_readings,
+    watch_readings,
+)
+from router.telemetry.snapshot import Snapshot
 from router.telemetry.timed import TimedDispatcher
 from router.tokens.identity import Identity
 from router.watch.watcher import Watcher
@@ -38,10 +47,12 @@ log = logging.getLogger("warmroute.serve")
 
 
 class System:
-    """One gateway process. Satisfies `router.admin.system.System`."""
+    """One gateway process, of several if it has a `seat`. Satisfies `router.admin.system.System`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, seat: Seat | None = None) -> None:
         self.config = config
+        self._seat = seat
+        ledger = seat.ledger if seat is not None else None
         self.metrics = Metrics()
         self.residency = ResidencyMap(config.residency.approximate_bytes, config.residency.relearn_blocks_per_s)
         self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
@@ -55,9 +66,12 @@ class System:
             decisions_kept=config.decisions_kept,
             observer=self.metrics,
             took=self.metrics.decision_took,
+            ledger=ledger,
         )
         self.residency.on_settled.append(self.dispatcher.explained)
-        self.watcher = Watcher(self.fleet, self.residency, self.identity, config, self.metrics, clock=self.now_s)
+        self.watcher = Watcher(
+            self.fleet, self.residency, self.identity, config, self.metrics, clock=self.now_s, test_turns=ledger
+        )
         self.fleet.on_unknown_model.append(lambda model: self.watcher.look_again())
         relearn = self.residency if config.residency.relearn == "piggyback" else None
         self.gateway = Gateway(config, self.dispatcher, self.fleet, self.identity, self.metrics, relearn)
@@ -69,6 +83,7 @@ class System:
                 lambda: residency_readings(self.fleet, self.residency),
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),
+                process_readings,
             ],
         )
         self._admin: AdminServer | None = None
@@ -85,25 +100,39 @@ class System:
         Raises:
             ListenError: an address cannot be bound; the message names it and the setting to change.
         """
-        self._admin = AdminServer(build_admin(self), self.config.admin_host, self.config.admin_port)
+        self._admin = self._admin_server()
         for worker in self.config.workers:
             self.fleet.add(parse_endpoint(worker.url), self.now_s())
+        if self._seat is not None:
+            for endpoint_id in self._seat.drained:
+                self.fleet.drain(endpoint_id)
         self.watcher.start()
         self.loop_lag.start()
         await self._open_gateway()
         self._admin.start()
-        log.info("admin port listening", extra={"url": _url(self._admin.address)})
+        if self._seat is None:
+            log.info("admin port listening", extra={"url": url_of(self._admin.address)})
         self.accepting = True
         # what exists now lives as long as the process: keep it out of every later collection
         gc.collect()
         gc.freeze()
 
+    def _admin_server(self) -> AdminServer:
+        if self._seat is not None:
+            return AdminServer(
+                build_admin(self, guarded=False, further=[readings_route(self.snapshot)]), self._seat.admin
+            )
+        return AdminServer(build_admin(self), admin_socket(self.config))
+
     async def _open_gateway(self) -> None:
+        if self._seat is not None:
+            await self.gateway.start(self._seat.public, turns=self._seat.turns)
+            return
         addresses = await self.gateway.start()
         if self.config.uds is not None:
             self._socket_file = socket_file(self.config.uds)
         for address in addresses:
-            log.info("public port listening", extra={"url": _url(address)})
+            log.info("public port listening", extra={"url": url_of(address)})
 
     async def aclose(self) -> None:
         """Readiness off, streams finish within `timeouts.drain_s`, then everything is given back."""
@@ -150,28 +179,38 @@ class System:
         """
         return await self.gateway.preview(path, headers, body)
 
+    def snapshot(self) -> Snapshot:
+        """All metrics as values."""
+        return self._exposition.snapshot()
+
     def exposition(self) -> tuple[bytes, str]:
         """All metrics in Prometheus text format, and their content type."""
         return self._exposition.render()
 
 
-class AdminServer:
-    """uvicorn on the gateway's own event loop, its socket bound before anything starts.
+def admin_socket(config: Config) -> socket.socket:
+    """The admin port's listening socket.
 
     Raises:
         ListenError: the address cannot be bound.
     """
+    host, port = config.admin_host, config.admin_port
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), port))
+        listener.listen(256)
+    except OSError as error:
+        listener.close()
+        raise tcp_error("admin", "admin_", host, port, error) from None
+    return listener
 
-    def __init__(self, app: Starlette, host: str, port: int) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._socket.bind((host.strip("[]"), port))
-            self._socket.listen(256)
-        except OSError as error:
-            self._socket.close()
-            raise tcp_error("admin", "admin_", host, port, error) from None
+
+class AdminServer:
+    """uvicorn on the gateway's own event loop, on a socket bound before anything starts."""
+
+    def __init__(self, app: Starlette, listener: socket.socket) -> None:
+        self._socket = listener
         settings = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False)
         self._server = _Server(settings)
         self._task: asyncio.Task[None] | None = None
@@ -201,7 +240,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _url(address: str) -> str:
+def url_of(address: str) -> str:
+    """A bound address as a URL; one that begins with a slash or a dot is a Unix socket's path."""
     return f"unix:{address}" if address.startswith(("/", ".")) else f"http://{address}"
 
 

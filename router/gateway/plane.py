@@ -23,6 +23,7 @@ from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
 from router.gateway.request_ids import RequestIds
 from router.gateway.rewrites import Relearn, Rewrites
+from router.gateway.shared_listener import Turns
 from router.tokens.identity import Identity
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class Plane:
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.losses = Losses(fleet, loop, self.exchanges)
+        self.turns: Turns | None = None
+        """Set where other processes accept from the same listeners."""
         self.draining = False
         self.quiet = asyncio.Event()
         """Set while draining once no request is in progress."""
@@ -143,7 +146,8 @@ class Plane:
         """From now on connections close after their request."""
         self.draining = True
         self.ended(None)
-        self.left()
+        if not self.connections:
+            self.empty.set()
 
     def ended(self, exchange: Exchange | None) -> None:
         """`exchange` is over."""
@@ -154,6 +158,8 @@ class Plane:
 
     def left(self) -> None:
         """A connection has closed."""
+        if self.turns is not None:
+            self.turns.left()
         if self.draining and not self.connections:
             self.empty.set()
 

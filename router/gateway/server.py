@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from router.config.model import Config
@@ -18,6 +19,7 @@ from router.gateway.plane import Plane
 from router.gateway.ports import GatewayMetrics
 from router.gateway.preview import preview
 from router.gateway.rewrites import Relearn
+from router.gateway.shared_listener import SharedListener, Turns
 from router.tokens.identity import Identity
 
 log = logging.getLogger("warmroute.gateway")
@@ -52,13 +54,14 @@ class Gateway:
         self._metrics = metrics
         self._relearn = relearn
         self._plane: Plane | None = None
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | SharedListener] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_s = sweep_interval_s(config)
 
-    async def start(self) -> list[str]:
-        """Listen. Returns the bound addresses: ``host:port``, ``[host]:port`` or a socket's path. Who gave the path of
-        a Unix socket removes its file, after `aclose`.
+    async def start(self, listeners: Sequence[socket.socket] | None = None, *, turns: Turns | None = None) -> list[str]:
+        """Listen: on `listeners`, where they are given, which `aclose` then closes, and else on the configured address.
+        With `turns`, other processes accept from them, too. Returns the bound addresses: ``host:port``,
+        ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its file, after `aclose`.
 
         Raises:
             ListenError: an address cannot be had.
@@ -70,11 +73,16 @@ class Gateway:
         def connection() -> ClientConnection:
             return ClientConnection(plane, local)
 
-        listeners = public_sockets(self._config, BACKLOG)
-        self._servers = [await start_server(loop, connection, listener, BACKLOG) for listener in listeners]
+        if listeners is None:
+            listeners = public_sockets(self._config, BACKLOG)
+        plane.turns = turns
+        if turns is None:
+            self._servers = [await start_server(loop, connection, listener, BACKLOG) for listener in listeners]
+        else:
+            self._servers = [SharedListener(loop, connection, listener, turns) for listener in listeners]
         self._plane = plane
         self._timer = loop.call_later(self._sweep_s, self._sweep)
-        return [_address(listener.getsockname()) for listener in listeners]
+        return [address_of(listener.getsockname()) for listener in listeners]
 
     async def aclose(self, drain_s: float) -> None:
         """Stop accepting; requests in progress have `drain_s` to end, each connection closes after its own."""
@@ -158,7 +166,8 @@ def sweep_interval_s(config: Config) -> float:
     return max(_SHORTEST_SWEEP_S, min(SWEEP_S, shortest_s / 4))
 
 
-def _address(name: Any) -> str:
+def address_of(name: Any) -> str:
+    """What `getsockname` gave, as text."""
     if isinstance(name, tuple):
         return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
     return name.decode() if isinstance(name, bytes) else str(name)
