@@ -59,20 +59,21 @@ class Changes:
         async with self.lock:
             await asyncio.gather(*(keeper.settled.wait() for keeper in self._keepers))
             change = prepare()
-            answers = await self._judged(change)
+            keepers = list(self._keepers)
+            answers = await self._judged(change, keepers)
             if not _accepted(answers.values()):
                 return answers
-            answers |= await self._ask([k for k in self._keepers if k.number not in answers], change.asking)
+            answers |= await self._ask(keepers, change.asking)
             refusals = {number: answer for number, answer in answers.items() if not answer.is_success}
             if refusals:
                 raise await self._taken_back(change, answers, refusals)
             change.note()
             return answers
 
-    async def _judged(self, change: Change) -> dict[int, httpx.Response]:
-        """What the first that answers says."""
-        for keeper in self._keepers:
-            if answers := await self._ask([keeper], change.asking):
+    async def _judged(self, change: Change, keepers: list[Keeping]) -> dict[int, httpx.Response]:
+        """What the first of `keepers` that answers says; all that were asked are taken off."""
+        while keepers:
+            if answers := await self._ask([keepers.pop(0)], change.asking):
                 return answers
         raise nobody()
 
@@ -98,7 +99,8 @@ class Changes:
         made = [keeper for keeper in self._keepers if keeper.number in answers.keys() - refusals.keys()]
         undone = await self._ask(made, change.inverse) if change.inverse is not None else {}
         for keeper in made:
-            if keeper.number not in undone or not undone[keeper.number].is_success:
+            answer = undone.get(keeper.number)  # who did not answer has been ended already
+            if change.inverse is None or (answer is not None and not answer.is_success):
                 keeper.kill()
         number, refusal = next(iter(refusals.items()))
         return AdminError(
