@@ -126,7 +126,8 @@ class System:
 
     async def _open_gateway(self) -> None:
         if self._seat is not None:
-            await self.gateway.start(self._seat.public, turns=self._seat.turns)
+            pins = self._seat.ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
+            await self.gateway.start(self._seat.public, turns=self._seat.turns, pins=pins)
             return
         addresses = await self.gateway.start()
         if self.config.uds is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from policies.view import WorkerId
 from router.config.model import Config
@@ -33,10 +33,21 @@ if TYPE_CHECKING:
 PINS = 100_000
 
 
+class SharedPins(Protocol):
+    """Which worker made a stored response, as far as any process of this gateway knows."""
+
+    def learn(self, response_id: str, worker: WorkerId) -> None:
+        """`worker` made `response_id`."""
+
+    def worker(self, response_id: str) -> WorkerId | None:
+        """Who made `response_id`, if it is still known."""
+
+
 class Pins:
     """Which worker made a stored response, for the last `limit` of them."""
 
     def __init__(self, limit: int = PINS) -> None:
+        self.shared: SharedPins | None = None
         self._limit = limit
         self._workers: OrderedDict[str, WorkerId] = OrderedDict()
 
@@ -46,10 +57,15 @@ class Pins:
         self._workers.move_to_end(response_id)
         if len(self._workers) > self._limit:
             self._workers.popitem(last=False)
+        if self.shared is not None:
+            self.shared.learn(response_id, worker)
 
     def worker(self, response_id: str) -> WorkerId | None:
         """Who made `response_id`, if it is still known."""
-        return self._workers.get(response_id)
+        worker = self._workers.get(response_id)
+        if worker is None and self.shared is not None:
+            return self.shared.worker(response_id)
+        return worker
 
     def __len__(self) -> int:
         return len(self._workers)

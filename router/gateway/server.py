@@ -15,7 +15,7 @@ from router.core.fleet import Fleet
 from router.gateway.client import ClientConnection
 from router.gateway.listen import public_sockets, start_server
 from router.gateway.local import LocalAnswers
-from router.gateway.plane import Plane
+from router.gateway.plane import Plane, SharedPins
 from router.gateway.ports import GatewayMetrics
 from router.gateway.preview import preview
 from router.gateway.rewrites import Relearn
@@ -58,10 +58,17 @@ class Gateway:
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_s = sweep_interval_s(config)
 
-    async def start(self, listeners: Sequence[socket.socket] | None = None, *, turns: Turns | None = None) -> list[str]:
+    async def start(
+        self,
+        listeners: Sequence[socket.socket] | None = None,
+        *,
+        turns: Turns | None = None,
+        pins: SharedPins | None = None,
+    ) -> list[str]:
         """Listen: on `listeners`, where they are given, which `aclose` then closes, and else on the configured address.
-        With `turns`, other processes accept from them, too. Returns the bound addresses: ``host:port``,
-        ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its file, after `aclose`.
+        With `turns`, other processes accept from them, too, and `pins` are what all of them know. Returns the bound
+        addresses: ``host:port``, ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its
+        file, after `aclose`.
 
         Raises:
             ListenError: an address cannot be had.
@@ -76,6 +83,7 @@ class Gateway:
         if listeners is None:
             listeners = public_sockets(self._config, BACKLOG)
         plane.turns = turns
+        plane.pins.shared = pins
         if turns is None:
             self._servers = [await start_server(loop, connection, listener, BACKLOG) for listener in listeners]
         else:

@@ -1,9 +1,9 @@
 """The ledger in memory that all processes of one gateway share.
 
-Layout, in 8-byte words: a key per slot; a row per process for its connections; and for each slot one row per process,
-next to each other, with what that process has booked on the slot's candidate. A row has one writer. Its words are
-written one by one and each of them whole, so a reader may see half a change for less than a microsecond, and takes it:
-the figures are sums of many requests. All are doubles, which hold counts exactly up to 2**53.
+Layout, in 8-byte words: a key per slot; a row per process for its connections; for each slot one row per process, next
+to each other, with what that process has booked on the slot's candidate; and at last the `pins`. A row has one writer.
+Its words are written one by one and each of them whole, so a reader may see half a change for less than a microsecond,
+and takes it: the figures are sums of many requests. All are doubles, which hold counts exactly up to 2**53.
 
 Which slot a candidate has is settled under a file lock, once in each process's life: from then on a booking is a write
 to memory and no system call.
@@ -18,15 +18,17 @@ import os
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import xxhash
 
+from policies.view import WorkerId
 from router.core.estimate import Work
 from router.core.others import Others, Own
+from router.processes.pins import PINS_BYTES, Pins
 
 log = logging.getLogger("warmroute.processes")
 
@@ -64,6 +66,11 @@ class Layout:
     @property
     def bytes(self) -> int:
         """Size of the table."""
+        return self.pins + PINS_BYTES
+
+    @property
+    def pins(self) -> int:
+        """Offset of the table of stored responses."""
         return self.row(SLOTS, 0)
 
     def key(self, slot: int) -> int:
@@ -134,6 +141,10 @@ class Ledger:
             at = self._layout.row(slot, process)
             self._memory[at : at + _ROW_BYTES] = bytes(_ROW_BYTES)
 
+    def pins(self, workers: Callable[[], Iterable[WorkerId]]) -> Pins:
+        """Which of `workers` made which stored response."""
+        return Pins(self._memory, self._layout.pins, workers)
+
     @contextmanager
     def alone(self, worker: str) -> Iterator[bool]:
         """Whether no other process is in such a block for `worker` now. The system ends it for a process that dies."""
@@ -147,6 +158,10 @@ class Ledger:
             yield True
         finally:
             fcntl.lockf(self._table, fcntl.LOCK_UN, 1, place)
+
+    def close(self) -> None:
+        """Give the memory back. Others keep theirs."""
+        self._memory.close()
 
     def statistics(self) -> dict[str, int]:
         """Slots in use, of how many."""

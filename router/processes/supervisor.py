@@ -99,6 +99,7 @@ class Supervisor:
             remove_socket_file(self._socket_file)
         if self._admin is not None:
             await self._admin.aclose()
+        self._ledger.close()
         os.close(self._table)
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -127,6 +127,20 @@ def test_the_prefix_one_process_brought_to_a_worker_the_other_finds_there(two, c
     assert all(decision["predicted_cached_tokens"] > 0 for decision in listed)
 
 
+def test_a_follow_up_finds_the_worker_that_stored_the_response_from_every_process(two, clients):
+    system = two()
+    asked = clients(system, 8)
+    made = httpx.post(f"{system.url}/v1/responses", json={"model": system.model, "input": "x", "max_output_tokens": 2})
+    assert made.status_code == 200
+    follow_up = {"model": system.model, "input": "y", "previous_response_id": made.json()["id"]}
+    for connection in asked.connections:
+        connection.request("POST", "/v1/responses", json.dumps(follow_up), {"content-type": "application/json"})
+        connection.getresponse().read()
+    listed = system.admin.get("/admin/v1/decisions?limit=9").json()["decisions"]
+    assert len({decision["worker"] for decision in listed}) == 1
+    assert {decision["process"] for decision in listed} == {0, 1}
+
+
 def test_changes_reach_every_process_and_those_that_start_later(two, clients):
     system = two()
     first, second = system.workers()

@@ -58,7 +58,7 @@ class Acceptors:
 
     async def until(self, condition, limit_s: float = 5.0) -> None:
         async with asyncio.timeout(limit_s):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - what is waited for does not say when it is there
                 await asyncio.sleep(0.001)
 
     @property

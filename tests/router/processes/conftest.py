@@ -3,8 +3,13 @@ import json
 
 import httpx
 import pytest
+import uvloop
 
 from router.processes.asking import Asking, Unanswered
+
+
+def pytest_asyncio_loop_factories(config, item):
+    return {"uvloop": uvloop.new_event_loop}
 
 
 class FakeMember:

@@ -114,6 +114,19 @@ def test_one_process_at_a_time_tests_a_worker(table):
     assert in_another_process(table, "a:1") == "True"
 
 
+def test_a_stored_response_is_found_by_every_process_while_its_worker_is_there(ledgers):
+    workers = ["a:1", "b:1"]
+    one, other = (ledger.pins(lambda: workers) for ledger in ledgers[:2])
+    assert other.worker("resp_1") is None
+    one.learn("resp_1", "a:1")
+    one.learn("resp_2", "b:1")
+    assert (other.worker("resp_1"), other.worker("resp_2"), other.worker("resp_3")) == ("a:1", "b:1", None)
+    ledgers[2].clear(0)
+    assert other.worker("resp_1") == "a:1", "a process's death does not move what the worker stored"
+    workers.remove("a:1")
+    assert other.worker("resp_1") is None
+
+
 def in_another_process(table: int, worker: str) -> str:
     reader, writer = os.pipe()
     if not os.fork():
