@@ -217,6 +217,9 @@ class Config(Section, frozen=True):
     """Address of the admin port."""
     admin_port: Port = 8001
     """Admin port: REST API, health and metrics."""
+    processes: Positive | Literal["auto"] = 1
+    """Processes that share the public port, each on a core of its own; auto: as many as there are cores. The counts in
+    `limits` are for all of them together, memory in `residency` for each."""
     workers: tuple[WorkerConfig, ...] = ()
     """The fleet; more can be added through the admin API."""
     model_dir: str | None = None

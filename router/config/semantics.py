@@ -49,6 +49,9 @@ def _listening(config: Config) -> Iterator[Finding]:
         yield from _unix_socket("uds", config.uds, _UNIX_PATH_BYTES)
     if config.takeover is not None:
         yield from _unix_socket("takeover", config.takeover, _UNIX_PATH_BYTES - _SUFFIX_BYTES)
+        if config.processes != 1:
+            problem = "takeover hands over one process's place, and processes asks for several"
+            yield ("takeover",), problem, "leave one of the two out; systemd's socket activation works with both"
         if config.takeover == config.uds:
             yield ("takeover",), "takeover and uds are the same path", "write two different paths"
     for index, name in enumerate(config.admin_hosts):

@@ -17,6 +17,7 @@ from router.core.estimate import Decoding
 from router.core.fleet import Fleet, WorkerState
 from router.core.lanes import Lanes
 from router.core.ledger import Booking
+from router.core.others import SharedLedger
 from router.core.residency import ResidencySource
 from router.core.selection import Selection, exclusions, select
 from router.core.tickets import Hold, Reject, Ticket, gave_up
@@ -63,13 +64,14 @@ class Dispatcher:
         policy_params: Mapping[str, Any] | None = None,
         decisions_kept: int = 1_000,
         observer: DispatchObserver | None = None,
+        ledger: SharedLedger | None = None,
     ) -> None:
         self._fleet = fleet
         self._residency = residency
         failed = observer.policy_failed if observer is not None else None
         self._chooser = Chooser(policy, policy_name, policy_params or {}, failed)
         self._observer = observer
-        self._lanes = Lanes()
+        self._lanes = Lanes(ledger)
         self._decoding = Decoding()
         self._records: deque[DecisionRecord] = deque(maxlen=decisions_kept)
         self._comparisons = Comparisons(observer)

@@ -10,6 +10,7 @@ from policies.view import Policy
 from router.core.dispatcher import Dispatcher, DispatchObserver
 from router.core.edges import Request
 from router.core.fleet import Fleet
+from router.core.others import SharedLedger
 from router.core.tickets import Hold, Reject, Ticket
 from router.prefix.residency import ResidencyMap
 
@@ -28,6 +29,7 @@ class TimedDispatcher(Dispatcher):
         policy_params: Mapping[str, Any] | None = None,
         decisions_kept: int = 1_000,
         observer: DispatchObserver | None = None,
+        ledger: SharedLedger | None = None,
     ) -> None:
         super().__init__(
             fleet,
@@ -37,6 +39,7 @@ class TimedDispatcher(Dispatcher):
             policy_params=policy_params,
             decisions_kept=decisions_kept,
             observer=observer,
+            ledger=ledger,
         )
         self._took = took
 

@@ -16,7 +16,7 @@ from router.core.fleet import Fleet
 from router.prefix.residency import ResidencyMap
 from router.watch.endpoint import EndpointWatch
 from router.watch.pump import Pump
-from router.watch.surroundings import Identifying, Surroundings, WatchMetrics
+from router.watch.surroundings import Identifying, SelfTestTurns, Surroundings, WatchMetrics
 
 LOOK_AGAIN_S = 1.0
 """Between two full probes of all endpoints that somebody asked for: clients can make them ask at will."""
@@ -38,6 +38,7 @@ class Watcher:
         metrics: WatchMetrics,
         *,
         clock: Callable[[], float] = time.monotonic,
+        test_turns: SelfTestTurns | None = None,
     ) -> None:
         self._fleet = fleet
         self._residency = residency
@@ -45,6 +46,7 @@ class Watcher:
         self._config = config
         self._metrics = metrics
         self._clock = clock
+        self._test_turns = test_turns
         self._pump = Pump(metrics.event_turn)
         self._around: Surroundings | None = None
         self._looked_s = -math.inf
@@ -69,6 +71,7 @@ class Watcher:
             context=zmq.Context(io_threads=1),
             pump=self._pump,
             clock=self._clock,
+            test_turns=self._test_turns,
         )
         for endpoint in self._fleet.endpoints:
             self.watch(endpoint.id)
