@@ -7,7 +7,7 @@ import gc
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import uvloop
 
@@ -29,6 +29,7 @@ from router.serving.admin_server import AdminServer
 from router.serving.life import Life
 from router.serving.listeners import Listeners, admin_socket, facing
 from router.serving.messages import Facing
+from router.serving.predecessor import Predecessor
 from router.telemetry.exposition import Exposition
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
@@ -93,8 +94,8 @@ class System:
         self._admin: AdminServer | None = None
         self._socket_file: SocketFile | None = None
         self._given: Listeners | None = None
-        self.in_flight_elsewhere: Callable[[], Mapping[str, int]] = dict
-        """Requests by worker that a gateway whose place we took still has."""
+        self.predecessor: Predecessor | None = None
+        """The gateway whose place we took."""
         self.leave_queue = False
         """Another process holds our listeners: what waits in their queues is its."""
         self.place = Place.OURS
@@ -174,7 +175,12 @@ class System:
 
     def in_flight(self) -> Mapping[str, int]:
         """Requests by worker, those of a gateway whose place we took included."""
-        return Counter(self.gateway.in_flight()) + Counter(self.in_flight_elsewhere())
+        elsewhere = self.predecessor.in_flight if self.predecessor is not None else {}
+        return Counter(self.gateway.in_flight()) + Counter(elsewhere)
+
+    def drained_everywhere(self, endpoint_id: str) -> bool:
+        """Whether a gateway whose place we took sends a drained worker nothing either."""
+        return self.predecessor is None or self.predecessor.drains(endpoint_id)
 
     async def hand_over(self) -> None:
         """Another process accepts on our listeners: readiness off, accept no more. Requests in progress go on."""

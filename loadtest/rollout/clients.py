@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -39,7 +40,10 @@ class BadAnswer(Exception):
 class LoadClient:
     """One client: asks, thinks, asks again. `keeps` its connection for as long as the gateway does."""
 
-    def __init__(self, host: str, port: int, tally: Tally, rng: random.Random, *, keeps: bool) -> None:
+    def __init__(
+        self, host: str, port: int, tally: Tally, rng: random.Random, say: Callable[[str], None], *, keeps: bool
+    ) -> None:
+        self._say = say
         self._host, self._port = host, port
         self._tally = tally
         self._rng = rng
@@ -66,7 +70,9 @@ class LoadClient:
                 await self._exchange(stream, tokens)
         except (OSError, BadAnswer, TimeoutError) as error:
             kind = "kept connection" if self._keeps else "new connection"
-            tally.failures.append(f"{kind}, {'stream' if stream else 'whole'}: {type(error).__name__}: {error}")
+            failure = f"{kind}, {'stream' if stream else 'whole'}: {type(error).__name__}: {error}"
+            tally.failures.append(failure)
+            self._say(f"failed: {failure}")
             self._drop()
         tally.slowest_s = max(tally.slowest_s, loop.time() - began_s)
 

@@ -21,8 +21,6 @@ from loadtest.arguments import positive
 from loadtest.rollout.fleet import RolloutError, StartError
 from loadtest.rollout.run import Outcome, Plan, rollout
 
-SHOWN = 20
-
 
 def register(parser: argparse.ArgumentParser) -> None:
     """Flags of the command."""
@@ -63,5 +61,3 @@ def _print(outcome: Outcome) -> None:
         f"{tally.closes} answers said close, slowest {tally.slowest_s:.2f} s, {len(tally.failures)} failed, "
         f"{outcome.left} still booked"
     )
-    for failure in tally.failures[:SHOWN]:
-        print(f"  {failure}")

@@ -62,7 +62,7 @@ async def _under_load(plan: Plan, workers: Workers, gateways: Gateways, say: Say
     for worker_id in workers.ids:
         await admin.ask(f"/admin/v1/workers/{worker_id}/undrain?wait_s=30")  # answers once it is ready
     began_s = loop.time()
-    load = [asyncio.create_task(client.run(over)) for client in _clients(plan, gateways, outcome.tally)]
+    load = [asyncio.create_task(client.run(over)) for client in _clients(plan, gateways, outcome.tally, say)]
     try:
         await asyncio.gather(_gateways(plan, gateways, outcome, say), _workers(plan, workers, admin, outcome))
     finally:
@@ -74,11 +74,11 @@ async def _under_load(plan: Plan, workers: Workers, gateways: Gateways, say: Say
     return outcome
 
 
-def _clients(plan: Plan, gateways: Gateways, tally: Tally) -> list[LoadClient]:
+def _clients(plan: Plan, gateways: Gateways, tally: Tally, say: Say) -> list[LoadClient]:
     rng = random.Random(plan.seed)
     seeds = [rng.random() for _ in range(plan.clients)]
     return [
-        LoadClient(gateways.host, gateways.port, tally, random.Random(seed), keeps=number % 2 == 0)
+        LoadClient(gateways.host, gateways.port, tally, random.Random(seed), say, keeps=number % 2 == 0)
         for number, seed in enumerate(seeds)
     ]
 

@@ -78,6 +78,11 @@ class System(Protocol):
         """Requests at each worker now, by endpoint; those of a gateway whose place this one took included."""
         ...
 
+    def drained_everywhere(self, endpoint_id: str) -> bool:
+        """Whether a gateway whose place this one took sends a drained worker nothing either: the connections that its
+        clients keep may bring it one more request each."""
+        ...
+
     def now_s(self) -> float:
         """Monotonic seconds, the clock that drives the core."""
         ...

@@ -69,8 +69,8 @@ async def drain(call: Call) -> Answer:
             raise handed_over()
         if not endpoint.draining:
             raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{endpoint.id} was undrained meanwhile")
-        if count := _in_flight(call.system, endpoint):
-            raise still_busy(endpoint.id, count, wait_s)
+        if not _settled(call.system, endpoint):
+            raise still_busy(endpoint.id, _in_flight(call.system, endpoint), wait_s)
     return Answer(describe_workers(call.system, (endpoint,))[0])
 
 
@@ -79,7 +79,8 @@ def _settled(system: System, endpoint: FleetEndpoint) -> bool:
     heard of the drain yet, and place requests: until that is settled nobody knows."""
     if system.place is Place.TAKEN or not endpoint.draining:
         return True
-    return system.place is Place.OURS and not _in_flight(system, endpoint)
+    quiet = system.drained_everywhere(endpoint.id) and not _in_flight(system, endpoint)
+    return quiet and system.place is Place.OURS
 
 
 def _in_flight(system: System, endpoint: FleetEndpoint) -> int:

@@ -85,8 +85,8 @@ class Life:
         """Everything that can fail, while the running gateway still serves."""
         if passed is None:
             predecessor.check(self._config)
-        self._system.in_flight_elsewhere = lambda: predecessor.in_flight
-        self._drain_workers(predecessor.offered.drained)
+        self._system.predecessor = predecessor
+        self._drain_alone(predecessor.offered.drained)
         await self._probe_workers(predecessor.offered.ready)
         if passed is None:
             return predecessor.listeners
@@ -94,17 +94,17 @@ class Life:
         return passed
 
     async def _take_over(self, predecessor: Predecessor) -> None:
-        drained = await predecessor.drain()
-        self._drain_workers(drained)
-        for endpoint_id in set(predecessor.offered.drained) - set(drained):
-            self._system.fleet.undrain(endpoint_id)
+        self._drain_alone(await predecessor.drain())
+        predecessor.follow(self._drained)
         self._system.leave_queue = self._system.listeners().held or predecessor.stuck
         log.info("took over", extra={"pid": predecessor.offered.pid})
 
-    def _drain_workers(self, endpoint_ids: Sequence[str]) -> None:
-        """What an operator drains there is drained here: its worker may be about to be stopped."""
-        for endpoint_id in endpoint_ids:
-            self._system.fleet.drain(endpoint_id)
+    def _drain_alone(self, endpoint_ids: Sequence[str]) -> None:
+        """What an operator drains in the other process is drained here, and nothing else: its worker may be about to be
+        stopped."""
+        fleet = self._system.fleet
+        for endpoint in fleet.endpoints:
+            (fleet.drain if endpoint.id in endpoint_ids else fleet.undrain)(endpoint.id)
 
     async def _probe_workers(self, ready_there: int) -> None:
         loop = asyncio.get_running_loop()
@@ -129,7 +129,9 @@ class Life:
     # handing over
 
     def _side(self) -> Side:
-        return Side(self._offer, self._withdraw, self._hand_over, self._system.in_flight)
+        return Side(
+            self._offer, self._withdraw, self._hand_over, self._system.in_flight, self._drain_alone, self._sent_nothing
+        )
 
     def _withdraw(self) -> None:
         self._system.place = Place.OURS
@@ -150,6 +152,10 @@ class Life:
 
     def _drained(self) -> tuple[str, ...]:
         return tuple(each.id for each in self._system.fleet.endpoints if each.draining)
+
+    def _sent_nothing(self) -> tuple[str, ...]:
+        """Drained workers to which a gateway that we took over from sends nothing either."""
+        return tuple(each for each in self._drained() if self._system.drained_everywhere(each))
 
     async def _hand_over(self) -> tuple[str, ...]:
         await self._system.hand_over()

@@ -7,6 +7,7 @@
         the public sockets
         Ready  ---------------------->  stops accepting, drains
         <-----------------------------  Draining, then InFlight whenever that changes
+        Drained  --------------------->  drains the same workers: kept connections may bring it one more request
         <-----------------------------  end of connection: its process is over
 
 Either may end at any time. Before Ready that leaves the running gateway as it was.
@@ -74,12 +75,22 @@ class Draining(msgspec.Struct, frozen=True, tag="draining"):
 
 
 class InFlight(msgspec.Struct, frozen=True, tag="in_flight"):
-    """Requests that the draining gateway still has at each worker."""
+    """Requests that the draining gateway still has at each worker, with those of one that it took over from itself.
+
+    `drained` are the workers to which none of them sends anything any more.
+    """
 
     requests: dict[str, int]
+    drained: tuple[str, ...]
 
 
-Message = Offered | Refused | Ready | Draining | InFlight
+class Drained(msgspec.Struct, frozen=True, tag="drained"):
+    """The workers that an operator drains now. No others are drained."""
+
+    workers: tuple[str, ...]
+
+
+Message = Offered | Refused | Ready | Draining | InFlight | Drained
 
 
 def encode(message: Message) -> bytes:

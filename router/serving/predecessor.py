@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from router.config.model import Config
@@ -14,6 +14,7 @@ from router.serving.messages import (
     MOST_BYTES,
     MOST_SOCKETS,
     VERSION,
+    Drained,
     Draining,
     Facing,
     InFlight,
@@ -26,6 +27,8 @@ from router.serving.messages import (
     same_user,
 )
 
+LOOK_S = 0.02
+"""Between two looks at whether an operator drains other workers."""
 ANSWER_S = 10.0
 """How long the running gateway may take for an answer."""
 
@@ -37,7 +40,8 @@ class Predecessor:
 
     def __init__(self, connection: socket.socket, offered: Offered, listeners: Listeners) -> None:
         self._connection = connection
-        self._listening: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._drained: frozenset[str] = frozenset()
         self.offered = offered
         self.listeners = listeners
         self.in_flight: Mapping[str, int] = {}
@@ -84,6 +88,10 @@ class Predecessor:
                 f"for {config.admin_host}:{config.admin_port}; write the same, or stop the running one first"
             )
 
+    def drains(self, worker_id: str) -> bool:
+        """Whether it sends a worker nothing any more."""
+        return self.gone.is_set() or worker_id in self._drained
+
     async def drain(self) -> tuple[str, ...]:
         """Say that we accept. Returns the workers drained there by an operator, once it accepts no more."""
         loop = asyncio.get_running_loop()
@@ -100,8 +108,22 @@ class Predecessor:
             log.error("the gateway that was taken over does not answer; stop it", extra={"pid": self.offered.pid})
         except (OSError, TakeoverError):
             log.warning("the gateway that was taken over has died", extra={"pid": self.offered.pid})
-        self._listening = loop.create_task(self._listen())
         return drained
+
+    def follow(self, drained: Callable[[], tuple[str, ...]]) -> None:
+        """After `drain`: have it drain the workers that are drained here, and know what it still has."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._listen()), loop.create_task(self._tell(drained))]
+
+    async def _tell(self, drained: Callable[[], tuple[str, ...]]) -> None:
+        loop = asyncio.get_running_loop()
+        told: tuple[str, ...] | None = None
+        with suppress(OSError):  # `_listen` hears of its end
+            while not self.gone.is_set():
+                if (now := drained()) != told:
+                    told = now
+                    await loop.sock_sendall(self._connection, encode(Drained(now)))
+                await asyncio.sleep(LOOK_S)
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -109,7 +131,7 @@ class Predecessor:
             while packet := await loop.sock_recv(self._connection, MOST_BYTES):
                 message = decode(packet)
                 if isinstance(message, InFlight):
-                    self.in_flight = message.requests
+                    self.in_flight, self._drained = message.requests, frozenset(message.drained)
         except (OSError, TakeoverError) as error:
             log.warning("lost sight of the gateway that was taken over", extra={"reason": str(error)})
         self.in_flight = {}
@@ -117,16 +139,16 @@ class Predecessor:
 
     async def ended(self, limit_s: float) -> None:
         """Wait until it is over, if it drains; it has drained for longer than we have."""
-        if self._listening is None:
+        if not self._tasks:
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(self.gone.wait(), limit_s)
 
     async def aclose(self) -> None:
         """Leave it alone. Before `drain` it goes on as if nothing had happened."""
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._connection.close()
 
 

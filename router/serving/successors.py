@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from router.gateway.listen import SocketFile, remove_socket_file, socket_file
 from router.serving.messages import (
     MOST_BYTES,
+    Drained,
     Draining,
     InFlight,
     Message,
@@ -26,7 +27,7 @@ from router.serving.messages import (
     same_user,
 )
 
-REPORT_S = 0.05
+REPORT_S = 0.02
 """Between two looks at what is still in flight while we drain."""
 
 log = logging.getLogger("warmroute.serve")
@@ -35,12 +36,15 @@ log = logging.getLogger("warmroute.serve")
 @dataclass(frozen=True, slots=True)
 class Side:
     """What the process gives and does: each `offer` is followed by `withdraw` where it came to nothing, or by
-    `hand_over`, once."""
+    `hand_over`, once. After that `drain_alone` has exactly these workers drained, and `drained` says to which nothing
+    is sent any more."""
 
     offer: Callable[[], tuple[Offered, Sequence[socket.socket]]]
     withdraw: Callable[[], None]
     hand_over: Callable[[], Awaitable[tuple[str, ...]]]
     in_flight: Callable[[], Mapping[str, int]]
+    drain_alone: Callable[[Sequence[str]], None]
+    drained: Callable[[], tuple[str, ...]]
 
 
 class Successors:
@@ -122,17 +126,26 @@ class Successors:
             self._taken = True
             drained = await self._side.hand_over()
             await _say(connection, Draining(drained, dict(self._side.in_flight())))
-            await self._report(connection)
+            self._spawn(self._report(connection))
+            await self._obey(connection)
+
+    async def _obey(self, connection: socket.socket) -> None:
+        """Until the successor ends."""
+        while packet := await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES):
+            message = decode(packet)
+            if isinstance(message, Drained):
+                self._side.drain_alone(message.workers)
 
     async def _report(self, connection: socket.socket) -> None:
         """Until we end, or the successor does."""
-        said: Mapping[str, int] | None = None
-        while True:
-            requests = self._side.in_flight()
-            if requests != said:
-                said = requests
-                await _say(connection, InFlight(dict(requests)))
-            await asyncio.sleep(REPORT_S)
+        said: InFlight | None = None
+        with suppress(OSError):
+            while connection.fileno() >= 0:
+                now = InFlight(dict(self._side.in_flight()), self._side.drained())
+                if now != said:
+                    said = now
+                    await _say(connection, now)
+                await asyncio.sleep(REPORT_S)
 
 
 async def _say(connection: socket.socket, message: Message) -> None:

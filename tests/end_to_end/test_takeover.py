@@ -92,6 +92,20 @@ def test_what_an_operator_drained_stays_drained(site):
     assert httpx.post(f"{site.admin}{drain}/undrain?wait_s=10").json()["state"] == "ready"
 
 
+def test_a_worker_drained_after_a_takeover_gets_nothing_from_the_old_gateway(site):
+    no_wait = ("--set", "timeouts.no_worker_wait_s=0.1", "--set", "timeouts.drain_idle_s=20")
+    old = site.first(*no_wait)
+    with httpx.Client() as kept:
+        assert site.complete(kept).status_code == 200
+        site.gateway(*no_wait).wait_for("admin port")
+        drained = httpx.post(f"{site.admin}/admin/v1/workers/{site.worker}/drain?wait_s=5")
+        assert drained.status_code == 200  # from now on the worker may be stopped
+        assert old.alive
+        answer = site.complete(kept)  # by the old one, on the connection that it keeps
+        assert (answer.status_code, answer.headers["connection"]) == (503, "close")
+    assert old.wait(20) == 0
+
+
 def test_a_successor_that_fails_leaves_the_running_gateway_as_it_was(site):
     running = site.first()
     elsewhere = site.gateway("--port", str(free_ports(1)))

@@ -41,6 +41,7 @@ class FakeSystem:
         self.accepting = True
         self.requests: dict[str, int] = {}
         self.place = Place.OURS
+        self.followed = True
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
         self.added: list[WorkerConfig] = []
@@ -67,6 +68,9 @@ class FakeSystem:
 
     def in_flight(self):
         return self.requests
+
+    def drained_everywhere(self, endpoint_id):
+        return self.followed
 
     def now_s(self) -> float:
         return self.clock_s

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from router.admin.system import Place
 from router.prefix.difference import Difference
 
 
@@ -100,6 +101,28 @@ async def test_a_drain_says_when_requests_outlast_the_wait(client, system, probl
     await client.post(f"/admin/v1/workers/{worker}/undrain")
     assert problem(await asyncio.wait_for(asking, 2), 409)[0] == "undrained"
     problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=0"), 422)
+
+
+async def test_a_drain_waits_for_the_gateway_whose_place_was_taken(client, system, problem):
+    worker = system.join("http://a:1")
+    system.followed = False
+    assert problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)[0] == "worker_busy"
+    system.followed = True
+    assert (await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1")).status_code == 200
+
+
+async def test_changes_are_not_made_in_a_process_that_was_taken_over(client, system, problem):
+    worker = system.join("http://a:1")
+    system.place = Place.OFFERED  # until it is known who serves, nobody can say that a worker is idle
+    assert problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)[0] == "worker_busy"
+    asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
+    await asyncio.sleep(0.05)
+    system.place = Place.TAKEN
+    answer = await asyncio.wait_for(asking, 2)
+    assert problem(answer, 503)[0] == "handed_over"
+    assert answer.headers["connection"] == "close"
+    assert problem(await client.post(f"/admin/v1/workers/{worker}/undrain"), 503)[0] == "handed_over"
+    assert (await client.get(f"/admin/v1/workers/{worker}")).status_code == 200
 
 
 async def test_an_undrain_that_waits_answers_once_the_worker_is_ready(client, system, problem):

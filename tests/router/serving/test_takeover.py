@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -29,7 +30,11 @@ class Running:
         self.requests = {"a:1": 2}
         self.withdrawn = 0
         self.handed_over = asyncio.Event()
-        self.successors = Successors(str(path), Side(self.offer, self.withdraw, self.hand_over, lambda: self.requests))
+        self.told = []
+        self.side = Side(
+            self.offer, self.withdraw, self.hand_over, lambda: self.requests, self.drain_alone, lambda: self.drained
+        )
+        self.successors = Successors(str(path), self.side)
 
     def offer(self):
         offered = Offered(
@@ -42,6 +47,10 @@ class Running:
             ready=3,
         )
         return msgspec.structs.replace(offered, **self.changes), self.listeners.sockets
+
+    def drain_alone(self, workers):
+        self.told.append(tuple(workers))
+        self.drained = tuple(workers)
 
     def withdraw(self):
         self.withdrawn += 1
@@ -93,12 +102,20 @@ async def test_the_sockets_are_passed_and_the_old_side_drains(start):
     assert await found.drain() == ("a:1",)
     assert gateway.handed_over.is_set()
     assert found.in_flight == {"a:1": 2}
+    assert not found.drains("a:1")  # it has not said so yet
+    drained = ("a:1",)
+    found.follow(lambda: drained)
+    await eventually(lambda: found.drains("a:1"))
     gateway.requests = {}
     await eventually(lambda: found.in_flight == {})
+    drained = ("c:3",)
+    await eventually(lambda: found.drains("c:3") and not found.drains("a:1"))
+    assert gateway.told == [("a:1",), ("c:3",)]
     assert not found.gone.is_set()
     await gateway.successors.aclose()
     await found.ended(5)
     assert found.gone.is_set()
+    assert found.drains("any:9")
     assert not found.stuck
     with socket.create_connection(("127.0.0.1", gateway.port)):  # ours now
         found.listeners.public[0].accept()[0].close()
@@ -244,7 +261,7 @@ async def test_a_gateway_that_gets_stuck_or_dies_after_its_offer(start, monkeypa
         await asyncio.sleep(60)
 
     monkeypatch.setattr(gateway, "hand_over", never)
-    gateway.successors._side = Side(gateway.offer, gateway.withdraw, never, dict)
+    gateway.successors._side = replace(gateway.side, hand_over=never)
     found = await Predecessor.find(gateway.path)
     assert await found.drain() == ("b:2",)
     assert found.stuck
@@ -255,7 +272,9 @@ async def test_a_gateway_that_gets_stuck_or_dies_after_its_offer(start, monkeypa
     await dying.successors.aclose()
     assert await found.drain() == ("b:2",)
     assert not found.stuck
+    found.follow(tuple)
     await found.ended(5)
+    assert found.drains("b:2")
     found.listeners.close()
     await found.aclose()
 
