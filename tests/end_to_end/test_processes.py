@@ -166,6 +166,21 @@ def assert_decided_by_both(system, count: int, policy: str, worker: str) -> None
     assert {d["process"] for d in listed} == {0, 1}
 
 
+def test_a_drain_that_waits_waits_for_the_requests_of_every_process(two, clients):
+    system = two(worker_flags=("--time-scale", "1"))
+    asked = clients(system, 4)
+    streams = [asked.stream(index, 1_500) for index in range(4)]
+    busy = {name: worker["in_flight"] for name, worker in system.workers().items()}
+    assert sum(busy.values()) == 4
+    answer = system.admin.post(f"/admin/v1/workers/{next(iter(busy))}/drain?wait_s=1")
+    assert (answer.status_code, answer.json().get("code")) == (409, "worker_busy")
+    assert [ended(stream) for stream in streams] == ["done"] * 4
+    for name in busy:
+        answer = system.admin.post(f"/admin/v1/workers/{name}/drain?wait_s=9")
+        assert (answer.status_code, answer.json()["in_flight"]) == (200, 0)
+        assert system.admin.post(f"/admin/v1/workers/{name}/undrain?wait_s=9").json()["state"] == "ready"
+
+
 def test_what_is_refused_changes_nothing(two):
     system = two()
     unknown = system.admin.put("/admin/v1/policy", json={"name": "nonsense"})

@@ -37,6 +37,7 @@ def test_loads_and_counts_are_summed_and_views_taken_from_the_first():
     assert candidate.predicted_cached.equal == 6
     assert candidate.predicted_cached.differences == {"other": 6}
     assert candidate.blocks == 3
+    assert merged.in_flight == 5
     assert merged.notes == ["a note"]
 
 
