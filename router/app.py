@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import random
-import socket
 from collections import Counter
 from collections.abc import Mapping
 
@@ -20,13 +19,15 @@ from router.config.model import Config, TlsConfig, WorkerConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet, FleetEndpoint
+from router.gateway.closing import SETTLE_S
 from router.gateway.listen import SocketFile, remove_socket_file, socket_file
 from router.gateway.server import Gateway
 from router.prefix.residency import ResidencyMap
+from router.processes.readings import readings_route
+from router.processes.seat import Seat
 from router.secure.exposure import warnings
+from router.secure.guarding import guard_of
 from router.secure.reload import FileWatch
-from router.secure.serving import serving_tls
-from router.secure.token import TokenSettings, admin_token
 from router.secure.workers import WorkerTls
 from router.serving.admin_server import AdminServer
 from router.serving.life import Life
@@ -36,7 +37,14 @@ from router.serving.predecessor import Predecessor
 from router.telemetry.exposition import Exposition
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
-from router.telemetry.readings import fleet_readings, gateway_readings, residency_readings, watch_readings
+from router.telemetry.readings import (
+    fleet_readings,
+    gateway_readings,
+    process_readings,
+    residency_readings,
+    watch_readings,
+)
+from router.telemetry.snapshot import Snapshot
 from router.telemetry.timed import TimedDispatcher
 from router.tokens.identity import Identity
 from router.watch.watcher import Watcher
@@ -48,10 +56,12 @@ YOUNG_OBJECTS = 10_000
 
 
 class System:
-    """One gateway process. Satisfies `router.admin.system.System`."""
+    """One gateway process, of several if it has a `seat`. Satisfies `router.admin.system.System`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, seat: Seat | None = None) -> None:
         self.config = config
+        self._seat = seat
+        ledger = seat.ledger if seat is not None else None
         self.metrics = Metrics()
         self.residency = ResidencyMap(config.residency.approximate_bytes, config.residency.relearn_blocks_per_s)
         self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
@@ -69,12 +79,14 @@ class System:
             retries=config.retries,
             hedging=config.hedging,
             max_requests_per_worker=config.limits.max_requests_per_worker,
+            ledger=ledger,
         )
         self.residency.on_settled.append(self.dispatcher.explained)
         self.watcher = Watcher(
             *(self.fleet, self.residency, self.identity, config, self.metrics),
             clock=self.now_s,
             worker_tls=self.worker_tls,
+            test_turns=ledger,
         )
         self.fleet.on_unknown_model.append(lambda model: self.watcher.look_again())
         relearn = self.residency if config.residency.relearn == "piggyback" else None
@@ -90,6 +102,7 @@ class System:
                 lambda: residency_readings(self.fleet, self.residency),
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),
+                process_readings,
             ],
         )
         self._admin: AdminServer | None = None
@@ -120,6 +133,9 @@ class System:
         """Watch the configured workers."""
         for worker in self.config.workers:
             self.fleet.add(parse_endpoint(worker.url), self.now_s())
+        if self._seat is not None:
+            for endpoint_id in self._seat.drained:
+                self.fleet.drain(endpoint_id)
         self.watcher.start()
         self.loop_lag.start()
 
@@ -130,35 +146,40 @@ class System:
             ListenError: an address cannot be bound.
         """
         self._given = listeners
-        self._admin = self._admin_server(listeners.admin if listeners is not None else None)
+        self._admin = self._admin_server(listeners)
         _tune_collector()
         await self._open_gateway(listeners)
         self._files.start()
         self.accepting = True
 
-    def _admin_server(self, listener: socket.socket | None) -> AdminServer:
-        config = self.config
-        token = admin_token(TokenSettings(config.admin_token, config.admin_token_file))
-        tls = serving_tls(config.admin_tls)
-        self._files.add("admin_token", token)
-        self._files.add("admin_tls", tls)
-        self._files.add("worker_tls", self.worker_tls)
-        context = tls.context if tls is not None else None
-        return AdminServer(build_admin(self, token), listener or admin_socket(config), context)
-
     async def open_admin(self) -> None:
         """Serve the admin port, after `open`."""
         assert self._admin is not None, "open first"
         await self._admin.start()
-        log.info("admin port listening", extra={"url": _url(self._admin.address, self.config.admin_tls)})
+        if self._seat is None:
+            log.info("admin port listening", extra={"url": url_of(self._admin.address, self.config.admin_tls)})
+
+    def _admin_server(self, listeners: Listeners | None) -> AdminServer:
+        self._files.add("worker_tls", self.worker_tls)
+        if self._seat is not None:
+            app = build_admin(self, guarded=False, further=[readings_route(self.snapshot)])
+            return AdminServer(app, self._seat.admin)
+        token, tls = guard_of(self.config, self._files)
+        given = listeners.admin if listeners is not None else None
+        return AdminServer(build_admin(self, token), given or admin_socket(self.config), tls)
 
     async def _open_gateway(self, listeners: Listeners | None) -> None:
+        if self._seat is not None:
+            pins = self._seat.ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
+            await self.gateway.start(self._seat.public, turns=self._seat.turns, pins=pins)
+            self.leave_queue = True
+            return
         addresses = await self.gateway.start(listeners.public if listeners is not None else None)
         self.leave_queue = listeners is not None
         if self.config.uds is not None and not (listeners is not None and listeners.held):
             self._socket_file = socket_file(self.config.uds)
         for address in addresses:
-            log.info("public port listening", extra={"url": _url(address, self.config.tls)})
+            log.info("public port listening", extra={"url": url_of(address, self.config.tls)})
 
     def listeners(self) -> Listeners:
         """What we listen on, for another process to go on with."""
@@ -197,7 +218,8 @@ class System:
         self.gateway.drain()
         if self.accepting:
             self.accepting = False
-            await asyncio.sleep(timeouts.drain_delay_s)
+            # of several processes each goes on until nobody new can have come: see `Supervisor.aclose`
+            await asyncio.sleep(timeouts.drain_delay_s + (SETTLE_S if self._seat is not None else 0.0))
         await self.gateway.aclose(timeouts.drain_s, leave_queue=self.leave_queue)
         if self._socket_file is not None:
             remove_socket_file(self._socket_file)
@@ -242,6 +264,10 @@ class System:
         """
         return await self.gateway.preview(path, headers, body)
 
+    def snapshot(self) -> Snapshot:
+        """All metrics as values."""
+        return self._exposition.snapshot()
+
     def exposition(self) -> tuple[bytes, str]:
         """All metrics in Prometheus text format, and their content type."""
         return self._exposition.render()
@@ -255,7 +281,8 @@ def _tune_collector() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
 
 
-def _url(address: str, tls: TlsConfig) -> str:
+def url_of(address: str, tls: TlsConfig) -> str:
+    """A bound address as a URL; one that begins with a slash or a dot is a Unix socket's path."""
     if address.startswith(("/", ".")):
         return f"unix:{address}"
     return f"http://{address}" if tls.cert_file is None else f"https://{address}"

@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     except (RolloutError, StartError) as error:
         sys.stderr.write(f"rollout: {error}\n")
         return 1
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        return 130
     _print(outcome)
     if args.json is not None:
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))

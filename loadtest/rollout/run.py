@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,12 +48,18 @@ async def rollout(plan: Plan, say: Say) -> Outcome:
     """
     with tempfile.TemporaryDirectory(prefix="warmroute-rollout-") as folder:
         children = Children(plan.logs or Path(folder))
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):  # like Ctrl-C: leave no process behind
+            loop.add_signal_handler(number, task.cancel)
         try:
             workers = await asyncio.to_thread(Workers, children, plan.workers)
             gateways = await asyncio.to_thread(Gateways, children, workers.ids, Path(folder) / "takeover.sock")
             return await _under_load(plan, workers, gateways, say)
         finally:
             children.stop()
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(number)
 
 
 async def _under_load(plan: Plan, workers: Workers, gateways: Gateways, say: Say) -> Outcome:

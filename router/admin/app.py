@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from router.admin.guard import Guard
 from router.admin.openapi import OPENAPI_PATH, openapi_document
-from router.admin.operations import endpoint
+from router.admin.operations import Operation, endpoint
 from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
 from router.admin.system import System
 from router.admin.table import OPEN_PATHS, OPERATIONS
@@ -23,13 +23,25 @@ from router.errors import RequestError
 from router.secure.token import AdminToken
 
 
-def build_admin(system: System, token: AdminToken | None = None) -> Starlette:
-    """The ASGI application; serve it on the gateway's own event loop, since it touches the core directly."""
+def build_admin(
+    system: System,
+    token: AdminToken | None = None,
+    *,
+    operations: Iterable[Operation] = OPERATIONS,
+    guarded: bool = True,
+    further: Sequence[Route] = (),
+) -> Starlette:
+    """The ASGI application; serve it on the gateway's own event loop, since it touches the core directly.
+
+    One of several processes serves it unguarded on a private socket, with `further` routes; their supervisor serves
+    `operations` of its own.
+    """
     open_paths = (*OPEN_PATHS, *(("/metrics",) if system.config.admin_metrics_open else ()))
     names = (system.config.admin_host, *system.config.admin_hosts)
+    guard = Middleware(Guard, names=names, token=token, open_paths=open_paths)
     return Starlette(
-        routes=_routes(system),
-        middleware=[Middleware(Guard, names=names, token=token, open_paths=open_paths)],
+        routes=[*_routes(system, operations), *further],
+        middleware=[guard] if guarded else [],
         exception_handlers={
             AdminError: answer_admin_error,
             RequestError: answer_request_error,
@@ -39,10 +51,10 @@ def build_admin(system: System, token: AdminToken | None = None) -> Starlette:
     )
 
 
-def _routes(system: System) -> list[Route]:
+def _routes(system: System, operations: Iterable[Operation]) -> list[Route]:
     """One route per path, so that a wrong method is answered with all that are allowed."""
     paths: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = endpoint(operation, system)
     description = msgspec.json.encode(openapi_document())
     paths[OPENAPI_PATH] = {"GET": partial(_openapi, description)}

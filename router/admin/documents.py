@@ -34,11 +34,13 @@ class Live(Shape):
 
 
 class Ready(Shape, kw_only=True):
-    """Requests can be served."""
+    """Requests can be served, by `processes_ready` of the gateway's `processes`."""
 
     status: str = "ready"
     workers_ready: int
     workers: int
+    processes_ready: int = 1
+    processes: int = 1
 
 
 class NewWorker(Request):
@@ -270,7 +272,7 @@ class Decision(Shape):
 
     `residency` is how far `predicted_cached_tokens` could be trusted: approximate where the prompt was known as text
     only, however exact the worker's view is. `difference` is what explains that another number was reported (pending,
-    or one of those of `PredictedCached`), null where none was.
+    or one of those of `PredictedCached`), null where none was. `process` is which of the gateway's processes decided.
     """
 
     at: str
@@ -291,6 +293,7 @@ class Decision(Shape):
     duration_s: float | None
     outcome: str
     candidates: list[CandidateView]
+    process: int = 0
 
 
 class Decisions(Shape):

@@ -70,9 +70,7 @@ async def drain(call: Call) -> Answer:
         if not endpoint.draining:
             raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{endpoint.id} was undrained meanwhile")
         if not _settled(call.system, endpoint):
-            count = _in_flight(call.system, endpoint)
-            detail = f"{count} requests are at {endpoint.id} after {wait_s} s; it stays drained: ask again to wait on"
-            raise AdminError(HTTPStatus.CONFLICT, "worker_busy", detail)
+            raise still_busy(endpoint.id, _in_flight(call.system, endpoint), wait_s)
     return Answer(describe_workers(call.system, (endpoint,))[0])
 
 
@@ -94,9 +92,20 @@ async def undrain(call: Call) -> Answer:
     endpoint, wait_s = _find(call), call.query["wait_s"]
     call.system.fleet.undrain(endpoint.id)
     if wait_s and not await _within(wait_s, lambda: endpoint.state in SERVING):
-        detail = f"{endpoint.id} is {endpoint.state} after {wait_s} s ({endpoint.reason}); it takes requests once ready"
-        raise AdminError(HTTPStatus.CONFLICT, "worker_not_ready", detail)
+        raise still_not_ready(endpoint.id, endpoint.state, endpoint.reason, wait_s)
     return Answer(describe_workers(call.system, (endpoint,))[0])
+
+
+def still_busy(worker_id: str, requests: int, wait_s: int) -> AdminError:
+    """409: the drain has not ended in time."""
+    detail = f"{requests} requests are at {worker_id} after {wait_s} s; it stays drained: ask again to wait on"
+    return AdminError(HTTPStatus.CONFLICT, "worker_busy", detail)
+
+
+def still_not_ready(worker_id: str, state: str, reason: str, wait_s: int) -> AdminError:
+    """409: the worker has not become ready in time."""
+    detail = f"{worker_id} is {state} after {wait_s} s ({reason}); it takes requests once ready"
+    return AdminError(HTTPStatus.CONFLICT, "worker_not_ready", detail)
 
 
 async def _within(wait_s: float, condition: Callable[[], bool]) -> bool:

@@ -36,13 +36,21 @@ def policies_page() -> str:
 
 def metrics_page() -> str:
     """Every exported metric."""
-    lines = ["# Metrics", "", _MADE, "`GET /metrics` on the admin port, Prometheus text format.", ""]
-    return "\n".join([*lines, *_table(("metric", "type", "labels", "meaning"), map(_metric, CATALOGUE))]) + "\n"
+    lines = [
+        "# Metrics",
+        "",
+        _MADE,
+        "`GET /metrics` on the admin port, Prometheus text format. With `--processes` it tells the `sum` over all "
+        "processes, or, of what each of them sees, the largest (`max`) or least (`min`) value.",
+        "",
+    ]
+    heads = ("metric", "type", "labels", "processes", "meaning")
+    return "\n".join([*lines, *_table(heads, map(_metric, CATALOGUE))]) + "\n"
 
 
 def _metric(spec: MetricSpec) -> tuple[str, ...]:
     labels = ", ".join(f"`{label}`" for label in spec.labels)
-    return f"`{spec.exported_name}`", spec.kind.value, labels, spec.help
+    return f"`{spec.exported_name}`", spec.kind.value, labels, spec.merge.value, spec.help
 
 
 def paths_page() -> str:

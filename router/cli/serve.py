@@ -7,6 +7,7 @@ import logging
 
 from router.cli.options import Commands, HelpFormatter, add_settings, read_settings
 from router.config.descriptors import reserve_descriptors
+from router.processes.start import count_of
 from router.telemetry.logs import setup_logging
 
 log = logging.getLogger("warmroute.serve")
@@ -42,6 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     setup_logging(config.log_level, config.log_format)
     if warning := reserve_descriptors(config):
         log.warning(warning)
-    from router.app import run as run_gateway  # late: the other commands' help must not wait for the data plane
+    # late: the other commands' help must not wait for the data plane
+    if (processes := count_of(config)) > 1:
+        from router.processes.supervisor import run as run_processes
+
+        return run_processes(config, processes)
+    from router.app import run as run_gateway
 
     return run_gateway(config)

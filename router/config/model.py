@@ -311,6 +311,9 @@ class Config(Section, frozen=True):
     """TLS on the admin port."""
     auth: AuthConfig = field(default_factory=AuthConfig)
     """API keys of the public port."""
+    processes: Positive | Literal["auto"] = 1
+    """Processes that share the public port, each on a core of its own; auto: as many as there are cores. The counts in
+    `limits` are for all of them together, memory in `residency` for each."""
     workers: tuple[WorkerConfig, ...] = ()
     """The fleet; more can be added through the admin API."""
     worker_tls: WorkerTlsConfig = field(default_factory=WorkerTlsConfig)

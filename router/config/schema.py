@@ -24,11 +24,12 @@ def root() -> kinds.StructType:
 
 
 def bare(kind: kinds.Type) -> kinds.Type:
-    """`kind` without "or None" and without metadata."""
+    """`kind` without "or None" and without metadata; a union only where several other types are left."""
     if isinstance(kind, kinds.Metadata):
         return bare(kind.type)
     if isinstance(kind, kinds.UnionType):
-        return bare(next(member for member in kind.types if not isinstance(member, kinds.NoneType)))
+        first, *more = [member for member in kind.types if not isinstance(member, kinds.NoneType)]
+        return kind if more else bare(first)
     return kind
 
 
@@ -103,8 +104,12 @@ def wanted(kind: kinds.Type) -> str:
             return f"a whole number{_bounds(kind)}"
         case kinds.FloatType():
             return f"a number{_bounds(kind)}"
+        case kinds.LiteralType(values=(only,)):
+            return str(only)
         case kinds.LiteralType():
             return "one of " + ", ".join(map(str, kind.values))
+        case kinds.UnionType():
+            return " or ".join(wanted(member) for member in kind.types)
         case kinds.VarTupleType():
             return "a list"
         case kinds.DictType():

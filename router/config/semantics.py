@@ -15,6 +15,7 @@ from policies.registry import PolicyError, build_policy
 from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig, WorkerTlsConfig
 from router.config.tree import Path
 from router.gateway.paths import PathTable, forbidden
+from router.processes.start import count_of
 from router.secure.keys import problems_of
 from router.secure.problems import Unusable
 from router.secure.serving import serving_tls
@@ -55,8 +56,15 @@ def _listening(config: Config) -> Iterator[Finding]:
         yield from _unix_socket("uds", config.uds, _UNIX_PATH_BYTES)
     if config.takeover is not None:
         yield from _unix_socket("takeover", config.takeover, _UNIX_PATH_BYTES - _SUFFIX_BYTES)
+        if config.processes != 1:
+            problem = "takeover hands over one process's place, and processes asks for several"
+            yield ("takeover",), problem, "leave one of the two out; systemd's socket activation works with both"
         if config.takeover == config.uds:
             yield ("takeover",), "takeover and uds are the same path", "write two different paths"
+    processes, at_once = count_of(config), config.limits.max_concurrent_requests
+    if 0 < at_once < processes:
+        problem = f"limits.max_concurrent_requests is {at_once}, which {processes} processes cannot share out"
+        yield ("limits", "max_concurrent_requests"), problem, "raise it, or lower processes"
     for index, name in enumerate(config.admin_hosts):
         if not _HOST_NAME.fullmatch(name):
             yield ("admin_hosts", index), f"{name!r} is not a host name", "write the name alone, as in router.example"

@@ -106,7 +106,7 @@ class Reading:
 
 
 _NUMBERS = (kinds.IntType, kinds.FloatType)
-_LEAVES = (*_NUMBERS, kinds.BoolType, kinds.StrType, kinds.LiteralType)
+_LEAVES = (*_NUMBERS, kinds.BoolType, kinds.StrType, kinds.LiteralType, kinds.UnionType)
 _LARGEST = 1e300
 """Beyond it are infinity, what is no number (no comparison holds), and whole numbers that no float can take."""
 _EXAMPLES = {"url": "http://HOST:PORT", "path": "/v1/PATH", "endpoint": "tcp://HOST:5557"}
@@ -134,6 +134,8 @@ def _fits(kind: kinds.Type, value: Any) -> bool:
             return type(value) in (int, float) and -_LARGEST < value < _LARGEST and _within(kind, value)
         case kinds.LiteralType():
             return value in kind.values
+        case kinds.UnionType():
+            return any(_fits(member, value) for member in kind.types)
         case kinds.StrType(pattern=str(pattern)):
             return isinstance(value, str) and re.search(pattern, value) is not None
         case _:

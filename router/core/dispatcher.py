@@ -19,6 +19,7 @@ from router.core.fleet import Fleet, WorkerState
 from router.core.further import FurtherAttempts, RefusalObserver, follow, longest, tried
 from router.core.lanes import Lanes
 from router.core.ledger import Booking
+from router.core.others import SharedLedger
 from router.core.residency import ResidencySource
 from router.core.selection import Selection, exclusions, select
 from router.core.tickets import Hold, Reject, Ticket, full, gave_up
@@ -64,6 +65,7 @@ class Dispatcher:
         retries: RetriesConfig | None = None,
         hedging: HedgingConfig | None = None,
         max_requests_per_worker: int = 0,
+        ledger: SharedLedger | None = None,
     ) -> None:
         self._further = FurtherAttempts(retries, hedging, observer)
         self._max_per_worker = max_requests_per_worker
@@ -72,7 +74,7 @@ class Dispatcher:
         failed = observer.policy_failed if observer is not None else None
         self._chooser = Chooser(policy, policy_name, policy_params or {}, failed)
         self._observer = observer
-        self._lanes = Lanes()
+        self._lanes = Lanes(ledger)
         self._decoding = Decoding()
         self._records: deque[DecisionRecord] = deque(maxlen=decisions_kept)
         self._comparisons = Comparisons(observer)
@@ -317,7 +319,7 @@ class Dispatcher:
     def _with_room(self, selection: Selection) -> Selection | Reject:
         """Leave out the workers that have all the requests they may have."""
         limit = self._max_per_worker
-        room = [c for c in selection.candidates if self._lanes.of(c).account.running_requests < limit]
+        room = [c for c in selection.candidates if self._lanes.of(c).booked().running_requests < limit]
         if len(room) == len(selection.candidates):
             return selection
         if not room:

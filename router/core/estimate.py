@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, expm1, inf, sqrt
+from typing import NamedTuple
 
 FORGETTING = 0.98
 """Weight of the past at each observation: about the last 50 count, so a throttled GPU shows within a minute."""
@@ -204,6 +205,26 @@ class SpeedEstimate:
         self._coefficients = [b, a, d, e]
 
 
+class Work(NamedTuple):
+    """Prefill work dispatched lately, weighted down by its age at `at_s`; the first of it was at `since_s`."""
+
+    tokens: float
+    attention: float
+    at_s: float
+    since_s: float
+
+    def plus(self, other: Work) -> Work:
+        """Both, at the later of the two times."""
+        at_s = max(self.at_s, other.at_s)
+        kept, kept_other = exp((self.at_s - at_s) / WINDOW_S), exp((other.at_s - at_s) / WINDOW_S)
+        return Work(
+            self.tokens * kept + other.tokens * kept_other,
+            self.attention * kept + other.attention * kept_other,
+            at_s,
+            min(self.since_s, other.since_s),
+        )
+
+
 class Utilisation:
     """Share of time a worker spends on prefills: exponentially weighted over `WINDOW_S`, from what was dispatched.
 
@@ -227,15 +248,25 @@ class Utilisation:
         self._attention = self._attention * kept + attention
         self._at_s = now_s
 
-    def share(self, speed: Speed, now_s: float) -> float:
-        """rho, from 0 to `UTILISATION_CAP`."""
+    @property
+    def work(self) -> Work | None:
+        """What was dispatched, None if nothing ever was."""
+        return None if self._since_s is None else Work(self._tokens, self._attention, self._at_s, self._since_s)
+
+    def share(self, speed: Speed, now_s: float, others: Work | None = None) -> float:
+        """rho, from 0 to `UTILISATION_CAP`; `others` is what other processes dispatched."""
+        if others is not None:
+            work = self.work
+            return _share(others if work is None else work.plus(others), speed, now_s)
         if self._since_s is None:
             return 0.0
-        work_s = (speed.token_s * self._tokens + speed.attention_s * self._attention) * exp(
-            (self._at_s - now_s) / WINDOW_S
-        )
-        window_s = -WINDOW_S * expm1((self._since_s - WARM_UP_S - now_s) / WINDOW_S)
-        return min(UTILISATION_CAP, work_s / window_s)
+        return _share(Work(self._tokens, self._attention, self._at_s, self._since_s), speed, now_s)
+
+
+def _share(work: Work, speed: Speed, now_s: float) -> float:
+    work_s = (speed.token_s * work.tokens + speed.attention_s * work.attention) * exp((work.at_s - now_s) / WINDOW_S)
+    window_s = -WINDOW_S * expm1((work.since_s - WARM_UP_S - now_s) / WINDOW_S)
+    return min(UTILISATION_CAP, work_s / window_s)
 
 
 class Decoding:

@@ -11,6 +11,7 @@ from router.core.agreement import Agreement
 from router.core.endpoints import Candidate
 from router.core.estimate import Features, Speed, SpeedEstimate, Utilisation, median_speed
 from router.core.ledger import Account, Booking, attention
+from router.core.others import Booked, SharedLedger, together
 from router.prefix.view import Match
 
 STALE_S = 60.0
@@ -61,18 +62,25 @@ class Lane:
         """Take on a request's load."""
         self.account.book(booking)
         self.utilisation.dispatched(booking.uncached_tokens, booking.attention, now_s)
+        if self.account.shared is not None and self.utilisation.work is not None:
+            self.account.shared.worked(self.utilisation.work)
         self.mean_uncached_tokens += 0.1 * (booking.uncached_tokens - self.mean_uncached_tokens)
+
+    def booked(self) -> Booked:
+        """What is booked here by all processes that share the ledger."""
+        account = self.account
+        return account if account.shared is None else together(account, account.shared.others())
 
     def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float) -> Situation:
         """What a request would meet here now; ask before booking it."""
-        account = self.account
+        booked = self.booked()
         features = (
-            float(self.queued_tokens(now_s) + uncached_tokens),
+            float(self.queued_tokens(now_s, booked) + uncached_tokens),
             1.0,
-            account.queued_attention + attention(uncached_tokens, prompt_tokens - uncached_tokens),
-            float(account.decode_tokens),
+            booked.queued_attention + attention(uncached_tokens, prompt_tokens - uncached_tokens),
+            float(booked.decode_tokens),
         )
-        return Situation(features, now_s - account.head_since_s if account.queue else 0.0)
+        return Situation(features, now_s - booked.head_since_s if booked.queue else 0.0)
 
     def observe(self, situation: Situation, ttft_s: float, now_s: float) -> None:
         """A request that met `situation` saw its first token after `ttft_s`."""
@@ -80,15 +88,14 @@ class Lane:
         self.tested_s = now_s
         self.learned = self.estimate.learned() or self.learned
 
-    def queued_tokens(self, now_s: float) -> int:
+    def queued_tokens(self, now_s: float, booked: Booked) -> int:
         """P: booked here, plus what seems to wait from elsewhere (of our own requests' mean size)."""
-        account = self.account
-        waiting = account.foreign.waiting
-        if not waiting:
-            return account.queued_tokens
-        return account.queued_tokens + round(waiting * self.mean_uncached_tokens * account.foreign.weight(now_s))
+        foreign = self.account.foreign
+        if not foreign.waiting:
+            return booked.queued_tokens
+        return booked.queued_tokens + round(foreign.waiting * self.mean_uncached_tokens * foreign.weight(now_s))
 
-    def backlog_s(self, speed: Speed, now_s: float) -> float:
+    def backlog_s(self, speed: Speed, now_s: float, booked: Booked | None = None) -> float:
         """v: the fixed wait, the decodes' share, and the prefills booked before, less the time they have run.
 
         Short prefills share a step and end together, so that time counts against all of them and not only the first.
@@ -96,12 +103,12 @@ class Lane:
         anyone's guess; as long again as it is late is the guess of Lindy's law, and lets a worker that has stalled
         price itself out of the market while its requests still hang.
         """
-        account = self.account
-        fixed_s = speed.fixed_s + speed.decode_s * account.decode_tokens
-        queued_s = speed.token_s * self.queued_tokens(now_s) + speed.attention_s * account.queued_attention
-        if not account.queue:
+        booked = self.booked() if booked is None else booked
+        fixed_s = speed.fixed_s + speed.decode_s * booked.decode_tokens
+        queued_s = speed.token_s * self.queued_tokens(now_s, booked) + speed.attention_s * booked.queued_attention
+        if not booked.queue:
             return fixed_s + queued_s
-        left_s = fixed_s + queued_s - (now_s - account.head_since_s)
+        left_s = fixed_s + queued_s - (now_s - booked.head_since_s)
         return fixed_s + (min(queued_s, left_s) if left_s >= 0.0 else -left_s)
 
     def settle(self, speed: Speed, now_s: float) -> None:
@@ -132,7 +139,8 @@ class Lane:
 class Lanes:
     """The lane of every candidate, by slot; made when first needed, dropped when the slot changes hands."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: SharedLedger | None = None) -> None:
+        self._ledger = ledger
         self._lanes: list[Lane | None] = []
         self._common: Speed | None = None
         self._stale = False
@@ -144,9 +152,17 @@ class Lanes:
             self._lanes.extend([None] * (slot + 1 - len(self._lanes)))
         lane = self._lanes[slot]
         if lane is None or lane.candidate is not candidate:
-            lane = Lane(candidate)
-            if candidate.live:
-                self._lanes[slot] = lane
+            lane = self._new(candidate, lane)
+        return lane
+
+    def _new(self, candidate: Candidate, before: Lane | None) -> Lane:
+        lane = Lane(candidate)
+        if candidate.live:
+            self._lanes[candidate.slot] = lane
+            if before is not None and before.account.shared is not None:
+                before.account.shared.close()
+            if self._ledger is not None:
+                lane.account.shared = self._ledger.account(candidate.id)
         return lane
 
     def observe(self, lane: Lane, situation: Situation, ttft_s: float, now_s: float) -> None:
@@ -159,8 +175,8 @@ class Lanes:
 
     def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
         """Gauges of the candidate were scraped."""
-        account = self.of(candidate).account
-        account.foreign.observe(report, account, candidate.capacity_tokens, now_s)
+        lane = self.of(candidate)
+        lane.account.foreign.observe(report, lane.booked(), candidate.capacity_tokens, now_s)
 
     def common_speed(self) -> Speed | None:
         """The median over the workers that have learned theirs, lent to those that have not; None: none has."""
@@ -198,17 +214,20 @@ class Lanes:
 
 def _view(lane: Lane, match: Match, prompt_tokens: int, speed: Speed | None, now_s: float) -> WorkerView:
     account, candidate = lane.account, lane.candidate
+    others = None if account.shared is None else account.shared.others()
     cached_tokens = match.tokens
     uncached_tokens = prompt_tokens - cached_tokens
+    if speed is not None and account.queue:
+        lane.settle(speed, now_s)
+    booked: Booked = account if others is None else together(account, others)
+    queued_tokens = lane.queued_tokens(now_s, booked)
     if speed is None:
-        backlog_s, prefill_s, utilisation, error_s = float(lane.queued_tokens(now_s)), float(uncached_tokens), 0.0, 0.0
+        backlog_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
     else:
-        if account.queue:
-            lane.settle(speed, now_s)
-        backlog_s = lane.backlog_s(speed, now_s)
+        backlog_s = lane.backlog_s(speed, now_s, booked)
         prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
-        utilisation = lane.utilisation.share(speed, now_s)
-        error_s = speed.error_s(backlog_s + prefill_s, account.queued_tokens + uncached_tokens)
+        utilisation = lane.utilisation.share(speed, now_s, None if others is None else others.work)
+        error_s = speed.error_s(backlog_s + prefill_s, booked.queued_tokens + uncached_tokens)
     foreign = account.foreign
     weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
     return WorkerView(
@@ -216,9 +235,9 @@ def _view(lane: Lane, match: Match, prompt_tokens: int, speed: Speed | None, now
         match.residency,
         cached_tokens,
         uncached_tokens,
-        lane.queued_tokens(now_s),
-        account.running_requests + round(weight * foreign.requests),
-        account.kv_tokens + round(weight * foreign.kv_tokens),
+        queued_tokens,
+        booked.running_requests + round(weight * foreign.requests),
+        booked.kv_tokens + round(weight * foreign.kv_tokens),
         candidate.capacity_tokens,
         backlog_s,
         prefill_s,

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from backends.worker import LoadReport
+from router.core.others import Booked, SharedAccount
 
 
 class Stage(IntEnum):
@@ -44,18 +45,20 @@ class Account:
     """The load booked on one candidate: P (`queued_tokens`), B (`running_requests`) and K (`kv_tokens`).
 
     Prefills are taken to run first come, first served, as vLLM's default scheduler does; `head_since_s` is when the
-    oldest unfinished one can have started at the earliest.
+    oldest unfinished one can have started at the earliest. `shared` is where other processes see it, if there are any.
     """
 
     __slots__ = (
         "decode_tokens",
         "foreign",
+        "freed_s",
         "head_since_s",
         "kv_tokens",
         "queue",
         "queued_attention",
         "queued_tokens",
         "running_requests",
+        "shared",
     )
 
     def __init__(self) -> None:
@@ -66,7 +69,14 @@ class Account:
         self.kv_tokens = 0
         self.decode_tokens = 0
         self.head_since_s = 0.0
+        self.freed_s = 0.0
         self.foreign = ForeignLoad()
+        self.shared: SharedAccount | None = None
+
+    @property
+    def queued_requests(self) -> int:
+        """Prefills that wait or run."""
+        return len(self.queue)
 
     @property
     def head(self) -> Booking | None:
@@ -82,14 +92,21 @@ class Account:
         self.queued_attention += booking.attention
         self.running_requests += 1
         self.kv_tokens += booking.context_tokens
+        if self.shared is not None:
+            self.shared.publish(self)
 
     def prefilled(self, booking: Booking, now_s: float) -> bool:
         """Its prefill is done; so is that of every earlier one whose end nobody sees. False: known already."""
         if booking.stage is not Stage.PREFILL:
             return False
-        if not booking.streams:
-            self._start_decode(booking, now_s)
-            return True
+        if booking.streams:
+            self._start_unseen(booking, now_s)
+        self._start_decode(booking, now_s)
+        if self.shared is not None:
+            self.shared.publish(self)
+        return True
+
+    def _start_unseen(self, booking: Booking, now_s: float) -> None:
         unseen: list[Booking] = []
         for earlier in self.queue:
             if earlier is booking:
@@ -98,8 +115,6 @@ class Account:
                 unseen.append(earlier)
         for earlier in unseen:
             self._start_decode(earlier, now_s)
-        self._start_decode(booking, now_s)
-        return True
 
     def progressed(self, booking: Booking, output_tokens: int) -> None:
         """The request has produced `output_tokens` in all; smaller numbers than before are ignored."""
@@ -111,6 +126,8 @@ class Account:
         self.kv_tokens += grown
         if booking.stage is Stage.DECODE:
             self.decode_tokens += grown
+        if self.shared is not None:
+            self.shared.publish(self)
 
     def release(self, booking: Booking, now_s: float) -> bool:
         """The request has ended, whichever way: give back whatever it still holds. False: given back already."""
@@ -123,6 +140,8 @@ class Account:
         booking.stage = Stage.RELEASED
         self.running_requests -= 1
         self.kv_tokens -= booking.context_tokens
+        if self.shared is not None:
+            self.shared.publish(self)
         return True
 
     def _start_decode(self, booking: Booking, now_s: float) -> None:
@@ -132,7 +151,7 @@ class Account:
 
     def _leave_queue(self, booking: Booking, now_s: float) -> None:
         if self.head is booking:
-            self.head_since_s = now_s
+            self.head_since_s = self.freed_s = now_s
         del self.queue[booking]
         self.queued_tokens -= booking.uncached_tokens
         self.queued_attention = self.queued_attention - booking.attention if self.queue else 0.0
@@ -165,12 +184,12 @@ class ForeignLoad:
         self._interval_s = 0.0
         self._last = (0, 0, 0)
 
-    def observe(self, report: LoadReport, account: Account, capacity_tokens: int, now_s: float) -> None:
+    def observe(self, report: LoadReport, booked: Booked, capacity_tokens: int, now_s: float) -> None:
         """Compare a report with what is booked at this moment."""
         seen = (
-            max(0, report.running + report.waiting - account.running_requests),
-            max(0, report.waiting - len(account.queue)),
-            max(0, round(report.kv_usage * capacity_tokens) - account.kv_tokens),
+            max(0, report.running + report.waiting - booked.running_requests),
+            max(0, report.waiting - booked.queued_requests),
+            max(0, round(report.kv_usage * capacity_tokens) - booked.kv_tokens),
         )
         if self._at_s is not None:
             self._interval_s = now_s - self._at_s

@@ -15,6 +15,7 @@ import ssl
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 SETTLE_S = 0.2
 """How long handshakes that have begun may take to end: a long round trip."""
@@ -33,8 +34,16 @@ _NO_NEW_HANDSHAKES = (
 log = logging.getLogger("warmroute.gateway")
 
 
+class Closing(Protocol):
+    """A server, of asyncio's or of ours."""
+
+    def close(self) -> None:
+        """Accept no more, and close the listener."""
+        ...
+
+
 async def close_listeners(
-    servers: Sequence[asyncio.AbstractServer],
+    servers: Sequence[Closing],
     listeners: Sequence[socket.socket],
     connection: Callable[[], asyncio.BaseProtocol],
     tls: ssl.SSLContext | None = None,
@@ -47,7 +56,7 @@ async def close_listeners(
     loop = asyncio.get_running_loop()
     kept: list[socket.socket] = []
     if not leave_queue:
-        if sum(map(_refuse_handshakes, listeners)) and settle_s > 0:
+        if refuse_handshakes(listeners) and settle_s > 0:
             await asyncio.sleep(settle_s)
         kept = [listener.dup() for listener in listeners]
     for server in servers:
@@ -57,6 +66,12 @@ async def close_listeners(
         welcomes = [_welcome(loop, connection, client, *secure) for client in _waiting(listener)]
         listener.close()
         await asyncio.gather(*welcomes)
+
+
+def refuse_handshakes(listeners: Sequence[socket.socket]) -> bool:
+    """Have new connections to TCP listeners ignored, in every process that holds them; False where none can be. Who
+    has begun to connect is in their queues within `SETTLE_S`."""
+    return sum(map(_refuse_handshakes, listeners)) > 0
 
 
 def _refuse_handshakes(listener: socket.socket) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from policies.view import WorkerId
 from router.config.model import Config
@@ -25,6 +25,7 @@ from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
 from router.gateway.request_ids import RequestIds
 from router.gateway.rewrites import Relearn, Rewrites
+from router.gateway.shared_listener import Turns
 from router.gateway.unsent import UnsentBytes
 from router.gateway.worker_keys import worker_keys
 from router.secure.keys import api_keys
@@ -38,10 +39,21 @@ if TYPE_CHECKING:
 PINS = 100_000
 
 
+class SharedPins(Protocol):
+    """Which worker made a stored response, as far as any process of this gateway knows."""
+
+    def learn(self, response_id: str, worker: WorkerId) -> None:
+        """`worker` made `response_id`."""
+
+    def worker(self, response_id: str) -> WorkerId | None:
+        """Who made `response_id`, if it is still known."""
+
+
 class Pins:
     """Which worker made a stored response, for the last `limit` of them."""
 
     def __init__(self, limit: int = PINS) -> None:
+        self.shared: SharedPins | None = None
         self._limit = limit
         self._workers: OrderedDict[str, WorkerId] = OrderedDict()
 
@@ -51,10 +63,15 @@ class Pins:
         self._workers.move_to_end(response_id)
         if len(self._workers) > self._limit:
             self._workers.popitem(last=False)
+        if self.shared is not None:
+            self.shared.learn(response_id, worker)
 
     def worker(self, response_id: str) -> WorkerId | None:
         """Who made `response_id`, if it is still known."""
-        return self._workers.get(response_id)
+        worker = self._workers.get(response_id)
+        if worker is None and self.shared is not None:
+            return self.shared.worker(response_id)
+        return worker
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -156,6 +173,8 @@ class Plane:
         self.losses = Losses(fleet, loop, self.exchanges)
         self.client_idle_s = config.timeouts.client_idle_s
         """How long a client's connection may be idle; less once no new ones are accepted."""
+        self.turns: Turns | None = None
+        """Set where other processes accept from the same listeners."""
         self.draining = False
         """From now on every answer tells its client to close the connection."""
         self.closing = False
@@ -188,6 +207,8 @@ class Plane:
 
     def left(self) -> None:
         """A connection has closed."""
+        if self.turns is not None:
+            self.turns.left()
         if not self.accepts and not self.connections:
             self.empty.set()
 

@@ -18,10 +18,11 @@ from router.gateway.client import ClientConnection
 from router.gateway.closing import SETTLE_S, close_listeners
 from router.gateway.listen import public_sockets, start_server
 from router.gateway.local import LocalAnswers
-from router.gateway.plane import Plane
+from router.gateway.plane import Plane, SharedPins
 from router.gateway.ports import GatewayMetrics
 from router.gateway.preview import preview
 from router.gateway.rewrites import Relearn
+from router.gateway.shared_listener import SharedListener, Turns
 from router.secure.reload import FileWatch
 from router.secure.serving import serving_tls
 from router.secure.workers import WorkerTls
@@ -62,7 +63,7 @@ class Gateway:
         self._worker_tls = worker_tls
         self._files = FileWatch(metrics.reloaded)
         self._plane: Plane | None = None
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | SharedListener] = []
         self._listeners: list[socket.socket] = []
         self._connection: Callable[[], ClientConnection] | None = None
         self._passed = False
@@ -70,10 +71,16 @@ class Gateway:
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_s = sweep_interval_s(config)
 
-    async def start(self, listeners: Sequence[socket.socket] | None = None) -> list[str]:
-        """Listen on `listeners`, which are bound and listening, or on the configured address. Returns the addresses:
-        ``host:port``, ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its file, after
-        `aclose`.
+    async def start(
+        self,
+        listeners: Sequence[socket.socket] | None = None,
+        *,
+        turns: Turns | None = None,
+        pins: SharedPins | None = None,
+    ) -> list[str]:
+        """Listen on `listeners`, which are bound and listening, or on the configured address. With `turns`, other
+        processes accept from them, too, and `pins` are what all of them know. Returns the addresses: ``host:port``,
+        ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its file, after `aclose`.
 
         Raises:
             ListenError: an address cannot be had.
@@ -93,15 +100,23 @@ class Gateway:
         self._passed = listeners is not None
         self._listeners = list(listeners) if listeners is not None else public_sockets(self._config, BACKLOG)
         self._connection = connection
-        self._servers = [
-            await start_server(loop, connection, listener, BACKLOG, *self._secure) for listener in self._listeners
-        ]
+        plane.turns = turns
+        plane.pins.shared = pins
+        self._servers = [await self._accept(loop, listener, turns) for listener in self._listeners]
         self._files.add("api_keys", plane.keys)
         self._files.add("tls", tls)
         self._files.start()
         self._plane = plane
         self._timer = loop.call_later(self._sweep_s, self._sweep)
-        return [_address(listener.getsockname()) for listener in self._listeners]
+        return [address_of(listener.getsockname()) for listener in self._listeners]
+
+    async def _accept(
+        self, loop: asyncio.AbstractEventLoop, listener: socket.socket, turns: Turns | None
+    ) -> asyncio.Server | SharedListener:
+        assert self._connection is not None
+        if turns is None:
+            return await start_server(loop, self._connection, listener, BACKLOG, *self._secure)
+        return SharedListener(loop, self._connection, listener, turns, *self._secure)
 
     @property
     def listeners(self) -> tuple[socket.socket, ...]:
@@ -226,7 +241,8 @@ def sweep_interval_s(config: Config) -> float:
     return max(_SHORTEST_SWEEP_S, min(SWEEP_S, shortest_s / 4))
 
 
-def _address(name: Any) -> str:
+def address_of(name: Any) -> str:
+    """What `getsockname` gave, as text."""
     if isinstance(name, tuple):
         return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
     return name.decode() if isinstance(name, bytes) else str(name)

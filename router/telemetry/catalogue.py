@@ -19,6 +19,15 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
+class Merge(StrEnum):
+    """What several processes behind one port say together: what each has of its own is summed; of what all of them see
+    alike, a worker's state say, the largest or smallest value is told."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+
+
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
     """One metric. A counter's `name` is given without its ``_total``; `buckets` are upper bounds."""
@@ -28,6 +37,7 @@ class MetricSpec:
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    merge: Merge = Merge.SUM
 
     @property
     def exported_name(self) -> str:
@@ -46,12 +56,17 @@ CPU_S = (
 LAG_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.25, 0.5, 1.0, 5.0)
 
 
-def _counter(name: str, text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(f"warmroute_{name}", Kind.COUNTER, text, labels)
+def _counter(name: str, text: str, *labels: str, merge: Merge = Merge.SUM) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}", Kind.COUNTER, text, labels, merge=merge)
 
 
-def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(f"warmroute_{name}", Kind.GAUGE, text, labels)
+def _gauge(name: str, text: str, *labels: str, merge: Merge = Merge.SUM) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}", Kind.GAUGE, text, labels, merge=merge)
+
+
+def _common(name: str, text: str, *labels: str) -> MetricSpec:
+    """A gauge of what all processes see alike."""
+    return _gauge(name, text, *labels, merge=Merge.MAX)
 
 
 def _histogram(name: str, buckets: tuple[float, ...], text: str, *labels: str) -> MetricSpec:
@@ -123,23 +138,33 @@ DECISIONS = (
 )
 
 FLEET = (
-    _gauge("worker_state", "1 for the state an endpoint is in, 0 for the others.", "endpoint", "state"),
-    _gauge("worker_running_requests", "Requests running on the worker, as it last reported.", "worker"),
-    _gauge("worker_waiting_requests", "Requests waiting on the worker, as it last reported.", "worker"),
-    _gauge("worker_kv_usage_ratio", "Share of the worker's KV cache in use, as it last reported.", "worker"),
-    _counter("worker_prefix_queries", "Prompt tokens looked up in the worker's cache, as it last reported.", "worker"),
-    _counter("worker_prefix_hits", "Prompt tokens found in the worker's cache, as it last reported.", "worker"),
+    _common("worker_state", "1 for the state an endpoint is in, 0 for the others.", "endpoint", "state"),
+    _common("worker_running_requests", "Requests running on the worker, as it last reported.", "worker"),
+    _common("worker_waiting_requests", "Requests waiting on the worker, as it last reported.", "worker"),
+    _common("worker_kv_usage_ratio", "Share of the worker's KV cache in use, as it last reported.", "worker"),
+    _counter(
+        "worker_prefix_queries",
+        "Prompt tokens looked up in the worker's cache, as it last reported.",
+        "worker",
+        merge=Merge.MAX,
+    ),
+    _counter(
+        "worker_prefix_hits",
+        "Prompt tokens found in the worker's cache, as it last reported.",
+        "worker",
+        merge=Merge.MAX,
+    ),
 )
 
 RESIDENCY = (
-    _gauge(
+    _common(
         "view_residency", "1 for how far the worker's view can be trusted, 0 for the others.", "worker", "residency"
     ),
-    _gauge("index_blocks", "Blocks known to be resident on the worker.", "worker"),
-    _gauge("index_hashes", "Distinct block hashes known over all workers."),
+    _common("index_blocks", "Blocks known to be resident on the worker.", "worker"),
+    _common("index_hashes", "Distinct block hashes known over all workers."),
     _gauge("approximate_bytes", "Memory of all approximate views together."),
-    _gauge("event_link_up", "1 while the worker's KV event publisher is connected.", "worker"),
-    _gauge("event_lag_seconds", "Age of the newest batch of KV events when it came in, by both clocks.", "worker"),
+    _gauge("event_link_up", "1 while the worker's KV event publisher is connected.", "worker", merge=Merge.MIN),
+    _common("event_lag_seconds", "Age of the newest batch of KV events when it came in, by both clocks.", "worker"),
     _counter("event_bytes", "Bytes of KV events received.", "worker"),
     _counter("event_batches", "Batches of KV events applied.", "worker"),
     _counter("event_gaps", "Gaps in the sequence of a worker's KV events.", "worker"),
@@ -151,7 +176,7 @@ RESIDENCY = (
     ),
     _counter("relearn_asks", "Requests that asked the worker to announce again what they found cached.", "worker"),
     _counter("reannounced_blocks", "Blocks announced for requests that asked, known ones included.", "worker"),
-    _gauge("relearned_blocks", "Blocks learned by such announcements since events were last missed.", "worker"),
+    _common("relearned_blocks", "Blocks learned by such announcements since events were last missed.", "worker"),
     _counter("event_decode_errors", "Batches of KV events that could not be read.", "worker"),
     _counter("event_malformed", "KV events of a known type that could not be read.", "worker"),
     _counter("event_unknown", "KV events of an unknown type, skipped.", "worker"),
@@ -162,6 +187,18 @@ WATCH = (
     _counter("self_tests", "Self-tests ended, by verdict.", "verdict"),
     _histogram("event_turn_seconds", CPU_S, "Time one turn of the event loop spent on KV events of one worker."),
     _histogram("loop_lag_seconds", LAG_S, "How late the event loop woke a timer."),
+    _gauge("processes", "Processes of the gateway that answered this scrape."),
+    _counter("process_restarts", "Processes of the gateway that ended unasked and were started again."),
 )
 
 CATALOGUE: tuple[MetricSpec, ...] = tuple(chain(GATEWAY, DECISIONS, FLEET, RESIDENCY, WATCH))
+
+PROCESS: tuple[MetricSpec, ...] = (
+    MetricSpec("process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory size in bytes."),
+    MetricSpec("process_resident_memory_bytes", Kind.GAUGE, "Resident memory size in bytes."),
+    MetricSpec("process_start_time_seconds", Kind.GAUGE, "Start time since the epoch in seconds.", merge=Merge.MIN),
+    MetricSpec("process_cpu_seconds", Kind.COUNTER, "User and system CPU time in seconds."),
+    MetricSpec("process_open_fds", Kind.GAUGE, "Open file descriptors."),
+    MetricSpec("process_max_fds", Kind.GAUGE, "Most open file descriptors one process may have.", merge=Merge.MIN),
+)
+"""What the system says of a process, by the names that Prometheus' clients agree on."""

@@ -1,19 +1,16 @@
-"""All metrics as Prometheus text, for the admin port's ``/metrics``."""
+"""All metrics as values, or as Prometheus text for the admin port's ``/metrics``."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
 
-from router.telemetry.catalogue import CATALOGUE, Kind, MetricSpec
-from router.telemetry.instruments import Distribution, Histogram, Labels
+from router.telemetry.catalogue import CATALOGUE, PROCESS, Kind
+from router.telemetry.instruments import Labels
 from router.telemetry.metrics import Registry
+from router.telemetry.snapshot import Snapshot, Tally, page
 
 Reading = tuple[str, Labels, float]
 """A value read at scrape time: full metric name, label values, value."""
@@ -21,8 +18,8 @@ Reading = tuple[str, Labels, float]
 Readings = Callable[[], Iterable[Reading]]
 
 
-class Exposition(Collector):
-    """Renders a `Registry`, and `readings` taken at scrape time, in the catalogue's order.
+class Exposition:
+    """Takes a `Registry`'s values, `readings` taken at scrape time, and what the system says of this process.
 
     `readings` may name gauges and counters of the catalogue only; others are a KeyError when scraped.
     """
@@ -30,23 +27,24 @@ class Exposition(Collector):
     def __init__(self, registry: Registry, readings: Sequence[Readings] = ()) -> None:
         self._instruments = registry
         self._readings = tuple(readings)
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        self._process = OwnProcess()
 
     def render(self) -> tuple[bytes, str]:
         """The page and its content type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+        return page(self.snapshot())
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing up front: registering must not take readings."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """Every metric of the catalogue."""
-        read = self._read()
-        for spec in CATALOGUE:
-            yield self._family(spec, read.get(spec.name, {}))
+    def snapshot(self) -> Snapshot:
+        """Everything as it is now."""
+        values: dict[str, dict[Labels, float]] = {
+            name: dict(counter.values) for name, counter in self._instruments.counters.items()
+        }
+        for name, read in self._read().items():
+            values.setdefault(name, {}).update(read)
+        histograms = {
+            name: {labels: Tally(list(one.counts), one.total) for labels, one in histogram.values.items()}
+            for name, histogram in self._instruments.histograms.items()
+        }
+        return Snapshot(values | self._process.values(), histograms)
 
     def _read(self) -> dict[str, dict[Labels, float]]:
         read: dict[str, dict[Labels, float]] = defaultdict(dict)
@@ -58,25 +56,14 @@ class Exposition(Collector):
                 read[name][labels] = value
         return read
 
-    def _family(self, spec: MetricSpec, read: dict[Labels, float]) -> Metric:
-        if spec.kind is Kind.HISTOGRAM:
-            return _histogram(spec, self._instruments.histograms.get(spec.name))
-        family = (CounterMetricFamily if spec.kind is Kind.COUNTER else GaugeMetricFamily)(
-            spec.name, spec.help, labels=spec.labels
-        )
-        counter = self._instruments.counters.get(spec.name)
-        for labels, value in {**(counter.values if counter else {}), **read}.items():
-            family.add_metric(labels, value)
-        return family
 
+class OwnProcess:
+    """CPU, memory and open files of this process, by the names Prometheus' clients give them."""
 
-def _histogram(spec: MetricSpec, histogram: Histogram | None) -> Metric:
-    family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
-    for labels, distribution in histogram.values.items() if histogram else ():
-        family.add_metric(labels, _cumulative(distribution), distribution.total)
-    return family
+    def __init__(self) -> None:
+        self._collector = ProcessCollector(registry=CollectorRegistry())
 
-
-def _cumulative(distribution: Distribution) -> list[tuple[str, float]]:
-    bounds = [str(bound) for bound in distribution.bounds]
-    return list(zip([*bounds, "+Inf"], accumulate(map(float, distribution.counts)), strict=True))
+    def values(self) -> dict[str, dict[Labels, float]]:
+        """Each without labels; what the system does not tell is missing."""
+        found = {family.name: family.samples[0].value for family in self._collector.collect() if family.samples}
+        return {spec.name: {(): found[spec.name]} for spec in PROCESS if spec.name in found}

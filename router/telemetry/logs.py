@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
@@ -64,9 +65,20 @@ class EventHandler(logging.StreamHandler[TextIO]):
     """The handler that `setup_logging` installs; a class of its own so that it finds and replaces its own only."""
 
 
-def setup_logging(level: str, log_format: Literal["text", "json"] = "text", stream: TextIO | None = None) -> None:
-    """Send everything to `stream` (stderr) once; ours from `level` on, libraries' from warning on."""
+def setup_logging(
+    level: str,
+    log_format: Literal["text", "json"] = "text",
+    stream: TextIO | None = None,
+    *,
+    process: int | None = None,
+) -> None:
+    """Send everything to `stream` (stderr) once; ours from `level` on, libraries' from warning on.
+
+    One process of several is named in each of its lines, as `process_index`.
+    """
     handler = EventHandler(stream if stream is not None else sys.stderr)
+    if process is not None:
+        handler.addFilter(_naming(process))
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, EventHandler)]:
@@ -74,6 +86,14 @@ def setup_logging(level: str, log_format: Literal["text", "json"] = "text", stre
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger(ROOT).setLevel(level.upper())
+
+
+def _naming(process: int) -> Callable[[logging.LogRecord], bool]:
+    def name(record: logging.LogRecord) -> bool:
+        record.process_index = process
+        return True
+
+    return name
 
 
 def _timestamp(record: logging.LogRecord) -> str:

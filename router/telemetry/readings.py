@@ -59,6 +59,12 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
         yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
 
 
+def process_readings() -> Iterator[Reading]:
+    """This process. The supervisor of several counts those that answer, and restarts."""
+    yield "warmroute_processes", (), 1.0
+    yield "warmroute_process_restarts", (), 0.0
+
+
 _EVENT_FIGURES = (
     ("warmroute_event_batches", "batches"),
     ("warmroute_event_gaps", "gaps"),

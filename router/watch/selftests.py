@@ -16,6 +16,8 @@ from router.watch.surroundings import Surroundings
 
 TRIES = 3
 """Tests of one process that came to nothing before it is left alone."""
+TURN_S = 0.05
+"""How long to wait before asking again whether another gateway process has done with the worker."""
 
 log = logging.getLogger("warmroute.watch")
 
@@ -69,11 +71,23 @@ class SelfTests:
         try:
             await self._linked()
             self._unlinked = not self._subscriptions.linked
-            verdicts = [await self._test(candidate, facts) for candidate in self._endpoint.candidates]
+            verdicts = await self._in_turn(facts)
             if Residency.UNKNOWN not in verdicts:
                 self._tries_left = 0
         finally:
             self._task = None
+
+    async def _in_turn(self, facts: WorkerFacts) -> list[Residency]:
+        turns = self._around.test_turns
+        while turns is not None:
+            with turns.alone(self._endpoint.id) as alone:
+                if alone:
+                    return await self._test_all(facts)
+            await asyncio.sleep(TURN_S)
+        return await self._test_all(facts)
+
+    async def _test_all(self, facts: WorkerFacts) -> list[Residency]:
+        return [await self._test(candidate, facts) for candidate in self._endpoint.candidates]
 
     async def _linked(self) -> None:
         for _ in range(round(SETTLE_S / POLL_S)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,9 +62,17 @@ class Identifying(Protocol):
         ...
 
 
+class SelfTestTurns(Protocol):
+    """Lets one process at a time test a worker: other requests would upset the counters that some tests read."""
+
+    def alone(self, worker: str) -> AbstractContextManager[bool]:
+        """Whether the worker is ours for as long as the block lasts."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all watches share."""
+    """What all watches share. `test_turns` only where other processes test the same workers."""
 
     fleet: Fleet
     residency: ResidencyMap
@@ -75,3 +84,4 @@ class Surroundings:
     pump: Pump
     clock: Callable[[], float]
     worker_tls: WorkerTls
+    test_turns: SelfTestTurns | None = None

@@ -17,7 +17,7 @@ from router.prefix.residency import ResidencyMap
 from router.secure.workers import WorkerTls
 from router.watch.endpoint import EndpointWatch
 from router.watch.pump import Pump
-from router.watch.surroundings import Identifying, Surroundings, WatchMetrics
+from router.watch.surroundings import Identifying, SelfTestTurns, Surroundings, WatchMetrics
 
 LOOK_AGAIN_S = 1.0
 """Between two full probes of all endpoints that somebody asked for: clients can make them ask at will."""
@@ -40,6 +40,7 @@ class Watcher:
         *,
         clock: Callable[[], float] = time.monotonic,
         worker_tls: WorkerTls | None = None,
+        test_turns: SelfTestTurns | None = None,
     ) -> None:
         self._fleet = fleet
         self._residency = residency
@@ -48,6 +49,7 @@ class Watcher:
         self._metrics = metrics
         self._clock = clock
         self._worker_tls = worker_tls or WorkerTls(config.worker_tls)
+        self._test_turns = test_turns
         self._pump = Pump(metrics.event_turn)
         self._around: Surroundings | None = None
         self._looked_s = -math.inf
@@ -73,6 +75,7 @@ class Watcher:
             pump=self._pump,
             clock=self._clock,
             worker_tls=self._worker_tls,
+            test_turns=self._test_turns,
         )
         for endpoint in self._fleet.endpoints:
             self.watch(endpoint.id)

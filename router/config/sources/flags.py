@@ -38,6 +38,13 @@ FLAGS = (
     Flag("--admin-host", ("admin_host",), "ADDRESS", "listening"),
     Flag("--admin-port", ("admin_port",), "PORT", "listening"),
     Flag("--takeover", ("takeover",), "PATH", "listening"),
+    Flag(
+        "--processes",
+        ("processes",),
+        "N",
+        "listening",
+        "processes that share the public port, each on a core of its own; auto: as many as cores",
+    ),
     Flag("--policy", ("policy", "name"), "NAME", "choosing a worker"),
     Flag(
         "--policy-param",

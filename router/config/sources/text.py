@@ -22,7 +22,7 @@ def from_text(kind: kinds.Type, text: str, place: str) -> Located:
     match bare(kind):
         case kinds.BoolType():
             return Located(_TRUTH.get(text.strip().lower(), text), place)
-        case kinds.IntType() | kinds.FloatType():
+        case kinds.IntType() | kinds.FloatType() | kinds.UnionType():
             return Located(_number(text), place)
         case kinds.VarTupleType(item_type=item):
             return _list(item, text, place)

@@ -22,7 +22,8 @@ async def test_not_ready_until_a_worker_is(client, system, problem):
     assert "a:1 is starting" in problem(response, 503)[1]
     assert response.headers["retry-after"] == "1"
     system.join("http://a:1")
-    assert (await client.get("/readyz")).json() == {"status": "ready", "workers_ready": 1, "workers": 1}
+    ready = {"status": "ready", "workers_ready": 1, "workers": 1, "processes_ready": 1, "processes": 1}
+    assert (await client.get("/readyz")).json() == ready
 
 
 async def test_a_worker_on_trial_counts(client, system):

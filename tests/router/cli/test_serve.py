@@ -131,6 +131,27 @@ async def test_a_unix_socket_in_use_is_not_taken_over_and_goes_at_the_end(serve,
     assert not path.exists()
 
 
+async def test_two_processes_on_a_unix_socket(serve, tmp_path):
+    path = tmp_path / "public.sock"
+    gateway = await serve("--uds", str(path), "--processes", "2")
+    assert (await gateway.until("process ready"))["process_index"] in (0, 1)
+    assert (await gateway.until("public port listening"))["url"] == f"unix:{path}"
+    transport = httpx.AsyncHTTPTransport(uds=str(path))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        assert (await client.get("/livez")).status_code == 200
+    assert await gateway.stop() == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("text", ["0", "many", "1.5"])
+async def test_how_many_processes_there_can_be_is_said(serve, text):
+    gateway = await serve("--processes", text)
+    out, err = await asyncio.wait_for(gateway.process.communicate(), 30)
+    assert (gateway.process.returncode, out) == (2, b"")
+    assert b"--processes" in err
+    assert b"write a whole number of at least 1 or auto, such as 1" in err or b"write a whole number" in err
+
+
 async def test_a_stale_unix_socket_is_replaced(serve, tmp_path):
     path = tmp_path / "public.sock"
     killed = await serve("--uds", str(path))

@@ -83,6 +83,7 @@ YAML = [
         "existing folder",
     ),
     (f"takeover: {'x' * 101}\n", "w.yaml:1", "the path has 101 bytes", "at most 99"),
+    ("processes: 2\ntakeover: a.sock\n", "w.yaml:2", "processes asks for several", "leave one of the two out"),
     ("uds: a.sock\ntakeover: a.sock\n", "w.yaml:2", "takeover and uds are the same path", "two different paths"),
     ("trusted_proxies: [10.0.0.1/8]\n", "w.yaml:1", "'10.0.0.1/8' is not a network", "write 10.0.0.0/8"),
     ("trusted_proxies:\n - lan\n", "w.yaml:2", "'lan' is not a network", "write it as in 10.0.0.0/8"),

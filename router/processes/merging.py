@@ -1,0 +1,82 @@
+"""What several processes say of the same workers, as one document: loads and counts summed, views from the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from router.admin.documents import Candidate, Estimates, Load, PredictedCached, Worker
+
+Said = Mapping[int, Worker]
+"""One worker, as each process has it; the first is whom to believe where they differ."""
+
+
+def merge_workers(fleets: Mapping[int, Sequence[Worker]]) -> list[Worker]:
+    """Every worker that the first process has, with what the others say of it."""
+    if not fleets:
+        return []
+    by_id = {process: {worker.id: worker for worker in workers} for process, workers in fleets.items()}
+    first = next(iter(fleets.values()))
+    return [
+        merge_worker({process: workers[one.id] for process, workers in by_id.items() if one.id in workers})
+        for one in first
+    ]
+
+
+def merge_worker(said: Said) -> Worker:
+    """One worker; where processes have it in different states, its notes say so."""
+    first = next(iter(said.values()))
+    differing = [
+        f"process {process} has it {worker.state} ({worker.reason})"
+        for process, worker in said.items()
+        if worker.state != first.state
+    ]
+    candidates = [
+        _candidate([each for worker in said.values() for each in worker.candidates if each.id == one.id])
+        for one in first.candidates
+    ]
+    in_flight = sum(worker.in_flight for worker in said.values())
+    return replace(first, in_flight=in_flight, candidates=candidates, notes=[*first.notes, *differing])
+
+
+def _candidate(said: Sequence[Candidate]) -> Candidate:
+    return replace(
+        said[0],
+        load=_load([each.load for each in said]),
+        estimates=_estimates([each.estimates for each in said]),
+        predicted_cached=_predicted([each.predicted_cached for each in said]),
+    )
+
+
+def _load(loads: Sequence[Load]) -> Load:
+    """Each process has booked its own requests; what none of them booked is the same for all."""
+    return Load(
+        queued_requests=sum(load.queued_requests for load in loads),
+        queued_tokens=sum(load.queued_tokens for load in loads),
+        running_requests=sum(load.running_requests for load in loads),
+        kv_tokens=sum(load.kv_tokens for load in loads),
+        foreign_requests=min(load.foreign_requests for load in loads),
+    )
+
+
+def _estimates(estimates: Sequence[Estimates]) -> Estimates:
+    """Of whoever has learned most."""
+    best = max(estimates, key=lambda each: each.observations)
+    return replace(best, observations=sum(each.observations for each in estimates))
+
+
+def _predicted(counts: Sequence[PredictedCached]) -> PredictedCached:
+    differences: dict[str, int] = {}
+    for count in counts:
+        for reason, responses in count.differences.items():
+            differences[reason] = differences.get(reason, 0) + responses
+    return PredictedCached(
+        equal=sum(count.equal for count in counts),
+        over=sum(count.over for count in counts),
+        under=sum(count.under for count in counts),
+        absolute_error_tokens=sum(count.absolute_error_tokens for count in counts),
+        reported_tokens=sum(count.reported_tokens for count in counts),
+        differences=differences,
+        pending=sum(count.pending for count in counts),
+    )

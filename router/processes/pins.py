@@ -1,0 +1,48 @@
+"""Which worker made a stored response, known to all processes: a client's next request may come to any of them.
+
+A table with a place for each response by the hash of its id; the later one has it. Two words: that hash, and that of
+the worker crossed with it, so that a half-written entry names no worker that there is.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable, Iterable
+
+import xxhash
+
+from policies.view import WorkerId
+
+PLACES = 1 << 17
+_ENTRY = struct.Struct("@QQ")
+PINS_BYTES = PLACES * _ENTRY.size
+
+
+class Pins:
+    """Satisfies `router.gateway.plane.SharedPins`. `workers` names those that a response can be on."""
+
+    def __init__(self, memory: mmap.mmap, at: int, workers: Callable[[], Iterable[WorkerId]]) -> None:
+        self._memory = memory
+        self._at = at
+        self._workers = workers
+
+    def learn(self, response_id: str, worker: WorkerId) -> None:
+        """`worker` made `response_id`."""
+        digest = _digest(response_id)
+        _ENTRY.pack_into(self._memory, self._place(digest), digest, digest ^ _digest(worker))
+
+    def worker(self, response_id: str) -> WorkerId | None:
+        """Who made `response_id`, if any process knows, and the worker is still there."""
+        digest = _digest(response_id)
+        found, crossed = _ENTRY.unpack_from(self._memory, self._place(digest))
+        if found != digest:
+            return None
+        return next((worker for worker in self._workers() if _digest(worker) == crossed ^ digest), None)
+
+    def _place(self, digest: int) -> int:
+        return self._at + digest % PLACES * _ENTRY.size
+
+
+def _digest(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode())

@@ -1,0 +1,112 @@
+"""All metrics of one process as values, those of several merged into one, and either as Prometheus text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from router.telemetry.catalogue import CATALOGUE, PROCESS, Kind, Merge, MetricSpec
+from router.telemetry.instruments import Labels
+
+
+class Tally(msgspec.Struct, array_like=True):
+    """A histogram's values under one set of labels: observations per bucket, the last above all bounds; their sum."""
+
+    counts: list[int]
+    total: float
+
+
+class Snapshot(msgspec.Struct):
+    """Counters and gauges, and histograms, by catalogue name and label values."""
+
+    values: dict[str, dict[Labels, float]]
+    histograms: dict[str, dict[Labels, Tally]]
+
+
+_MERGES: Mapping[Merge, Callable[[float, float], float]] = {
+    Merge.SUM: lambda one, other: one + other,
+    Merge.MAX: max,
+    Merge.MIN: min,
+}
+_SPECS = (*CATALOGUE, *PROCESS)
+
+
+def merged(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """What all of them say together, each metric as its `MetricSpec.merge` has it."""
+    total = Snapshot({}, {})
+    merges = {spec.name: _MERGES[spec.merge] for spec in _SPECS}
+    for snapshot in snapshots:
+        for name, values in snapshot.values.items():
+            _merge_values(total.values.setdefault(name, {}), values, merges[name])
+        for name, tallies in snapshot.histograms.items():
+            _merge_tallies(total.histograms.setdefault(name, {}), tallies)
+    return total
+
+
+def lasting(snapshot: Snapshot) -> Snapshot:
+    """What stays true of a process that has died: what it counted. Without that the sums over all would drop."""
+    counters = {spec.name for spec in _SPECS if spec.kind is Kind.COUNTER and spec.merge is Merge.SUM}
+    return Snapshot({name: snapshot.values[name] for name in snapshot.values.keys() & counters}, snapshot.histograms)
+
+
+def page(snapshot: Snapshot) -> tuple[bytes, str]:
+    """Prometheus text and its content type, in the catalogue's order."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(snapshot))
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _merge_values(
+    into: dict[Labels, float], values: Mapping[Labels, float], merge: Callable[[float, float], float]
+) -> None:
+    for labels, value in values.items():
+        into[labels] = merge(into[labels], value) if labels in into else value
+
+
+def _merge_tallies(into: dict[Labels, Tally], tallies: Mapping[Labels, Tally]) -> None:
+    for labels, tally in tallies.items():
+        before = into.get(labels)
+        if before is None:
+            into[labels] = tally
+        else:
+            counts = [one + other for one, other in zip(before.counts, tally.counts, strict=True)]
+            into[labels] = Tally(counts, before.total + tally.total)
+
+
+class _Families(Collector):
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing up front."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric of the catalogue, and what the system says of the process."""
+        for spec in _SPECS:
+            yield self._family(spec)
+
+    def _family(self, spec: MetricSpec) -> Metric:
+        if spec.kind is Kind.HISTOGRAM:
+            return _histogram(spec, self._snapshot.histograms.get(spec.name, {}))
+        family = (CounterMetricFamily if spec.kind is Kind.COUNTER else GaugeMetricFamily)(
+            spec.name, spec.help, labels=spec.labels
+        )
+        for labels, value in self._snapshot.values.get(spec.name, {}).items():
+            family.add_metric(labels, value)
+        return family
+
+
+def _histogram(spec: MetricSpec, tallies: Mapping[Labels, Tally]) -> Metric:
+    family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
+    bounds = [*map(str, spec.buckets), "+Inf"]
+    for labels, tally in tallies.items():
+        buckets = list(zip(bounds, accumulate(map(float, tally.counts)), strict=True))
+        family.add_metric(labels, buckets, tally.total)
+    return family

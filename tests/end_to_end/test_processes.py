@@ -1,0 +1,284 @@
+"""``--processes 2`` as a whole: real processes, real sockets, real signals."""
+
+import http.client
+import json
+import os
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+
+class Clients:
+    """Keep-alive connections to the public port, one request at a time on each."""
+
+    def __init__(self, system, count: int) -> None:
+        self.system = system
+        parts = urlsplit(system.url)
+        self.connections = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=20) for _ in range(count)]
+        for connection in self.connections:
+            connection.connect()
+
+    def body(self, **fields) -> bytes:
+        messages = [{"role": "user", "content": "Name three rivers. " * 20}]
+        return json.dumps({"model": self.system.model, "messages": messages, "max_tokens": 2, **fields}).encode()
+
+    def ask(self) -> list[int]:
+        """One request on each, one after the other."""
+        statuses = []
+        for connection in self.connections:
+            connection.request("POST", "/v1/chat/completions", self.body(), {"content-type": "application/json"})
+            response = connection.getresponse()
+            response.read()
+            statuses.append(response.status)
+        return statuses
+
+    def stream(self, index: int, tokens: int) -> http.client.HTTPResponse:
+        """Begin a stream, up to its first event."""
+        body = self.body(stream=True, max_tokens=tokens, ignore_eos=True)
+        self.connections[index].request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        response = self.connections[index].getresponse()
+        assert response.status == 200
+        assert response.readline().startswith(b"data:")
+        return response
+
+    def close(self) -> None:
+        for connection in self.connections:
+            connection.close()
+
+
+@pytest.fixture
+def two(start):
+    """A fleet behind two processes, both of them serving."""
+
+    def begin(**settings):
+        serve_flags = ("--processes", "2", *settings.pop("serve_flags", ()))
+        system = start(serve_flags=serve_flags, **settings)
+        system.wait_for(lambda: processes_ready(system) == 2, what="both processes")
+        return system
+
+    return begin
+
+
+@pytest.fixture
+def clients():
+    opened = []
+
+    def connect(system, count: int) -> Clients:
+        opened.append(Clients(system, count))
+        return opened[-1]
+
+    yield connect
+    for each in opened:
+        each.close()
+
+
+def processes_ready(system) -> int:
+    answer = system.admin.get("/readyz")
+    return answer.json()["processes_ready"] if answer.status_code == 200 else 0
+
+
+def children(system) -> list[psutil.Process]:
+    return sorted(psutil.Process(system.running.gateway.pid).children(), key=lambda child: child.pid)
+
+
+def deciders(system, last: int) -> Counter:
+    listed = system.admin.get(f"/admin/v1/decisions?limit={last}").json()["decisions"]
+    return Counter(decision["process"] for decision in listed)
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_few_long_connections_spread_evenly(two, clients, count):
+    system = two()
+    assert set(clients(system, count).ask()) == {200}
+    spread = deciders(system, count)
+    assert abs(spread[0] - spread[1]) <= (1 if count == 8 else 4), spread
+    assert system.metric("warmroute_client_connections") == count
+
+
+def test_metrics_are_the_sum_and_decisions_come_newest_first(two, clients):
+    system = two()
+    assert clients(system, 6).ask() == [200] * 6
+    assert system.metric("warmroute_requests_total") == 6
+    assert system.metric("warmroute_request_duration_seconds_count") == 6
+    assert system.metric("warmroute_decisions_total") == 6
+    assert system.metric("warmroute_processes") == 2
+    assert system.metric("warmroute_process_restarts_total") == 0
+    listed = system.admin.get("/admin/v1/decisions?limit=5").json()["decisions"]
+    assert len(listed) == 5
+    assert [decision["at"] for decision in listed] == sorted((d["at"] for d in listed), reverse=True)
+    (worker, *_) = system.workers().values()
+    assert worker["candidates"][0]["predicted_cached"]["over"] == 0
+
+
+def test_the_prefix_one_process_brought_to_a_worker_the_other_finds_there(two, clients):
+    system = two()
+    asked = clients(system, 8)
+    asked.ask()
+    system.wait_idle()
+    system.wait_for(lambda: set(asked.ask()) == {200} and len(deciders(system, 8)) == 2, what="both processes")
+    listed = system.admin.get("/admin/v1/decisions?limit=8").json()["decisions"]
+    assert {decision["worker"] for decision in listed} <= {d["worker"] for d in listed if d["predicted_cached_tokens"]}
+    assert all(decision["predicted_cached_tokens"] > 0 for decision in listed)
+
+
+def test_a_follow_up_finds_the_worker_that_stored_the_response_from_every_process(two, clients):
+    system = two()
+    asked = clients(system, 8)
+    made = httpx.post(f"{system.url}/v1/responses", json={"model": system.model, "input": "x", "max_output_tokens": 2})
+    assert made.status_code == 200
+    follow_up = {"model": system.model, "input": "y", "previous_response_id": made.json()["id"]}
+    for connection in asked.connections:
+        connection.request("POST", "/v1/responses", json.dumps(follow_up), {"content-type": "application/json"})
+        connection.getresponse().read()
+    listed = system.admin.get("/admin/v1/decisions?limit=9").json()["decisions"]
+    assert len({decision["worker"] for decision in listed}) == 1
+    assert {decision["process"] for decision in listed} == {0, 1}
+
+
+def test_changes_reach_every_process_and_those_that_start_later(two, clients):
+    system = two()
+    first, second = system.workers()
+    chosen = system.admin.put("/admin/v1/policy", json={"name": "lpwl"})
+    assert (chosen.status_code, chosen.json()["name"]) == (200, "lpwl")
+    assert system.admin.post(f"/admin/v1/workers/{first}/drain").json()["state"] == "draining"
+    asked = clients(system, 8)
+    assert set(asked.ask()) == {200}
+    assert_decided_by_both(system, 8, policy="lpwl", worker=second)
+    asked.close()
+    for child in children(system):
+        child.kill()
+    system.wait_for(lambda: system.metric("warmroute_process_restarts_total") == 2, what="restarts")
+    system.wait_for(lambda: processes_ready(system) == 2, what="both processes")
+    assert set(clients(system, 8).ask()) == {200}
+    assert_decided_by_both(system, 8, policy="lpwl", worker=second)
+    assert system.workers()[first]["state"] == "draining"
+
+
+def assert_decided_by_both(system, count: int, policy: str, worker: str) -> None:
+    listed = system.admin.get(f"/admin/v1/decisions?limit={count}").json()["decisions"]
+    assert {(d["policy"], d["worker"]) for d in listed} == {(policy, worker)}
+    assert {d["process"] for d in listed} == {0, 1}
+
+
+def test_a_drain_that_waits_waits_for_the_requests_of_every_process(two, clients):
+    system = two(worker_flags=("--time-scale", "1"))
+    asked = clients(system, 4)
+    streams = [asked.stream(index, 1_500) for index in range(4)]
+    busy = {name: worker["in_flight"] for name, worker in system.workers().items()}
+    assert sum(busy.values()) == 4
+    answer = system.admin.post(f"/admin/v1/workers/{next(iter(busy))}/drain?wait_s=1")
+    assert (answer.status_code, answer.json().get("code")) == (409, "worker_busy")
+    assert [ended(stream) for stream in streams] == ["done"] * 4
+    for name in busy:
+        answer = system.admin.post(f"/admin/v1/workers/{name}/drain?wait_s=9")
+        assert (answer.status_code, answer.json()["in_flight"]) == (200, 0)
+        assert system.admin.post(f"/admin/v1/workers/{name}/undrain?wait_s=9").json()["state"] == "ready"
+
+
+def test_what_is_refused_changes_nothing(two):
+    system = two()
+    unknown = system.admin.put("/admin/v1/policy", json={"name": "nonsense"})
+    assert (unknown.status_code, unknown.headers["content-type"]) == (422, "application/problem+json")
+    assert system.admin.delete("/admin/v1/workers/nobody:1").status_code == 404
+    known = system.running.worker_urls[0]
+    assert system.admin.post("/admin/v1/workers", json={"url": known}).json()["code"] == "worker_exists"
+    assert len(system.workers()) == 2
+    assert system.admin.get("/admin/v1/policy").json()["name"] == "marginal_cost"
+
+
+def test_a_worker_added_and_removed_in_all(two):
+    system = two()
+    added = system.admin.post("/admin/v1/workers", json={"url": "http://127.0.0.1:9"})
+    assert (added.status_code, added.headers["location"]) == (201, "/admin/v1/workers/127.0.0.1%3A9")
+    assert system.admin.get("/admin/v1/workers/127.0.0.1:9").json()["id"] == "127.0.0.1:9"
+    assert system.admin.delete("/admin/v1/workers/127.0.0.1:9").status_code == 204
+    assert system.admin.get("/admin/v1/workers/127.0.0.1:9").status_code == 404
+    explained = system.admin.post("/admin/v1/explain", json={"body": {"model": system.model, "messages": []}})
+    assert explained.status_code in (200, 422)
+    assert system.admin.get("/admin/v1/config").json()["processes"] == 2
+
+
+def test_killing_one_breaks_its_own_streams_only(two, clients):
+    system = two(worker_flags=("--time-scale", "1"))
+    asked = clients(system, 4)
+    streams = [asked.stream(index, 300) for index in range(4)]
+    assert deciders(system, 4) == {0: 2, 1: 2}
+    assert sum(system.loads("running_requests")) == 4
+    victim = children(system)[0]
+    victim.kill()
+    ends = [ended(stream) for stream in streams]
+    assert Counter(ends) == {"done": 2, "broken": 2}
+    system.wait_for(lambda: processes_ready(system) == 2, what="the new process")
+    system.wait_for(lambda: not any(system.loads("running_requests")), what="an empty ledger")
+    assert victim.pid not in [child.pid for child in children(system)]
+    assert system.metric("warmroute_process_restarts_total") == 1
+    asked.close()
+    assert set(clients(system, 8).ask()) == {200}
+    assert len(deciders(system, 8)) == 2
+
+
+def ended(stream: http.client.HTTPResponse) -> str:
+    try:
+        text = stream.read()
+    except (http.client.IncompleteRead, ConnectionError):
+        return "broken"
+    return "done" if text.rstrip().endswith(b"data: [DONE]") else "broken"
+
+
+def test_one_that_hangs_keeps_nobody_out(two, clients):
+    system = two()
+    hanging = children(system)[0]
+    os.kill(hanging.pid, signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        asked = clients(system, 6)
+        assert set(asked.ask()) == {200}
+        assert time.monotonic() - began_s < 5.0
+    finally:
+        os.kill(hanging.pid, signal.SIGCONT)
+
+
+def test_sigterm_lets_streams_finish(two, clients):
+    system = two(worker_flags=("--time-scale", "1"))
+    asked = clients(system, 2)
+    streams = [asked.stream(index, 100) for index in range(2)]
+    gone = children(system)
+    system.running.gateway.terminate()
+    assert [ended(stream) for stream in streams] == ["done", "done"]
+    assert system.running.gateway._child.wait(10) == 0
+    assert not any(child.is_running() for child in gone)
+
+
+def test_a_second_signal_ends_all_at_once(two, clients):
+    system = two(worker_flags=("--time-scale", "5"))
+    asked = clients(system, 2)
+    streams = [asked.stream(index, 2_000) for index in range(2)]
+    gone = children(system)
+    system.running.gateway.terminate()
+    system.wait_for(lambda: not listening(system), what="a closed port")
+    system.running.gateway.terminate()
+    assert [ended(stream) for stream in streams] == ["broken", "broken"]
+    _, alive = psutil.wait_procs(gone, 5)
+    assert not alive
+
+
+def listening(system) -> bool:
+    with suppress(httpx.TransportError):
+        httpx.get(f"{system.url}/livez", timeout=1)
+        return True
+    return False
+
+
+def test_a_supervisor_that_is_killed_leaves_nobody_behind(two):
+    system = two()
+    gone = children(system)
+    os.kill(system.running.gateway.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(gone, 5)
+    assert not alive
+    assert not listening(system)

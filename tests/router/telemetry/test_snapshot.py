@@ -1,0 +1,57 @@
+"""Metrics of several processes as one page."""
+
+import msgspec
+import pytest
+
+from router.telemetry.catalogue import CATALOGUE, Kind, Merge
+from router.telemetry.exposition import Exposition
+from router.telemetry.instruments import Labels
+from router.telemetry.metrics import Metrics
+from router.telemetry.readings import process_readings
+from router.telemetry.snapshot import Snapshot, Tally, lasting, merged, page
+
+
+def of(name: str, *values: tuple[Labels, float]) -> Snapshot:
+    return Snapshot({f"warmroute_{name}": dict(values)}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("retries", 7.0), ("active_requests", 7.0), ("worker_running_requests", 5.0),
+                       ("event_link_up", 2.0), ("worker_prefix_hits", 5.0)]
+)  # fmt: skip
+def test_each_metric_is_merged_as_it_is_declared(name, told):
+    total = merged([of(name, (("a",), 5.0)), of(name, (("a",), 2.0), (("b",), 1.0))])
+    assert total.values[f"warmroute_{name}"] == {("a",): told, ("b",): 1.0}
+
+
+def test_histograms_are_added_bucket_by_bucket():
+    one, other = (Snapshot({}, {"warmroute_hold_seconds": {("true",): Tally([1, 2], 0.5)}}) for _ in range(2))
+    total = merged([one, other])
+    assert total.histograms["warmroute_hold_seconds"][("true",)] == Tally([2, 4], 1.0)
+    assert one.histograms["warmroute_hold_seconds"][("true",)] == Tally([1, 2], 0.5)
+
+
+def test_only_counts_last():
+    snapshot = of("retries", (("connect",), 2.0))
+    snapshot.values |= of("active_requests", ((), 3.0)).values | of("worker_prefix_hits", (("a",), 9.0)).values
+    assert lasting(snapshot).values == {"warmroute_retries": {("connect",): 2.0}}
+
+
+def test_two_processes_make_the_page_that_one_would_make_of_both():
+    halves, alone = [Metrics(), Metrics()], Metrics()
+    for number in range(20):
+        for each in (halves[number % 2], alone):
+            each.request_ended("/v1/x", 200, 0.25 * number)
+            each.gaps([0.125 * number, 0.5])
+    readings = [Exposition(each.registry, [process_readings]).snapshot() for each in halves]
+    sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(each), type=Snapshot) for each in readings]
+    ours = page(merged(sent))[0].decode().splitlines()
+    theirs = Exposition(alone.registry, [process_readings]).render()[0].decode().splitlines()
+    differing = {line for line in set(ours) ^ set(theirs) if not line.startswith("process_")}
+    assert differing == {"warmroute_processes 1.0", "warmroute_processes 2.0"}
+
+
+def test_counters_of_our_own_are_summed_and_only_gauges_are_not():
+    """A worker's own counters are what each process has read of it."""
+    not_summed = {spec.name for spec in CATALOGUE if spec.merge is not Merge.SUM and spec.kind is not Kind.GAUGE}
+    assert not_summed == {"warmroute_worker_prefix_queries", "warmroute_worker_prefix_hits"}
