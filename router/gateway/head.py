@@ -23,13 +23,16 @@ _OTHER_VERSION = re.compile(_TOKEN + rb" [\x21-\x7e]+ HTTP/(?!1\.[01]\r)\d+(?:\.
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%\-]*|\[[0-9A-Fa-f:.]+\])(?::\d{0,5})?")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _DIGITS = re.compile(rb"\d{1,18}")
+_LENGTH_LINE = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
+_MAX_DIGITS = 18
 
 
 class RequestHead(msgspec.Struct, frozen=True, gc=False):
     """One request head. `lines` keeps every header line as received, each with its lower-case name.
 
     `fields` maps lower-case names to values, repeated ones joined by a comma; `minor` is x of HTTP/1.x;
-    `authority` is set for a target in absolute form and then outranks Host.
+    `authority` is set for a target in absolute form and then outranks Host. `forwarded` is shared by the heads of one
+    connection that differ in Content-Length only (`RepeatedHead`): what `wire` has prepared for each worker.
     """
 
     method: str
@@ -45,6 +48,7 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     expects_continue: bool
     websocket: bool
     authority: bytes | None = None
+    forwarded: dict[str, Any] | None = None
 
     @property
     def has_body(self) -> bool:
@@ -98,6 +102,70 @@ def parse_head(raw: bytes, parser: Any) -> RequestHead:
         _websocket(method, fields, connection, minor, chunked),
         authority,
     )
+
+
+class RepeatedHead:
+    """The last head of one connection. Clients repeat theirs, but for Content-Length: then nothing is parsed again.
+
+    Only equal bytes count as a repetition, so whatever was checked once holds for all of them.
+    """
+
+    __slots__ = ("_after", "_before", "_head", "_line")
+
+    def __init__(self) -> None:
+        self._head: RequestHead | None = None
+        self._before = self._after = b""
+        self._line = -1
+
+    def recall(self, raw: bytes) -> RequestHead | None:
+        """The head that `raw` is, if it is the last one again."""
+        head, before, after = self._head, self._before, self._after
+        if head is None or not raw.startswith(before):
+            return None
+        if self._line < 0:
+            return head if len(raw) == len(before) else None
+        digits = raw[len(before) : len(raw) - len(after)]
+        if len(digits) > _MAX_DIGITS or not digits.isdigit() or not raw.endswith(after):
+            return None
+        return self._with_length(head, digits)
+
+    def keep(self, raw: bytes, head: RequestHead) -> RequestHead:
+        """`raw` was read as `head`, which comes back ready to be shared."""
+        self._head, self._line = None, -1
+        if head.chunked:
+            return head
+        shared = msgspec.structs.replace(head, forwarded={})
+        if b"content-length" not in head.fields:
+            self._before, self._head = raw, shared
+        elif (found := _LENGTH_LINE.search(raw)) is not None:
+            self._before, self._after = raw[: found.start(1)], raw[found.end(1) :]
+            self._line = [name for name, _ in head.lines].index(b"content-length")
+            self._head = shared
+        return shared
+
+    def _with_length(self, head: RequestHead, digits: bytes) -> RequestHead:
+        lines, fields = head.lines.copy(), head.fields.copy()
+        name, line = lines[self._line]
+        value = fields[name]
+        start = line.rindex(value)
+        lines[self._line] = (name, line[:start] + digits + line[start + len(value) :])
+        fields[name] = digits
+        return RequestHead(
+            head.method,
+            head.target,
+            head.path,
+            head.query,
+            head.minor,
+            lines,
+            fields,
+            head.keep_alive,
+            int(digits),
+            head.chunked,
+            head.expects_continue,
+            head.websocket,
+            head.authority,
+            head.forwarded,
+        )
 
 
 def split_lines(header_lines: list[bytes]) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]]:
