@@ -31,8 +31,9 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     """One request head. `lines` keeps every header line as received, each with its lower-case name.
 
     `fields` maps lower-case names to values, repeated ones joined by a comma; `minor` is x of HTTP/1.x;
-    `authority` is set for a target in absolute form and then outranks Host. `forwarded` is shared by the heads of one
-    connection that differ in Content-Length only (`RepeatedHead`): what `wire` has prepared for each worker.
+    `authority` is set for a target in absolute form and then outranks Host. `lines`, `fields` and `forwarded` (what
+    `wire` has prepared for each worker) are shared by the heads of one connection that differ in Content-Length only
+    (`RepeatedHead`): what the first two say of that may be an earlier request's, `content_length` never is.
     """
 
     method: str
@@ -110,28 +111,28 @@ class RepeatedHead:
     Only equal bytes count as a repetition, so whatever was checked once holds for all of them.
     """
 
-    __slots__ = ("_after", "_before", "_head", "_line")
+    __slots__ = ("_after", "_before", "_head", "_varies")
 
     def __init__(self) -> None:
         self._head: RequestHead | None = None
         self._before = self._after = b""
-        self._line = -1
+        self._varies = False
 
     def recall(self, raw: bytes) -> RequestHead | None:
         """The head that `raw` is, if it is the last one again."""
         head, before, after = self._head, self._before, self._after
         if head is None or not raw.startswith(before):
             return None
-        if self._line < 0:
+        if not self._varies:
             return head if len(raw) == len(before) else None
         digits = raw[len(before) : len(raw) - len(after)]
         if len(digits) > _MAX_DIGITS or not digits.isdigit() or not raw.endswith(after):
             return None
-        return self._with_length(head, digits)
+        return _with_length(head, int(digits))
 
     def keep(self, raw: bytes, head: RequestHead) -> RequestHead:
         """`raw` was read as `head`, which comes back ready to be shared."""
-        self._head, self._line = None, -1
+        self._head, self._varies = None, False
         if head.chunked:
             return head
         shared = msgspec.structs.replace(head, forwarded={})
@@ -139,33 +140,27 @@ class RepeatedHead:
             self._before, self._head = raw, shared
         elif (found := _LENGTH_LINE.search(raw)) is not None:
             self._before, self._after = raw[: found.start(1)], raw[found.end(1) :]
-            self._line = [name for name, _ in head.lines].index(b"content-length")
-            self._head = shared
+            self._head, self._varies = shared, True
         return shared
 
-    def _with_length(self, head: RequestHead, digits: bytes) -> RequestHead:
-        lines, fields = head.lines.copy(), head.fields.copy()
-        name, line = lines[self._line]
-        value = fields[name]
-        start = line.rindex(value)
-        lines[self._line] = (name, line[:start] + digits + line[start + len(value) :])
-        fields[name] = digits
-        return RequestHead(
-            head.method,
-            head.target,
-            head.path,
-            head.query,
-            head.minor,
-            lines,
-            fields,
-            head.keep_alive,
-            int(digits),
-            head.chunked,
-            head.expects_continue,
-            head.websocket,
-            head.authority,
-            head.forwarded,
-        )
+
+def _with_length(head: RequestHead, length: int) -> RequestHead:
+    return RequestHead(
+        head.method,
+        head.target,
+        head.path,
+        head.query,
+        head.minor,
+        head.lines,
+        head.fields,
+        head.keep_alive,
+        length,
+        head.chunked,
+        head.expects_continue,
+        head.websocket,
+        head.authority,
+        head.forwarded,
+    )
 
 
 def split_lines(header_lines: list[bytes]) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]]:

@@ -165,7 +165,7 @@ def _written(
         dropped |= {b"x-data-parallel-rank"}
     if head.authority is not None:
         dropped |= {b"host"}
-    rewritten = not head.chunked and body_bytes != head.content_length
+    rewritten = not head.chunked and head.fields.get(b"content-length", b"0") != b"%d" % body_bytes
     if rewritten:
         dropped |= {b"content-length"}
     if plain:
