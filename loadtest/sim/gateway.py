@@ -22,6 +22,7 @@ from router.core.dispatcher import Dispatcher, Reject, Ticket
 from router.core.edges import Request, Usage
 from router.core.endpoints import FleetEndpoint
 from router.core.fleet import Fleet
+from router.core.others import SharedLedger
 from router.core.residency import ResidencySource
 from router.prefix.chain import SEED, extend_chain
 from router.prefix.prompt import Prompt, PromptSource
@@ -45,7 +46,7 @@ class SimulatedGateway:
 
     `residency` says which worker holds what. Where it is a `ResidencyMap` and `publishes_events`, workers' KV events
     reach it on vLLM's wire, `Delays.kv_event_s` late; otherwise workers say that they publish none. Responses tell
-    their usage unless not `reports_usage`.
+    their usage unless not `reports_usage`. With a `ledger` it is one of several that share these workers.
     """
 
     def __init__(
@@ -59,10 +60,11 @@ class SimulatedGateway:
         delays: Delays,
         publishes_events: bool = True,
         reports_usage: bool = True,
+        ledger: SharedLedger | None = None,
     ) -> None:
         self.reports_usage = reports_usage
         self.fleet = Fleet(HealthConfig(), residency)
-        self.dispatcher = Dispatcher(self.fleet, residency, policy, policy_name=policy_name)
+        self.dispatcher = Dispatcher(self.fleet, residency, policy, policy_name=policy_name, ledger=ledger)
         self._time = time
         self._delays = delays
         self._workers: dict[str, EngineWorker] = {}

@@ -18,10 +18,9 @@ log = logging.getLogger("warmroute.gateway")
 
 STEP_BACK_S = 0.001
 """How long we leave a waiting client to the others before we look again."""
-PATIENCE_S = 0.02
-"""So long after, with nobody having taken any, those whose turn it is are taken for stuck."""
-IMPATIENT_S = 1.0
-"""Then we take what comes for this long, whoever's turn it is."""
+PATIENCE_S = 0.05
+"""So long after, with nobody having taken any, those whose turn it is are taken for stuck. Until they take one again,
+we take one at each look, and no more: they may only be slow, and then the rest is theirs."""
 EXHAUSTED_S = 0.5
 """Pause after an accept that the system refused (no file descriptors, no memory)."""
 
@@ -69,7 +68,6 @@ class SharedListener:
         self._pause: asyncio.TimerHandle | None = None
         self._since_s: float | None = None
         self._taken = 0
-        self._impatient_until_s = 0.0
         self._listener.setblocking(False)
         self._turns.open()
         self._watch()
@@ -87,25 +85,25 @@ class SharedListener:
         self._loop.add_reader(self._listener, self._readable)
 
     def _readable(self) -> None:
-        if self._may_take():
+        if self._turns.ours():
             self._since_s = None
             self._accept()
-        else:
-            self._step_back(STEP_BACK_S)
+            return
+        self._step_back(STEP_BACK_S)
+        if self._waited_s() >= PATIENCE_S:
+            self._accept()
 
-    def _may_take(self) -> bool:
+    def _waited_s(self) -> float:
+        """How long the others have let a client wait."""
         now_s = self._loop.time()
-        if self._turns.ours() or now_s < self._impatient_until_s:
-            return True
         taken = self._turns.taken_by_others()
         if self._since_s is None or taken != self._taken:
             self._since_s, self._taken = now_s, taken
-        if now_s - self._since_s < PATIENCE_S:
-            return False
-        self._impatient_until_s = now_s + IMPATIENT_S
-        return True
+        return now_s - self._since_s
 
     def _step_back(self, for_s: float) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
         self._loop.remove_reader(self._listener)
         self._pause = self._loop.call_later(for_s, self._watch)
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from router.admin.documents import Candidate, Estimates, Load, PredictedCached, Worker
 
 Said = Mapping[int, Worker]
-"""One worker, as each process has it; the first is whom to believe where they differ."""
+"""One worker, as each process has it. Where they differ the first is believed that has seen the worker answer."""
 
 
 def merge_workers(fleets: Mapping[int, Sequence[Worker]]) -> list[Worker]:
@@ -26,7 +26,7 @@ def merge_workers(fleets: Mapping[int, Sequence[Worker]]) -> list[Worker]:
 
 def merge_worker(said: Said) -> Worker:
     """One worker; where processes have it in different states, its notes say so."""
-    first = next(iter(said.values()))
+    first = next((worker for worker in said.values() if worker.candidates), next(iter(said.values())))
     differing = [
         f"process {process} has it {worker.state} ({worker.reason})"
         for process, worker in said.items()

@@ -8,6 +8,7 @@ import uvloop
 from router.processes.asking import Asking, Unanswered
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories(config, item):
     return {"uvloop": uvloop.new_event_loop}
 

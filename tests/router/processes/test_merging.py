@@ -53,6 +53,14 @@ def test_another_state_in_one_process_is_noted():
     assert merged.notes[-1] == "process 1 has it unhealthy (why)"
 
 
+def test_a_process_that_has_just_started_is_not_believed():
+    fresh = worker(state="starting")
+    fresh.candidates = []
+    (merged,) = merge_workers({0: [fresh], 1: [worker(running=3)]})
+    assert (merged.state, merged.candidates[0].load.running_requests) == ("ready", 3)
+    assert merged.notes[-1] == "process 0 has it starting (why)"
+
+
 def test_a_worker_that_only_some_know():
     merged = merge_workers({0: [worker("a:1"), worker("b:1")], 1: [worker("b:1")]})
     assert [(each.id, each.candidates[0].load.running_requests) for each in merged] == [("a:1", 1), ("b:1", 2)]

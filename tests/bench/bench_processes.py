@@ -1,0 +1,269 @@
+"""What a second process costs and brings: ``python tests/bench/bench_processes.py [cost] [quality] [fleet]``.
+
+cost: CPU time of all the gateway's processes per request, with one and with two of them, round by round in turn, in
+front of a stand-in worker, the default policy on. On N free cores the gateway's capacity is N over that, so the ratio
+of capacities is 2 * (one) / (two). Requests per second are told beside it; where load generator and worker share the
+cores with the gateway, they say little.
+
+quality: two workloads in virtual time (`loadtest.approximate.workloads`: four modelled 8B workers) through one
+dispatcher, and through several that each have an index and estimates of their own, with the ledger shared as in the
+gateway and without it. Sessions are dealt out in turn, as connections are. Share of prompt tokens found cached,
+imbalance (busiest worker over the mean, in tokens prefilled and in requests) and time to first token: means over seeds.
+
+fleet: the same figures from real processes: the conversations of ``warmroute demo``, a fresh fleet of embedded workers
+each time. On a machine that is busy with other things they are mostly noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+import httpx  # noqa: E402
+import uvloop  # noqa: E402
+
+from loadtest.approximate.workloads import workloads  # noqa: E402
+from loadtest.bench import measure, proxies  # noqa: E402
+from loadtest.demo import fleet  # noqa: E402
+from loadtest.demo.run import wait_until_ready  # noqa: E402
+from loadtest.drive.conversations import play  # noqa: E402
+from loadtest.fleet.process import Process, warmroute  # noqa: E402
+from loadtest.report.summary import percentile, summarise  # noqa: E402
+from loadtest.sim.clients import Clients  # noqa: E402
+from loadtest.sim.gateway import Delays, SimulatedGateway  # noqa: E402
+from loadtest.sim.outcome import Ending  # noqa: E402
+from loadtest.sim.virtual_time import VirtualTime  # noqa: E402
+from loadtest.sim.worker import EngineWorker  # noqa: E402
+from loadtest.workload.conversations import Shape, generate  # noqa: E402
+from policies.registry import build_policy  # noqa: E402
+from router.prefix.residency import ResidencyMap  # noqa: E402
+from router.processes.ledger import Ledger, make_table  # noqa: E402
+
+COUNTS = (1, 2)
+
+
+def cost(rounds: int, requests: int, connections: int) -> None:
+    """Print CPU per request of one and two processes, and the ratio of capacities, round by round."""
+    spent: dict[int, list[float]] = {count: [] for count in COUNTS}
+    ratios, speeds = [], []
+    with proxies.workplace() as (folder, stack):
+        worker = stack.enter_context(proxies.standin(folder))
+        for number in range(rounds):
+            rates = {}
+            for count in COUNTS if number % 2 else reversed(COUNTS):
+                spent[count].append(0.0)
+                spent[count][-1], rates[count] = one_cost(worker, count, requests, connections)
+            ratios.append(2 * spent[1][-1] / spent[2][-1])
+            speeds.append(rates[2] / rates[1])
+            print(
+                f"round {number + 1}: {spent[1][-1]:.0f} us and {spent[2][-1]:.0f} us per request,"
+                f" {rates[1]:.0f} and {rates[2]:.0f} requests/s",
+                flush=True,
+            )
+    for name, values in (("capacity on two cores, two processes over one", ratios), ("requests/s here", speeds)):
+        print(f"{name}: median {statistics.median(values):.2f} ({min(values):.2f} - {max(values):.2f})")
+
+
+def one_cost(worker: int, count: int, requests: int, connections: int) -> tuple[float, float]:
+    """CPU microseconds per request, and requests per second."""
+    ports = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--log-level", "info"]
+    command = warmroute("serve", *ports, "--processes", str(count), "--worker", f"http://127.0.0.1:{worker}")
+    gateway = Process(command, "gateway")
+    try:
+        url = gateway.wait_for(rf"public port.*{fleet.URL}").group(1)
+        admin = gateway.wait_for(rf"admin port.*{fleet.URL}").group(1)
+        while httpx.get(f"{admin}/readyz").json().get("processes_ready") != count:
+            time.sleep(0.05)
+        uvloop.run(measure.requests(url, gateway.pid, 10 * connections, connections, 2_000))
+        began_s = time.perf_counter()
+        measured = uvloop.run(measure.requests(url, gateway.pid, requests, connections, 2_000))
+        assert measured.errors == 0, f"{measured.errors} requests failed"
+        return measured.cpu_us, requests / (time.perf_counter() - began_s)
+    finally:
+        gateway.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """One run. Imbalances are the busiest worker over the mean."""
+
+    cached_share: float
+    prefill_imbalance: float
+    request_imbalance: float
+    ttft_mean_ms: float
+    ttft_p99_ms: float
+
+
+class SharedTime(VirtualTime):
+    """Each gateway reads loads for as long as anything is pending; the other gateways' next reading is nothing."""
+
+    def __init__(self, gateways: int) -> None:
+        super().__init__()
+        self._readings = gateways - 1
+
+    @property
+    def pending(self) -> int:
+        return max(0, super().pending - self._readings)
+
+
+class Dealt:
+    """Several gateways in front of one fleet; each session is one client's, and stays with one gateway."""
+
+    def __init__(self, gateways: list[SimulatedGateway]) -> None:
+        self._gateways = gateways
+        self._sessions: dict[str, SimulatedGateway] = {}
+
+    def place(self, name, session, call):
+        gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
+        return gateway.place(name, session, call)
+
+
+def simulated(workload, seed: int, count: int, shared: bool) -> Quality:
+    """One run in virtual time."""
+    time_, delays = SharedTime(count), Delays()
+    workers = [
+        EngineWorker(time_, f"worker-{number}", spec, seed + number, delays.response_s)
+        for number, spec in enumerate(workload.workers)
+    ]
+    table = make_table(max(count, 2))
+    gateways = [
+        SimulatedGateway(
+            time_,
+            workers,
+            ResidencyMap(),
+            build_policy("marginal_cost", {}, random.Random(seed + number)),
+            "marginal_cost",
+            delays=delays,
+            ledger=Ledger(table, count, number) if shared and count > 1 else None,
+        )
+        for number in range(count)
+    ]
+    clients = Clients(time_, Dealt(gateways), workers, delays.request_s)
+    for session in workload.sessions(seed):
+        clients.play(session)
+    time_.run()
+    os.close(table)
+    done = [outcome for outcome in clients.outcomes if outcome.ending is Ending.FINISHED]
+    names = [worker.name for worker in workers]
+    prefilled = [sum(o.prompt_tokens - o.cached_tokens for o in done if o.worker == name) for name in names]
+    served = [sum(o.worker == name for o in done) for name in names]
+    waits_ms = [outcome.ttft_s * 1e3 for outcome in done]
+    return Quality(
+        sum(o.cached_tokens for o in done) / sum(o.prompt_tokens for o in done),
+        max(prefilled) / statistics.mean(prefilled),
+        max(served) / statistics.mean(served),
+        statistics.mean(waits_ms),
+        percentile(waits_ms, 0.99),
+    )
+
+
+def quality(seeds: int) -> None:
+    """Print the means for each number of processes, with the ledger shared and without."""
+    for workload in workloads(None):
+        if workload.name == "drift":
+            continue
+        print(f"{workload.name}: {workload.about}; {seeds} seeds")
+        for count, shared in ((1, False), (2, True), (4, True), (8, True), (2, False), (8, False)):
+            runs = [simulated(workload, seed, count, shared) for seed in range(seeds)]
+            ledger = "" if count == 1 else ", one ledger" if shared else ", no ledger"
+            print(f"  {count} process(es){ledger:12}  {line(runs, statistics.mean)}", flush=True)
+
+
+def real_quality(rounds: int, workers: int, conversations: int) -> None:
+    """Print each figure for one and two processes, round by round, and their medians."""
+    found: dict[int, list[Quality]] = {count: [] for count in COUNTS}
+    for number in range(rounds):
+        for count in COUNTS if number % 2 else reversed(COUNTS):
+            found[count].append(one_quality(count, workers, Shape(conversations=conversations), number))
+            print(f"round {number + 1}, {count} process(es): {line(found[count][-1:])}", flush=True)
+    for count in COUNTS:
+        print(f"median, {count} process(es): {line(found[count])}")
+
+
+def line(runs: list[Quality], middle=statistics.median) -> str:
+    """The runs' figures, each by its median (or another middle)."""
+
+    def of(field: str) -> float:
+        return middle([getattr(run, field) for run in runs])
+
+    return (
+        f"cached {of('cached_share'):.3f}  busiest over mean: prefill {of('prefill_imbalance'):.2f},"
+        f" requests {of('request_imbalance'):.2f}"
+        f"  TTFT mean {of('ttft_mean_ms'):.1f} ms, p99 {of('ttft_p99_ms'):.0f} ms"
+    )
+
+
+def one_quality(count: int, workers: int, shape: Shape, seed: int) -> Quality:
+    """A fresh fleet, the conversations once."""
+    flags = ("--time-scale", "3")
+    with fleet.running(workers, "marginal_cost", flags, ("--processes", str(count))) as running:
+        model = wait_until_ready(running.admin_url, workers)
+        while httpx.get(f"{running.admin_url}/readyz").json().get("processes_ready") != count:
+            time.sleep(0.05)
+        time.sleep(1.0)  # self-tests
+        before = [worker_tokens(url) for url in running.worker_urls]
+        timings = uvloop.run(play(running.public_url, model, generate(shape, seed)))
+        row = summarise("", timings)
+        assert row.errors == 0, f"{row.errors} requests failed"
+        prefilled = [worker_tokens(url) - tokens for url, tokens in zip(running.worker_urls, before, strict=True)]
+        served = list(by_worker(running.admin_url).values())
+    return Quality(
+        row.cached_share,
+        max(prefilled) / statistics.mean(prefilled),
+        max(served) / (sum(served) / workers),
+        row.ttft_mean_ms,
+        row.ttft_p99_ms,
+    )
+
+
+def worker_tokens(url: str) -> float:
+    """Prompt tokens that a worker has looked up and not found in its cache."""
+    page = httpx.get(f"{url}/metrics").text
+    return sample_sum(page, "vllm:prefix_cache_queries_total") - sample_sum(page, "vllm:prefix_cache_hits_total")
+
+
+def sample_sum(page: str, name: str) -> float:
+    """Sum of a metric's samples."""
+    return sum(float(text.rsplit(" ", 1)[1]) for text in page.splitlines() if text.startswith((name + "{", name + " ")))
+
+
+def by_worker(admin_url: str) -> dict[str, float]:
+    """Requests placed on each worker."""
+    served: dict[str, float] = {}
+    for text in httpx.get(f"{admin_url}/metrics").text.splitlines():
+        if text.startswith("warmroute_decisions_total{"):
+            worker = text.split('worker="')[1].split('"')[0]
+            served[worker] = served.get(worker, 0.0) + float(text.rsplit(" ", 1)[1])
+    return served
+
+
+def main() -> None:
+    """Both parts, or those named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=["cost", "quality", "fleet", []], default=["cost", "quality"])
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=3_000)
+    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--conversations", type=int, default=24)
+    args = parser.parse_args()
+    if "cost" in args.parts:
+        cost(args.rounds, args.requests, args.connections)
+    if "quality" in args.parts:
+        quality(args.seeds)
+    if "fleet" in args.parts:
+        real_quality(args.rounds, args.workers, args.conversations)
+
+
+if __name__ == "__main__":
+    main()
