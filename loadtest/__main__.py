@@ -15,6 +15,7 @@ def main() -> int:
         from loadtest.bench import events, gateway
         from loadtest.fidelity import command as fidelity
         from loadtest.peers import command as peers
+        from loadtest.soak import command as soak
     except ModuleNotFoundError as error:
         sys.stderr.write(f"python -m loadtest needs the extra: pip install 'warmroute[loadtest]' ({error})\n")
         return 2
@@ -24,6 +25,7 @@ def main() -> int:
         ("peers", peers),
         ("approximate", approximate),
         ("fidelity", fidelity),
+        ("soak", soak),
     ):
         text = (bench.__doc__ or "").split("\n\n")[0].split(": ", 1)[1].strip()
         command = commands.add_parser(name, help=text, description=bench.__doc__)
