@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +19,6 @@ from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, uninterrupted, warmroute
 from loadtest.soak.relay import LossyRelays
 
-_URL = r"(http://[^\s\"',]+)"
 _PORTS_EACH = 3
 _REPLAY_STEPS = 200
 """Short, so that some losses are beyond replay and the view has to be relearned."""
@@ -30,9 +31,14 @@ class FleetShape:
     workers: int = 4
     profile: str = "llama-3.1-8b-h100"
     time_scale: float = 4.0
-    blocks: int = 6_000
+    blocks: int = 4_000
     seed: int = 0
     logs: Path | None = None
+    worker_flags: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Laid over the gateway's, section by section."""
+    open_files: int | None = None
+    """The gateway's limit of open descriptors, soft and hard."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,9 +57,9 @@ class Worker:
 
 GATEWAY: dict[str, Any] = {
     "headers": {"worker": True},
-    "decisions_kept": 2_000,
+    "decisions_kept": 500,
     "timeouts": {"first_event_s": 30, "stream_idle_s": 5, "header_hold_s": 3, "comment_interval_s": 2},
-    "residency": {"memo_bytes": 16_777_216, "approximate_bytes": 16_777_216},
+    "residency": {"memo_bytes": 4_194_304, "approximate_bytes": 4_194_304},
 }
 """Small memories, so that they are full long before the soak ends and only a leak still grows; short limits, so that
 stalls run into them."""
@@ -80,7 +86,10 @@ class Fleet:
         self._stack.close()
 
     def _start(self) -> None:
-        first = free_ports(self.shape.workers * _PORTS_EACH)
+        self._gateway_port = free_ports(self.shape.workers * _PORTS_EACH + 2)
+        self.url = f"http://127.0.0.1:{self._gateway_port}"
+        self.admin_url = f"http://127.0.0.1:{self._gateway_port + 1}"
+        first = self._gateway_port + 2
         for index in range(self.shape.workers):
             port = first + index * _PORTS_EACH
             self.workers.append(Worker(index, port, self._worker(index, port)))
@@ -89,19 +98,24 @@ class Fleet:
             worker.process.wait_for("kv events")
         self.relays = LossyRelays([f"tcp://127.0.0.1:{worker.port + 1}" for worker in self.workers])
         self._stack.callback(self.relays.close)
-        command = warmroute("serve", "--config", str(self._write_config()))
+        self._command = warmroute("serve", "--config", str(self._write_config()))
         with uninterrupted():
-            self.gateway = Process(command, "gateway", log=self._log("gateway"))
-            self._stack.callback(self.gateway.stop)
-        self.url = self.gateway.wait_for(rf"public port.*{_URL}").group(1)
-        self.admin_url = self.gateway.wait_for(rf"admin port.*{_URL}").group(1)
+            self.gateway = self._gateway()
+            self._stack.callback(lambda: self.gateway.stop())
+        self.gateway.wait_for("admin port listening")
 
-    def _worker(self, index: int, port: int) -> Process:
+    def _gateway(self) -> Process:
+        process = Process(self._command, "gateway", log=self._log("gateway"))
+        if self.shape.open_files is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (self.shape.open_files, self.shape.open_files))
+        return process
+
+    def _worker(self, index: int, port: int, more: Sequence[str] = ()) -> Process:
         shape = self.shape
         flags = ["--host", "127.0.0.1", "--port", str(port), "--seed", str(shape.seed + index)]
         flags += ["--kv-events-port", str(port + 1), "--kv-events-replay-port", str(port + 2)]
         flags += ["--kv-events-buffer-steps", str(_REPLAY_STEPS), "--num-gpu-blocks", str(shape.blocks)]
-        flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale)]
+        flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale), *shape.worker_flags, *more]
         with uninterrupted():
             return Process(warmroute("worker", *flags), f"worker {index}", log=self._log(f"worker-{index}"))
 
@@ -120,7 +134,8 @@ class Fleet:
             }
             for worker, endpoint in zip(self.workers, self.relays.endpoints, strict=True)
         ]
-        config = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "workers": workers, **GATEWAY}
+        ports = {"host": "127.0.0.1", "port": self._gateway_port, "admin_port": self._gateway_port + 1}
+        config = _laid_over({**ports, "workers": workers, **GATEWAY}, self.shape.config)
         path = self._folder / "warmroute.yaml"
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
         return path
@@ -138,9 +153,9 @@ class Fleet:
         """SIGKILL."""
         worker.process.kill()
 
-    def restart(self, worker: Worker) -> None:
-        """A new process on the ports of the killed one, with an empty cache."""
-        worker.process = self._worker(worker.index, worker.port)
+    def restart(self, worker: Worker, flags: Sequence[str] = ()) -> None:
+        """A new process on the ports of the killed one, with an empty cache. Its `flags` win."""
+        worker.process = self._worker(worker.index, worker.port, flags)
         worker.process.wait_for("kv events")
 
     def pause(self, worker: Worker) -> None:
@@ -152,12 +167,29 @@ class Fleet:
         with suppress(ProcessLookupError):
             os.kill(worker.process.pid, signal.SIGCONT)
 
+    def restart_gateway(self) -> None:
+        """SIGKILL to the gateway, and a new one on its ports."""
+        self.gateway.kill()
+        with uninterrupted():
+            self.gateway = self._gateway()
+        self.gateway.wait_for("admin port listening")
+
+
+def _laid_over(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(config)
+    for key, value in changes.items():
+        below = merged.get(key)
+        merged[key] = {**below, **value} if isinstance(below, Mapping) else value
+    return merged
+
 
 class Admin:
     """The gateway's admin port."""
 
     def __init__(self, url: str) -> None:
-        self._client = httpx.AsyncClient(base_url=url, timeout=20)
+        # connections are let go before the other side does so under a request
+        limits = httpx.Limits(keepalive_expiry=2)
+        self._client = httpx.AsyncClient(base_url=url, timeout=20, limits=limits)
 
     async def workers(self) -> list[dict[str, Any]]:
         """Every worker as listed."""
@@ -170,13 +202,21 @@ class Admin:
 
     async def decisions(self, request_id: str) -> list[dict[str, Any]]:
         """The attempts at one request, as far as they are still known."""
-        kept = (await self._client.get("/admin/v1/decisions", params={"limit": 2_000})).json()["decisions"]
+        kept = (await self._client.get("/admin/v1/decisions", params={"limit": 500})).json()["decisions"]
         return [each for each in kept if each["request_id"] == request_id]
 
     async def drain(self, worker_id: str, on: bool) -> None:
         """Take a worker out, or in again."""
         answer = await self._client.post(f"/admin/v1/workers/{worker_id}/{'drain' if on else 'undrain'}")
         answer.raise_for_status()
+
+    async def add(self, url: str) -> httpx.Response:
+        """Let a worker join."""
+        return await self._client.post("/admin/v1/workers", json={"url": url})
+
+    async def remove(self, worker_id: str) -> httpx.Response:
+        """Forget a worker."""
+        return await self._client.delete(f"/admin/v1/workers/{worker_id}")
 
     async def metrics(self) -> dict[str, float]:
         """Sums over all labels, by metric."""

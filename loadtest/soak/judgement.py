@@ -20,27 +20,34 @@ _BEFORE = frozenset({"worker_failed", "first_event_timeout", "overloaded", "no_w
 """Codes of errors before an answer: excused when every worker that was tried was broken."""
 
 
+def needs_attempts(seen: Seen) -> bool:
+    """Whether the decisions about it are wanted. The list is long, and making it costs the gateway memory."""
+    return seen.code in _BEFORE or not seen.worker
+
+
 def unexplained(
     seen: Seen, attempts: Sequence[Mapping[str, Any]], faults: FaultLog, workers: Iterable[str]
 ) -> str | None:
-    """What is wrong about `seen`; None when nothing is. `attempts` are the decisions about it, `workers` the fleet."""
+    """What is wrong about `seen`; None when nothing is. `attempts` are the decisions about it, newest first, `workers` the fleet."""
+    # the head of an answer behind comments went out before its worker was known
+    worker = seen.worker or (str(attempts[0]["worker"]) if attempts else "")
     match seen.kind:
         case Kind.COMPLETE | Kind.LEFT:
             return None
-        case Kind.ERROR_EVENT if seen.code in _IN_STREAM and seen.worker:
-            return _of_worker(seen, faults, _IN_STREAM[seen.code])
-        case Kind.CUT if seen.worker:
-            return _of_worker(seen, faults, _STALLING)
+        case Kind.ERROR_EVENT if seen.code in _IN_STREAM and worker:
+            return _of_worker(worker, seen, faults, _IN_STREAM[seen.code])
+        case Kind.CUT if worker:
+            return _of_worker(worker, seen, faults, _STALLING)
         case Kind.REFUSED | Kind.ERROR_EVENT if seen.code in _BEFORE:
             return _of_attempts(seen, attempts, faults, workers)
         case _:
             return "no fault excuses this"
 
 
-def _of_worker(seen: Seen, faults: FaultLog, kinds: frozenset[Fault]) -> str | None:
-    if faults.on(seen.worker, seen.began_s, seen.ended_s, kinds):
+def _of_worker(worker: str, seen: Seen, faults: FaultLog, kinds: frozenset[Fault]) -> str | None:
+    if faults.on(worker, seen.began_s, seen.ended_s, kinds):
         return None
-    return f"{seen.worker} had none of {', '.join(sorted(kinds))} at that time"
+    return f"{worker} had none of {', '.join(sorted(kinds))} at that time"
 
 
 def _of_attempts(

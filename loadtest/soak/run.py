@@ -16,7 +16,7 @@ from loadtest.drive.seen import Kind, Seen
 from loadtest.soak.faults import Breaker
 from loadtest.soak.fleet import Admin, Fleet, FleetShape
 from loadtest.soak.gauges import Gauges, Rest, growth_bytes, left_over, slope_bytes_per_s
-from loadtest.soak.judgement import unexplained
+from loadtest.soak.judgement import needs_attempts, unexplained
 from loadtest.soak.report import Verdict
 from loadtest.soak.traffic import Manner, Mix, Traffic
 
@@ -141,7 +141,7 @@ class Soak:
 
     async def _judge(self, seen: Seen, manner: Manner) -> None:
         try:
-            attempts = await self._admin.decisions(seen.request_id) if seen.request_id else []
+            attempts = await self._admin.decisions(seen.request_id) if needs_attempts(seen) else []
         except Exception as error:
             attempts = []
             self.verdict.failures.append(f"the admin port did not answer: {type(error).__name__}: {error}")
