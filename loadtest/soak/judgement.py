@@ -28,7 +28,10 @@ def needs_attempts(seen: Seen) -> bool:
 def unexplained(
     seen: Seen, attempts: Sequence[Mapping[str, Any]], faults: FaultLog, workers: Iterable[str]
 ) -> str | None:
-    """What is wrong about `seen`; None when nothing is. `attempts` are the decisions about it, newest first, `workers` the fleet."""
+    """What is wrong about `seen`; None when nothing is.
+
+    `attempts` are the decisions about it, newest first; `workers` are the fleet.
+    """
     # the head of an answer behind comments went out before its worker was known
     worker = seen.worker or (str(attempts[0]["worker"]) if attempts else "")
     match seen.kind:

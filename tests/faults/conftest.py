@@ -99,7 +99,8 @@ class Lab:
     def raw(self, **options):
         """One request as bytes: its head, and its body."""
         body = json.dumps(self.body(**options)).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        lines = ["POST /v1/chat/completions HTTP/1.1", "host: x", "content-type: application/json"]
+        head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
         return head.encode(), body
 
     async def ask(self, **options):
@@ -184,10 +185,13 @@ def resets():
 
 
 class Scripted:
-    """A worker in the test's own process: probes are answered as the stand-in does, requests by `script`."""
+    """A worker in the test's own process: probes are answered as the stand-in does, requests by `script`.
+
+    `requests` are the bodies of chats, `calls` the paths of everything but probes.
+    """
 
     def __init__(self, script, model=MODEL):
-        self.script, self.requests, self.tasks, self.gone = script, [], set(), asyncio.Event()
+        self.script, self.requests, self.calls, self.tasks = script, [], [], set()
         cards = {"object": "list", "data": [{"id": model, "object": "model", "root": model}]}
         self.pages = {**standin.PAGES, b"/v1/models": json.dumps(cards).encode()}
 
@@ -209,7 +213,9 @@ class Scripted:
                     page = self.pages[path]
                     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page))
                     continue
-                self.requests.append(body)
+                self.calls.append(path)
+                if path == b"/v1/chat/completions":
+                    self.requests.append(body)
                 await self.script(reader, writer, body)
                 await writer.drain()
         with suppress(Exception):
