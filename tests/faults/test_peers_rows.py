@@ -224,7 +224,7 @@ async def test_a_429_goes_to_its_client_with_its_retry_after_and_costs_the_worke
 
 
 async def test_a_request_costs_its_worker_one_call(lab, scripted, joins):
-    """vllm-router's cache_aware made 3,200 further calls for 400 requests. """
+    """vllm-router's cache_aware made 3,200 further calls for 400 requests."""
 
     async def plain(reader, writer, body):
         writer.write(answer())

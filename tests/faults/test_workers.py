@@ -1,9 +1,12 @@
 """Workers that die, stall, refuse, lose their events or come back as something else, under load."""
 
 import asyncio
+import time
 
 import pytest
 
+from loadtest.drive.chat import chat
+from loadtest.drive.http import Client
 from loadtest.drive.seen import Kind
 
 DIED = "error_event:worker_died_in_stream"
@@ -191,3 +194,38 @@ async def test_addresses_where_nobody_is_cost_no_request(lab):
         for address in addresses:
             await lab.admin.remove(address)
     await lab.at_rest()
+
+
+async def test_restarted_on_its_port_it_is_exact_again(own_lab):
+    """Its cache is empty now: nothing is predicted at first, then to the block what it reports."""
+    headers = {"headers": {"worker": True, "predicted_cached_tokens": True}}
+    lab = await own_lab(workers=1, time_scale=0.02, config=headers)
+    (worker,) = lab.workers
+    text = "The same words again and again. " * 40
+    assert (await lab.ask(text=text)).kind is Kind.COMPLETE
+    await asyncio.to_thread(lab.fleet.kill, worker)
+    await lab.eventually(lambda: _is_not_ready(lab, worker))
+    await asyncio.to_thread(lab.fleet.restart, worker)
+    up_s = time.monotonic()
+    assert await lab.admin.until_ready([worker.id], 10)
+    assert time.monotonic() - up_s < 3.5
+    await lab.eventually(lambda: _exact(lab, worker))
+    first = await _timed(lab, text)
+    await lab.at_rest()
+    second = await _timed(lab, text)
+    assert (first.error, second.error) == (None, None)
+    assert first.predicted_cached_tokens == first.cached_tokens == 0
+    assert second.predicted_cached_tokens == second.cached_tokens > 0
+    await lab.at_rest()
+
+
+async def _timed(lab, text):
+    client = Client(lab.fleet.url)
+    try:
+        return await chat(client, lab.body(text=text))
+    finally:
+        client.close()
+
+
+async def _is_not_ready(lab, worker):
+    return await lab.state(worker) != "ready"
