@@ -121,7 +121,7 @@ class Lab:
             headers = {"connection": "close"} if index % 3 == 0 and not keep else None
             while loop.time() < load.until_s:
                 number += 1
-                text = f"Client {index}, question {number}: why? " + "And why else? " * (index * 10)
+                text = f"Client {index}, question {number}: why? " + "And why else? " * (index % 8 * 10)
                 body = self.body(tokens, text, stream=index % 2 == 0)
                 seen = await observe(client, "/v1/chat/completions", body, headers=headers)
                 load.seen.append(seen)
@@ -190,9 +190,9 @@ class Scripted:
     `requests` are the bodies of chats, `calls` the paths of everything but probes.
     """
 
-    def __init__(self, script, model=MODEL):
+    def __init__(self, script, model=MODEL, root=None):
         self.script, self.requests, self.calls, self.tasks = script, [], [], set()
-        cards = {"object": "list", "data": [{"id": model, "object": "model", "root": model}]}
+        cards = {"object": "list", "data": [{"id": model, "object": "model", "root": root or model}]}
         self.pages = {**standin.PAGES, b"/v1/models": json.dumps(cards).encode()}
 
     async def start(self):
