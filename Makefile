@@ -8,8 +8,10 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_OLD_VENV := .venv-vllm-0.23
 PEERS_VENV := .venv-peers
+# The gateway with its hot path compiled (docs/how-to/compile-it.md).
+COMPILED_VENV := .venv-compiled
 
-.PHONY: demo test test-fast test-vllm test-vllm-old vllm-env vllm-env-old peers-env lint bench clean
+.PHONY: demo test test-fast test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled lint bench clean
 
 $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once) ..."
@@ -34,6 +36,14 @@ peers-env: $(STAMP)
 	test -x $(PEERS_VENV)/bin/python || $(BIN)/python -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check sglang-router==0.3.2 vllm-router==0.1.17
 
+# Built from an sdist, so that no compiled file comes to lie in the source tree.
+compiled: $(STAMP)
+	@rm -rf $(COMPILED_VENV) && $(BIN)/python -m venv $(COMPILED_VENV)
+	@echo "compiling (two minutes or so on a quiet core) ..."
+	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -P -m build --outdir $(COMPILED_VENV)/wheels . >$(COMPILED_VENV)/build.log 2>&1 || (tail -30 $(COMPILED_VENV)/build.log; exit 1)
+	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(COMPILED_VENV)/wheels/*.whl)[loadtest]"
+	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.relay as m; print('compiled:', m.__file__)"
+
 test-vllm: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_vllm
 
@@ -53,4 +63,4 @@ bench: $(STAMP)
 	$(BIN)/python -m loadtest gateway-bench
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from math import log
+from typing import ClassVar
 
 from policies.params import Params
 from policies.terms import Terms
@@ -37,7 +38,7 @@ class MarginalCost:
       hashing with bounded loads, with a price in place of a cliff.
     """
 
-    params_type = Params
+    params_type: ClassVar[type[Params]] = Params
 
     def __init__(self, params: Params, rng: random.Random) -> None:
         self._turns = Turns()

@@ -38,6 +38,7 @@ class Chooser:
         self.params = dict(params)
         self._sound = True
         self._observe: Callable[[Edge], None] | None = getattr(policy, "observe", None)
+        self.observes = self._observe is not None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """The policy's ranking, or least tokens with a reason that says why it was not used."""

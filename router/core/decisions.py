@@ -38,7 +38,18 @@ class DecisionRecord(msgspec.Struct):
         """The attempt is over. The prompt's hashes are let go: a thousand long prompts would fill memory."""
         self.outcome = outcome
         self.duration_s = now_s - self.at_s
-        self.request = msgspec.structs.replace(self.request, block_hashes=())
+        view = self.request
+        self.request = RequestView(
+            view.id,
+            view.model,
+            view.prompt_tokens,
+            view.block_tokens,
+            (),
+            view.session_id,
+            view.max_tokens,
+            view.priority,
+            view.decode_s,
+        )
 
     def to_builtins(self) -> dict[str, object]:
         """For the admin API."""

@@ -22,6 +22,7 @@ from router.core.selection import Selection, exclusions, select
 from router.core.tickets import Hold, Reject, Ticket, gave_up
 from router.errors import ErrorKind, RequestError
 from router.prefix.difference import Difference
+from router.prefix.view import Match
 
 __all__ = ["DispatchObserver", "Dispatcher", "Hold", "Reject", "Ticket"]
 
@@ -145,7 +146,7 @@ class Dispatcher:
         if not isinstance(selection, Selection):
             reason = selection.reason if isinstance(selection, Hold) else selection.error.message
             return Explanation(self._request_view(request, ()), name, None, reason, None, None, excluded)
-        view, fleet = self._look(request, selection, now_s)
+        view, fleet, _ = self._look(request, selection, now_s)
         decision = _with_trial(self._chooser.explain(view, fleet), selection)
         return Explanation(view, name, decision.ranked[0], decision.reason, fleet, decision, excluded)
 
@@ -246,13 +247,13 @@ class Dispatcher:
     # within
 
     def _place(self, request: Request, selection: Selection, now_s: float, attempt: int) -> Ticket:
-        view, fleet = self._look(request, selection, now_s)
+        view, fleet, matches = self._look(request, selection, now_s)
         decision = _with_trial(self._chooser.decide(view, fleet), selection)
         index = [candidate.id for candidate in selection.candidates].index(decision.ranked[0])
         candidate, worker = selection.candidates[index], fleet.workers[index]
         predicted = prediction(request, candidate, worker)
         record = self._record(view, fleet, decision, worker, attempt, predicted)
-        ticket = self._book(request, candidate, worker, record, now_s)
+        ticket = self._book(request, candidate, worker, record, now_s, matches.get(candidate.slot))
         if selection.trial is not None:
             ticket.trial = True
             self._fleet.trial_started(selection.trial)
@@ -270,17 +271,21 @@ class Dispatcher:
         selection = select(self._fleet, ticket.request, _tried(ticket), now_s)
         return selection if isinstance(selection, Selection) else None
 
-    def _look(self, request: Request, selection: Selection, now_s: float) -> tuple[RequestView, FleetView]:
-        """The views a policy gets: the request and, in the order of `selection`, its candidates."""
+    def _look(
+        self, request: Request, selection: Selection, now_s: float
+    ) -> tuple[RequestView, FleetView, Mapping[int, Match]]:
+        """The views a policy gets, the request and, in the order of `selection`, its candidates; and by slot what was
+        found of the prompt."""
         prompt, candidates = request.prompt, selection.candidates
         if prompt is None or not request.reads_cache:
             tokens = request.prompt_tokens if prompt is None else prompt.tokens
             workers = self._lanes.views(candidates, None, tokens, now_s)
-            return self._request_view(request, ()), FleetView(now_s, workers)
+            return self._request_view(request, ()), FleetView(now_s, workers), {}
         matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
         workers = self._lanes.views(candidates, matches, prompt.tokens, now_s)
         block_tokens = candidates[0].block_tokens
-        return self._request_view(request, prompt.chain(block_tokens), block_tokens), FleetView(now_s, workers)
+        view = self._request_view(request, prompt.chain(block_tokens), block_tokens)
+        return view, FleetView(now_s, workers), matches
 
     def _request_view(self, request: Request, hashes: Sequence[int], block_tokens: int = 0) -> RequestView:
         return RequestView(
@@ -296,7 +301,13 @@ class Dispatcher:
         )
 
     def _book(
-        self, request: Request, candidate: Candidate, view: WorkerView, record: DecisionRecord, now_s: float
+        self,
+        request: Request,
+        candidate: Candidate,
+        view: WorkerView,
+        record: DecisionRecord,
+        now_s: float,
+        found: Match | None,
     ) -> Ticket:
         lane = self._lanes.of(candidate)
         prompt_tokens = view.cached_tokens + view.uncached_tokens
@@ -308,7 +319,9 @@ class Dispatcher:
         lane.book(booking, now_s)
         if request.prompt is not None:
             predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
-            self._residency.booked(candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes)
+            self._residency.booked(
+                candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
+            )
         return ticket
 
     def _record(
@@ -361,7 +374,8 @@ class Dispatcher:
         return reject
 
     def _tell_policy(self, kind: EdgeKind, ticket: Ticket, now_s: float, cached_tokens: int | None = None) -> None:
-        self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+        if self._chooser.observes:
+            self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
 
 
 def _with_trial(decision: Decision, selection: Selection) -> Decision:

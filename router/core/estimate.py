@@ -20,6 +20,8 @@ from math import exp, expm1, inf, sqrt
 
 FORGETTING = 0.98
 """Weight of the past at each observation: about the last 50 count, so a throttled GPU shows within a minute."""
+SHORTEST_S = 1e-9
+"""Shorter times are no observation; squares of much shorter ones are zero in floating point."""
 ENOUGH = 8
 """Observations before a worker's own fit is used: twice the coefficients."""
 RIDGE_OBSERVATIONS = 1.0
@@ -85,7 +87,7 @@ class SpeedEstimate:
 
     def observe(self, features: Features, seconds: float) -> None:
         """Learn that a request with these features saw its first token after `seconds`."""
-        if seconds <= 0.0 or features[0] <= 0.0:
+        if seconds < SHORTEST_S or features[0] <= 0.0:
             return
         token_s, fixed_s, attention_s, decode_s = self._coefficients
         tokens, one, pairs, context_tokens = features

@@ -48,10 +48,11 @@ class ResidencySource(Protocol):
         predicted_tokens: int | None = None,
         *,
         recomputes: bool = False,
+        found: Match | None = None,
     ) -> None:
         """A request is on its way there; so much was predicted to be cached, if anything.
 
-        `recomputes`: it reads no cache, and writes a copy of its own.
+        `recomputes`: it reads no cache, and writes a copy of its own. `found` is what `match` has said just before.
         """
 
     def first_token(self, slot: int, ticket_id: int) -> None:

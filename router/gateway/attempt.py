@@ -77,6 +77,7 @@ class Attempt:
             exchange.client.peer.encode("ascii"),
             exchange.upgrade,
             plain=usage_frame is not None,
+            worker=candidate.id,
         )
         connection.send(self, head, body, exchange.head.method == "HEAD")
         exchange.relay.attach(connection, usage_frame)

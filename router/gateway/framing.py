@@ -15,7 +15,7 @@ import httptools
 from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
 from router.gateway.budget import BodyBudget
-from router.gateway.head import RequestHead, has_bare_lf, parse_head
+from router.gateway.head import RepeatedHead, RequestHead, has_bare_lf, parse_head
 
 _HEAD_END = b"\r\n\r\n"
 
@@ -70,6 +70,7 @@ class RequestFramer:
         self._body_bytes = 0
         self._parser: Any = None
         self._chunks: _Chunks | None = None
+        self._repeated = RepeatedHead()
         self.head: RequestHead | None = None
         self.stage = Stage.IDLE
         self.last = False
@@ -149,11 +150,15 @@ class RequestFramer:
         return True
 
     def _begin(self, raw: bytes) -> None:
-        self._chunks = _Chunks()
-        self._parser = httptools.HttpRequestParser(self._chunks)
-        head = self.head = parse_head(raw, self._parser)
+        head = self._repeated.recall(raw)
+        chunks = None
+        if head is None:
+            chunks = self._chunks = _Chunks()
+            self._parser = httptools.HttpRequestParser(chunks)
+            head = self._repeated.keep(raw, parse_head(raw, self._parser))
+        self.head = head
         self.stage = Stage.BODY
-        self._pieces = self._chunks.pieces if head.chunked else []
+        self._pieces = chunks.pieces if chunks is not None and head.chunked else []
         self.give_back()
         if head.content_length:
             self._budget.check(head.content_length)

@@ -23,13 +23,17 @@ _OTHER_VERSION = re.compile(_TOKEN + rb" [\x21-\x7e]+ HTTP/(?!1\.[01]\r)\d+(?:\.
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%\-]*|\[[0-9A-Fa-f:.]+\])(?::\d{0,5})?")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _DIGITS = re.compile(rb"\d{1,18}")
+_LENGTH_LINE = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
+_MAX_DIGITS = 18
 
 
 class RequestHead(msgspec.Struct, frozen=True, gc=False):
     """One request head. `lines` keeps every header line as received, each with its lower-case name.
 
     `fields` maps lower-case names to values, repeated ones joined by a comma; `minor` is x of HTTP/1.x;
-    `authority` is set for a target in absolute form and then outranks Host.
+    `authority` is set for a target in absolute form and then outranks Host. `lines`, `fields` and `forwarded` (what
+    `wire` has prepared for each worker) are shared by the heads of one connection that differ in Content-Length only
+    (`RepeatedHead`): what the first two say of that may be an earlier request's, `content_length` never is.
     """
 
     method: str
@@ -45,6 +49,7 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     expects_continue: bool
     websocket: bool
     authority: bytes | None = None
+    forwarded: dict[str, Any] | None = None
 
     @property
     def has_body(self) -> bool:
@@ -97,6 +102,64 @@ def parse_head(raw: bytes, parser: Any) -> RequestHead:
         _expects_continue(fields, minor),
         _websocket(method, fields, connection, minor, chunked),
         authority,
+    )
+
+
+class RepeatedHead:
+    """The last head of one connection. Clients repeat theirs, but for Content-Length: then nothing is parsed again.
+
+    Only equal bytes count as a repetition, so whatever was checked once holds for all of them.
+    """
+
+    __slots__ = ("_after", "_before", "_head", "_varies")
+
+    def __init__(self) -> None:
+        self._head: RequestHead | None = None
+        self._before = self._after = b""
+        self._varies = False
+
+    def recall(self, raw: bytes) -> RequestHead | None:
+        """The head that `raw` is, if it is the last one again."""
+        head, before, after = self._head, self._before, self._after
+        if head is None or not raw.startswith(before):
+            return None
+        if not self._varies:
+            return head if len(raw) == len(before) else None
+        digits = raw[len(before) : len(raw) - len(after)]
+        if len(digits) > _MAX_DIGITS or not digits.isdigit() or not raw.endswith(after):
+            return None
+        return _with_length(head, int(digits))
+
+    def keep(self, raw: bytes, head: RequestHead) -> RequestHead:
+        """`raw` was read as `head`, which comes back ready to be shared."""
+        self._head, self._varies = None, False
+        if head.chunked:
+            return head
+        shared = msgspec.structs.replace(head, forwarded={})
+        if b"content-length" not in head.fields:
+            self._before, self._head = raw, shared
+        elif (found := _LENGTH_LINE.search(raw)) is not None:
+            self._before, self._after = raw[: found.start(1)], raw[found.end(1) :]
+            self._head, self._varies = shared, True
+        return shared
+
+
+def _with_length(head: RequestHead, length: int) -> RequestHead:
+    return RequestHead(
+        head.method,
+        head.target,
+        head.path,
+        head.query,
+        head.minor,
+        head.lines,
+        head.fields,
+        head.keep_alive,
+        length,
+        head.chunked,
+        head.expects_continue,
+        head.websocket,
+        head.authority,
+        head.forwarded,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -16,6 +15,7 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.head import RequestHead
 from router.gateway.paths import ModelSource, PathTable, Route
 from router.gateway.plane import Pins, Plane
+from router.gateway.shapes import PeekedBody
 from router.prefix.prompt import Prompt
 from router.tokens.intake import ParsedBody, multipart_model, parse
 
@@ -26,14 +26,7 @@ _STORED_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,256})"')
 _BYTES_PER_TOKEN = 4
 
 
-class _Peek(msgspec.Struct):
-    """The few fields read from a JSON body that is otherwise not understood."""
-
-    model: Any = None
-    stream: Any = None
-
-
-_PEEK = msgspec.json.Decoder(_Peek)
+_PEEK = msgspec.json.Decoder(PeekedBody)
 
 
 class Reading(msgspec.Struct, frozen=True):

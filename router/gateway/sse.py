@@ -8,9 +8,10 @@ by which a Responses stream introduces itself: vLLM 0.33 sends them at once, eve
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import msgspec
+
+from router.gateway.shapes import EventError
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -32,14 +33,7 @@ _STATUS_BY_TYPE = {
 }
 
 
-class _Frame(msgspec.Struct):
-    error: Any = None
-    object: Any = None
-    code: Any = None
-    message: Any = None
-
-
-_DECODER = msgspec.json.Decoder(_Frame)
+_DECODER = msgspec.json.Decoder(EventError)
 
 
 class StreamError(msgspec.Struct, frozen=True):

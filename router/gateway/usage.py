@@ -11,33 +11,14 @@ from collections.abc import Iterable
 import msgspec
 
 from router.core.edges import Usage
+from router.gateway.shapes import ReportedUsage
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 TAIL_BYTES = 65_536
 """How much of a body's end is kept to find its usage in: vLLM puts it behind the choices."""
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    """OpenAI's, the Responses API's and the Messages API's names for the same three numbers.
-
-    The last one's `input_tokens` leaves out what was read from the cache and what was written to it.
-    """
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: _Details | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-
-
-_DECODER = msgspec.json.Decoder(_Usage)
+_DECODER = msgspec.json.Decoder(ReportedUsage)
 
 
 def find_usage(pieces: Iterable[bytes]) -> Usage:
@@ -66,7 +47,7 @@ def _decode(text: bytes) -> Usage:
     )
 
 
-def _all_input(usage: _Usage) -> int | None:
+def _all_input(usage: ReportedUsage) -> int | None:
     if usage.input_tokens is None:
         return None
     return usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+
+from router.gateway.shapes import EventUsage
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DATA = re.compile(rb"^data:[ ]?(.*?)\r?$", re.MULTILINE)
@@ -47,12 +49,7 @@ def plain_ending(tail: Iterable[bytes], reports_usage: bool) -> Plain | None:
     return None
 
 
-class _Frame(msgspec.Struct):
-    choices: Any = None
-    usage: Any = None
-
-
-_DECODER = msgspec.json.Decoder(_Frame)
+_DECODER = msgspec.json.Decoder(EventUsage)
 
 
 class UsageFrame:

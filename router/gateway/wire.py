@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from email.utils import formatdate
 from http import HTTPStatus
 
@@ -97,6 +98,15 @@ def _dropped(always: frozenset[bytes], fields: dict[bytes, bytes]) -> frozenset[
     return always | (named - _NOT_DROPPED)
 
 
+class _Prepared(msgspec.Struct, frozen=True, gc=False):
+    """A head for one worker, cut where the body's length and our request id stand."""
+
+    endpoint: Endpoint
+    before: bytes
+    between: bytes
+    after: bytes
+
+
 def request_to_worker(
     head: RequestHead,
     body_bytes: int,
@@ -107,11 +117,46 @@ def request_to_worker(
     upgrade: bool,
     *,
     plain: bool = False,
+    worker: str = "",
 ) -> bytes:
     """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions.
 
-    `plain`: its answer has to be read, so that no compression is offered.
+    `plain`: its answer has to be read, so that no compression is offered. `worker` names endpoint and rank: where
+    nothing but length and request id differs from the connection's last head, that one is used again.
     """
+    shared = head.forwarded
+    if shared is None or plain or upgrade or body_bytes != head.content_length or b"x-request-id" in head.fields:
+        return _written(head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain)
+    prepared = shared.get(worker)
+    if prepared is None or prepared.endpoint is not endpoint:
+        whole = _written(head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain)
+        prepared = _prepared(whole, body_bytes, endpoint, request_id)
+        if prepared is None:
+            return whole
+        shared[worker] = prepared
+    return b"%b%d%b%b%b" % (prepared.before, body_bytes, prepared.between, request_id, prepared.after)
+
+
+def _prepared(whole: bytes, body_bytes: int, endpoint: Endpoint, request_id: bytes) -> _Prepared | None:
+    """`whole` cut in three; None where it has no length, or one not written as we would."""
+    length = re.search(rb"\r\n[Cc]ontent-[Ll]ength: ?(%d)\r\n" % body_bytes, whole)
+    place = whole.rfind(b"\r\nX-Request-Id: " + request_id + b"\r\n")
+    if length is None or place < length.end(1):
+        return None
+    start = place + len(b"\r\nX-Request-Id: ")
+    return _Prepared(endpoint, whole[: length.start(1)], whole[length.end(1) : start], whole[start + len(request_id) :])
+
+
+def _written(
+    head: RequestHead,
+    body_bytes: int,
+    endpoint: Endpoint,
+    request_id: bytes,
+    rank: int | None,
+    peer: bytes,
+    upgrade: bool,
+    plain: bool,
+) -> bytes:
     own_id = head.fields.get(b"x-request-id") != request_id
     dropped = _dropped(_TO_WORKER_WITH_ID if own_id else _TO_WORKER, head.fields)
     if upgrade:
@@ -120,7 +165,7 @@ def request_to_worker(
         dropped |= {b"x-data-parallel-rank"}
     if head.authority is not None:
         dropped |= {b"host"}
-    rewritten = not head.chunked and body_bytes != head.content_length
+    rewritten = not head.chunked and head.fields.get(b"content-length", b"0") != b"%d" % body_bytes
     if rewritten:
         dropped |= {b"content-length"}
     if plain:

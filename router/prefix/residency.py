@@ -24,6 +24,7 @@ _SHRINK_PARTS = 64
 _IGNORED = Ingest(IngestOutcome.IGNORED)
 _ABSENT = Match(0, 0, Residency.UNKNOWN)
 _OFF = Match(0, 0, Residency.OFF)
+_LOOKED_UP = (Residency.EXACT, Residency.APPROXIMATE)
 
 
 class ResidencyMap:
@@ -222,19 +223,18 @@ class ResidencyMap:
         predicted_tokens: int | None = None,
         *,
         recomputes: bool = False,
+        found: Match | None = None,
     ) -> None:
         """A request is on its way to the slot: its blocks count as there until `released`.
 
-        `predicted_tokens` are what `match` has just said of it, None where it was not asked. `recomputes`: it reads no
-        cache, and writes a copy of its own.
+        `predicted_tokens` are what the answer will report of it, None where that is not known. `recomputes`: it reads
+        no cache, and writes a copy of its own. `found` is what `match` has just said; without it that is asked again.
         """
         self._index.sweep(_SWEEP_BLOCKS)
         view = self._slots.get(slot)
         if view is None or ticket_id in view.bookings:
             return
-        view.refresh()
-        ((block_size, by_length),) = resident_lengths(self._index, prompt, {slot: view}).items()
-        (start,) = by_length
+        block_size, start = self._resident(slot, view, prompt, found)
         booking = view.bookings[ticket_id] = Booking(
             prompt,
             start,
@@ -253,6 +253,15 @@ class ResidencyMap:
         before = view.model_bytes
         view.reserve(booking)
         self._bound(view.model_bytes - before)
+
+    def _resident(self, slot: int, view: Slot, prompt: Prompt, found: Match | None) -> tuple[int, int]:
+        """The slot's block size, and how many blocks of `prompt` it has, what is booked left out."""
+        if found is not None and found.residency in _LOOKED_UP:
+            return view.block_size, (found.tokens - found.booked_tokens) // view.block_size
+        view.refresh()
+        ((block_size, by_length),) = resident_lengths(self._index, prompt, {slot: view}).items()
+        (start,) = by_length
+        return block_size, start
 
     def asks_again(self, slot: int, ticket_id: int, now_s: float) -> bool:
         """Whether a booked request should have its worker announce again what it finds cached of the prompt.

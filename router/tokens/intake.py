@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from types import NoneType
-from typing import Any
 
 import msgspec
 from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
+from router.tokens.fields import BodyFields
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
@@ -26,49 +26,6 @@ PROMPT_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
-
-
-class BodyFields(msgspec.Struct):
-    """The fields, as they came; an absent one is None, as a null one is (but for `truncation`)."""
-
-    model: Any = None
-    stream: Any = None
-    stream_options: Any = None
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
-    max_output_tokens: Any = None
-    session_id: Any = None
-    priority: Any = None
-    cache_salt: Any = None
-    messages: Any = None
-    prompt: Any = None
-    system: Any = None
-    input: Any = None
-    instructions: Any = None
-    previous_response_id: Any = None
-    previous_input_messages: Any = None
-    tools: Any = None
-    documents: Any = None
-    chat_template: Any = None
-    chat_template_kwargs: Any = None
-    reasoning_effort: Any = None
-    reasoning: Any = None
-    thinking: Any = None
-    output_config: Any = None
-    add_generation_prompt: Any = None
-    continue_final_message: Any = None
-    add_special_tokens: Any = None
-    truncate_prompt_tokens: Any = None
-    truncation_side: Any = None
-    truncation: Any = "disabled"
-    mm_processor_kwargs: Any = None
-    kv_transfer_params: Any = None
-    vllm_xargs: Any = None
-    prompt_embeds: Any = None
-    n: Any = None
-    echo: Any = None
-    logprobs: Any = None
-    prompt_logprobs: Any = None
 
 
 class ParsedBody:

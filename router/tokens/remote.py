@@ -12,7 +12,8 @@ from backends.vllm.conversation import conversation
 from backends.vllm.messages_api import chat_of_messages
 from backends.vllm.responses_api import chat_of_responses
 from backends.vllm.unrenderable import Unrenderable
-from router.tokens.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, BodyFields
+from router.tokens.fields import BodyFields
+from router.tokens.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokens.lru import BoundedMap
 from router.tokens.request import api_body
 

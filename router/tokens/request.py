@@ -8,13 +8,13 @@ from typing import Any
 
 from backends.vllm.render import ChatRenderer, gives_token_ids
 from backends.vllm.unrenderable import Unrenderable
+from router.tokens.fields import BodyFields
 from router.tokens.hashing import CacheKeys
 from router.tokens.intake import (
     CHAT_PATH,
     COMPLETIONS_PATH,
     MESSAGES_PATH,
     RESPONSES_PATH,
-    BodyFields,
     ParsedBody,
     as_bool,
     as_int,

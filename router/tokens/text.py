@@ -10,8 +10,9 @@ from xxhash import xxh3_64_hexdigest
 
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.chains import TEXT_BYTES_PER_TOKEN, TextChain
+from router.tokens.fields import BodyFields
 from router.tokens.hashing import CacheKeys
-from router.tokens.intake import MESSAGES_PATH, RESPONSES_PATH, BodyFields
+from router.tokens.intake import MESSAGES_PATH, RESPONSES_PATH
 
 MEDIA_REPEATS = 256
 """A picture, sound or film counts as its digest this many times: 4 KiB, about 1,000 tokens."""

@@ -79,6 +79,7 @@ class RoutedPrefixes:
         predicted_tokens: int | None = None,
         *,
         recomputes: bool = False,
+        found: Match | None = None,
     ) -> None:
         """Believed to be there from this moment."""
         block_size, memory = self._slots[slot]

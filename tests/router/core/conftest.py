@@ -81,7 +81,7 @@ class ShadowResidency:
             count += 1
         return Match(count * BLOCK, 0, Residency.EXACT)
 
-    def booked(self, slot, prompt, ticket_id, predicted_tokens=None, *, recomputes=False):
+    def booked(self, slot, prompt, ticket_id, predicted_tokens=None, *, recomputes=False, found=None):
         self.booked_blocks[slot, ticket_id] = set(prompt.chain(BLOCK))
 
     def first_token(self, slot, ticket_id):

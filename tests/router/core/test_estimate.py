@@ -157,3 +157,9 @@ def test_errors_grow_beyond_the_observations():
     near, far = speed.reach_tokens, 10 * speed.reach_tokens
     assert speed.error_s(1.0, near) == pytest.approx(speed.relative_error)
     assert speed.error_s(1.0, far) > speed.error_s(1.0, near)
+
+
+def test_a_time_too_short_to_be_squared_is_no_observation():
+    estimate = SpeedEstimate()
+    estimate.observe((10.0, 1.0, 0.0, 0.0), 5e-196)
+    assert estimate.count == 0

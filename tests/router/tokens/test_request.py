@@ -8,7 +8,8 @@ from array import array
 import pytest
 
 from backends.vllm.unrenderable import Unrenderable
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, BodyFields, parse
+from router.tokens.fields import BodyFields
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 from router.tokens.request import Truncation, adds_special_tokens, api_body, reused_ids, truncation, turns
 
 
