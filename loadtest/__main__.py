@@ -16,6 +16,7 @@ def main() -> int:
         from loadtest.fidelity import command as fidelity
         from loadtest.peers import command as peers
         from loadtest.rollout import command as rollout
+        from loadtest.soak import command as soak
     except ModuleNotFoundError as error:
         sys.stderr.write(f"python -m loadtest needs the extra: pip install 'warmroute[loadtest]' ({error})\n")
         return 2
@@ -26,6 +27,7 @@ def main() -> int:
         ("approximate", approximate),
         ("fidelity", fidelity),
         ("rollout", rollout),
+        ("soak", soak),
     ):
         text = (bench.__doc__ or "").split("\n\n")[0].split(": ", 1)[1].strip()
         command = commands.add_parser(name, help=text, description=bench.__doc__)

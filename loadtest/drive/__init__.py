@@ -1,1 +1,4 @@
-"""Real HTTP load: `http` is the client, `chat` one timed request, `conversations` plays a workload against a URL."""
+"""Real HTTP load over `http`, the client.
+
+`chat` is one timed request, `seen` one whose end is classified; `conversations` plays a workload against a URL.
+"""

@@ -7,6 +7,7 @@ machine that would be the thing measured.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,16 @@ class Response:
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     parts: asyncio.Queue[tuple[float, bytes] | Exception | None] = field(default_factory=asyncio.Queue)
+    transport: asyncio.Transport | None = None
+
+    async def dawdle(self, wait_s: float) -> None:
+        """Take nothing from the network for a while, as a slow reader does."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        self.transport.pause_reading()
+        await asyncio.sleep(wait_s)
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
 
     async def stream(self) -> AsyncIterator[tuple[float, bytes]]:
         """(arrival time on the loop's clock, bytes) for each read, as framed by the parser."""
@@ -54,7 +65,7 @@ class Connection(asyncio.Protocol):
         """Write one request and wait for the response's head."""
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
-        self._response = Response()
+        self._response = Response(transport=self._transport)
         self._head = self._loop.create_future()
         self.reusable = False
         self._transport.write(data)
@@ -102,12 +113,13 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """Connections to one base URL."""
+    """Connections to one base URL. A small `receive_buffer_bytes` lets a slow reader be felt by the other side."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, receive_buffer_bytes: int | None = None) -> None:
         parts = urlsplit(base_url)
         assert parts.hostname is not None
         self._host, self._port = parts.hostname, parts.port or 80
+        self._receive_buffer_bytes = receive_buffer_bytes
         self._idle: list[Connection] = []
 
     def request_bytes(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
@@ -136,7 +148,18 @@ class Client:
             if (connection := idle.pop()).reusable:
                 return connection
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(Connection, self._host, self._port)
+        if self._receive_buffer_bytes is None:
+            _, connection = await loop.create_connection(Connection, self._host, self._port)
+            return connection
+        made = socket.socket()
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)  # before it is connected
+        try:
+            await loop.sock_connect(made, (self._host, self._port))
+            _, connection = await loop.create_connection(Connection, sock=made)
+        except BaseException:
+            made.close()
+            raise
         return connection
 
     def close(self) -> None:

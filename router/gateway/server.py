@@ -188,8 +188,9 @@ class Gateway:
         return dict(Counter(ticket.candidate.endpoint.id for ticket in tickets if ticket is not None))
 
     def statistics(self) -> dict[str, Any]:
-        """Connections, requests in progress and waiting, pool sizes."""
-        return self._plane.statistics() if self._plane is not None else {}
+        """Connections, requests in progress and waiting, pool sizes, the loop's tasks."""
+        plane = self._plane
+        return {**plane.statistics(), "tasks": len(asyncio.all_tasks(plane.loop))} if plane is not None else {}
 
     def _sweep(self) -> None:
         plane = self._plane

@@ -113,6 +113,8 @@ GATEWAY = (
     _counter("response_bytes", "Response bytes written to clients."),
     _counter("rewrites", "Request bodies changed on their way, by rewrite: observe_usage or relearn.", "rewrite"),
     _gauge("client_connections", "Open client connections."),
+    _gauge("worker_connections", "Open connections to workers, idle ones included."),
+    _gauge("tasks", "Tasks of the event loop: a few per worker, and one for each scrape."),
     _gauge("buffered_body_bytes", "Request body bytes held until their worker answers."),
     _gauge("buffered_response_bytes", "Unsent response bytes of clients that do not read fast enough."),
     _counter("slow_readers_cut", "Clients cut off because all unsent response bytes together were too many."),

@@ -50,6 +50,8 @@ def watch_readings(watched: Mapping[str, Any]) -> Iterator[Reading]:
 def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     """Gauges of the data plane, from `Gateway.statistics()` (empty while it is not listening)."""
     yield "warmroute_client_connections", (), plane.get("connections", 0)
+    yield "warmroute_worker_connections", (), plane.get("pools", {}).get("open", 0)
+    yield "warmroute_tasks", (), plane.get("tasks", 0)
     yield "warmroute_active_requests", (), plane.get("streams", 0)
     yield "warmroute_held_requests", (), plane.get("waiting", 0)
     yield "warmroute_buffered_body_bytes", (), plane.get("buffered_body_bytes", 0)

@@ -1,0 +1,91 @@
+"""``python -m loadtest soak``: mixed traffic at half load while workers are killed, stalled, drained and made deaf.
+
+Starts embedded workers and a gateway, finds the highest rate they serve, and plays conversations at half of it for
+--minutes. Every few seconds something breaks. Each error a client sees must have the documented shape and follow from a
+fault of the worker that served it. Exit code 0: no other errors, memory flat, ledger empty, no descriptor or task left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from backends.engine.profile import profile_names
+from loadtest.arguments import above_zero, positive
+from loadtest.fleet.process import StartError
+from loadtest.soak.fleet import FleetShape
+from loadtest.soak.report import print_verdict, write_json
+from loadtest.soak.run import Setting, soak
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    shape = FleetShape()
+    parser.add_argument("--minutes", type=above_zero, default=30.0, help="default 30")
+    parser.add_argument("--seed", type=int, default=0, help="of text, clients and faults (default 0)")
+    parser.add_argument(
+        "--rate", type=above_zero, metavar="X", help="requests per second (default: half of the highest found)"
+    )
+    parser.add_argument(
+        "--calibrate-s", type=above_zero, default=15.0, metavar="S", help="time to find the highest rate (default 15)"
+    )
+    parser.add_argument(
+        "--fault-every", type=above_zero, default=5.0, metavar="S", help="mean seconds between faults (default 5)"
+    )
+    parser.add_argument(
+        "--faults-at-once", type=positive, default=2, metavar="N", help="workers broken at a time (default 2)"
+    )
+    parser.add_argument("--workers", type=positive, default=shape.workers, help="default %(default)s")
+    parser.add_argument("--profile", choices=profile_names(), default=shape.profile, help="default %(default)s")
+    parser.add_argument(
+        "--time-scale",
+        type=above_zero,
+        default=shape.time_scale,
+        metavar="S",
+        help="stretch of the modelled step times, so that few CPU cores can serve them (default %(default)g)",
+    )
+    parser.add_argument(
+        "--growth-mb",
+        type=above_zero,
+        default=8.0,
+        metavar="MB",
+        help="how far the gateway's memory may grow over the second half (default 8)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what workers and gateway print")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Soak; 0 if nothing was found."""
+    console = Console(soft_wrap=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if args.logs is not None:
+        args.logs.mkdir(parents=True, exist_ok=True)
+    fleet = FleetShape(
+        workers=args.workers, profile=args.profile, time_scale=args.time_scale, seed=args.seed, logs=args.logs
+    )
+    setting = Setting(
+        duration_s=args.minutes * 60,
+        fleet=fleet,
+        seed=args.seed,
+        fault_every_s=args.fault_every,
+        faults_at_once=args.faults_at_once,
+        requests_per_s=args.rate,
+        calibrate_s=args.calibrate_s,
+        growth_bound_mb=args.growth_mb,
+    )
+    try:
+        verdict = soak(setting, console)
+    except (StartError, OSError) as error:
+        sys.stderr.write(f"loadtest soak: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print_verdict(console, verdict)
+    if args.json is not None:
+        write_json(args.json, verdict)
+    return 0 if verdict.passed else 1

@@ -1,0 +1,242 @@
+"""Embedded workers on ports that they keep through restarts, and the gateway in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import yaml
+
+from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import Process, uninterrupted, warmroute
+from loadtest.soak.relay import LossyRelays
+
+_PORTS_EACH = 3
+_REPLAY_STEPS = 200
+"""Short, so that some losses are beyond replay and the view has to be relearned."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetShape:
+    """What is started. Caches are small, so that they fill and evict within minutes."""
+
+    workers: int = 4
+    profile: str = "llama-3.1-8b-h100"
+    time_scale: float = 4.0
+    blocks: int = 4_000
+    seed: int = 0
+    logs: Path | None = None
+    worker_flags: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Laid over the gateway's, section by section."""
+    open_files: int | None = None
+    """The gateway's limit of open descriptors, soft and hard."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One worker: its index, its id in the fleet, its first port (HTTP, then events and replay), and its process."""
+
+    index: int
+    port: int
+    process: Process
+
+    @property
+    def id(self) -> str:
+        """As the gateway names it."""
+        return f"127.0.0.1:{self.port}"
+
+
+GATEWAY: dict[str, Any] = {
+    "headers": {"worker": True},
+    "decisions_kept": 500,
+    "timeouts": {"first_event_s": 30, "stream_idle_s": 5, "header_hold_s": 3, "comment_interval_s": 2},
+    "residency": {"memo_bytes": 4_194_304, "approximate_bytes": 4_194_304},
+}
+"""Small memories, so that they are full long before the soak ends and only a leak still grows; short limits, so that
+stalls run into them."""
+
+
+class Fleet:
+    """Workers, relays and gateway, for the length of a ``with``. What breaks a worker blocks: call it from a thread."""
+
+    def __init__(self, shape: FleetShape, folder: Path) -> None:
+        self.shape = shape
+        self._folder = folder
+        self._stack = ExitStack()
+        self.workers: list[Worker] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        self._gateway_port = free_ports(self.shape.workers * _PORTS_EACH + 2)
+        self.url = f"http://127.0.0.1:{self._gateway_port}"
+        self.admin_url = f"http://127.0.0.1:{self._gateway_port + 1}"
+        first = self._gateway_port + 2
+        for index in range(self.shape.workers):
+            port = first + index * _PORTS_EACH
+            self.workers.append(Worker(index, port, self._worker(index, port)))
+        self._stack.callback(self._stop_workers)
+        for worker in self.workers:
+            worker.process.wait_for("kv events")
+        self.relays = LossyRelays([f"tcp://127.0.0.1:{worker.port + 1}" for worker in self.workers])
+        self._stack.callback(self.relays.close)
+        self._command = warmroute("serve", "--config", str(self._write_config()))
+        with uninterrupted():
+            self.gateway = self._gateway()
+            self._stack.callback(lambda: self.gateway.stop())
+        self.gateway.wait_for("admin port listening")
+
+    def _gateway(self) -> Process:
+        process = Process(self._command, "gateway", log=self._log("gateway"))
+        if self.shape.open_files is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (self.shape.open_files, self.shape.open_files))
+        return process
+
+    def _worker(self, index: int, port: int, more: Sequence[str] = ()) -> Process:
+        shape = self.shape
+        flags = ["--host", "127.0.0.1", "--port", str(port), "--seed", str(shape.seed + index)]
+        flags += ["--kv-events-port", str(port + 1), "--kv-events-replay-port", str(port + 2)]
+        flags += ["--kv-events-buffer-steps", str(_REPLAY_STEPS), "--num-gpu-blocks", str(shape.blocks)]
+        flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale), *shape.worker_flags, *more]
+        with uninterrupted():
+            return Process(warmroute("worker", *flags), f"worker {index}", log=self._log(f"worker-{index}"))
+
+    def _log(self, name: str) -> Path | None:
+        return self.shape.logs / f"{name}.log" if self.shape.logs is not None else None
+
+    def _write_config(self) -> Path:
+        workers = [
+            {
+                "url": f"http://{worker.id}",
+                "kv_events": {
+                    "endpoint": endpoint,
+                    "replay_endpoint": f"tcp://127.0.0.1:{worker.port + 2}",
+                    "topic": "kv-events",
+                },
+            }
+            for worker, endpoint in zip(self.workers, self.relays.endpoints, strict=True)
+        ]
+        ports = {"host": "127.0.0.1", "port": self._gateway_port, "admin_port": self._gateway_port + 1}
+        config = _laid_over({**ports, "workers": workers, **GATEWAY}, self.shape.config)
+        path = self._folder / "warmroute.yaml"
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
+        return path
+
+    def _stop_workers(self) -> None:
+        for worker in self.workers:
+            self.resume(worker)
+            worker.process.terminate()
+        for worker in self.workers:
+            worker.process.stop()
+
+    # what breaks a worker, and what mends it
+
+    def kill(self, worker: Worker) -> None:
+        """SIGKILL."""
+        worker.process.kill()
+
+    def restart(self, worker: Worker, flags: Sequence[str] = ()) -> None:
+        """A new process on the ports of the killed one, with an empty cache. Its `flags` win."""
+        worker.process = self._worker(worker.index, worker.port, flags)
+        worker.process.wait_for("kv events")
+
+    def pause(self, worker: Worker) -> None:
+        """SIGSTOP: its sockets stay, and take what their buffers hold."""
+        os.kill(worker.process.pid, signal.SIGSTOP)
+
+    def resume(self, worker: Worker) -> None:
+        """SIGCONT."""
+        with suppress(ProcessLookupError):
+            os.kill(worker.process.pid, signal.SIGCONT)
+
+    def restart_gateway(self) -> None:
+        """SIGKILL to the gateway, and a new one on its ports."""
+        self.gateway.kill()
+        with uninterrupted():
+            self.gateway = self._gateway()
+        self.gateway.wait_for("admin port listening")
+
+
+def _laid_over(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(config)
+    for key, value in changes.items():
+        below = merged.get(key)
+        merged[key] = {**below, **value} if isinstance(below, Mapping) else value
+    return merged
+
+
+class Admin:
+    """The gateway's admin port."""
+
+    def __init__(self, url: str) -> None:
+        # connections are let go before the other side does so under a request
+        limits = httpx.Limits(keepalive_expiry=2)
+        self._client = httpx.AsyncClient(base_url=url, timeout=20, limits=limits)
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """Every worker as listed."""
+        listed: list[dict[str, Any]] = (await self._client.get("/admin/v1/workers")).json()["workers"]
+        return listed
+
+    async def states(self) -> dict[str, str]:
+        """State by worker."""
+        return {worker["id"]: worker["state"] for worker in await self.workers()}
+
+    async def decisions(self, request_id: str) -> list[dict[str, Any]]:
+        """The attempts at one request, as far as they are still known."""
+        kept = (await self._client.get("/admin/v1/decisions", params={"limit": 500})).json()["decisions"]
+        return [each for each in kept if each["request_id"] == request_id]
+
+    async def drain(self, worker_id: str, on: bool) -> None:
+        """Take a worker out, or in again."""
+        answer = await self._client.post(f"/admin/v1/workers/{worker_id}/{'drain' if on else 'undrain'}")
+        answer.raise_for_status()
+
+    async def add(self, url: str) -> httpx.Response:
+        """Let a worker join."""
+        return await self._client.post("/admin/v1/workers", json={"url": url})
+
+    async def remove(self, worker_id: str) -> httpx.Response:
+        """Forget a worker."""
+        return await self._client.delete(f"/admin/v1/workers/{worker_id}")
+
+    async def metrics(self) -> dict[str, float]:
+        """Sums over all labels, by metric."""
+        sums: dict[str, float] = {}
+        for line in (await self._client.get("/metrics")).text.splitlines():
+            if not line.startswith("#"):
+                name = line.partition("{")[0].partition(" ")[0]
+                sums[name] = sums.get(name, 0.0) + float(line.rsplit(" ", 1)[1])
+        return sums
+
+    async def until_ready(self, worker_ids: list[str], limit_s: float) -> bool:
+        """Wait until each of them takes requests; False if that takes too long."""
+        end_s = asyncio.get_running_loop().time() + limit_s
+        while asyncio.get_running_loop().time() < end_s:
+            states = await self.states()
+            if all(states.get(worker_id) in ("ready", "half_open") for worker_id in worker_ids):
+                return True
+            await asyncio.sleep(0.1)
+        return False
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()

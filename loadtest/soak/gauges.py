@@ -1,0 +1,84 @@
+"""The gateway from outside: memory, descriptors, tasks, and whether its books are empty at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+AT_REST = (
+    "warmroute_active_requests",
+    "warmroute_held_requests",
+    "warmroute_buffered_body_bytes",
+    "warmroute_client_connections",
+)
+"""Metrics that are 0 when no client is there."""
+BOOKED = ("queued_requests", "queued_tokens", "running_requests", "kv_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The gateway at rest: open descriptors and asyncio tasks."""
+
+    descriptors: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at the process."""
+
+    at_s: float
+    rss_bytes: int
+
+
+class Gauges:
+    """Samples of one process."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self.samples: list[Sample] = []
+
+    def sample(self, now_s: float) -> None:
+        """Note the memory in use."""
+        self.samples.append(Sample(now_s, self._process.memory_info().rss))
+
+    @property
+    def descriptors(self) -> int:
+        """Open now."""
+        return self._process.num_fds()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time so far."""
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+
+def slope_bytes_per_s(samples: Sequence[Sample]) -> float:
+    """Least squares over the second half of the samples; 0 for fewer than two."""
+    half = samples[len(samples) // 2 :]
+    if len(half) < 2:
+        return 0.0
+    mean_s = sum(each.at_s for each in half) / len(half)
+    mean_bytes = sum(each.rss_bytes for each in half) / len(half)
+    spread = sum((each.at_s - mean_s) ** 2 for each in half)
+    return sum((each.at_s - mean_s) * (each.rss_bytes - mean_bytes) for each in half) / spread if spread else 0.0
+
+
+def growth_bytes(samples: Sequence[Sample]) -> float:
+    """What the slope makes of the second half's length."""
+    half = samples[len(samples) // 2 :]
+    return slope_bytes_per_s(samples) * (half[-1].at_s - half[0].at_s) if half else 0.0
+
+
+def left_over(workers: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -> list[str]:
+    """What is still booked or open, in words; empty at rest."""
+    found = [f"{name} is {metrics.get(name, 0):.0f}" for name in AT_REST if metrics.get(name, 0)]
+    for worker in workers:
+        for candidate in worker["candidates"]:
+            load = candidate["load"]
+            found += [f"{candidate['id']} has {field} {load[field]}" for field in BOOKED if load[field]]
+    return found

@@ -1,0 +1,93 @@
+"""What stands between the workers' KV events and the gateway, and can lose some."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+_POLL_MS = 50
+
+
+@dataclass(slots=True)
+class _Line:
+    source: zmq.Socket[bytes]
+    sink: zmq.Socket[bytes]
+    endpoint: str
+    to_drop: int = 0
+    dropped: int = 0
+    passed: int = 0
+
+
+class LossyRelays:
+    """One relay per publisher, all in one thread: the load's event loop is busy enough.
+
+    A publisher may come back at its address after a restart. `lose` leaves out batches, which its replay socket, where
+    no relay stands, may still have.
+    """
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._context = zmq.Context()
+        self._lines = [self._line(source) for source in sources]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._pump, name="relays")
+        self._thread.start()
+
+    def _line(self, address: str) -> _Line:
+        source = self._context.socket(zmq.SUB)
+        source.setsockopt(zmq.RECONNECT_IVL, 50)
+        source.connect(address)
+        source.subscribe(b"")
+        sink = self._context.socket(zmq.PUB)
+        port = sink.bind_to_random_port("tcp://127.0.0.1")
+        return _Line(source, sink, f"tcp://127.0.0.1:{port}")
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Where the gateway subscribes, in the order of the sources."""
+        return [line.endpoint for line in self._lines]
+
+    def lose(self, index: int, batches: int) -> None:
+        """The next `batches` of one publisher do not arrive."""
+        self._lines[index].to_drop = batches
+
+    def _pump(self) -> None:
+        poller = zmq.Poller()
+        for line in self._lines:
+            poller.register(line.source, zmq.POLLIN)
+        while not self._stop.is_set():
+            ready = dict(poller.poll(_POLL_MS))
+            for line in self._lines:
+                if line.source in ready:
+                    _pass_on(line)
+
+    def close(self) -> None:
+        """Stop; harmless the second time."""
+        if not self._stop.is_set():
+            self._stop.set()
+            self._thread.join()
+            self._context.destroy(linger=0)
+
+    def statistics(self) -> dict[str, Any]:
+        """Batches passed on and lost, per publisher."""
+        return {
+            "passed": [line.passed for line in self._lines],
+            "dropped": [line.dropped for line in self._lines],
+        }
+
+
+def _pass_on(line: _Line) -> None:
+    while True:
+        try:
+            frames = line.source.recv_multipart(zmq.DONTWAIT)
+        except zmq.Again:
+            return
+        if line.to_drop:
+            line.to_drop -= 1
+            line.dropped += 1
+        else:
+            line.passed += 1
+            line.sink.send_multipart(frames)

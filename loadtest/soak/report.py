@@ -1,0 +1,78 @@
+"""How a soak went, for people and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+_MB = 1e6
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Everything measured, and `failures`: what makes the exit code 1. `outcomes` counts requests by what was seen."""
+
+    seed: int
+    duration_s: float
+    requests_per_s: float
+    highest_requests_per_s: float | None
+    requests: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    lost_batches: int = 0
+    unexplained: list[str] = field(default_factory=list)
+    rss_mb: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """At the beginning, after half of the time, and at the end."""
+    rss_slope_mb_per_min: float = 0.0
+    rss_growth_mb: float = 0.0
+    rss_growth_bound_mb: float = 0.0
+    descriptors: tuple[int, int] = (0, 0)
+    """At rest before and after."""
+    tasks: tuple[int, int] = (0, 0)
+    cpu_s: float = 0.0
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+
+def print_verdict(console: Console, verdict: Verdict) -> None:
+    """Tables, then what failed."""
+    console.print(_counts("what clients saw", verdict.outcomes, verdict.requests))
+    console.print(_counts("faults", verdict.faults, None))
+    for line in (
+        f"{verdict.lost_batches} batches of KV events lost",
+        f"RSS {' -> '.join(f'{mb:.0f}' for mb in verdict.rss_mb)} MB; slope of the second half "
+        f"{verdict.rss_slope_mb_per_min:+.2f} MB/min, {verdict.rss_growth_mb:+.1f} MB in all "
+        f"(bound {verdict.rss_growth_bound_mb:g} MB)",
+        f"open files at rest {verdict.descriptors[0]} -> {verdict.descriptors[1]}, "
+        f"tasks {verdict.tasks[0]} -> {verdict.tasks[1]}",
+    ):
+        console.print(line, highlight=False)
+    for text in verdict.unexplained:
+        console.print(f"unexplained: {text}", highlight=False, markup=False)
+    for text in verdict.failures:
+        console.print(f"FAILED: {text}", highlight=False, markup=False)
+    if verdict.passed:
+        console.print("passed: every error explained, memory flat, ledger empty, nothing left open")
+
+
+def _counts(title: str, counts: dict[str, int], total: int | None) -> Table:
+    table = Table(title=title if total is None else f"{title} ({total} requests)", title_justify="left")
+    table.add_column("")
+    table.add_column("count", justify="right")
+    for name, count in sorted(counts.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{count:,}")
+    return table
+
+
+def write_json(path: Path, verdict: Verdict) -> None:
+    """Everything in `verdict`."""
+    document = asdict(verdict) | {"passed": verdict.passed}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

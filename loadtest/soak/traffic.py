@@ -1,0 +1,162 @@
+"""Conversations without end, played by clients of every manner: whole answers and streams, kept connections and fresh
+ones, some that leave, some that read slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from loadtest.drive.http import Client
+from loadtest.drive.seen import Kind, Seen, observe
+from loadtest.workload.conversations import Conversation, Shape, generate
+
+_BATCH = 60
+_SMALL_BUFFER_BYTES = 8_192
+_LONG_ANSWER_TOKENS = 600
+_DAWDLE_S = 0.02
+LEAVE_WITHIN_S = 2.0
+SHAPE = Shape(conversations=_BATCH, turns=4, pause_s=1.0, answer_tokens=48, document_chars=(2_000, 9_000))
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Shares of the conversations, each drawn on its own. `leaving` is the chance of each request to be left."""
+
+    whole: float = 0.3
+    fresh: float = 0.3
+    slow: float = 0.05
+    text: float = 0.15
+    leaving: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How one conversation's client behaves. `text`: the completion API instead of the chat API."""
+
+    stream: bool
+    fresh: bool
+    slow: bool
+    text: bool
+
+
+def conversations(seed: int) -> Iterator[Conversation]:
+    """Conversations without end; equal seeds give equal ones."""
+    for batch in itertools.count():
+        yield from generate(SHAPE, seed * 1_000_003 + batch)
+
+
+class Traffic:
+    """Plays conversations. `seen` is told how each request ended, and how the client of it behaved."""
+
+    def __init__(self, url: str, model: str, seed: int, mix: Mix, seen: Callable[[Seen, Manner], None]) -> None:
+        self._url = url
+        self._model = model
+        self._rng = Random(seed)
+        self._mix = mix
+        self._seen = seen
+        self._kept = Client(url)
+        self._slow = Client(url, _SMALL_BUFFER_BYTES)
+        self._source = conversations(seed)
+        self._stopping = False
+        self.running: set[asyncio.Task[None]] = set()
+
+    async def calibrate(self, clients: int, duration_s: float) -> float:
+        """Requests per second that patient clients without pauses get through, before anything breaks."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + duration_s
+        finished = 0
+
+        async def player() -> None:
+            nonlocal finished
+            while loop.time() < end_s:
+                manner = replace(self._manner(), slow=False)
+                answered = await self._play(next(self._source), manner, Random(0), pauses=False, leaving=0.0)
+                finished += answered
+
+        began_s = loop.time()
+        await asyncio.gather(*(player() for _ in range(clients)))
+        self._kept.close()  # the next client dials again
+        return finished / (loop.time() - began_s)
+
+    async def run(self, requests_per_s: float) -> None:
+        """Start conversations as a Poisson process until cancelled; those begun go on."""
+        starts_per_s = requests_per_s / SHAPE.turns
+        while True:
+            await asyncio.sleep(self._rng.expovariate(starts_per_s))
+            rng = Random(self._rng.random())
+            playing = self._play(next(self._source), self._manner(), rng, pauses=True, leaving=self._mix.leaving)
+            task = asyncio.create_task(_discard(playing))
+            self.running.add(task)
+            task.add_done_callback(self.running.discard)
+
+    async def stop(self, limit_s: float) -> int:
+        """Let requests end; after `limit_s` the rest is cut off. How many conversations were."""
+        self._stopping = True
+        if self.running:
+            await asyncio.wait(list(self.running), timeout=limit_s)
+        late = list(self.running)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        self._kept.close()
+        self._slow.close()
+        return len(late)
+
+    def _manner(self) -> Manner:
+        rng, mix = self._rng, self._mix
+        slow = rng.random() < mix.slow
+        return Manner(
+            stream=rng.random() >= mix.whole or slow,
+            fresh=rng.random() < mix.fresh,
+            slow=slow,
+            text=rng.random() < mix.text,
+        )
+
+    async def _play(
+        self, conversation: Conversation, manner: Manner, rng: Random, *, pauses: bool, leaving: float
+    ) -> int:
+        """One conversation, until its end or its first request without a whole answer. Requests answered."""
+        messages = conversation.opening()
+        for index, turn in enumerate(conversation.turns):
+            if pauses:
+                await asyncio.sleep(turn.pause_s)
+            if self._stopping:
+                return index
+            messages.append(conversation.message(index))
+            path, body = self._request(messages, turn.answer_tokens, manner)
+            leaves_s = rng.uniform(0.0, LEAVE_WITHIN_S) if rng.random() < leaving else None
+            seen = await self._ask(path, body, manner, leaves_s)
+            self._seen(seen, manner)
+            if seen.kind is not Kind.COMPLETE:
+                return index
+            messages.append({"role": "assistant", "content": seen.text})
+        return len(conversation.turns)
+
+    def _request(self, messages: list[dict[str, str]], tokens: int, manner: Manner) -> tuple[str, dict[str, Any]]:
+        wanted = _LONG_ANSWER_TOKENS if manner.slow else tokens
+        body: dict[str, Any] = {"model": self._model, "max_tokens": wanted, "ignore_eos": True}
+        if manner.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if manner.text:
+            return "/v1/completions", body | {"prompt": "\n".join(each["content"] for each in messages)}
+        return "/v1/chat/completions", body | {"messages": messages}
+
+    async def _ask(self, path: str, body: dict[str, Any], manner: Manner, leaves_s: float | None) -> Seen:
+        began_s = asyncio.get_running_loop().time()
+        client = self._slow if manner.slow else self._kept
+        headers = {"connection": "close"} if manner.fresh else None
+        dawdle_s = _DAWDLE_S if manner.slow else 0.0
+        try:
+            async with asyncio.timeout(leaves_s):
+                return await observe(client, path, body, headers=headers, dawdle_s=dawdle_s)
+        except TimeoutError:
+            now_s = asyncio.get_running_loop().time()
+            return Seen(began_s, Kind.LEFT, ended_s=now_s)
+
+
+async def _discard(playing: Any) -> None:
+    await playing

@@ -1,0 +1,309 @@
+"""Whole fleets as processes, load that goes on while something breaks, and what must be true afterwards.
+
+Every test goes through `Lab.at_rest`: nothing booked, no descriptor and no task more than before.
+"""
+
+import asyncio
+import json
+import socket
+import struct
+import time
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from loadtest.bench import standin
+from loadtest.drive.http import Client
+from loadtest.drive.seen import Kind, observe
+from loadtest.soak.fleet import GATEWAY, Admin, Fleet, FleetShape
+from loadtest.soak.gauges import Gauges, left_over
+
+ANSWER_TOKENS = 30
+SPARE_DESCRIPTORS = 4
+SPARE_TASKS = 3
+MODEL = "warmroute-simulated"
+
+
+class Load:
+    """Closed-loop clients; `seen` holds every request that has ended."""
+
+    def __init__(self):
+        self.seen = []
+        self.until_s = float("inf")
+
+    def kinds(self):
+        return {f"{seen.kind}:{seen.code}" if seen.code else str(seen.kind) for seen in self.seen}
+
+    def of(self, kind):
+        return [seen for seen in self.seen if seen.kind is kind]
+
+    def answered_by(self, worker, since=0):
+        return [seen for seen in self.seen[since:] if seen.worker == worker.id and seen.kind is Kind.COMPLETE]
+
+
+class Lab:
+    """One fleet under test. `clients` of `load` alternate: every second one streams, every third dials each time."""
+
+    def __init__(self, fleet):
+        self.fleet = fleet
+        self.admin = Admin(fleet.admin_url)
+        self.workers = fleet.workers
+
+    @property
+    def address(self):
+        host, port = self.fleet.url.removeprefix("http://").split(":")
+        return host, int(port)
+
+    @property
+    def gauges(self):
+        return Gauges(self.fleet.gateway.pid)
+
+    async def begin(self):
+        assert await self.admin.until_ready([worker.id for worker in self.workers], 60)
+        self.before = await self._settled()
+
+    async def _settled(self):
+        """At rest twice in a row: probes and event links come and go."""
+        last = None
+        for _ in range(150):
+            metrics = await self.admin.metrics()
+            now = (self.gauges.descriptors, int(metrics["warmroute_tasks"]))
+            empty = not left_over(await self.admin.workers(), metrics) and not metrics["warmroute_worker_connections"]
+            if empty and now == last:
+                return now
+            last = now
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"not at rest: {left_over(await self.admin.workers(), metrics)}, {now}")
+
+    async def at_rest(self, limit_s=20.0):
+        """The ledger is empty, and no more descriptors and tasks are there than before."""
+        end_s = time.monotonic() + limit_s
+        while True:
+            metrics = await self.admin.metrics()
+            found = left_over(await self.admin.workers(), metrics)
+            descriptors, tasks = self.gauges.descriptors, int(metrics["warmroute_tasks"])
+            if (
+                not found
+                and descriptors <= self.before[0] + SPARE_DESCRIPTORS
+                and tasks <= self.before[1] + SPARE_TASKS
+            ):
+                return
+            assert time.monotonic() < end_s, f"{found}; {self.before} before, {(descriptors, tasks)} after"
+            await asyncio.sleep(0.1)
+
+    def body(self, tokens=ANSWER_TOKENS, text="Hello", stream=True, model=MODEL):
+        body = {"model": model, "max_tokens": tokens, "ignore_eos": True}
+        body["messages"] = [{"role": "user", "content": text}]
+        return body | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {})
+
+    def raw(self, **options):
+        """One request as bytes: its head, and its body."""
+        body = json.dumps(self.body(**options)).encode()
+        lines = ["POST /v1/chat/completions HTTP/1.1", "host: x", "content-type: application/json"]
+        head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
+        return head.encode(), body
+
+    async def ask(self, **options):
+        client = Client(self.fleet.url)
+        try:
+            return await observe(client, "/v1/chat/completions", self.body(**options))
+        finally:
+            client.close()
+
+    @asynccontextmanager
+    async def load(self, clients=8, tokens=ANSWER_TOKENS, keep=False):
+        """Load for the length of the ``with``; then every request under way is awaited."""
+        load, client = Load(), Client(self.fleet.url)
+        loop = asyncio.get_running_loop()
+
+        async def play(index):
+            number = 0
+            headers = {"connection": "close"} if index % 3 == 0 and not keep else None
+            while loop.time() < load.until_s:
+                number += 1
+                text = f"Client {index}, question {number}: why? " + "And why else? " * (index % 8 * 10)
+                body = self.body(tokens, text, stream=index % 2 == 0)
+                seen = await observe(client, "/v1/chat/completions", body, headers=headers)
+                load.seen.append(seen)
+                if seen.kind is not Kind.COMPLETE:
+                    await asyncio.sleep(0.05)
+
+        tasks = [loop.create_task(play(index)) for index in range(clients)]
+        try:
+            await self.eventually(lambda: len(load.of(Kind.COMPLETE)) >= clients, 30)
+            yield load
+            load.until_s = loop.time()
+            await asyncio.wait_for(asyncio.gather(*tasks), 40)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            client.close()
+
+    async def eventually(self, condition, limit_s=20.0):
+        """Poll; an awaitable condition is awaited."""
+        end_s = time.monotonic() + limit_s
+        while True:
+            value = condition()
+            value = await value if hasattr(value, "__await__") else value
+            if value:
+                return value
+            assert time.monotonic() < end_s, f"did not come within {limit_s} s"
+            await asyncio.sleep(0.02)
+
+    async def engine(self, worker, metric):
+        """One figure of a worker's own metrics page."""
+        client = Client(f"http://{worker.id}")
+        try:
+            async with client.exchange(client.request_bytes("GET", "/metrics")) as response:
+                lines = (await response.read()).decode().splitlines()
+        finally:
+            client.close()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0] == metric)
+
+    async def state(self, worker):
+        return (await self.admin.states())[worker if isinstance(worker, str) else worker.id]
+
+    async def connect(self, receive_buffer_bytes=None):
+        made = socket.socket()
+        if receive_buffer_bytes:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        made.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(made, self.address)
+        return made
+
+
+def reset(connection):
+    """Close with RST instead of FIN."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+@pytest.fixture
+def resets():
+    return reset
+
+
+class Scripted:
+    """A worker in the test's own process: probes are answered as the stand-in does, requests by `script`.
+
+    `requests` are the bodies of chats, `calls` the paths of everything but probes.
+    """
+
+    def __init__(self, script, model=MODEL, root=None):
+        self.script, self.requests, self.calls, self.tasks = script, [], [], set()
+        cards = {"object": "list", "data": [{"id": model, "object": "model", "root": root or model}]}
+        self.pages = {**standin.PAGES, b"/v1/models": json.dumps(cards).encode()}
+
+    async def start(self):
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self.server.sockets[0].getsockname()[1]
+        self.id = f"127.0.0.1:{self.port}"
+        return self
+
+    async def _serve(self, reader, writer):
+        self.tasks.add(asyncio.current_task())
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while not writer.is_closing():
+                head = await reader.readuntil(b"\r\n\r\n")
+                method, path = head.split(b" ", 2)[:2]
+                lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+                body = await reader.readexactly(int(lengths[0].split(b":")[1])) if lengths else b""
+                if method == b"GET" and path in self.pages:
+                    page = self.pages[path]
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page))
+                    continue
+                self.calls.append(path)
+                if path == b"/v1/chat/completions":
+                    self.requests.append(body)
+                await self.script(reader, writer, body)
+                await writer.drain()
+        with suppress(Exception):
+            writer.close()
+
+    async def stop(self):
+        self.server.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+def fleet_of(tmp_path_factory, config=(), **shape):
+    # idle connections to workers are dropped soon, so that a test is soon at rest
+    laid_over = {"timeouts": {**GATEWAY["timeouts"], "upstream_idle_s": 1}, **dict(config)}
+    shape = FleetShape(**{"workers": 3, "time_scale": 3.0, "config": laid_over, **shape})
+    return Fleet(shape, tmp_path_factory.mktemp("fleet"))
+
+
+@pytest.fixture(scope="session")
+def shared_fleet(tmp_path_factory):
+    """Three workers and a gateway for all tests that leave them as they found them."""
+    with fleet_of(tmp_path_factory) as running:
+        yield running
+
+
+@pytest.fixture
+async def lab(shared_fleet):
+    made = Lab(shared_fleet)
+    await made.begin()
+    yield made
+    for worker in shared_fleet.workers:  # also behind a test that failed in between
+        shared_fleet.resume(worker)
+        if not worker.process.alive:
+            shared_fleet.restart(worker)
+        await made.admin.drain(worker.id, False)
+    await made.admin.aclose()
+
+
+@pytest.fixture
+async def own_lab(tmp_path_factory):
+    """A function: a fleet of the test's own."""
+    made = []
+
+    async def start(ready=True, **shape):
+        fleet = fleet_of(tmp_path_factory, **shape)
+        await asyncio.to_thread(fleet.__enter__)
+        lab = Lab(fleet)
+        made.append((fleet, lab))
+        if ready:
+            await lab.begin()
+        return lab
+
+    yield start
+    for fleet, lab in made:
+        await lab.admin.aclose()
+        await asyncio.to_thread(fleet.__exit__)
+
+
+@pytest.fixture
+async def scripted():
+    """A function: a worker that does as told. Register it with `joins`."""
+    made = []
+
+    async def start(script, **options):
+        made.append(await Scripted(script, **options).start())
+        return made[-1]
+
+    yield start
+    for worker in made:
+        await worker.stop()
+
+
+@pytest.fixture
+def joins():
+    """A function: put a scripted worker into a lab's fleet for the length of a ``with``, ready for requests."""
+
+    @asynccontextmanager
+    async def join(lab, worker):
+        (await lab.admin.add(f"http://{worker.id}")).raise_for_status()
+        try:
+            await lab.eventually(lambda: _ready(lab, worker))
+            yield worker
+        finally:
+            await lab.admin.remove(worker.id)
+
+    return join
+
+
+async def _ready(lab, worker):
+    return await lab.state(worker) == "ready"

@@ -1,0 +1,74 @@
+"""More connections than are allowed, and than the system has descriptors for."""
+
+import asyncio
+import socket
+import time
+
+import psutil
+import pytest
+
+from loadtest.drive.seen import Kind
+
+LIMIT = 40
+
+
+async def knock(lab):
+    """Connect without waiting to be accepted; None where that fails."""
+    made = socket.socket()
+    made.setblocking(False)
+    try:
+        async with asyncio.timeout(2):
+            await asyncio.get_running_loop().sock_connect(made, lab.address)
+    except OSError:
+        made.close()
+        return None
+    return made
+
+
+def is_open(connection):
+    """Whether the other side has not closed it."""
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+async def test_a_flood_beyond_the_limit_is_shut_out_and_costs_the_others_nothing(own_lab):
+    lab = await own_lab(workers=2, config={"limits": {"max_connections": LIMIT}})
+    # one connection per client and kept: none of the load has to come in again beside the flood
+    async with lab.load(clients=6, keep=True) as load:
+        flood = [made for made in await asyncio.gather(*(knock(lab) for _ in range(500))) if made is not None]
+        await lab.eventually(lambda: sum(map(is_open, flood)) <= LIMIT)
+        since = len(load.seen)
+        await lab.eventually(lambda: len(load.seen) > since + 6)
+        assert sum(map(is_open, flood)) >= LIMIT - 6 - 1
+        for made in flood:
+            made.close()
+    assert load.kinds() == {"complete"}
+    assert (await lab.ask(tokens=2)).kind is Kind.COMPLETE
+    await lab.at_rest()
+
+
+@pytest.mark.slow
+async def test_no_descriptors_left(own_lab):
+    """Accepting fails with EMFILE: the gateway neither dies nor spins, and goes on once there are descriptors."""
+    lab = await own_lab(workers=2, open_files=90)
+    gateway = psutil.Process(lab.fleet.gateway.pid)
+    flood = [made for made in await asyncio.gather(*(knock(lab) for _ in range(300))) if made is not None]
+    await lab.eventually(lambda: gateway.num_fds() >= 88)
+    busy = gateway.cpu_times()
+    began_s = time.monotonic()
+    await asyncio.sleep(2)
+    spent_s = sum(gateway.cpu_times()[:2]) - sum(busy[:2])
+    assert spent_s < 0.5 * (time.monotonic() - began_s)
+    for made in flood:
+        made.close()
+    await lab.eventually(lambda: gateway.num_fds() < 60)
+    async with lab.load(clients=4) as load:
+        pass
+    assert Kind.COMPLETE in load.kinds()
+    assert await lab.admin.until_ready([worker.id for worker in lab.workers], 20)
+    assert (await lab.ask()).kind is Kind.COMPLETE
+    await lab.at_rest()

@@ -1,0 +1,275 @@
+"""What other routers were seen to get wrong on the data plane: one test for each, which they would fail.
+
+Rows with their tests elsewhere:
+
+- one "imbalanced" switch sends everything to one worker: tests/router/core/test_herding.py, end_to_end/test_spread.py
+- an unknown field in a KV event rejects the batch: tests/backends/vllm/test_events.py
+- a worker killed in prefill, in mid-stream, by RST; a gateway restarted in front of warm workers: test_workers.py
+- clients that leave in any other phase than prefill: test_clients.py
+- 60 client errors, a slow reader of 400 MB, concurrency limits: with the tests of health and limits in
+  tests/router/gateway and tests/router/core
+- bodies and headers are rebuilt: tests/router/gateway/test_forwarding.py and the conformance tests
+- drain closes the listener at once: with the tests of rollouts
+"""
+
+import asyncio
+import json
+import statistics
+import time
+
+import psutil
+import pytest
+
+from backends.simulated.settings import shipped_model_dir
+from loadtest.drive.http import Client
+
+JSON_HEAD = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n%s"
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def answer(status=b"200 OK", headers=b"", body=b'{"choices":[{"index":0,"message":{"content":"word"}}]}'):
+    return JSON_HEAD % (status, headers, len(body), body)
+
+
+def chunk(data):
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def word(text):
+    return chunk(b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode() + b"\n\n")
+
+
+async def exchange(lab, request):
+    """One request as bytes; status, headers, body."""
+    client = Client(lab.fleet.url)
+    try:
+        async with client.exchange(request) as response:
+            return response.status, response.headers, await response.read()
+    finally:
+        client.close()
+
+
+async def test_a_client_that_leaves_in_prefill_frees_the_worker_within_100_ms(lab, scripted, joins):
+    """sglang-router freed it after 8 s. Measured from the client's close to the end of the worker's socket."""
+    gone = []
+
+    async def silent(reader, writer, body):
+        await reader.read()
+        if b'"messages"' in body:
+            gone.append(time.monotonic())
+        writer.close()
+
+    async with joins(lab, await scripted(silent, model="slow")) as worker:
+        took_s = []
+        for number in range(1, 8):
+            connection = await lab.connect()
+            await asyncio.get_running_loop().sock_sendall(connection, b"".join(lab.raw(model="slow")))
+            await lab.eventually(lambda number=number: len(worker.requests) == number)
+            left_s = time.monotonic()
+            connection.close()
+            await lab.eventually(lambda number=number: len(gone) == number)
+            took_s.append(gone[-1] - left_s)
+        assert statistics.median(took_s) < 0.02
+        assert max(took_s) < 0.1
+    await lab.at_rest()
+
+
+async def test_a_client_that_leaves_frees_the_engine(lab):
+    """The same against an embedded worker: its scheduler has dropped the request."""
+    took_s = []
+    for _ in range(5):
+        connection = await lab.connect()
+        await asyncio.get_running_loop().sock_sendall(connection, b"".join(lab.raw(tokens=2_000)))
+        await lab.eventually(lambda: _in_engines(lab))
+        left_s = time.monotonic()
+        connection.close()
+        while await _in_engines(lab):
+            pass
+        took_s.append(time.monotonic() - left_s)
+    assert statistics.median(took_s) < 0.1  # three metrics pages are read in it
+    await lab.at_rest()
+
+
+async def _in_engines(lab):
+    metrics = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    return sum(await asyncio.gather(*(lab.engine(worker, name) for worker in lab.workers for name in metrics)))
+
+
+async def test_a_revived_worker_has_traffic_within_2_s(lab):
+    """sglang-router, vllm-router and smg: none within 28 s."""
+    victim = lab.workers[0]
+    async with lab.load() as load:
+        await asyncio.to_thread(lab.fleet.kill, victim)
+        await lab.eventually(lambda: _ejected(lab, victim))
+        await asyncio.to_thread(lab.fleet.restart, victim)
+        up_s, since = time.monotonic(), len(load.seen)
+        arrived = "vllm:prompt_tokens_total"
+        await lab.eventually(lambda: _counted(lab, victim, arrived))
+        assert time.monotonic() - up_s < 2.0
+        await lab.eventually(lambda: load.answered_by(victim, since))
+    await lab.at_rest()
+
+
+async def _ejected(lab, worker):
+    return await lab.state(worker) == "unhealthy"
+
+
+async def _counted(lab, worker, metric):
+    return await lab.engine(worker, metric) > 0
+
+
+async def test_death_in_mid_stream_is_an_event_and_a_clean_end(lab, scripted, joins):
+    """All three cut the transfer: their clients saw a broken connection and no reason."""
+
+    async def dies(reader, writer, body):
+        writer.write(STREAM_HEAD + word("one"))
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+    async with joins(lab, await scripted(dies, model="dying")):
+        status, _, body = await exchange(lab, b"".join(lab.raw(model="dying")))
+    frames = [frame for frame in body.split(b"\n\n") if frame]
+    assert status == 200
+    assert frames[-1] == b"data: [DONE]"
+    assert json.loads(frames[-2][6:])["error"]["code"] == "worker_died_in_stream"
+    assert len(frames) == 3
+    await lab.at_rest()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_no_open_doors(lab, scripted, joins, method):
+    """vllm-router forwards any path. None of these reaches a worker, however it is written."""
+
+    async def welcoming(reader, writer, body):
+        writer.write(answer())
+
+    names = ["sleep", "wake_up", "collective_rpc", "load_lora_adapter", "v1/load_lora_adapter", "reset_prefix_cache"]
+    names += ["v1/unload_lora_adapter", "pause", "resume", "update_weights", "init_weight_transfer_engine"]
+    names += ["server_info", "start_profile", "metrics", "scale_elastic_ep"]
+    disguises = ["/sleep?level=1", "/%73leep", "//sleep", "/v1/../sleep", "/./sleep", "/sleep/", "/v1/%2e%2e/sleep"]
+    async with joins(lab, await scripted(welcoming)) as worker:
+        for path in [f"/{name}" for name in names] + disguises:
+            request = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}".encode()
+            status, _, body = await exchange(lab, request)
+            assert (status, json.loads(body)["error"]["code"]) == (404, "path_not_found"), path
+        assert worker.requests == []
+
+
+async def test_the_first_token_is_never_late_by_a_delayed_acknowledgement(lab, scripted, joins):
+    """Dynamo lacks TCP_NODELAY: 43.6 ms on every first token. Small writes in a row provoke Nagle's algorithm: on a
+    kept connection, a head, then two events 5 ms apart, each way in packets of its own."""
+    written = {}
+
+    async def small_writes(reader, writer, body):
+        number = json.loads(body).get("seed")
+        for part in (STREAM_HEAD, word("one"), word("two"), word("three")):
+            written[number] = time.monotonic()
+            writer.write(part)
+            await asyncio.sleep(0.005)
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    client = Client(lab.fleet.url)
+    late_s = []
+    async with joins(lab, await scripted(small_writes, model="chatty")):
+        for number in range(30):
+            request = {**lab.body(model="chatty"), "seed": number}
+            raw = client.request_bytes("POST", "/v1/chat/completions", json.dumps(request).encode())
+            async with client.exchange(raw) as response:
+                async for _, data in response.stream():
+                    if b"three" in data:
+                        late_s.append(time.monotonic() - written[number])
+    client.close()
+    assert len(late_s) == 30
+    assert statistics.median(late_s) < 0.02
+    await lab.at_rest()
+
+
+async def test_a_saturated_fleet_is_not_stormed(lab, scripted, joins):
+    """Peers try five times. Here each of three workers is asked once, then left alone for as long as it said; what
+    comes meanwhile is told when to come again without anybody being asked."""
+
+    async def full(reader, writer, body):
+        writer.write(answer(b"503 Service Unavailable", b"retry-after: 20\r\n", b'{"error":{"message":"full"}}'))
+
+    async with (
+        joins(lab, await scripted(full, model="busy")) as one,
+        joins(lab, await scripted(full, model="busy")) as two,
+        joins(lab, await scripted(full, model="busy")) as three,
+    ):
+        request = b"".join(lab.raw(model="busy"))
+        answers = [await exchange(lab, request) for _ in range(40)]
+        attempts = sum(len(worker.requests) for worker in (one, two, three))
+    assert attempts == 3
+    assert {status for status, _, _ in answers} == {503}
+    assert {json.loads(body)["error"]["code"] for _, _, body in answers} == {"overloaded"}
+    assert all(10 <= int(headers["retry-after"]) <= 20 for _, headers, _ in answers)
+    await lab.at_rest()
+
+
+async def test_a_429_goes_to_its_client_with_its_retry_after_and_costs_the_worker_nothing(lab, scripted, joins):
+    """It is one client's limit: passed on once, byte for byte, and the next request goes there all the same."""
+    body = b'{"error":{"message":"slow down","type":"rate_limit","code":429}}'
+
+    async def limiting(reader, writer, sent):
+        writer.write(answer(b"429 Too Many Requests", b"retry-after: 7\r\n", body))
+
+    async with joins(lab, await scripted(limiting, model="limited")) as worker:
+        request = b"".join(lab.raw(model="limited"))
+        answers = [await exchange(lab, request) for _ in range(10)]
+        assert await lab.state(worker.id) == "ready"
+    assert {(status, headers["retry-after"], got) for status, headers, got in answers} == {(429, "7", body)}
+    assert len(worker.requests) == 10
+    await lab.at_rest()
+
+
+async def test_a_request_costs_its_worker_one_call(lab, scripted, joins):
+    """vllm-router's cache_aware made 3,200 further calls for 400 requests."""
+
+    async def plain(reader, writer, body):
+        writer.write(answer())
+
+    async with joins(lab, await scripted(plain, model="counted")) as worker:
+        for number in range(20):
+            await exchange(lab, b"".join(lab.raw(model="counted", text=f"Question {number}?", stream=False)))
+        assert len(worker.requests) == 20
+        assert len(worker.calls) <= 20 + 3  # at its first sight: the self-test's two, and whether it renders prompts
+
+
+PROMPTS = 1_200
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_long_prompts_are_not_kept(own_lab, scripted, joins):
+    """Unique prompts of 30 kB: 10,000 of them left 340 MB behind in the peers. What is remembered here has a budget,
+    filled by the first hundred. The worker publishes no events, so that the approximate view has to guess, too."""
+
+    async def plain(reader, writer, body):
+        writer.write(answer())
+
+    budgets = {"memo_bytes": 4_000_000, "approximate_bytes": 4_000_000}
+    lab = await own_lab(workers=1, config={"residency": budgets})
+    gateway = psutil.Process(lab.fleet.gateway.pid)
+    numbers = iter(range(PROMPTS))
+    rss_mb = []
+
+    async def play(client):
+        for number in numbers:
+            text = f"{number} " + f"word{number % 97} and so on, " * 1_700
+            body = lab.body(text=text[:30_000], tokens=1, stream=False, model="long")
+            raw = client.request_bytes("POST", "/v1/chat/completions", json.dumps(body).encode())
+            async with client.exchange(raw) as response:
+                await response.read()
+                assert response.status == 200
+            if number % 200 == 0:
+                rss_mb.append(gateway.memory_info().rss / 1e6)
+
+    client = Client(lab.fleet.url)
+    async with joins(lab, await scripted(plain, model="long", root=str(shipped_model_dir()))):
+        await asyncio.gather(*(play(client) for _ in range(4)))
+        tokens = (await lab.admin.metrics())["warmroute_prompt_tokens_total"]
+    client.close()
+    assert tokens > PROMPTS * 5_000  # they were tokenised, and not only passed on
+    assert max(rss_mb[-4:]) - rss_mb[len(rss_mb) // 2] < 10, rss_mb
+    await lab.at_rest()

@@ -1,0 +1,231 @@
+"""Workers that die, stall, refuse, lose their events or come back as something else, under load."""
+
+import asyncio
+import time
+
+import pytest
+
+from loadtest.drive.chat import chat
+from loadtest.drive.http import Client
+from loadtest.drive.seen import Kind
+
+DIED = "error_event:worker_died_in_stream"
+
+
+def only(load, *allowed):
+    """No client saw anything but whole answers and what is `allowed`."""
+    assert load.kinds() <= {"complete", *allowed}, [seen for seen in load.seen if seen.kind is not Kind.COMPLETE][:3]
+
+
+async def test_killed_and_restarted_on_its_port(lab):
+    victim = lab.workers[0]
+    async with lab.load() as load:
+        await asyncio.to_thread(lab.fleet.kill, victim)
+        since = len(load.seen)
+        await lab.eventually(lambda: len(load.seen) > since + 8)  # goes on without it
+        await asyncio.to_thread(lab.fleet.restart, victim)
+        again = len(load.seen)
+        await lab.eventually(lambda: load.answered_by(victim, again))
+    # only what it had begun was lost, and was told; whole answers in preparation were made again elsewhere
+    only(load, DIED, "cut")
+    assert {seen.worker for seen in load.seen if seen.kind is not Kind.COMPLETE} <= {victim.id}
+    assert len(load.seen) - len(load.of(Kind.COMPLETE)) <= 8
+    await lab.at_rest()
+
+
+@pytest.mark.slow
+async def test_killed_in_prefill_is_not_seen(own_lab):
+    lab = await own_lab(workers=2, time_scale=40.0)
+    text = "Every prompt is read before the first word of its answer. " * 150
+    asking = [asyncio.create_task(lab.ask(text=f"{number} {text}", tokens=1, stream=False)) for number in range(8)]
+    victim = lab.workers[0]
+    await lab.eventually(lambda: _holds(lab, victim, 3))
+    await asyncio.to_thread(lab.fleet.kill, victim)
+    answers = await asyncio.gather(*asking)
+    assert [seen.kind for seen in answers] == [Kind.COMPLETE] * 8, answers
+    assert len([seen for seen in answers if seen.worker == lab.workers[1].id]) > 4
+    await lab.at_rest()
+
+
+async def _holds(lab, worker, count):
+    return sum([await lab.engine(worker, f"vllm:num_requests_{what}") for what in ("running", "waiting")]) >= count
+
+
+async def test_a_short_stall_costs_nothing_but_time(lab):
+    victim = lab.workers[1]
+    async with lab.load() as load:
+        lab.fleet.pause(victim)
+        await asyncio.sleep(1.5)
+        lab.fleet.resume(victim)
+    only(load)
+    await lab.at_rest()
+
+
+@pytest.mark.slow
+async def test_a_long_stall_ends_started_streams_with_an_event(lab):
+    victim = lab.workers[1]
+    async with lab.load() as load:
+        lab.fleet.pause(victim)
+        # with nobody to stall for, there is nothing to see: the load goes on elsewhere until its own ones are over
+        await asyncio.sleep(7.0)
+        lab.fleet.resume(victim)
+        again = len(load.seen)
+        await lab.eventually(lambda: load.answered_by(victim, again))
+    only(load, "error_event:stream_idle_timeout", "cut")
+    assert {seen.worker for seen in load.seen if seen.kind is not Kind.COMPLETE} <= {victim.id}
+    await lab.at_rest()
+
+
+async def test_drained_through_the_admin_port_and_taken_back(lab):
+    victim = lab.workers[2]
+    async with lab.load() as load:
+        await lab.admin.drain(victim.id, True)
+        await lab.eventually(lambda: _idle(lab, victim))
+        since = len(load.seen)
+        await lab.eventually(lambda: len(load.seen) > since + 8)
+        assert not load.answered_by(victim, since + 8)
+        await lab.admin.drain(victim.id, False)
+        await lab.eventually(lambda: load.answered_by(victim, since + 8))
+    only(load)
+    await lab.at_rest()
+
+
+async def _idle(lab, worker):
+    return await lab.engine(worker, "vllm:num_requests_running") == 0
+
+
+async def test_lost_kv_events_are_never_seen_by_a_client(lab):
+    victim = lab.workers[0]
+    gaps = (await lab.admin.metrics()).get("warmroute_event_gaps_total", 0)
+    async with lab.load() as load:
+        lab.fleet.relays.lose(0, 5)
+        await lab.eventually(lambda: load.answered_by(victim, len(load.seen) - 1))
+        await lab.eventually(lambda: _more(lab, "warmroute_event_gaps_total", gaps))
+    only(load)
+    await lab.eventually(lambda: _exact(lab, victim))
+    await lab.at_rest()
+
+
+async def _more(lab, metric, than):
+    return (await lab.admin.metrics()).get(metric, 0) > than
+
+
+async def _exact(lab, worker):
+    (own,) = [each for each in await lab.admin.workers() if each["id"] == worker.id]
+    return own["candidates"][0]["residency"] == "exact"
+
+
+async def test_reset_connections_are_like_closed_ones(lab, scripted, joins, resets):
+    """RST instead of FIN, before the first byte and in mid-stream, by a worker that gets every second request."""
+    turn = 0
+
+    async def script(reader, writer, body):
+        nonlocal turn
+        turn += 1
+        if turn % 2:
+            event = b'data: {"choices":[{"index":0,"delta":{"content":"word"}}]}\n\n'
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            writer.write(head + b"%x\r\n%b\r\n" % (len(event), event))
+            await writer.drain()
+            await asyncio.sleep(0.05)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(1, 13, b"\1\0\0\0\0\0\0\0")  # SO_LINGER of 0 s: close sends RST
+        writer.transport.abort()
+
+    async with joins(lab, await scripted(script)) as worker, lab.load() as load:
+        await lab.eventually(lambda: len(worker.requests) >= 4)
+    only(load, DIED)
+    assert {seen.worker for seen in load.seen if seen.kind is not Kind.COMPLETE} <= {worker.id}
+    await lab.at_rest()
+
+
+async def test_another_model_on_the_same_port(lab):
+    """Requests for the old model go elsewhere, those for the new one go there."""
+    victim = lab.workers[2]
+    async with lab.load() as load:
+        await asyncio.to_thread(lab.fleet.kill, victim)
+        await asyncio.to_thread(lab.fleet.restart, victim, ("--served-model-name", "another"))
+        since = len(load.seen)
+        await lab.eventually(lambda: len(load.seen) > since + 16)
+        asked = await lab.ask(model="another")
+    assert (asked.kind, asked.worker) == (Kind.COMPLETE, victim.id)
+    only(load, DIED, "cut")
+    await asyncio.to_thread(lab.fleet.kill, victim)
+    await asyncio.to_thread(lab.fleet.restart, victim)
+    await lab.eventually(lambda: _serves(lab, victim))
+    await lab.at_rest()
+
+
+async def _serves(lab, worker):
+    (own,) = [each for each in await lab.admin.workers() if each["id"] == worker.id]
+    return own["state"] in ("ready", "half_open") and [card["id"] for card in own["models"]] == ["warmroute-simulated"]
+
+
+async def test_a_gateway_killed_in_front_of_warm_workers(own_lab):
+    lab = await own_lab(workers=2)
+    text = "The same words again and again. " * 60
+    assert (await lab.ask(text=text)).kind is Kind.COMPLETE
+    async with lab.load() as load:
+        since = len(load.seen)
+        await asyncio.to_thread(lab.fleet.restart_gateway)
+        # what the dead gateway had in flight is aborted on the workers: its sockets are gone
+        await lab.eventually(lambda: len(load.of(Kind.COMPLETE)) > since + 8)
+    only(load, "cut", "unanswered")
+    assert all(kind is not Kind.BROKEN for kind in load.kinds())
+    for worker in lab.workers:
+        await lab.eventually(lambda worker=worker: _idle(lab, worker))
+        await lab.eventually(lambda worker=worker: _exact(lab, worker))
+    # warm: the blocks were learned again by replay
+    assert all(each["candidates"][0]["blocks"] for each in await lab.admin.workers())
+
+
+async def test_addresses_where_nobody_is_cost_no_request(lab):
+    """A closed port, a name that does not exist, and a network that answers nothing."""
+    addresses = ["127.0.0.1:1", "no-such-host.invalid:8000", "192.0.2.1:9"]
+    for address in addresses:
+        (await lab.admin.add(f"http://{address}")).raise_for_status()
+    try:
+        async with lab.load() as load:
+            since = len(load.seen)
+            await lab.eventually(lambda: len(load.seen) > since + 8)
+        only(load)
+        assert [await lab.state(address) for address in addresses] == ["starting"] * 3
+    finally:
+        for address in addresses:
+            await lab.admin.remove(address)
+    await lab.at_rest()
+
+
+async def test_restarted_on_its_port_it_is_exact_again(own_lab):
+    """Its cache is empty now: nothing is predicted at first, then to the block what it reports."""
+    headers = {"headers": {"worker": True, "predicted_cached_tokens": True}}
+    lab = await own_lab(workers=1, time_scale=0.02, config=headers)
+    (worker,) = lab.workers
+    text = "The same words again and again. " * 40
+    assert (await lab.ask(text=text)).kind is Kind.COMPLETE
+    await asyncio.to_thread(lab.fleet.kill, worker)
+    await lab.eventually(lambda: _is_not_ready(lab, worker))
+    await asyncio.to_thread(lab.fleet.restart, worker)
+    up_s = time.monotonic()
+    assert await lab.admin.until_ready([worker.id], 10)
+    assert time.monotonic() - up_s < 3.5
+    await lab.eventually(lambda: _exact(lab, worker))
+    first = await _timed(lab, text)
+    await lab.at_rest()
+    second = await _timed(lab, text)
+    assert (first.error, second.error) == (None, None)
+    assert first.predicted_cached_tokens == first.cached_tokens == 0
+    assert second.predicted_cached_tokens == second.cached_tokens > 0
+    await lab.at_rest()
+
+
+async def _timed(lab, text):
+    client = Client(lab.fleet.url)
+    try:
+        return await chat(client, lab.body(text=text))
+    finally:
+        client.close()
+
+
+async def _is_not_ready(lab, worker):
+    return await lab.state(worker) != "ready"

@@ -1,0 +1,75 @@
+"""Every way in which an answer can end is told from the others."""
+
+import asyncio
+import json
+
+import pytest
+
+from loadtest.drive.http import Client
+from loadtest.drive.seen import Kind, observe
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-warmroute-worker: w:1\r\n"
+STREAM += b"transfer-encoding: chunked\r\n\r\n"
+USAGE = {"usage": {"completion_tokens": 2}}
+ERROR = {"error": {"message": "why", "type": "upstream_error", "param": None, "code": "worker_died_in_stream"}}
+
+
+def event(content):
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return b"data: " + data + b"\n\n"
+
+
+def chunk(data):
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def whole(content, status=b"200 OK"):
+    body = json.dumps(content).encode()
+    return b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+DELTA = {"choices": [{"delta": {"content": "word"}}]}
+DONE = event(b"[DONE]")
+END = b"0\r\n\r\n"
+CASES = {
+    "a stream": (STREAM + chunk(b": comment\n\n") + chunk(event(DELTA) + event(USAGE) + DONE) + END, Kind.COMPLETE),
+    "a short stream": (STREAM + chunk(event({"usage": {"completion_tokens": 1}}) + DONE) + END, Kind.BROKEN),
+    "no usage": (STREAM + chunk(event(DELTA) + DONE) + END, Kind.BROKEN),
+    "no end": (STREAM + chunk(event(DELTA) + event(USAGE)) + END, Kind.BROKEN),
+    "behind the end": (STREAM + chunk(event(USAGE) + DONE + event(DELTA)) + END, Kind.BROKEN),
+    "an error event": (STREAM + chunk(event(DELTA)) + chunk(event(ERROR) + DONE) + END, Kind.ERROR_EVENT),
+    "an error event without end": (STREAM + chunk(event(ERROR)) + END, Kind.BROKEN),
+    "a cut stream": (STREAM + chunk(event(DELTA)), Kind.CUT),
+    "a cut body": (whole({**DELTA, **USAGE})[:-5], Kind.CUT),
+    "an answer": (whole({"choices": [{"message": {"content": "a word"}}], **USAGE}), Kind.COMPLETE),
+    "an error": (whole(ERROR, b"503 Service Unavailable"), Kind.REFUSED),
+    "an error without code": (whole({"detail": "no"}, b"500 Oops"), Kind.BROKEN),
+    "nothing": (b"", Kind.UNANSWERED),
+    "half a head": (STREAM[:30], Kind.UNANSWERED),
+    "no HTTP": (b"hello\r\n\r\n", Kind.BROKEN),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_kinds(case):
+    said, kind = CASES[case]
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 8_192)
+    seen = await observe(client, "/v1/chat/completions", {"max_tokens": 2}, dawdle_s=0.001)
+    client.close()
+    server.close()
+    assert seen.kind is kind, seen
+    if kind is Kind.ERROR_EVENT:
+        assert (seen.code, seen.worker, seen.text) == ("worker_died_in_stream", "w:1", "word")
+
+
+async def test_nobody_listens():
+    seen = await observe(Client("http://127.0.0.1:1"), "/v1/completions", {"max_tokens": 1})
+    assert seen.kind is Kind.UNANSWERED

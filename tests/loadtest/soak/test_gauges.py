@@ -1,0 +1,32 @@
+import pytest
+
+from loadtest.soak.gauges import Sample, growth_bytes, left_over, slope_bytes_per_s
+
+REST = {"queued_requests": 0, "queued_tokens": 0, "running_requests": 0, "kv_tokens": 0}
+
+
+def worker(**load):
+    return {"candidates": [{"id": "a:1", "load": {**REST, **load}}]}
+
+
+def test_the_slope_is_the_second_halfs():
+    filling = [Sample(float(at), at * 1_000) for at in range(100)]
+    flat = [Sample(float(at), 100_000) for at in range(100, 200)]
+    assert slope_bytes_per_s(filling + flat) == 0
+    assert slope_bytes_per_s(filling) == pytest.approx(1_000)
+    assert growth_bytes(filling) == pytest.approx(49_000)
+
+
+def test_spikes_are_no_slope():
+    samples = [Sample(float(at), 100_000 + 50_000 * (at % 10 == 0)) for at in range(200)]
+    assert abs(growth_bytes(samples)) < 5_000
+
+
+def test_too_few_samples_say_nothing():
+    assert slope_bytes_per_s([]) == slope_bytes_per_s([Sample(0.0, 1)]) == growth_bytes([]) == 0
+
+
+def test_what_is_left_over_is_named():
+    assert left_over([worker()], {}) == []
+    found = left_over([worker(kv_tokens=7)], {"warmroute_active_requests": 2.0})
+    assert found == ["warmroute_active_requests is 2", "a:1 has kv_tokens 7"]

@@ -1,0 +1,41 @@
+"""The soak itself, for a minute, with its real processes; and that it finds what it looks for."""
+
+import json
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from loadtest.soak.command import register, run
+from loadtest.soak.report import Verdict, print_verdict, write_json
+
+
+def parse(*flags):
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    register(parser)
+    return parser.parse_args(flags)
+
+
+def test_the_verdict_tells_what_failed(tmp_path):
+    verdict = Verdict(1, 60.0, 5.0, 10.0, requests=3, outcomes={"complete": 2, "broken": 1}, faults={"kill": 1})
+    assert verdict.passed
+    verdict.failures.append("1 errors that no fault explains")
+    console = Console(record=True, width=120)
+    print_verdict(console, verdict)
+    assert "FAILED: 1 errors that no fault explains" in console.export_text()
+    write_json(tmp_path / "soak.json", verdict)
+    written = msgspec.json.decode((tmp_path / "soak.json").read_bytes())
+    assert written["passed"] is False and written["outcomes"]["broken"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_minute_of_it(tmp_path, capsys):
+    flags = ["--minutes", "1.1", "--calibrate-s", "8", "--rate", "6", "--fault-every", "4", "--seed", "11"]
+    code = run(parse(*flags, "--json", str(tmp_path / "soak.json"), "--logs", str(tmp_path)))
+    report = json.loads((tmp_path / "soak.json").read_text())
+    assert code == 0, (report["failures"], report["unexplained"], capsys.readouterr().out[-3_000:])
+    assert report["outcomes"]["complete"] > 150
+    assert sum(report["faults"].values()) > 3

@@ -1,0 +1,79 @@
+"""Equal seeds break the same things and say the same words."""
+
+import asyncio
+from itertools import islice
+from random import Random
+
+from loadtest.soak.faults import Breaker, Fault
+from loadtest.soak.fleet import Worker
+from loadtest.soak.traffic import Mix, Traffic, conversations
+
+
+def test_conversations_never_end_and_follow_from_the_seed():
+    one, again, other = (list(islice(conversations(seed), 130)) for seed in (3, 3, 4))
+    assert one == again != other
+
+
+def test_manners_come_in_the_shares_asked_for():
+    traffic = Traffic("http://127.0.0.1:1", "m", 1, Mix(whole=0.5, slow=0.0), lambda seen, manner: None)
+    manners = [traffic._manner() for _ in range(400)]
+    assert 120 < sum(manner.stream for manner in manners) < 280
+    assert not any(manner.slow for manner in manners)
+
+
+class Quiet:
+    """A fleet and its admin port, where nothing is broken but noted."""
+
+    def __init__(self):
+        self.workers = [Worker(index, 9000 + index, None) for index in range(3)]
+        self.relays = self
+        self.done = []
+
+    def lose(self, index, batches):
+        self.done.append(("lose", index))
+
+    def kill(self, worker):
+        self.done.append(("kill", worker.index))
+
+    def restart(self, worker):
+        self.done.append(("restart", worker.index))
+
+    def pause(self, worker):
+        self.done.append(("pause", worker.index))
+
+    def resume(self, worker):
+        self.done.append(("resume", worker.index))
+
+    async def drain(self, worker_id, on):
+        self.done.append(("drain" if on else "undrain", worker_id))
+
+    async def until_ready(self, worker_ids, limit_s):
+        return True
+
+
+async def test_every_fault_is_ended_and_remembered(monkeypatch):
+    monkeypatch.setattr("loadtest.soak.faults.DURATION_S", dict.fromkeys(Fault, (0.0, 0.01)))
+    quiet = Quiet()
+    breaker = Breaker(quiet, quiet, Random(5), 0.005, 2)
+    task = asyncio.create_task(breaker.run())
+    while min(breaker.log.counts().values()) < 2:
+        await asyncio.wait([task], timeout=0.01)
+    task.cancel()
+    await breaker.heal()
+    assert breaker.troubles == []
+    assert all(window.begin_s <= window.end_s < float("inf") for window in breaker.log.windows)
+    names = [name for name, _ in quiet.done]
+    for begun, ended in (("kill", "restart"), ("pause", "resume"), ("drain", "undrain")):
+        assert names.count(begun) == names.count(ended) > 0
+
+
+async def test_a_worker_that_does_not_come_back_is_told():
+    quiet = Quiet()
+
+    async def never(worker_ids, limit_s):
+        return False
+
+    quiet.until_ready = never
+    breaker = Breaker(quiet, quiet, Random(5), 0.001, 3)
+    await breaker._break(quiet.workers[0], Fault.LOST_EVENTS, 0.0, 1)
+    assert "127.0.0.1:9000 was not ready" in breaker.troubles[0]

@@ -1,0 +1,17 @@
+"""Nagle's algorithm is off on both sides: a small write behind an unacknowledged one would wait 40 ms."""
+
+import socket
+
+
+def nodelay(transport):
+    return transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_both_sides_write_at_once(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    assert (await client.ask(kit.post())).status == 200
+    plane = gate.gateway._plane
+    (accepted,), (dialled,) = plane.connections, plane.pools._open
+    assert nodelay(accepted._transport)
+    assert nodelay(dialled._transport)
