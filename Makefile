@@ -11,7 +11,7 @@ PEERS_VENV := .venv-peers
 # The gateway with its hot path compiled (docs/how-to/compile-it.md).
 COMPILED_VENV := .venv-compiled
 
-.PHONY: demo test test-fast test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled lint bench clean
+.PHONY: demo test test-fast test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled soak lint bench clean
 
 $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once) ..."
@@ -43,6 +43,13 @@ compiled: $(STAMP)
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -P -m build --outdir $(COMPILED_VENV)/wheels . >$(COMPILED_VENV)/build.log 2>&1 || (tail -30 $(COMPILED_VENV)/build.log; exit 1)
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(COMPILED_VENV)/wheels/*.whl)[loadtest]"
 	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.relay as m; print('compiled:', m.__file__)"
+
+# The suites that talk to a whole gateway over sockets, against the compiled one.
+test-compiled: compiled
+	WARMROUTE_PYTHON=$(CURDIR)/$(COMPILED_VENV)/bin/python $(BIN)/python -m pytest tests/faults tests/end_to_end
+
+soak: $(STAMP)
+	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),30)
 
 test-vllm: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_vllm

@@ -45,7 +45,6 @@ from router.telemetry.readings import (
     watch_readings,
 )
 from router.telemetry.snapshot import Snapshot
-from router.telemetry.timed import TimedDispatcher
 from router.tokens.identity import Identity
 from router.watch.watcher import Watcher
 
@@ -67,7 +66,7 @@ class System:
         self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
         self.worker_tls = WorkerTls(config.worker_tls)
         self.identity = Identity(config, worker_tls=self.worker_tls)
-        self.dispatcher: Dispatcher = TimedDispatcher(
+        self.dispatcher = Dispatcher(
             self.fleet,
             self.residency,
             build_policy(config.policy.name, config.policy.params, random.Random(config.policy.seed)),
@@ -75,7 +74,6 @@ class System:
             policy_params=config.policy.params,
             decisions_kept=config.decisions_kept,
             observer=self.metrics,
-            took=self.metrics.decision_took,
             retries=config.retries,
             hedging=config.hedging,
             max_requests_per_worker=config.limits.max_requests_per_worker,

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from router.core.edges import FailurePhase, Request, Usage
@@ -110,7 +111,9 @@ class Exchange(Tries):
         assert self._request is not None
         plane = self.plane
         now_s = plane.time()
+        started_s = perf_counter()
         placed = plane.dispatcher.dispatch(self._request, now_s)
+        plane.metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Hold):
             self._wait(placed)
             return

@@ -36,6 +36,10 @@ class GatewayMetrics(Protocol):
         """Time to parse and identify one routed request; `source` is a `PromptSource` or ``none``."""
         ...
 
+    def decision_took(self, duration_s: float) -> None:
+        """A worker was chosen and booked for a request, or none could be. Decisions after a failure are not timed."""
+        ...
+
     def held(self, wait_s: float, placed: bool) -> None:
         """A request waited because no worker was ready; `placed` tells whether one came in time."""
         ...

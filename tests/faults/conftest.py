@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from loadtest.bench import standin
 from loadtest.drive.http import Client
 from loadtest.drive.seen import Kind, observe
 from loadtest.soak.fleet import GATEWAY, Admin, Fleet, FleetShape
@@ -184,6 +183,23 @@ def resets():
     return reset
 
 
+LABELS = 'engine="0",model_name="slow"'
+PAGES = {
+    b"/health": b"{}",
+    b"/version": b'{"version":"0.33.0"}',
+    b"/kv_event_sources": b"{}",
+    b"/metrics": "\n".join(
+        [
+            f"vllm:num_requests_running{{{LABELS}}} 0",
+            f"vllm:num_requests_waiting{{{LABELS}}} 0",
+            f"vllm:kv_cache_usage_perc{{{LABELS}}} 0",
+            'vllm:cache_config_info{block_size="16",num_gpu_blocks="27500",enable_prefix_caching="True",engine="0"} 1',
+            "",
+        ]
+    ).encode(),
+}
+
+
 class Scripted:
     """A worker in the test's own process: probes are answered as the stand-in does, requests by `script`.
 
@@ -193,7 +209,7 @@ class Scripted:
     def __init__(self, script, model=MODEL, root=None):
         self.script, self.requests, self.calls, self.tasks = script, [], [], set()
         cards = {"object": "list", "data": [{"id": model, "object": "model", "root": root or model}]}
-        self.pages = {**standin.PAGES, b"/v1/models": json.dumps(cards).encode()}
+        self.pages = {**PAGES, b"/v1/models": json.dumps(cards).encode()}
 
     async def start(self):
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
