@@ -22,8 +22,8 @@ def worker(name="a:1", state="ready", running=1, foreign=0, observations=0, toke
         self_test=None,
     )  # fmt: skip
     return Worker(
-        id=name, url=f"http://{name}", state=state, reason="why", version=None, restarts=0, in_flight=running, models=[],
-        candidates=[candidate], notes=["a note"],
+        id=name, url=f"http://{name}", state=state, reason="why", version=None, restarts=0, in_flight=running,
+        models=[], candidates=[candidate], notes=["a note"],
     )  # fmt: skip
 
 
