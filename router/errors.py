@@ -94,6 +94,9 @@ class ErrorKind(Enum):
     )
     """503 and not 429: it is the gateway that is full, whatever this client has sent, and a balancer before several
     gateways goes on to the next one at a 503."""
+    EXHAUSTED = ErrorSpec(
+        "gateway_exhausted", 503, "service_unavailable", Fault.GATEWAY, "The gateway can open no more connections"
+    )
     INTERNAL = ErrorSpec("internal_error", 500, "internal_error", Fault.GATEWAY, "Internal error")
 
     @property

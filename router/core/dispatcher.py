@@ -252,9 +252,9 @@ class Dispatcher:
             self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
         elif phase is FailurePhase.ANSWERED:
             self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
-        else:
+        elif phase is not FailurePhase.LOCAL:
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
-        ticket.trial = False
+        ticket.trial = ticket.trial and phase is FailurePhase.LOCAL  # then it was none, and is given back
         self._end(ticket, now_s, f"failed ({phase.value}): {reason}")
         self._counts["failed"] += 1
         self._tell_policy(EdgeKind.FAILED, ticket, now_s)

@@ -13,6 +13,8 @@ from router.prefix.prompt import Prompt
 class FailurePhase(StrEnum):
     """How far a request had come when its worker failed it. Later phases allow fewer retries."""
 
+    LOCAL = "local"
+    """Not even tried: we have no file descriptors, ports or memory left to connect with. The worker is not to blame."""
     CONNECT = "connect"
     """No connection: nothing was sent."""
     REFUSED = "refused"

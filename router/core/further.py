@@ -36,7 +36,7 @@ class FurtherAttempts:
 
     def exhausted(self, ticket: Ticket, phase: FailurePhase) -> bool:
         """Whether `ticket`, failing in `phase`, was the last attempt."""
-        if phase is FailurePhase.STREAM or ticket.attempt >= self._max_attempts:
+        if phase in (FailurePhase.STREAM, FailurePhase.LOCAL) or ticket.attempt >= self._max_attempts:
             return True
         return sent_failures(ticket, phase) >= MAX_SENT_FAILURES
 

@@ -93,6 +93,9 @@ class Reject:
 def gave_up(phase: FailurePhase, reason: str, refusal_s: float | None) -> Reject:
     """No worker is left to try; `refusal_s` is the longest wait that one of them asked for."""
     retry_after_s = RETRY_AFTER_S if refusal_s is None else refusal_s
+    if phase is FailurePhase.LOCAL:
+        message = f"The gateway cannot open another connection: {reason}; try again later."
+        return Reject(RequestError(ErrorKind.EXHAUSTED, message, retry_after_s=retry_after_s))
     if phase is FailurePhase.STREAM:
         return Reject(RequestError(ErrorKind.WORKER_DIED_IN_STREAM, f"The worker died in mid-stream: {reason}."))
     if phase is FailurePhase.REFUSED:

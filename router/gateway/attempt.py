@@ -99,10 +99,13 @@ class Attempt:
         self._dial = None
         self._send(connection)
 
-    def dial_failed(self, reason: str) -> None:
-        """The worker cannot be reached."""
+    def dial_failed(self, reason: str, *, ours: bool) -> None:
+        """The worker cannot be reached, or we cannot reach anybody."""
         self._dial = None
-        self.owner.attempt_failed(FailurePhase.CONNECT, f"cannot connect: {reason}")
+        if ours:
+            self.owner.attempt_failed(FailurePhase.LOCAL, reason)
+        else:
+            self.owner.attempt_failed(FailurePhase.CONNECT, f"cannot connect: {reason}")
 
     def _send(self, connection: WorkerConnection) -> None:
         owner, candidate = self.owner, self.ticket.candidate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import ssl
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from router.gateway.upstream import WorkerConnection
 
 log = logging.getLogger("warmroute.gateway")
 
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""What we have run out of ourselves when a dial fails so: file descriptors, memory, ports."""
+
 
 class Dialler(Protocol):
     """Who asked for a new connection."""
@@ -22,8 +26,8 @@ class Dialler(Protocol):
         """It is there, and this caller's."""
         ...
 
-    def dial_failed(self, reason: str) -> None:
-        """It could not be made."""
+    def dial_failed(self, reason: str, *, ours: bool) -> None:
+        """It could not be made; `ours`: for want of something of our own."""
         ...
 
     def crashed(self) -> None:
@@ -88,7 +92,7 @@ class WorkerPools:
                     server_hostname=endpoint.host if tls is not None else None,
                 )
             except OSError as error:
-                dialler.dial_failed(str(error) or type(error).__name__)
+                dialler.dial_failed(str(error) or type(error).__name__, ours=error.errno in _OURS)
             else:
                 if tls is not None:
                     _read_no_further(transport)
@@ -102,7 +106,7 @@ class WorkerPools:
             self._open.add(connection)
             dialler.dialled(connection)
         else:
-            dialler.dial_failed("closed by the worker at once")
+            dialler.dial_failed("closed by the worker at once", ours=False)
 
     def closed(self, connection: WorkerConnection) -> None:
         """`connection` is down; if it was idle it is no longer offered."""

@@ -1,6 +1,7 @@
 """Workers that die, refuse, stall or break HTTP, before and after the first event."""
 
 import asyncio
+import errno
 import json
 
 import msgspec
@@ -561,3 +562,31 @@ async def test_our_own_defect_is_a_500_and_ends_the_ticket(rig, kit, caplog):
     assert gate.dispatcher.edges[-1] == "cancelled"
     assert gate.idle
     caplog.clear()
+
+
+class OutOfDescriptors:
+    """An event loop that can open no more sockets."""
+
+    def __init__(self, loop):
+        self.loop = loop
+
+    def __getattr__(self, name):
+        return getattr(self.loop, name)
+
+    async def create_connection(self, *arguments, **options):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+async def test_a_lack_of_descriptors_is_ours_and_no_worker_pays_for_it(rig, kit, monkeypatch):
+    gate = await rig(kit.answer_stream, kit.answer_stream)
+    with monkeypatch.context() as patched:
+        patched.setattr(gate.gateway._plane.pools, "_loop", OutOfDescriptors(gate.loop))
+        for _ in range(5):
+            reply = await gate.ask(kit.post())
+            assert (reply.status, reply.code) == (503, "gateway_exhausted")
+            assert int(reply.header(b"retry-after")) >= 1
+    assert [endpoint.state.value for endpoint in gate.fleet.endpoints] == ["ready", "ready"]
+    assert gate.metrics.named("retried") == []
+    assert (await gate.ask(kit.post())).status == 200
+    assert len(gate.metrics.named("decision_took")) == 6
+    assert gate.idle
