@@ -46,7 +46,9 @@ compiled: $(STAMP)
 
 # The suites that talk to a whole gateway over sockets, against the compiled one.
 test-compiled: compiled
-	WARMROUTE_PYTHON=$(CURDIR)/$(COMPILED_VENV)/bin/python $(BIN)/python -m pytest tests/faults tests/end_to_end
+	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --group dev
+	$(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider tests/faults tests/end_to_end
 
 soak: $(STAMP)
 	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),30)

@@ -66,7 +66,8 @@ async def eventually(question, limit_s=30):
     return answer
 
 
-async def test_a_locked_gateway_serves_who_has_the_keys(processes, tmp_path):
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_locked_gateway_serves_who_has_the_keys(processes, tmp_path, count):
     ca = trustme.CA()
     ca_file, pair_file = str(tmp_path / "ca.pem"), str(tmp_path / "both.pem")
     ca.cert_pem.write_to_path(ca_file)
@@ -86,7 +87,7 @@ async def test_a_locked_gateway_serves_who_has_the_keys(processes, tmp_path):
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     config = tmp_path / "warmroute.yaml"
     config.write_text(
-        f"host: 127.0.0.1\nport: 0\nadmin_port: 0\nlog_level: debug\naccess_log: true\n"
+        f"host: 127.0.0.1\nport: 0\nadmin_port: 0\nlog_level: debug\naccess_log: true\nprocesses: {count}\n"
         f"auth:\n  api_keys_file: {keys}\nadmin_token_file: {tmp_path / 'token'}\n"
         f"tls: {{cert_file: {pair_file}}}\nadmin_tls: {{cert_file: {pair_file}}}\nworker_tls: {{ca_file: {ca_file}}}\n"
         f"workers:\n  - url: https://127.0.0.1:{front_port}\n    api_key: {WORKER_KEY}\n"
