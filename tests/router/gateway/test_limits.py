@@ -235,7 +235,7 @@ async def test_a_thousand_stalled_readers(rig, kit, firehose, event_bytes):
     gate.join(firehose(event_bytes))
     before = memory_now()
     clients = await stall(gate, 1_000, kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1_000, 30)
+    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1_000, 60)
     await settled(gate, 1.5)
     held = gate.gateway.statistics()["buffered_response_bytes"]
     held_mb, grown_mb = held / 1e6, grown(before) / 1e6
