@@ -162,7 +162,9 @@ async def test_the_deadlines_hold_for_both(rig, kit):
 
 
 async def test_the_time_of_the_first_is_up_before_that_of_the_second(rig, kit):
-    gate = await race(rig, silent, after(0.3, kit.answer_stream), timeouts={"first_event_s": 0.3})
+    # deadlines are looked at every 0.2 s: the first's is seen to be over by 1.0 s, the second answers at 1.1 s
+    timeouts, hedging = {"first_event_s": 0.8}, {**ON, "after_s": 0.4}
+    gate = await race(rig, silent, after(0.7, kit.answer_stream), timeouts=timeouts, hedging=hedging)
     assert (await gate.ask(kit.post())).body.count(b"data: ") == 5
     assert outcomes(gate) == ["took_over"]
     assert gate.idle
