@@ -128,12 +128,14 @@ def test_a_successor_that_fails_leaves_the_running_gateway_as_it_was(site):
 
 def test_a_gateway_replaces_itself_at_sigusr2(site):
     old = site.first()
+    assert site.complete(httpx).status_code == 200  # its worker is ready, so the successor waits until it is there too
     failures, over = [], threading.Event()
 
     def ask():
         while not over.is_set():
             try:
-                assert site.complete(httpx).status_code == 200
+                answer = site.complete(httpx)
+                assert answer.status_code == 200, answer.text
             except Exception as error:  # whatever it is, it is a failed request
                 failures.append(error)
 
