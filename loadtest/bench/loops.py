@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator, Sequence
 
 from loadtest.bench.caller import Caller, Tally, connect
@@ -14,7 +15,7 @@ from loadtest.bench.pacer import Pacer
 DRAIN_S = 30.0
 
 
-class Loop:
+class Loop(ABC):
     """Connections to one proxy, the requests to send and what came back; a subclass says when to send."""
 
     def __init__(self, url: str, requests: Iterator[bytes]) -> None:
@@ -76,8 +77,8 @@ class Loop:
         if not self._busy:
             self._changed.set()
 
-    def _on_answer(self, caller: Caller) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _on_answer(self, caller: Caller) -> None: ...
 
 
 class ClosedLoop(Loop):

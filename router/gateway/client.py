@@ -60,6 +60,7 @@ class ClientConnection(asyncio.Protocol):
         self.writable = True
         self.write_now: Callable[[bytes], None] = _nowhere
         self._unwritten: list[bytes] = []
+        plane.arriving.add(self)
 
     # asyncio
 
@@ -67,12 +68,13 @@ class ClientConnection(asyncio.Protocol):
         """A client came."""
         plane = self._plane
         self._transport = cast(asyncio.Transport, transport)
+        plane.arriving.discard(self)
         if plane.closing or len(plane.connections) >= plane.config.limits.max_connections:
             self._over = True
             self._transport.abort()
             return
         self.write_now = self._transport.write
-        plane.connections.add(self)
+        plane.joined(self)
         self.allow_unsent(plane.unsent.allowance_bytes)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""

@@ -81,6 +81,7 @@ class RequestFramer:
         self._pending = b""
         self._pieces = []
         self._chunks = None
+        self._repeated = RepeatedHead()  # it has the client's key
         self._head_read = _nobody
 
     def next(self) -> tuple[RequestHead, bytes] | None:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from policies.view import WorkerId
 from router.config.model import Config
@@ -168,6 +169,9 @@ class Plane:
         self.scheme = b"http" if config.tls.cert_file is None else b"https"
         self.bodies = BodyBudget(config.limits)
         self.unsent = UnsentBytes(config.limits)
+        self.arriving: WeakSet[ClientConnection] = WeakSet()
+        """Accepted, and without a connection yet: TLS takes a while, and anything takes a turn of the loop. One whose
+        handshake fails is never told so."""
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.losses = Losses(fleet, loop, self.exchanges)
@@ -182,7 +186,7 @@ class Plane:
         self.accepts = True
         """New connections may come."""
         self.empty = asyncio.Event()
-        """Set when no connection is open and none will come."""
+        """Set when no connection is open, once no new ones are accepted."""
 
     def drain(self) -> None:
         """Readiness off. Connections stay open until they have said so in an answer."""
@@ -194,7 +198,8 @@ class Plane:
         idle_s, self.client_idle_s = self.client_idle_s, min(self.client_idle_s, self.config.timeouts.drain_idle_s)
         for connection in self.connections:
             connection.shorten_idle(idle_s - self.client_idle_s)
-        self.left()
+        if not self.connections:
+            self.empty.set()
 
     def ended(self, exchange: Exchange) -> None:
         """`exchange` is over."""
@@ -204,6 +209,11 @@ class Plane:
         """What each connection may leave unsent has changed."""
         for connection in list(self.connections):
             connection.allow_unsent(self.unsent.allowance_bytes)
+
+    def joined(self, connection: ClientConnection) -> None:
+        """A connection is there."""
+        self.connections.add(connection)
+        self.empty.clear()
 
     def left(self) -> None:
         """A connection has closed."""

@@ -36,6 +36,8 @@ LAST_WORDS_S = 1.0
 # Deadlines are looked at this often, or four times within the shortest of them.
 SWEEP_S = 0.5
 _SHORTEST_SWEEP_S = 0.01
+# Between two looks at connections that have been accepted and are not there yet.
+_LOOK_S = 0.01
 
 
 class Gateway:
@@ -154,7 +156,7 @@ class Gateway:
         began_s = plane.time()
         await self.stop_accepting(leave_queue=leave_queue, settle_s=min(SETTLE_S, drain_s))
         try:
-            await asyncio.wait_for(plane.empty.wait(), max(0.0, began_s + drain_s - plane.time()))
+            await asyncio.wait_for(self._emptied(plane), max(0.0, began_s + drain_s - plane.time()))
         except TimeoutError:
             if plane.exchanges:
                 log.warning("requests cut off at the drain deadline", extra={"requests": len(plane.exchanges)})
@@ -167,6 +169,13 @@ class Gateway:
         plane.rewrites.close()
         plane.waiting.close()
         plane.pools.close()
+
+    async def _emptied(self, plane: Plane) -> None:
+        """Until nobody is connected, nor about to be."""
+        _, handshake_s = self._secure
+        late_s = plane.time() + (handshake_s or SETTLE_S)
+        while plane.connections or (plane.arriving and plane.time() < late_s):
+            await (plane.empty.wait() if plane.connections else asyncio.sleep(_LOOK_S))
 
     async def preview(self, path: str, headers: Mapping[str, str], body: bytes) -> Request:
         """The request that these bytes would become, identified but not dispatched.

@@ -118,15 +118,15 @@ class SharedListener:
             return
         client.setblocking(False)
         self._turns.took()
-        task = self._loop.create_task(self._open(client), name="accepted")
+        task = self._loop.create_task(self._open(client, self._connection()), name="accepted")
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _open(self, client: socket.socket) -> None:
+    async def _open(self, client: socket.socket, connection: asyncio.BaseProtocol) -> None:
         try:
             tls, handshake_s = self._secure
             await self._loop.connect_accepted_socket(
-                self._connection, client, ssl=tls, ssl_handshake_timeout=handshake_s
+                lambda: connection, client, ssl=tls, ssl_handshake_timeout=handshake_s
             )
         except OSError:  # it has gone already
             client.close()

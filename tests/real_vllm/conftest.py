@@ -383,7 +383,9 @@ async def rendering():
         identities.append(identity)
         model, seen = str(folder), Rendering(set(), {}, {}, set())
         identity.learn(model, model, None, None, 131_072)
-        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        # no connection is used again: vLLM closes one after a 500, perhaps just when the next request has gone into it
+        fresh = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=fresh) as client:
             for name, fields in bodies.items():
                 body = {"model": model, **fields}
                 body.pop("cache_salt", None)  # splits the hashes, and no tokens

@@ -58,7 +58,8 @@ REFUSED_WITH = {("instructions", "system only")}
 @pytest.fixture(scope="module")
 def render(trusting_renderer):
     """A function from a body to vLLM's token ids, or its status and message where it refuses."""
-    with httpx.Client(base_url=trusting_renderer, timeout=60) as client:
+    fresh = httpx.Limits(max_keepalive_connections=0)  # vLLM closes a connection after a 500
+    with httpx.Client(base_url=trusting_renderer, timeout=60, limits=fresh) as client:
 
         def ask(body: dict) -> list[int] | tuple[int, str]:
             answer = client.post("/v1/chat/completions/render", json={"model": "m", **body})

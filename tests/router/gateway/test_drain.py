@@ -1,11 +1,14 @@
 """What a drain does to connections: those that wait to be accepted, that idle, and that carry a request."""
 
 import asyncio
+import os
 import socket
 
 import pytest
 
 from router.gateway.closing import close_listeners
+from router.processes.ledger import Ledger, make_table
+from router.processes.turns import LeastConnections
 
 LATER = {"upstream_idle_s": 4.0, "drain_idle_s": 5.0}
 
@@ -126,6 +129,32 @@ async def test_what_waits_is_left_to_another_holder_of_the_socket(rig, kit):
         late.close()
         accepted.close()
         queued.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, kit, shared):
+    gate = await rig(kit.answer_json)
+    await gate.gateway.aclose(0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        table = make_table(1)
+        turns = LeastConnections(Ledger(table, 1, 0), 1, 0) if shared else None
+        os.close(table)
+        await gate.gateway.start([other.dup()], turns=turns)
+        plane, request = gate.gateway._plane, kit.post(body=kit.PLAIN)
+        client = reached(other, request[:-1])
+
+        async def ask():
+            await asyncio.sleep(0.1)
+            client.send(request[-1:])
+            return await everything(client)
+
+        asking = asyncio.create_task(ask())
+        while not plane.arriving:  # noqa: ASYNC110 - the one turn between an accept and its first callback
+            await asyncio.sleep(0)
+        assert not plane.connections
+        async with asyncio.timeout(2):
+            await gate.gateway.aclose(5, leave_queue=True)  # as far as its first wait in this very turn
+        assert (await asking).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_no_handshake_begins_once_listeners_close(kit):
