@@ -24,6 +24,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -32,7 +33,10 @@ import httpx  # noqa: E402
 import uvloop  # noqa: E402
 
 from loadtest.approximate.workloads import workloads  # noqa: E402
-from loadtest.bench import measure, proxies  # noqa: E402
+from loadtest.bench.bodies import plain_requests  # noqa: E402
+from loadtest.bench.measures.requests import closed_loop  # noqa: E402
+from loadtest.bench.measures.subject import Subject  # noqa: E402
+from loadtest.bench.proxies.entrant import standin  # noqa: E402
 from loadtest.demo import fleet  # noqa: E402
 from loadtest.demo.run import wait_until_ready  # noqa: E402
 from loadtest.drive.conversations import play  # noqa: E402
@@ -51,17 +55,16 @@ from router.processes.ledger import Ledger, make_table  # noqa: E402
 COUNTS = (1, 2)
 
 
-def cost(rounds: int, requests: int, connections: int) -> None:
+def cost(rounds: int, window_s: float, connections: int) -> None:
     """Print CPU per request of one and two processes, and the ratio of capacities, round by round."""
     spent: dict[int, list[float]] = {count: [] for count in COUNTS}
     ratios, speeds = [], []
-    with proxies.workplace() as (folder, stack):
-        worker = stack.enter_context(proxies.standin(folder))
+    with TemporaryDirectory() as folder, standin(Path(folder)) as worker:
         for number in range(rounds):
             rates = {}
             for count in COUNTS if number % 2 else reversed(COUNTS):
                 spent[count].append(0.0)
-                spent[count][-1], rates[count] = one_cost(worker, count, requests, connections)
+                spent[count][-1], rates[count] = one_cost(worker, count, window_s, connections)
             ratios.append(2 * spent[1][-1] / spent[2][-1])
             speeds.append(rates[2] / rates[1])
             print(
@@ -73,7 +76,7 @@ def cost(rounds: int, requests: int, connections: int) -> None:
         print(f"{name}: median {statistics.median(values):.2f} ({min(values):.2f} - {max(values):.2f})")
 
 
-def one_cost(worker: int, count: int, requests: int, connections: int) -> tuple[float, float]:
+def one_cost(worker: int, count: int, window_s: float, connections: int) -> tuple[float, float]:
     """CPU microseconds per request, and requests per second."""
     ports = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--log-level", "info"]
     command = warmroute("serve", *ports, "--processes", str(count), "--worker", f"http://127.0.0.1:{worker}")
@@ -83,11 +86,10 @@ def one_cost(worker: int, count: int, requests: int, connections: int) -> tuple[
         admin = gateway.wait_for(rf"admin port.*{fleet.URL}").group(1)
         while httpx.get(f"{admin}/readyz").json().get("processes_ready") != count:
             time.sleep(0.05)
-        uvloop.run(measure.requests(url, gateway.pid, 10 * connections, connections, 2_000))
-        began_s = time.perf_counter()
-        measured = uvloop.run(measure.requests(url, gateway.pid, requests, connections, 2_000))
-        assert measured.errors == 0, f"{measured.errors} requests failed"
-        return measured.cpu_us, requests / (time.perf_counter() - began_s)
+        subject = Subject("gateway", url, gateway.pid, f"http://127.0.0.1:{worker}", 0)
+        measured = uvloop.run(closed_loop(subject, plain_requests(url, 2_000), connections, window_s))
+        assert measured.counts, f"{measured.errors} requests failed: {measured.reasons}"
+        return measured.value, measured.rate
     finally:
         gateway.stop()
 
@@ -252,13 +254,13 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=["cost", "quality", "fleet", []], default=["cost", "quality"])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=3_000)
+    parser.add_argument("--window-s", type=float, default=2.0)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--conversations", type=int, default=24)
     args = parser.parse_args()
     if "cost" in args.parts:
-        cost(args.rounds, args.requests, args.connections)
+        cost(args.rounds, args.window_s, args.connections)
     if "quality" in args.parts:
         quality(args.seeds)
     if "fleet" in args.parts:
