@@ -4,6 +4,7 @@
 sent alone (so that one worker holds the prefix already).
 """
 
+import argparse
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -49,7 +50,9 @@ def slow() -> None:
 
 def main() -> None:
     """With the term, without it, and other rules."""
-    if "--slow" in sys.argv:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--slow", action="store_true", help=slow.__doc__)
+    if parser.parse_args().slow:
         slow()
         return
     priced = rule._Crowd.price_s

@@ -5,6 +5,7 @@ Real text: the Python standard library's own sources, through the embedded worke
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import sysconfig
@@ -119,4 +120,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     asyncio.run(main())
