@@ -110,9 +110,9 @@ def reusable_tokens(sessions: Iterable[Session], block_tokens: int) -> int:
     seen = SeenTexts()
     total = 0
     for call in _by_arrival(sessions):
+        total += seen.shared_tokens(call.prompt) // block_tokens * block_tokens
         id_, tokens = call.answer
-        shared = seen.add(call.prompt.plus((id_, max(0, tokens - 1))))
-        total += min(shared, call.prompt.tokens) // block_tokens * block_tokens
+        seen.add(call.prompt.plus((id_, max(0, tokens - 1))))
     return total
 
 

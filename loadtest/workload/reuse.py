@@ -41,20 +41,48 @@ class SeenTexts:
     def __init__(self) -> None:
         self._root = _Place()
 
-    def add(self, text: Text) -> int:
-        """Show a text. Answers with the tokens it shares, from its beginning on, with the one seen most like it."""
-        place, shared, parted = self._root, 0, False
-        pieces = tuple(piece for piece in text.pieces if piece[1])
+    def shared_tokens(self, text: Text) -> int:
+        """Tokens that `text` shares, from its beginning on, with the text seen that is most like it."""
+        place, shared = self._root, 0
+        pieces = _filled(text)
+        for index, (id_, tokens) in enumerate(pieces):
+            edge = place.further.get(id_)
+            if edge is None:
+                return shared
+            if isinstance(edge, tuple):
+                return shared + _common(pieces[index:], edge[0][edge[1] :])
+            shared += min(tokens, edge.tokens)
+            following = edge.after.get(tokens)
+            if following is None:
+                return shared
+            place = following
+        return shared
+
+    def add(self, text: Text) -> None:
+        """From here on `text` has been seen."""
+        place = self._root
+        pieces = _filled(text)
         for index, (id_, tokens) in enumerate(pieces):
             edge = _edge(place, id_)
             if edge is None:
                 place.further[id_] = (pieces, index)
-                return shared
-            if not parted:
-                shared += min(tokens, edge.tokens)
-                parted = tokens not in edge.after
+                return
             place = edge.stop(tokens)
-        return shared
+
+
+def _filled(text: Text) -> tuple[Piece, ...]:
+    return tuple(piece for piece in text.pieces if piece[1])
+
+
+def _common(pieces: tuple[Piece, ...], others: tuple[Piece, ...]) -> int:
+    shared = 0
+    for (id_, tokens), (other_id, other_tokens) in zip(pieces, others, strict=False):
+        if id_ != other_id:
+            break
+        shared += min(tokens, other_tokens)
+        if tokens != other_tokens:
+            break
+    return shared
 
 
 def _edge(place: _Place, id_: int) -> _Edge | None:

@@ -30,7 +30,7 @@ class Ticks:
 
     @property
     def step_s(self) -> float:
-        """Seconds from tick to tick; 0 without: no two rows share a timestamp, or gaps are no multiples of the least."""
+        """From tick to tick; 0 without: no two rows share a timestamp, or gaps are no multiples of the least."""
         step = min(self._gaps, default=0)
         regular = len(self._gaps) <= MOST_GAPS and all(_multiple(gap, step) for gap in self._gaps)
         step_s = step * ROUNDING_S
