@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.workload.plan import Call, Plan, Session, reusable_tokens, window
+from loadtest.workload.plan import Call, Plan, Session, reusable_tokens, window, within
 from loadtest.workload.reuse import SeenTexts
 from loadtest.workload.text import Text, chain
 
@@ -61,3 +61,13 @@ def test_a_window_begins_with_cold_caches_and_its_own_clock():
     assert [(one.id, one.start_s) for one in cut.sessions] == [("10.0", 0.0), ("20.0", 10.0)]
     assert cut.duration_s == 20.0 and cut.reusable_tokens == 64
     assert cut.block_tokens == pytest.approx(16)
+
+
+def test_of_a_session_only_what_can_fall_into_the_run_is_kept():
+    calls = [Call(Text.of([(number, 16)]), (100 + number, 1), pause_s=10.0) for number in range(6)]
+    whole = Session("a", -25.0, tuple(calls))
+    rest = within(whole, 20.0)
+    assert rest is not None
+    assert (rest.id, rest.start_s) == ("a", 5.0)
+    assert [(call.prompt, call.pause_s) for call in rest.calls] == [(calls[2].prompt, 0.0), (calls[3].prompt, 10.0)]
+    assert within(whole, 5.0) is None and within(Session("b", -100.0, tuple(calls)), 20.0) is None
