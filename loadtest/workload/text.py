@@ -41,8 +41,8 @@ class Text:
 
     def plus(self, *pieces: Piece) -> Text:
         """This text with more behind it: an answer, the next question."""
-        more = Text.of(pieces)
-        return Text(self.pieces + more.pieces, self.tokens + more.tokens)
+        pieces = tuple([piece for piece in pieces if piece[1]])
+        return Text(self.pieces + pieces, self.tokens + sum([tokens for _, tokens in pieces]))
 
     def first(self, tokens: int) -> Text:
         """Its beginning of so many tokens; all of it if it is shorter."""
