@@ -1,0 +1,134 @@
+"""What clients will ask, drawn before the run: sessions of calls, with times, lengths and which text is shared.
+
+Every rule, seed for seed, is asked the same. Answers are part of the plan, so a later turn's prompt does not depend on
+who served the earlier one; its time does, as it follows the end of the answer before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from loadtest.workload.reuse import Mark, SeenTexts
+from loadtest.workload.text import Piece, Text
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: what is asked, and the answer (its piece: what a later prompt quotes, and how long it is).
+
+    It is sent `pause_s` after the end of the call before it; the first call of a session at the session's start plus
+    its pause. `kind` splits measures ("chat", "upload", ...). `max_tokens` is the limit that the client sends, None if
+    it sends none; it is at least the answer's length.
+    """
+
+    prompt: Text
+    answer: Piece
+    pause_s: float = 0.0
+    kind: str = "chat"
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Calls of one client, one after the other, from `start_s` after the run's begin on."""
+
+    id: str
+    start_s: float
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sessions by start time, all of which start within `duration_s`.
+
+    `block_tokens` is the block size natural to the source: finer blocks find no more reuse in it than these.
+    `reusable_tokens` are the prompt tokens that a cache without end would have, were every answer immediate.
+    """
+
+    name: str
+    sessions: tuple[Session, ...]
+    duration_s: float
+    block_tokens: int
+    reusable_tokens: int
+
+    @classmethod
+    def of(cls, name: str, sessions: Iterable[Session], duration_s: float, block_tokens: int = 16) -> Plan:
+        """These sessions in order of their start, reuse counted."""
+        ordered = tuple(sorted(sessions, key=lambda session: session.start_s))
+        return cls(name, ordered, duration_s, block_tokens, reusable_tokens(ordered, block_tokens))
+
+    @property
+    def calls(self) -> int:
+        """How many requests there are."""
+        return sum(len(session.calls) for session in self.sessions)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(call.prompt.tokens for session in self.sessions for call in session.calls)
+
+    def faster(self, factor: float) -> Plan:
+        """The same sessions arriving `factor` times as fast; pauses inside them stay, people do not think faster."""
+        sessions = (replace(session, start_s=session.start_s / factor) for session in self.sessions)
+        return Plan.of(self.name, sessions, self.duration_s / factor, self.block_tokens)
+
+
+def window(plan: Plan, start_s: float, length_s: float) -> Plan:
+    """The sessions that start in [start_s, start_s + length_s), on a clock that begins with the window.
+
+    Reuse is counted anew: what came before the window is not in anybody's cache.
+    """
+    inside = (session for session in plan.sessions if start_s <= session.start_s < start_s + length_s)
+    moved = (replace(session, start_s=session.start_s - start_s) for session in inside)
+    return Plan.of(plan.name, moved, length_s, plan.block_tokens)
+
+
+def within(session: Session, length_s: float) -> Session | None:
+    """Of a session those calls that fall into [0, length_s) if answers take no time; None if there are none.
+
+    Real answers only make calls later, so what is cut at the end would never have been sent.
+    """
+    at_s, start_s = session.start_s, 0.0
+    kept: list[Call] = []
+    for call in session.calls:
+        at_s += call.pause_s
+        if at_s >= length_s:
+            break
+        if at_s >= 0.0:
+            start_s = start_s if kept else at_s
+            kept.append(call if kept else replace(call, pause_s=0.0))
+    return replace(session, start_s=start_s, calls=tuple(kept)) if kept else None
+
+
+def reusable_tokens(sessions: Iterable[Session], block_tokens: int) -> int:
+    """Prompt tokens in full blocks that stood in an earlier prompt, or in one with its answer."""
+    return sum(shared // block_tokens * block_tokens for _, _, shared in shared_by_call(sessions))
+
+
+def shared_by_call(sessions: Iterable[Session]) -> Iterator[tuple[Session, int, int]]:
+    """(session, number of its call, prompt tokens that an endless cache has) of every call.
+
+    In order of arrival if every call were answered at once. Of an answer all but the last token count: an engine has
+    no keys and values of a token that it has only just sampled.
+    """
+    seen = SeenTexts()
+    marks: dict[str, Mark] = {}
+    for session, number in _by_arrival(sessions):
+        call, before = session.calls[number], marks.pop(session.id, None)
+        yield session, number, seen.shared_tokens(call.prompt, before)
+        if number + 1 < len(session.calls):
+            before = marks[session.id] = seen.mark(call.prompt, before)
+        id_, tokens = call.answer
+        seen.add(call.prompt.plus((id_, max(0, tokens - 1))), before)
+
+
+def _by_arrival(sessions: Iterable[Session]) -> Iterator[tuple[Session, int]]:
+    timed: list[tuple[float, Session, int]] = []
+    for session in sessions:
+        at_s = session.start_s
+        for number, call in enumerate(session.calls):
+            at_s += call.pause_s
+            timed.append((at_s, session, number))
+    timed.sort(key=lambda entry: entry[0])
+    return ((session, number) for _, session, number in timed)

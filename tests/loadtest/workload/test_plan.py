@@ -1,0 +1,91 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest.workload.plan import Call, Plan, Session, reusable_tokens, shared_by_call, window, within
+from loadtest.workload.reuse import SeenTexts
+from loadtest.workload.text import Text, chain
+
+pieces = st.tuples(st.integers(0, 3), st.integers(0, 9))
+texts = st.lists(pieces, max_size=6).map(Text.of)
+
+
+@given(st.lists(texts, max_size=8), texts, st.integers(1, 4))
+def test_shared_tokens_are_those_of_a_cache_without_end(earlier, text, block_tokens):
+    seen = SeenTexts()
+    blocks: set[int] = set()
+    for other in earlier:
+        seen.add(other)
+        blocks.update(chain(other, block_tokens))
+    held = 0
+    for link in chain(text, block_tokens):
+        if link not in blocks:
+            break
+        held += block_tokens
+    assert seen.shared_tokens(text) // block_tokens * block_tokens == held
+
+
+@given(st.lists(texts, max_size=8), texts, st.lists(pieces, max_size=3), st.booleans())
+def test_a_mark_is_a_shortcut_and_no_more(earlier, text, further, follows):
+    plain, marked = SeenTexts(), SeenTexts()
+    for other in earlier:
+        plain.add(other)
+        marked.add(other)
+    plain.add(text)
+    mark = marked.mark(text)
+    after = text.plus(*further) if follows else Text.of(further)
+    assert marked.shared_tokens(after, mark) == marked.shared_tokens(after) == plain.shared_tokens(after)
+    marked.add(after, mark)
+    plain.add(after)
+    for other in (*earlier, text, after, Text.of([(1, 9), (2, 9)])):
+        assert marked.shared_tokens(other) == plain.shared_tokens(other)
+    assert marked.mark(after, mark).place is marked.mark(after).place
+
+
+def session(name, start_s, *calls):
+    return Session(name, start_s, calls)
+
+
+def test_a_turn_reuses_the_one_before_it_with_its_answer():
+    first = Call(Text.of([(1, 40)]), (2, 25))
+    second = Call(first.prompt.plus(first.answer, (3, 10)), (4, 5), pause_s=2.0)
+    plan = Plan.of("two turns", [session("a", 0.0, first, second)], 1.0)
+    assert plan.reusable_tokens == 64
+    assert reusable_tokens(plan.sessions, 5) == 60, "the answer's last token was never computed"
+    assert plan.calls == 2 and plan.prompt_tokens == 40 + 75
+    assert [(call, shared) for _, call, shared in shared_by_call(plan.sessions)] == [(0, 0), (1, 64)]
+
+
+def test_arrivals_order_reuse_across_sessions():
+    short, long = Text.of([(1, 16)]), Text.of([(1, 64)])
+    late = session("late", 0.0, Call(long, (8, 1), pause_s=10.0))
+    early = session("early", 5.0, Call(short, (9, 1)))
+    assert reusable_tokens([late, early], 16) == 16
+    assert reusable_tokens([early, session("never", 1.0, Call(long, (8, 1)))], 16) == 16
+
+
+def test_a_faster_plan_keeps_its_pauses():
+    slow = Plan.of("p", [session("a", 8.0, Call(Text.of([(1, 16)]), (2, 4), pause_s=3.0)), session("b", 4.0)], 10.0)
+    fast = slow.faster(2.0)
+    assert [(one.id, one.start_s) for one in fast.sessions] == [("b", 2.0), ("a", 4.0)]
+    assert fast.duration_s == 5.0 and fast.sessions[1].calls[0].pause_s == 3.0
+
+
+def test_a_window_begins_with_cold_caches_and_its_own_clock():
+    same = Call(Text.of([(1, 64)]), (2, 1))
+    plan = Plan.of("p", [session(str(at), at, same) for at in (0.0, 10.0, 20.0, 30.0)], 40.0)
+    assert plan.reusable_tokens == 3 * 64
+    cut = window(plan, 10.0, 20.0)
+    assert [(one.id, one.start_s) for one in cut.sessions] == [("10.0", 0.0), ("20.0", 10.0)]
+    assert cut.duration_s == 20.0 and cut.reusable_tokens == 64
+    assert cut.block_tokens == pytest.approx(16)
+
+
+def test_of_a_session_only_what_can_fall_into_the_run_is_kept():
+    calls = [Call(Text.of([(number, 16)]), (100 + number, 1), pause_s=10.0) for number in range(6)]
+    whole = Session("a", -25.0, tuple(calls))
+    rest = within(whole, 20.0)
+    assert rest is not None
+    assert (rest.id, rest.start_s) == ("a", 5.0)
+    assert [(call.prompt, call.pause_s) for call in rest.calls] == [(calls[2].prompt, 0.0), (calls[3].prompt, 10.0)]
+    assert within(whole, 5.0) is None and within(Session("b", -100.0, tuple(calls)), 20.0) is None
