@@ -15,9 +15,10 @@ class BlockStored(msgspec.Struct, frozen=True, gc=False):
     """A contiguous run of newly full blocks of one request became hittable.
 
     `parent` is the hash of the block before the run, None at the start of a sequence; `token_ids` holds
-    ``len(hashes) * block_size`` ids, or none where the request had none (`request.HashedText`); `extra_keys` runs parallel to `hashes`. A hash that is stored already is
-    announced again when a second physical copy fills, as vLLM does, and when a request reuses it that asks for that
-    (`EngineRequest.announces_reuse`): then from the sequence's first block on.
+    ``len(hashes) * block_size`` ids, or none where the request has none (`request.HashedText`); `extra_keys` runs
+    parallel to `hashes`. A hash that is stored already is announced again when a second physical copy fills, as vLLM
+    does, and when a request reuses it that asks for that (`EngineRequest.announces_reuse`): then from the sequence's
+    first block on.
     """
 
     hashes: tuple[int, ...]

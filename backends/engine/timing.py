@@ -76,8 +76,7 @@ class StepTiming:
             self._draw(steps)
         factors = self._drawn[self._next : self._next + steps]
         return [
-            (fixed_ms + token_ms * context) * per_ms * factor
-            for context, factor in zip(contexts, factors, strict=True)
+            (fixed_ms + token_ms * context) * per_ms * factor for context, factor in zip(contexts, factors, strict=True)
         ]
 
     def take(self, steps_s: Sequence[float]) -> None:

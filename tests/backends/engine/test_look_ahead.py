@@ -92,7 +92,7 @@ class Driven:
 
 
 def drawn_calls(rng):
-    """Arrivals of prompts with shared beginnings, in ids or in hashes; some are aborted; the cache is reset at times."""
+    """Arrivals of prompts with shared beginnings, in ids or in hashes; some are aborted; one reset of the cache."""
     prefixes = [[rng.randrange(1_000) for _ in range(rng.randrange(4, 40))] for _ in range(4)]
     calls, at_s = [], 0.0
     for number in range(rng.randrange(8, 24)):
