@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from loadtest.sim.exchange import Direct, Exchange, Placement
 from loadtest.sim.gateway import Rejected, SimulatedGateway
 from loadtest.sim.outcome import Ending, Outcome
-from loadtest.sim.sessions import Call, Session
+from loadtest.sim.sessions import Asked, Session
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 
@@ -44,7 +44,7 @@ class Clients:
             lambda outcome: self._ended(outcome, session, number),
         )
 
-    def _place(self, session: Session, name: str, call: Call) -> Placement | Rejected:
+    def _place(self, session: Session, name: str, call: Asked) -> Placement | Rejected:
         if session.direct is not None:
             return Direct(self._workers[session.direct])
         return self._gateway.place(name, session.id, call)
@@ -59,6 +59,6 @@ class Clients:
         return {"ended": len(self.outcomes)}
 
 
-def _rejected(session: Session, name: str, call: Call, now_s: float) -> Outcome:
-    prompt_tokens = len(call.prompt_ids)
+def _rejected(session: Session, name: str, call: Asked, now_s: float) -> Outcome:
+    prompt_tokens = call.prompt_tokens
     return Outcome(name, session.id, Ending.REJECTED, "", now_s, now_s, None, prompt_tokens, 0, None, None)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-
-import msgspec
 
 from backends.engine.engine import RequestState
-from backends.engine.events import CacheEvent
-from backends.simulated.publisher import to_wire
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
-from loadtest.sim.sessions import Call
+from loadtest.sim.link import EventLink
+from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.view import Policy
@@ -24,8 +19,6 @@ from router.core.endpoints import FleetEndpoint
 from router.core.fleet import Fleet
 from router.core.others import SharedLedger
 from router.core.residency import ResidencySource
-from router.prefix.chain import SEED, extend_chain
-from router.prefix.prompt import Prompt, PromptSource
 from router.prefix.residency import ResidencyMap
 
 MODEL = "model"
@@ -73,7 +66,7 @@ class SimulatedGateway:
             endpoint = self._join(number, worker, published is not None)
             if published is not None:
                 slot = endpoint.candidates[0].slot
-                worker.on_events.append(_Link(time, published, slot, delays.kv_event_s).published)
+                worker.on_events.append(EventLink(time, published, slot, delays.kv_event_s).published)
         time.after(delays.load_interval_s, self._read_loads)
 
     @property
@@ -81,9 +74,10 @@ class SimulatedGateway:
         """Its clock."""
         return self._time
 
-    def place(self, name: str, session: str, call: Call) -> GatewayPlacement | Rejected:
+    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected:
         """Choose a worker for a call that has just arrived."""
-        prompt = prompt_of(call.prompt_ids)
+        self._hear()
+        prompt = call.prompt()
         request = Request(
             name,
             "/v1/completions",
@@ -91,7 +85,7 @@ class SimulatedGateway:
             prompt,
             prompt.tokens,
             self._time.now_s,
-            max_tokens=len(call.output_ids),
+            max_tokens=call.max_tokens,
             session_id=session,
         )
         answer = self.dispatcher.dispatch(request, self._time.now_s)
@@ -101,6 +95,7 @@ class SimulatedGateway:
 
     def statistics(self) -> dict[str, object]:
         """The dispatcher's."""
+        self._hear()
         return self.dispatcher.statistics()
 
     def _join(self, number: int, worker: EngineWorker, publishes: bool) -> FleetEndpoint:
@@ -109,7 +104,13 @@ class SimulatedGateway:
         self._workers[endpoint.id] = worker
         return endpoint
 
+    def _hear(self) -> None:
+        """What streams have brought counts from the moment on; it is enough to count it when somebody looks."""
+        for worker in self._workers.values():
+            worker.catch_up()
+
     def _read_loads(self) -> None:
+        self._hear()
         for endpoint_id, worker in self._workers.items():
             self.fleet.load_reported(endpoint_id, worker.load(), self._time.now_s)
         if self._time.pending:
@@ -157,26 +158,6 @@ class GatewayPlacement:
         self._gateway.dispatcher.cancelled(self._ticket, self._gateway.time.now_s)
 
 
-class _Link:
-    """A worker's KV event publisher and the subscription to it."""
-
-    def __init__(self, time: VirtualTime, residency: ResidencyMap, slot: int, delay_s: float) -> None:
-        self._time = time
-        self._ingest = partial(residency.ingest, slot)
-        self._delay_s = delay_s
-        self._next_seq = 0
-        residency.link_up(slot)
-        residency.replay_ended(slot, True)
-
-    def published(self, events: list[CacheEvent]) -> None:
-        payload = msgspec.msgpack.encode([self._time.now_s, [to_wire(event) for event in events], 0])
-        self._time.after(self._delay_s, self._arrived, self._next_seq, payload)
-        self._next_seq += 1
-
-    def _arrived(self, seq: int, payload: bytes) -> None:
-        self._ingest(seq, payload)
-
-
 def facts_of(worker: EngineWorker, publishes: bool) -> WorkerFacts:
     """What a probe of the worker would learn."""
     engine = worker.engine
@@ -185,9 +166,3 @@ def facts_of(worker: EngineWorker, publishes: bool) -> WorkerFacts:
         caches={0: RankCache(engine.block_size, engine.num_blocks, prefix_caching=True)},
         event_sources=(KvEventSource(0, f"tcp://{worker.name}:5557"),) if publishes else (),
     )
-
-
-def prompt_of(ids: array[int]) -> Prompt:
-    """A prompt given as token ids."""
-    packed = ids.tobytes()
-    return Prompt(len(ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from typing import TypeVarTuple
@@ -45,11 +47,25 @@ class VirtualTime:
 
     def run(self, until_s: float = inf) -> None:
         """Let events happen until there are none left, or the next one is later than `until_s`."""
-        while self._queue and self._queue[0][0] <= until_s:
-            self.now_s, _, action = heapq.heappop(self._queue)
-            self._done += 1
-            action()
+        queue, pop = self._queue, heapq.heappop
+        with _without_collections():
+            while queue and queue[0][0] <= until_s:
+                self.now_s, _, action = pop(queue)
+                self._done += 1
+                action()
 
     def statistics(self) -> dict[str, float]:
         """The time, and events done and to come."""
         return {"now_s": self.now_s, "done": self._done, "pending": self.pending}
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Runs make hardly any cycles, and objects without number: looking for cycles would cost a sixth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
