@@ -57,7 +57,10 @@ class Direct:
 
 
 class Exchange:
-    """Carries one placed call. `request_s` is the way to the worker; `ended` hears of the outcome, once."""
+    """Carries one placed call. `request_s` is the way to the worker; `ended` hears of the outcome, once.
+
+    `sent_s` is when its client sent it, if that was not just now.
+    """
 
     __slots__ = (
         "_answer",
@@ -83,6 +86,7 @@ class Exchange:
         placement: Placement,
         request_s: float,
         ended: Callable[[Outcome], None],
+        sent_s: float | None = None,
     ) -> None:
         self._time = time
         self._name = name
@@ -91,14 +95,14 @@ class Exchange:
         self._placement = placement
         self._progressed = placement.progressed
         self._ended = ended
-        self._sent_s = time.now_s
+        self._sent_s = time.now_s if sent_s is None else sent_s
         self._answer: Answer | None = None
         self._ttft_s: float | None = None
         self._tokens = 0
         self._over = False
         time.after(request_s, self._submit)
         if call.leaves_after_s is not None:
-            time.after(call.leaves_after_s, self._leave, request_s)
+            time.at(max(time.now_s, self._sent_s + call.leaves_after_s), self._leave, request_s)
 
     def _submit(self) -> None:
         if not self._over:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from backends.engine.engine import RequestState
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
@@ -26,20 +27,26 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How late things are: a loopback or rack network, vLLM's publisher thread, the watcher's default interval."""
+    """How late things are: a loopback or rack network, vLLM's publisher thread, the watcher's default interval.
+
+    Of batches of KV events `kv_lost_share` get lost; `kv_replays` says whether their publisher sends them again.
+    """
 
     request_s: float = 0.0005
     response_s: float = 0.0005
     kv_event_s: float = 0.002
     load_interval_s: float = 1.0
+    kv_lost_share: float = 0.0
+    kv_replays: bool = True
 
 
 class SimulatedGateway:
     """Places calls and follows their edges.
 
     `residency` says which worker holds what. Where it is a `ResidencyMap` and `publishes_events`, workers' KV events
-    reach it on vLLM's wire, `Delays.kv_event_s` late; otherwise workers say that they publish none. Responses tell
-    their usage unless not `reports_usage`. With a `ledger` it is one of several that share these workers.
+    reach it on vLLM's wire, late and with losses as `Delays` has it (`seed` draws which); otherwise workers say that
+    they publish none. Responses tell their usage unless not `reports_usage`. With a `ledger` it is one of several that
+    share these workers. Workers' loads are read for as long as there is `more` to come: by default, any event at all.
     """
 
     def __init__(
@@ -54,19 +61,24 @@ class SimulatedGateway:
         publishes_events: bool = True,
         reports_usage: bool = True,
         ledger: SharedLedger | None = None,
+        more: Callable[[], bool] | None = None,
+        seed: int = 0,
     ) -> None:
         self.reports_usage = reports_usage
         self.fleet = Fleet(HealthConfig(), residency)
         self.dispatcher = Dispatcher(self.fleet, residency, policy, policy_name=policy_name, ledger=ledger)
         self._time = time
         self._delays = delays
+        self._more = more or (lambda: bool(time.pending))
         self._workers: dict[str, EngineWorker] = {}
         published = residency if publishes_events and isinstance(residency, ResidencyMap) else None
         for number, worker in enumerate(workers):
             endpoint = self._join(number, worker, published is not None)
             if published is not None:
                 slot = endpoint.candidates[0].slot
-                worker.on_events.append(EventLink(time, published, slot, delays.kv_event_s).published)
+                lost = _losses(delays.kv_lost_share, Random(f"{seed} {number}"))
+                link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
+                worker.on_events.append(link.published)
         time.after(delays.load_interval_s, self._read_loads)
 
     @property
@@ -113,7 +125,7 @@ class SimulatedGateway:
         self._hear()
         for endpoint_id, worker in self._workers.items():
             self.fleet.load_reported(endpoint_id, worker.load(), self._time.now_s)
-        if self._time.pending:
+        if self._more():
             self._time.after(self._delays.load_interval_s, self._read_loads)
 
 
@@ -156,6 +168,10 @@ class GatewayPlacement:
     def left(self) -> None:
         """The client closed its connection."""
         self._gateway.dispatcher.cancelled(self._ticket, self._gateway.time.now_s)
+
+
+def _losses(share: float, rng: Random) -> Callable[[], bool] | None:
+    return (lambda: rng.random() < share) if share else None
 
 
 def facts_of(worker: EngineWorker, publishes: bool) -> WorkerFacts:
