@@ -16,6 +16,8 @@ RULE = "lpwl"
 SEEDS = 3
 PRECISION = 0.02
 """Of the rate."""
+LEAST_CALLS = 10
+"""Per seed: a percentile of fewer says nothing."""
 WIDEST = 2.0**12
 """Rates looked at reach from the trace's own over this to the trace's own times this."""
 
@@ -53,6 +55,7 @@ def saturation(like: Cell, policy: str, run: Run, seeds: int = SEEDS) -> Saturat
 
     def at(rate: float) -> _Try:
         results = run([replace(base, rate=rate, seed=seed) for seed in range(seeds)])
+        _check(results, base, rate)
         return _Try(
             rate,
             fmean(result.measures.all.ttft_p90_ms for result in results),
@@ -64,6 +67,16 @@ def saturation(like: Cell, policy: str, run: Run, seeds: int = SEEDS) -> Saturat
         middle = at((low.rate * high.rate) ** 0.5)
         low, high = (low, middle) if middle.ttft_p90_ms > limit_ms else (middle, high)
     return Saturation(policy, low.rate, low.arrivals_per_s)
+
+
+def _check(results: list[Result], base: Cell, rate: float) -> None:
+    calls = sum(result.measures.all.calls for result in results)
+    if calls < LEAST_CALLS * len(results):
+        raise SaturationError(
+            f"{base.trace}: at {rate:g} times its own rate only {calls} calls are left to measure, and"
+            f" {base.policy} has not been seen to keep p90 TTFT below --slo's {base.setting.slo.ttft_ms:g} ms;"
+            " make --window-s longer, or take a laxer --slo or more --workers"
+        )
 
 
 def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[_Try, _Try]:

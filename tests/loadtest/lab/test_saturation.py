@@ -10,8 +10,8 @@ from loadtest.lab.saturation import PRECISION, SaturationError, saturation
 class Fleet:
     """Its p90 TTFT is `at_one` at the trace's rate, and grows with the rate; 3 calls/s there."""
 
-    def __init__(self, at_one_ms, power=2.0):
-        self.at_one_ms, self.power = at_one_ms, power
+    def __init__(self, at_one_ms, power=2.0, calls=10_000):
+        self.at_one_ms, self.power, self.calls = at_one_ms, power, calls
         self.cells = []
 
     def run(self, cells):
@@ -20,7 +20,7 @@ class Fleet:
 
     def _result(self, cell):
         p90 = self.at_one_ms * cell.rate**self.power * (1 + 0.1 * (cell.seed - 1))
-        figures = msgspec.structs.replace(ZERO, ttft_p90_ms=p90)
+        figures = msgspec.structs.replace(ZERO, ttft_p90_ms=p90, calls=round(self.calls * cell.rate))
         return Found(Measured(figures, 3.0 * cell.rate))
 
 
@@ -54,6 +54,12 @@ def test_a_fleet_that_never_saturates_is_too_large(cell):
         saturation(cell(), "lpwl", Fleet(1.0, power=0.0).run)
 
 
-def test_a_level_that_cannot_be_met_is_too_strict(cell):
-    with pytest.raises(SaturationError, match="above --slo's 500 ms; take a faster --profile or a laxer --slo"):
+def test_a_rate_at_which_next_to_nothing_is_sent_proves_nothing(cell):
+    with pytest.raises(SaturationError, match="only .* calls are left to measure.*make --window-s longer"):
         saturation(cell(), "lpwl", Fleet(1_000.0, power=0.0).run)
+
+
+def test_a_level_that_cannot_be_met_is_too_strict(cell):
+    fleet = Fleet(1_000.0, power=0.0, calls=10_000_000)
+    with pytest.raises(SaturationError, match="above --slo's 500 ms; take a faster --profile or a laxer --slo"):
+        saturation(cell(), "lpwl", fleet.run)
