@@ -24,7 +24,8 @@ from loadtest.approximate.score import Score, Showing, score
 from loadtest.approximate.workloads import NAMES, TRACE_ROWS, Workload, workloads
 from loadtest.arguments import positive
 from loadtest.sim.run import Setting, simulate
-from loadtest.workload.mooncake import TraceError, read_rows
+from loadtest.workload.errors import TraceError
+from loadtest.workload.schemas.mooncake import read_rows
 from policies.registry import policy_names
 
 TRACE = Path("../shared/traces/conversation_trace.jsonl.zst")

@@ -13,7 +13,7 @@ from random import Random
 from backends.engine.profile import Profile, load_profile
 from loadtest.sim.sessions import Call, Session
 from loadtest.sim.worker import WorkerSpec
-from loadtest.workload import mooncake
+from loadtest.workload.schemas import mooncake
 
 
 @dataclass(frozen=True, slots=True)

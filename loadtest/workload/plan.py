@@ -84,6 +84,23 @@ def window(plan: Plan, start_s: float, length_s: float) -> Plan:
     return Plan.of(plan.name, moved, length_s, plan.block_tokens)
 
 
+def within(session: Session, length_s: float) -> Session | None:
+    """Of a session those calls that fall into [0, length_s) if answers take no time; None if there are none.
+
+    Real answers only make calls later, so what is cut at the end would never have been sent.
+    """
+    at_s, start_s = session.start_s, 0.0
+    kept: list[Call] = []
+    for call in session.calls:
+        at_s += call.pause_s
+        if at_s >= length_s:
+            break
+        if at_s >= 0.0:
+            start_s = start_s if kept else at_s
+            kept.append(call if kept else replace(call, pause_s=0.0))
+    return replace(session, start_s=start_s, calls=tuple(kept)) if kept else None
+
+
 def reusable_tokens(sessions: Iterable[Session], block_tokens: int) -> int:
     """Prompt tokens in full blocks that stood in an earlier prompt, or in one with its answer.
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from loadtest.workload.text import Piece, Text
 
+_Tail = tuple[tuple[Piece, ...], int]
+"""The pieces of one text, and the index of the first of them that no other text is known to share."""
+
 
 class _Place:
     """A point in the tree of texts seen; `further` leads on by the id of the piece that follows."""
@@ -11,7 +14,7 @@ class _Place:
     __slots__ = ("further",)
 
     def __init__(self) -> None:
-        self.further: dict[int, _Edge] = {}
+        self.further: dict[int, _Edge | _Tail] = {}
 
 
 class _Edge:
@@ -23,9 +26,17 @@ class _Edge:
         self.tokens = 0
         self.after: dict[int, _Place] = {}
 
+    def stop(self, tokens: int) -> _Place:
+        """The place where `tokens` of it have been read; it exists from here on."""
+        self.tokens = max(self.tokens, tokens)
+        place = self.after.get(tokens)
+        if place is None:
+            place = self.after[tokens] = _Place()
+        return place
+
 
 class SeenTexts:
-    """Every text shown so far, as a tree of their pieces: memory and time go by pieces, not by tokens."""
+    """Every text shown so far, as a tree of their pieces: memory and time go by shared pieces, not by tokens."""
 
     def __init__(self) -> None:
         self._root = _Place()
@@ -33,12 +44,13 @@ class SeenTexts:
     def shared_tokens(self, text: Text) -> int:
         """Tokens that `text` shares, from its beginning on, with the text seen that is most like it."""
         place, shared = self._root, 0
-        for id_, tokens in text.pieces:
-            if not tokens:
-                continue
+        pieces = _filled(text)
+        for index, (id_, tokens) in enumerate(pieces):
             edge = place.further.get(id_)
             if edge is None:
                 return shared
+            if isinstance(edge, tuple):
+                return shared + _common(pieces[index:], edge[0][edge[1] :])
             shared += min(tokens, edge.tokens)
             following = edge.after.get(tokens)
             if following is None:
@@ -49,18 +61,38 @@ class SeenTexts:
     def add(self, text: Text) -> None:
         """From here on `text` has been seen."""
         place = self._root
-        for id_, tokens in text.pieces:
-            if tokens:
-                place = _step(place, (id_, tokens))
+        pieces = _filled(text)
+        for index, (id_, tokens) in enumerate(pieces):
+            edge = _edge(place, id_)
+            if edge is None:
+                place.further[id_] = (pieces, index)
+                return
+            place = edge.stop(tokens)
 
 
-def _step(place: _Place, piece: Piece) -> _Place:
-    id_, tokens = piece
-    edge = place.further.get(id_)
-    if edge is None:
-        edge = place.further[id_] = _Edge()
-    edge.tokens = max(edge.tokens, tokens)
-    following = edge.after.get(tokens)
-    if following is None:
-        following = edge.after[tokens] = _Place()
-    return following
+def _filled(text: Text) -> tuple[Piece, ...]:
+    return tuple(piece for piece in text.pieces if piece[1])
+
+
+def _common(pieces: tuple[Piece, ...], others: tuple[Piece, ...]) -> int:
+    shared = 0
+    for (id_, tokens), (other_id, other_tokens) in zip(pieces, others, strict=False):
+        if id_ != other_id:
+            break
+        shared += min(tokens, other_tokens)
+        if tokens != other_tokens:
+            break
+    return shared
+
+
+def _edge(place: _Place, id_: int) -> _Edge | None:
+    """What follows `place` with that id. A tail, met for the second time, is unrolled by one piece."""
+    found = place.further.get(id_)
+    if not isinstance(found, tuple):
+        return found
+    pieces, index = found
+    edge = place.further[id_] = _Edge()
+    behind = edge.stop(pieces[index][1])
+    if index + 1 < len(pieces):
+        behind.further[pieces[index + 1][0]] = (pieces, index + 1)
+    return edge

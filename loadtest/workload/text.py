@@ -43,6 +43,19 @@ class Text:
         """This text with more behind it: an answer, the next question."""
         return Text(self.pieces + pieces, self.tokens + sum(tokens for _, tokens in pieces))
 
+    def first(self, tokens: int) -> Text:
+        """Its beginning of so many tokens; all of it if it is shorter."""
+        if tokens >= self.tokens:
+            return self
+        kept: list[Piece] = []
+        room = tokens
+        for id_, size in self.pieces:
+            if not room:
+                break
+            kept.append((id_, min(size, room)))
+            room -= kept[-1][1]
+        return Text(tuple(kept), tokens)
+
 
 def chain(text: Text, block_tokens: int) -> list[int]:
     """Chained 64-bit hashes of the full blocks of `text`; a part of a block at its end has none.

@@ -1,0 +1,50 @@
+"""People who chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, ClassVar
+
+from loadtest.workload.draw import Draws
+from loadtest.workload.generators.conversing import Conversing
+from loadtest.workload.generators.shape import Count, Positive, Tokens, says
+from loadtest.workload.plan import Call, Session
+from loadtest.workload.text import Text
+
+
+class MultiTurn(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Conversations behind one of a few system prompts: a question, the answer, a pause to read it, the next question.
+
+    Each prompt is all that was said before and a new question. A conversation ends after its turns, or where the next
+    prompt would be longer than `context_tokens`.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("chat",)
+
+    rate_per_s: Annotated[Positive, says("conversations that begin per second")] = 1.0
+    systems: Annotated[Count, says("different system prompts")] = 4
+    system_tokens: Annotated[Tokens, says("length of a system prompt")] = 800
+    low_turns: Annotated[Count, says("fewest turns")] = 1
+    high_turns: Annotated[Count, says("most turns")] = 16
+    question_p50_tokens: Annotated[Tokens, says("question, median")] = 80
+    question_p90_tokens: Annotated[Tokens, says("question, 90th percentile: something was pasted")] = 900
+    answer_p50_tokens: Annotated[Tokens, says("answer, median")] = 220
+    answer_p90_tokens: Annotated[Tokens, says("answer, 90th percentile")] = 700
+    pause_p50_s: Annotated[Positive, says("pause before the next question, median")] = 20.0
+    pause_p90_s: Annotated[Positive, says("pause, 90th percentile")] = 90.0
+    context_tokens: Annotated[Tokens, says("longest prompt")] = 32_000
+
+    def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
+        """One conversation each."""
+        systems = [Text.of([draws.piece(self.system_tokens)]) for _ in range(self.systems)]
+        for number, start_s in enumerate(starts):
+            yield Session(f"chat-{number}", start_s, tuple(self._calls(draws.rng.choice(systems), draws)))
+
+    def _calls(self, said: Text, draws: Draws) -> Iterator[Call]:
+        for turn in range(draws.between(self.low_turns, self.high_turns)):
+            prompt = said.plus(draws.piece(draws.tokens(self.question_p50_tokens, self.question_p90_tokens)))
+            if turn and prompt.tokens > self.context_tokens:
+                return
+            answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
+            yield Call(prompt, answer, draws.around(self.pause_p50_s, self.pause_p90_s) if turn else 0.0, kind="chat")
+            said = prompt.plus(answer)

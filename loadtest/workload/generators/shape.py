@@ -1,0 +1,70 @@
+"""What every generator has: a rate, bursts, and sessions that begin one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from loadtest.workload.draw import Draws, stream
+from loadtest.workload.generators.arrivals import Bursts, arrivals
+from loadtest.workload.plan import Session
+
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+Seconds = Annotated[float, Meta(ge=0, le=1_000_000)]
+Positive = Annotated[float, Meta(gt=0, le=1_000_000)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+def says(description: str) -> Meta:
+    """What a parameter means, for the listings."""
+    return Meta(description=description)
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of one kind of traffic; a subclass's docstring says what that looks like.
+
+    `low_x` and `high_x` are the ends of a range whose every value is as likely, `x_p50` and `x_p90` the median and the
+    90th percentile of a log-normal distribution, which is cut at ten times the latter.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ()
+    """What its calls are said to be, so that measures can be split."""
+
+    rate_per_s: Annotated[Positive, says("sessions that begin per second, in the long run")] = 1.0
+    burst: Annotated[
+        float, Meta(ge=1, le=1_000), says("rate in bursts, in mean rates; 1 is none: a Poisson process")
+    ] = 1.0
+    burst_share: Annotated[float, Meta(gt=0, lt=1), says("share of the time that lies in bursts")] = 0.1
+    burst_s: Annotated[Positive, says("mean length of a burst")] = 20.0
+
+    def __post_init__(self) -> None:
+        if self.burst > 1.0 and self.burst * self.burst_share > 1.0 + 1e-9:
+            raise ValueError(f"burst times burst_share is {self.burst * self.burst_share:g}, more than 1")
+        for low, high in self._pairs():
+            if getattr(self, low) > getattr(self, high):
+                raise ValueError(f"{low} is {getattr(self, low):g}, more than {high}, {getattr(self, high):g}")
+
+    def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
+        """One session, or several, for each start."""
+        raise NotImplementedError
+
+    def drawn(self, seed: int, length_s: float) -> Iterator[Session]:
+        """What begins in [0, length_s). Times and content come from streams of their own: at another rate, the same
+        sessions come at other times.
+        """
+        return self.sessions(self._starts(seed, 0.0, length_s), Draws(stream(seed, "content")))
+
+    def _starts(self, seed: int, begin_s: float, end_s: float) -> Iterator[float]:
+        bursts = Bursts(self.burst, self.burst_share, self.burst_s)
+        return arrivals(stream(seed, "arrivals"), self.rate_per_s, bursts, begin_s, end_s)
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        for name in self.__struct_fields__:
+            if name.startswith("low_"):
+                yield name, name.replace("low_", "high_")
+            elif "_p50" in name:
+                yield name, name.replace("_p50", "_p90")

@@ -1,0 +1,51 @@
+"""Azure's LLM inference traces of 2023 (code, conversation): times and lengths of requests to two services.
+
+Columns: ``TIMESTAMP`` (a date and time with fractions of a second), ``ContextTokens``, ``GeneratedTokens``. Nothing is
+said about shared text, so no prompt shares any.
+
+Source: Azure/AzurePublicDataset, CC-BY-4.0 (Splitwise, ISCA 2024).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from loadtest.workload.draw import Draws
+from loadtest.workload.plan import Call
+from loadtest.workload.schemas.schema import OneCallEach, Schema
+from loadtest.workload.text import Text
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One request of the trace."""
+
+    timestamp: str = msgspec.field(name="TIMESTAMP")
+    context_tokens: Annotated[int, Meta(ge=1)] = msgspec.field(name="ContextTokens")
+    generated_tokens: Annotated[int, Meta(ge=0)] = msgspec.field(name="GeneratedTokens")
+
+    def __post_init__(self) -> None:
+        datetime.fromisoformat(self.timestamp)
+
+    @property
+    def at_s(self) -> float:
+        """Seconds of the epoch; a time without a zone is UTC, so that no clock change lies in it."""
+        at = datetime.fromisoformat(self.timestamp)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def call(row: Row, draws: Draws) -> Call:
+    """The row as one request."""
+    return Call(Text.of([draws.piece(row.context_tokens)]), draws.piece(max(1, row.generated_tokens)), kind="request")
+
+
+SCHEMA = Schema(
+    name="azure",
+    about="Azure LLM inference CSV of 2023: times and lengths, nothing shared, open loop",
+    fields=frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
+    row_type=Row,
+    sessions=OneCallEach(call),
+)

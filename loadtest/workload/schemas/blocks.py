@@ -1,0 +1,35 @@
+"""Prompts of traces that publish a hash for each block of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from loadtest.workload.draw import FIRST_FRESH_ID, Draws
+from loadtest.workload.text import Text
+
+BlockId = Annotated[int, Meta(ge=0, lt=FIRST_FRESH_ID)]
+
+
+def check_blocks(hash_ids: Sequence[int], tokens: int, block_tokens: int) -> None:
+    """That the ids are as many as the prompt has blocks, its last part of one counted or not.
+
+    Raises:
+        ValueError: they are more or fewer.
+    """
+    full, rest = divmod(tokens, block_tokens)
+    if not full <= len(hash_ids) <= full + bool(rest):
+        raise ValueError(
+            f"{len(hash_ids)} hash_ids for {tokens} tokens: it takes one for each block of {block_tokens} tokens"
+        )
+
+
+def text_of_blocks(hash_ids: Sequence[int], tokens: int, block_tokens: int, draws: Draws) -> Text:
+    """A block's id is its text's; a part of a block that has no id is text of its own."""
+    full, rest = divmod(tokens, block_tokens)
+    pieces = [(id_, block_tokens) for id_ in hash_ids[:full]]
+    if rest:
+        pieces.append((hash_ids[full], rest) if len(hash_ids) > full else draws.piece(rest))
+    return Text(tuple(pieces), tokens)

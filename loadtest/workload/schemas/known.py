@@ -1,0 +1,29 @@
+"""The schemas there are, and which of them a row is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from loadtest.workload.schemas import azure, bailian, burstgpt, mooncake, sessions
+from loadtest.workload.schemas.schema import Schema
+
+SCHEMAS: Sequence[Schema[Any]] = (
+    mooncake.SCHEMA,
+    bailian.SCHEMA,
+    burstgpt.SCHEMA,
+    azure.SCHEMA,
+    sessions.SCHEMA,
+)
+
+
+def recognise(names: Iterable[str]) -> Schema[Any] | None:
+    """The schema all of whose fields are among `names`; of several the one that asks for most. None: it is unknown."""
+    given = list(names)
+    fitting = [schema for schema in SCHEMAS if schema.fields <= schema.named(dict.fromkeys(given)).keys()]
+    return max(fitting, key=lambda schema: len(schema.fields), default=None)
+
+
+def told() -> str:
+    """Every schema with its fields, for messages."""
+    return "; ".join(f"{schema.name} ({', '.join(sorted(schema.fields))})" for schema in SCHEMAS)

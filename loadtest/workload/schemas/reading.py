@@ -1,0 +1,26 @@
+"""Rows of a file, checked against a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from loadtest.workload.errors import TraceError
+from loadtest.workload.rows import records
+from loadtest.workload.schemas.schema import RowT, Schema
+
+
+def typed_rows(path: Path, schema: Schema[RowT]) -> Iterator[tuple[int, RowT]]:
+    """Every row with its number, from 1; read as they are taken.
+
+    Raises:
+        TraceError: the file cannot be read, or a row is not what the schema says.
+    """
+    for number, record in records(path):
+        try:
+            # Numbers of a CSV file are strings, which only the lax mode takes for numbers.
+            yield number, msgspec.convert(schema.named(record), schema.row_type, strict=False)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise TraceError.at_row(path, number, f"not as {schema.name} rows are: {error}") from None

@@ -1,0 +1,120 @@
+"""A trace as a source of plans: read twice and never held, so a file of millions of rows costs one window of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from loadtest.workload.draw import Draws, stream
+from loadtest.workload.errors import TraceError
+from loadtest.workload.plan import Plan, Session, within
+from loadtest.workload.rows import records
+from loadtest.workload.schemas.known import recognise, told
+from loadtest.workload.schemas.reading import typed_rows
+from loadtest.workload.schemas.schema import Arrival, Schema
+from loadtest.workload.ticks import Ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """When a trace's rows were recorded (seconds on its own clock), and the tick they stand on, 0 if there is none."""
+
+    first_s: float
+    last_s: float
+    tick_s: float
+    rows: int
+
+    @property
+    def end_s(self) -> float:
+        """Before this every row has arrived."""
+        return self.last_s + (self.tick_s or 1e-3)
+
+    @property
+    def span_s(self) -> float:
+        """From the first row to the end."""
+        return self.end_s - self.first_s
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A file of rows of a known schema, every row of which has been checked."""
+
+    path: Path
+    schema: Schema[Any]
+    timetable: Timetable
+
+    @classmethod
+    def of(cls, path: Path) -> Trace:
+        """The trace in the file, its schema recognised from the first row.
+
+        Raises:
+            TraceError: the file cannot be read, its schema is unknown, or a row is wrong; says which row.
+        """
+        _, record = next(records(path), (0, None))
+        if record is None:
+            raise TraceError(f"{path} has a header and no rows")
+        schema = recognise(record)
+        if schema is None:
+            raise TraceError(f"{path}: no known schema has the fields {', '.join(record)}; known are {told()}")
+        return cls(path, schema, timetable(path, schema))
+
+    @property
+    def name(self) -> str:
+        """The file's, without what tells its format."""
+        return self.path.name.split(".")[0]
+
+    @property
+    def about(self) -> str:
+        """How many rows of which schema, over how long."""
+        return f"{self.timetable.rows:,} rows over {self.timetable.span_s:,.0f} s; {self.schema.about}"
+
+    def draw(self, seed: int, length_s: float, faster: float = 1.0) -> Plan:
+        """A window of the trace, `length_s` long when it is replayed `faster` times as fast.
+
+        The seed says where the window begins, and where within their tick rows arrive. A trace too short for the
+        window is taken whole, and the plan is shorter than was asked.
+        """
+        length_trace_s = min(length_s * faster, self.timetable.span_s)
+        slack_s = self.timetable.span_s - length_trace_s
+        begin_s = self.timetable.first_s + stream(seed, "window").uniform(0.0, slack_s)
+        return self._plan(seed, begin_s, length_trace_s, faster)
+
+    def whole(self, seed: int = 0) -> Plan:
+        """All of it, at its own rate."""
+        return self._plan(seed, self.timetable.first_s, self.timetable.span_s, 1.0)
+
+    def _plan(self, seed: int, begin_s: float, length_trace_s: float, faster: float) -> Plan:
+        draws, jitter = Draws(stream(seed, "content")), stream(seed, "jitter")
+        found: Iterator[Session] = self.schema.sessions(
+            self._arrivals(jitter), draws, begin_s, begin_s + length_trace_s
+        )
+        length_s = length_trace_s / faster
+        moved = (replace(session, start_s=(session.start_s - begin_s) / faster) for session in found)
+        kept = (session for whole in moved if (session := within(whole, length_s)))
+        return Plan.of(self.name, kept, length_s, self.schema.block_tokens)
+
+    def _arrivals(self, jitter: Random) -> Iterator[Arrival[Any]]:
+        for number, row in typed_rows(self.path, self.schema):
+            late_s = jitter.uniform(0.0, self.timetable.tick_s)
+            if row.at_s is not None:
+                yield Arrival(number, row.at_s + late_s, row)
+
+
+def timetable(path: Path, schema: Schema[Any]) -> Timetable:
+    """Reads every row for its time.
+
+    Raises:
+        TraceError: a row is wrong, or none is left.
+    """
+    first_s, last_s, rows, ticks = inf, -inf, 0, Ticks()
+    for _, row in typed_rows(path, schema):
+        if (at_s := row.at_s) is not None:
+            first_s, last_s, rows = min(first_s, at_s), max(last_s, at_s), rows + 1
+            ticks.see(at_s)
+    if not rows:
+        raise TraceError(f"{path} has no row that can be replayed")
+    return Timetable(first_s, last_s, ticks.step_s, rows)
