@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.conversing import Conversing
@@ -17,9 +17,11 @@ class Agents(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     whose result is appended; or, at `human_share` of the steps, a person reads and says something.
 
     Tools mostly take a fraction of a second and sometimes long, people take minutes. Contexts grow from the system
-    prompt to `context_tokens`, where a session ends. Gaps, their kinds' shares and the short answers are as measured
-    of Claude Code and Codex sessions (TraceLab, 2026).
+    prompt to `context_tokens`, where a session ends. Tools' gaps, people's median and how often they come in are what
+    TraceLab (2026) found in sessions of Claude Code and Codex; the rest is chosen.
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("agent",)
 
     rate_per_s: Annotated[Positive, says("sessions that begin per second")] = 0.05
     history_s: Annotated[Seconds, says("sessions begin so long before the run; 0 begins with none")] = 2_400.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import exp, log
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.multi_turn import MultiTurn
@@ -19,6 +19,8 @@ class DocumentsBesideChats(MultiTurn, frozen=True, kw_only=True, forbid_unknown_
 
     Document lengths are log-uniform. No two uploads share a document; what they cost is prefill that nobody has done.
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("chat", "upload")
 
     upload_share: Annotated[Share, says("sessions that upload a document")] = 0.08
     low_document_tokens: Annotated[Tokens, says("shortest document")] = 20_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.shape import Count, Positive, Shape, Share, Tokens, says
@@ -12,11 +12,13 @@ from loadtest.workload.text import Text
 
 
 class HotPrompt(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Single requests. `hot_share` of them, of kind `hot`, begin with one long system prompt; the others, of kind
+    """Single requests, `hot_share` of which, of kind `hot`, begin with one long system prompt; the others, of kind
     `cold`, with one of `others` prompts of the same length.
 
     More than one worker's worth of traffic shares a prefix, so whoever sends it all where it is cached drowns there.
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("hot", "cold")
 
     rate_per_s: Annotated[Positive, says("requests per second")] = 8.0
     hot_share: Annotated[Share, says("requests behind the hot prompt")] = 0.7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.conversing import Conversing
@@ -18,6 +18,8 @@ class MultiTurn(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Each prompt is all that was said before and a new question. A conversation ends after its turns, or where the next
     prompt would be longer than `context_tokens`.
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("chat",)
 
     rate_per_s: Annotated[Positive, says("conversations that begin per second")] = 1.0
     systems: Annotated[Count, says("different system prompts")] = 4

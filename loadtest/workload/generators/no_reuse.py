@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.shape import Positive, Shape, Tokens, says
@@ -13,6 +13,8 @@ from loadtest.workload.text import Text
 
 class NoReuse(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Single requests that share nothing: a rule that looks for prefixes must lose nothing by it."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("single",)
 
     rate_per_s: Annotated[Positive, says("requests per second")] = 4.0
     prompt_p50_tokens: Annotated[Tokens, says("prompt, median")] = 1_500

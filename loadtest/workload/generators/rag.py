@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -18,8 +18,10 @@ class Rag(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Single requests: a system prompt, several different passages of a corpus in order of their rank, a new question.
 
     Passage number k is retrieved with weight (k + 1) ** -skew. The same passages in another order, or behind another
-    one, share nothing: only what stands first is reused.
+    one, share nothing: only what stands first is reused. Every request says how long its answer may be.
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("rag",)
 
     rate_per_s: Annotated[Positive, says("requests per second")] = 4.0
     system_tokens: Annotated[Tokens, says("length of the one system prompt")] = 400
@@ -33,6 +35,8 @@ class Rag(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     question_p90_tokens: Annotated[Tokens, says("question, 90th percentile")] = 150
     answer_p50_tokens: Annotated[Tokens, says("answer, median")] = 180
     answer_p90_tokens: Annotated[Tokens, says("answer, 90th percentile")] = 450
+
+    limit_tokens: Annotated[Tokens, says("the limit on answers that clients send, which cuts them")] = 512
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,8 +52,9 @@ class Rag(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for number, start_s in enumerate(starts):
             found = self._retrieved(corpus, weights, draws)
             question = draws.piece(draws.tokens(self.question_p50_tokens, self.question_p90_tokens))
-            answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
-            call = Call(Text.of([system, *found, question]), answer, kind="rag")
+            tokens = min(self.limit_tokens, draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))
+            prompt = Text.of([system, *found, question])
+            call = Call(prompt, draws.piece(tokens), kind="rag", max_tokens=self.limit_tokens)
             yield Session(f"request-{number}", start_s, (call,))
 
     def _retrieved(self, corpus: list[Piece], weights: list[float], draws: Draws) -> list[Piece]:

@@ -72,15 +72,23 @@ def parse_generator(text: str) -> Generator:
     shape = SHAPES.get(name)
     if shape is None:
         raise WorkloadError(f"there is no generator {name!r}; there are {', '.join(SHAPES)}")
-    params = dict(_parameter(name, pair) for pair in given.split(",") if pair.strip())
-    for key in params:
-        if key not in shape.__struct_fields__:
-            known = ", ".join(parameter.name for parameter in parameters(shape))
-            raise WorkloadError(f"generator {name} has no parameter {key!r}; it has {known}")
+    params = _given(name, shape, given)
     try:
         return Generator(text, msgspec.convert(params, shape, strict=False))
     except msgspec.ValidationError as error:
         raise WorkloadError(f"generator {name}: {error}") from None
+
+
+def _given(name: str, shape: type[Shape], text: str) -> dict[str, str]:
+    params: dict[str, str] = {}
+    for key, value in (_parameter(name, pair) for pair in text.split(",") if pair.strip()):
+        if key not in shape.__struct_fields__:
+            known = ", ".join(parameter.name for parameter in parameters(shape))
+            raise WorkloadError(f"generator {name} has no parameter {key!r}; it has {known}")
+        if key in params:
+            raise WorkloadError(f"generator {name}: {key} is given twice")
+        params[key] = value
+    return params
 
 
 def _parameter(name: str, pair: str) -> tuple[str, str]:
@@ -105,8 +113,31 @@ def parameters(shape: type[Shape]) -> list[Parameter]:
     return [_listed(name, properties[name]) for name in names]
 
 
+def common_parameters() -> list[Parameter]:
+    """Those that every generator has, with the defaults of most."""
+    return parameters(Shape)
+
+
+def own_parameters(shape: type[Shape]) -> list[Parameter]:
+    """Those that only this one has, and those of which it has another default."""
+    common = common_parameters()
+    return [parameter for parameter in parameters(shape) if parameter not in common]
+
+
+def listing() -> str:
+    """All generators and parameters as plain text, for ``--help``."""
+    lines = ["generators (and their own parameters, with defaults):"]
+    for name, shape in SHAPES.items():
+        lines += [f"  {name}: {summary(shape)}", f"    {_defaults(own_parameters(shape))}"]
+    return "\n".join([*lines, f"parameters of every generator: {_defaults(common_parameters())}"])
+
+
+def _defaults(listed: list[Parameter]) -> str:
+    return ", ".join(f"{parameter.name}={parameter.default:.10g}" for parameter in listed)
+
+
 def _listed(name: str, schema: dict[str, Any]) -> Parameter:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    allowed = ", ".join(f"{sign} {schema[key]:g}" for key, sign in signs.items() if key in schema)
+    allowed = ", ".join(f"{sign} {schema[key]:,.10g}" for key, sign in signs.items() if key in schema)
     kind = {"integer": "int", "number": "float"}[schema["type"]]
     return Parameter(name, kind, schema["default"], allowed, schema["description"])

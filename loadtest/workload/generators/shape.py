@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -14,8 +14,8 @@ from loadtest.workload.plan import Session
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
-Seconds = Annotated[float, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1_000_000)]
+Positive = Annotated[float, Meta(gt=0, le=1_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -31,8 +31,13 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     90th percentile of a log-normal distribution, which is cut at ten times the latter.
     """
 
+    kinds: ClassVar[tuple[str, ...]] = ()
+    """What its calls are said to be, so that measures can be split."""
+
     rate_per_s: Annotated[Positive, says("sessions that begin per second, in the long run")] = 1.0
-    burst: Annotated[float, Meta(ge=1), says("rate in bursts, in mean rates; 1 is none: a Poisson process")] = 1.0
+    burst: Annotated[
+        float, Meta(ge=1, le=1_000), says("rate in bursts, in mean rates; 1 is none: a Poisson process")
+    ] = 1.0
     burst_share: Annotated[float, Meta(gt=0, lt=1), says("share of the time that lies in bursts")] = 0.1
     burst_s: Annotated[Positive, says("mean length of a burst")] = 20.0
 

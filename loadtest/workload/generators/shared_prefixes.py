@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.shape import Count, Positive, Shape, Tokens, says
@@ -16,6 +16,8 @@ class SharedPrefixes(Shape, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Few-shot templates and tool descriptions look like this. A prompt that comes a second time is reused whole.
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("shared",)
 
     rate_per_s: Annotated[Positive, says("requests per second")] = 8.0
     groups: Annotated[Count, says("different prefixes")] = 64

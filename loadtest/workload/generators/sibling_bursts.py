@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.generators.shape import Count, Positive, Seconds, Shape, Tokens, says
@@ -18,6 +18,8 @@ class SiblingBursts(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True
     Nothing is cached when the siblings come; a rule that does not reckon with what it has just sent computes the prompt
     once for every worker.
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("sibling",)
 
     rate_per_s: Annotated[Positive, says("groups per second")] = 0.5
     low_siblings: Annotated[Count, says("fewest requests in a group")] = 4

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call
-from loadtest.workload.schemas.schema import Schema, one_call_each
+from loadtest.workload.schemas.schema import OneCallEach, Schema
 from loadtest.workload.text import Text
 
 
@@ -47,5 +47,5 @@ SCHEMA = Schema(
     about="Azure LLM inference CSV of 2023: times and lengths, nothing shared, open loop",
     fields=frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
     row_type=Row,
-    sessions=one_call_each(call),
+    sessions=OneCallEach(call),
 )

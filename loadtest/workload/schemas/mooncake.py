@@ -22,7 +22,7 @@ from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call
 from loadtest.workload.schemas.blocks import BlockId, check_blocks, text_of_blocks
 from loadtest.workload.schemas.reading import typed_rows
-from loadtest.workload.schemas.schema import Schema, one_call_each
+from loadtest.workload.schemas.schema import OneCallEach, Schema
 
 BLOCK_TOKENS = 512
 TICK_S = 3.0
@@ -57,7 +57,7 @@ SCHEMA = Schema(
     about="Mooncake JSONL (conversation, toolagent, arxiv): 512-token blocks, open loop",
     fields=frozenset({"timestamp", "input_length", "output_length", "hash_ids"}),
     row_type=Row,
-    sessions=one_call_each(call),
+    sessions=OneCallEach(call),
     block_tokens=BLOCK_TOKENS,
 )
 

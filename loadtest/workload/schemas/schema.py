@@ -57,12 +57,16 @@ class Schema(Generic[RowT]):
         return {self.other_names.get(name, name): value for name, value in record.items()}
 
 
-def one_call_each(call: MakesCall[RowT]) -> Sessions[RowT]:
+@dataclass(frozen=True, slots=True)
+class OneCallEach(Generic[RowT]):
     """Each row is a session of one call: an open loop, for traces that do not say who asked."""
 
-    def sessions(arrivals: Iterable[Arrival[RowT]], draws: Draws, begin_s: float, end_s: float) -> Iterator[Session]:
+    call: MakesCall[RowT]
+
+    def __call__(
+        self, arrivals: Iterable[Arrival[RowT]], draws: Draws, begin_s: float, end_s: float
+    ) -> Iterator[Session]:
+        """As `Sessions` has it."""
         for arrival in arrivals:
             if begin_s <= arrival.at_s < end_s:
-                yield Session(f"row-{arrival.number}", arrival.at_s, (call(arrival.row, draws),))
-
-    return sessions
+                yield Session(f"row-{arrival.number}", arrival.at_s, (self.call(arrival.row, draws),))

@@ -1,0 +1,21 @@
+"""The page on workloads is made from code and current."""
+
+from pathlib import Path
+
+from loadtest.workload.generators.registry import SHAPES, parameters
+from loadtest.workload.reference import main, page
+from loadtest.workload.schemas.known import SCHEMAS
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "workloads.md"
+
+
+def test_page_is_current(tmp_path):
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m loadtest.workload.reference"
+    assert main([str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == page()
+
+
+def test_page_names_every_field_and_parameter():
+    text = page()
+    assert all(f"`{field}`" in text for schema in SCHEMAS for field in schema.fields)
+    assert all(f"| `{one.name}` |" in text for shape in SHAPES.values() for one in parameters(shape))
