@@ -36,7 +36,7 @@ MEASURES = (
     Measure("imbalance", "imbalance", lambda one: one.measures.imbalance, ".2f"),
     Measure("regret_mean_ms", "regret mean, ms", lambda one: one.measures.all.regret_mean_ms or 0.0, ",.0f"),
 )
-MEASURED = Measure("decision_p50_us", "decision p50, us", lambda one: one.measured.decision_p50_us, ",.0f", None)
+MEASURED = Measure("decision_p50_us", "decision p50, CPU us", lambda one: one.measured.decision_p50_us, ",.0f", None)
 RANKED_BY = (MEASURES[0], MEASURES[2])
 """What a sensitivity run looks at."""
 

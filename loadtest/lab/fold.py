@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 
 from loadtest.lab.cell import Slo
@@ -42,9 +43,11 @@ def fold(played: Played, slo: Slo) -> Measures:
         kinds.setdefault(played.asked[outcome.id].kind, []).append(outcome)
     span_s = max(played.until_s - played.from_s, 1e-9)
     ttfts_ms = sorted(_ttfts_ms(_answered(played.outcomes)))
+    by_kind = {kind: _figures(played, kinds[kind], slo, span_s) for kind in sorted(kinds)}
+    (every,) = by_kind.values() if len(by_kind) == 1 else [_figures(played, played.outcomes, slo, span_s)]
     return Measures(
-        all=_figures(played, played.outcomes, slo, span_s),
-        kinds={kind: _figures(played, kinds[kind], slo, span_s) for kind in sorted(kinds)},
+        all=every,
+        kinds=by_kind,
         amplification=_ratio(sum(played.executed_tokens), sum(_useful(played, one) for one in played.outcomes)),
         imbalance=_ratio(max(played.executed_tokens), fmean(played.executed_tokens)),
         preemptions=sum(played.preemptions),
@@ -59,7 +62,7 @@ def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: floa
     ttfts_ms = sorted(_ttfts_ms(answered))
     tpots_ms = sorted(one.tpot_s * 1e3 for one in answered if one.tpot_s is not None)
     whole_ms = sorted((one.ended_s - one.sent_s) * 1e3 for one in answered)
-    gaps_ms = sorted(gap * 1e3 for one in answered for gap in one.gaps_s())
+    gaps_s = sorted(chain.from_iterable(one.gaps_s() for one in answered))
     regrets_ms = sorted(played.regrets_s[one.id] * 1e3 for one in outcomes if one.id in played.regrets_s)
     met = sum(meets(one, slo) for one in answered)
     cached = sum(one.cached_tokens or 0 for one in outcomes)
@@ -76,7 +79,7 @@ def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: floa
         tpot_mean_ms=_mean(tpots_ms),
         tpot_p50_ms=_quantile(tpots_ms, 0.5),
         tpot_p99_ms=_quantile(tpots_ms, 0.99),
-        itl_p99_ms=_quantile(gaps_ms, 0.99),
+        itl_p99_ms=_quantile(gaps_s, 0.99) * 1e3,
         e2e_mean_ms=_mean(whole_ms),
         e2e_p50_ms=_quantile(whole_ms, 0.5),
         e2e_p99_ms=_quantile(whole_ms, 0.99),

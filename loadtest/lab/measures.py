@@ -59,10 +59,12 @@ class Measures(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What this machine's clock said of a run: a decision's time, lookup included, and how fast the run was."""
+    """What this machine's clocks said of a run: a decision's CPU time, lookup included, and how fast the run was:
+    `speedup` is virtual seconds per CPU second."""
 
     decision_mean_us: float
     decision_p50_us: float
     decision_p99_us: float
     wall_s: float
+    cpu_s: float
     speedup: float

@@ -31,11 +31,12 @@ def play(cell: Cell) -> tuple[Measures, Measured]:
     """Run a cell. Equal cells give equal measures; what is `Measured` is this machine's affair."""
     models = cell.setting.models
     found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
-    begun_s = clock.perf_counter()
+    begun_s, cpu_s = clock.perf_counter(), clock.process_time()
     stage = Stage(cell, profile_of(cell, found), found.length_s)
     stage.play(sessions_of(found.plan, models.timeout_s))
     measures = fold(stage.played(found), cell.setting.slo)
-    return measures, _measured(stage.front.decisions_s, clock.perf_counter() - begun_s, measures.virtual_s)
+    wall_s, cpu_s = clock.perf_counter() - begun_s, clock.process_time() - cpu_s
+    return measures, _measured(stage.front.decisions_s, wall_s, cpu_s, measures.virtual_s)
 
 
 def profile_of(cell: Cell, found: Drawn) -> Profile:
@@ -84,7 +85,7 @@ class Stage:
         ]
         self._notes = Notes(self._time, self._workers, self._speeds, profile) if cell.setting.regret else None
         self.front = Front(
-            self._gateways(cell), clock.perf_counter, self._notes.note if self._notes is not None else None
+            self._gateways(cell), clock.thread_time, self._notes.note if self._notes is not None else None
         )
         self._clients = Clients(
             self._time,
@@ -166,11 +167,12 @@ def _less(after: Sequence[int], before: Sequence[int]) -> list[int]:
     return [now - then for now, then in zip(after, before, strict=True)]
 
 
-def _measured(decisions_s: Sequence[float], wall_s: float, virtual_s: float) -> Measured:
+def _measured(decisions_s: Sequence[float], wall_s: float, cpu_s: float, virtual_s: float) -> Measured:
     return Measured(
         decision_mean_us=sum(decisions_s) / len(decisions_s) * 1e6 if decisions_s else 0.0,
         decision_p50_us=percentile(decisions_s, 0.5) * 1e6,
         decision_p99_us=percentile(decisions_s, 0.99) * 1e6,
         wall_s=wall_s,
-        speedup=virtual_s / wall_s,
+        cpu_s=cpu_s,
+        speedup=virtual_s / cpu_s,
     )

@@ -46,9 +46,7 @@ def _curve(findings: Findings, measure: Measure, axes: Any) -> None:
         found = [findings.standings(measure, load)[number] for load in findings.loads]
         means = [one.mean for one in found]
         halves = [one.half or 0.0 for one in found]
-        axes.errorbar(
-            findings.loads, means, yerr=halves, marker="o", markersize=3, capsize=2, **_line(number, policy)
-        )
+        axes.errorbar(findings.loads, means, yerr=halves, marker="o", markersize=3, capsize=2, **_line(number, policy))
         every += means
     if min(every) > 0.0 and max(every) > _LOG_FROM * min(every):
         axes.set_yscale("log")
@@ -67,7 +65,12 @@ def _cdf(findings: Findings, load: float, axes: Any) -> None:
 
 def _line(number: int, policy: str) -> dict[str, Any]:
     """Ten colours, then the same ones dashed, then dotted."""
-    return {"label": policy, "color": f"C{number % 10}", "linestyle": ("-", "--", ":")[number // 10 % 3], "linewidth": 1.4}
+    return {
+        "label": policy,
+        "color": f"C{number % 10}",
+        "linestyle": ("-", "--", ":")[number // 10 % 3],
+        "linewidth": 1.4,
+    }
 
 
 def _words(axes: Any, across: str, up: str) -> None:

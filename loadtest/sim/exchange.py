@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from backends.engine.engine import FinishReason, RequestState
+from backends.engine.engine import FinishReason, RequestRefused, RequestState
 from loadtest.sim.answers import Answer
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.sim.sessions import Asked
@@ -35,6 +35,9 @@ class Placement(Protocol):
     def left(self) -> None:
         """Its client has gone."""
 
+    def refused(self) -> None:
+        """The worker answered that it can never run there."""
+
 
 class Direct:
     """A worker asked past the gateway, which learns nothing of it."""
@@ -53,6 +56,9 @@ class Direct:
         """Nobody listens."""
 
     def left(self) -> None:
+        """Nobody listens."""
+
+    def refused(self) -> None:
         """Nobody listens."""
 
 
@@ -108,7 +114,11 @@ class Exchange:
         if not self._over:
             call, worker = self._call, self._placement.worker
             request = call.request(self._name, worker.engine.block_size)
-            self._answer = worker.submit(request, call.output_ids, self._arrived)
+            try:
+                self._answer = worker.submit(request, call.output_ids, self._arrived)
+            except RequestRefused:
+                self._placement.refused()
+                self._end(Ending.REJECTED)
 
     def _arrived(self, tokens: int, finish: FinishReason | None) -> None:
         if self._over:

@@ -165,6 +165,10 @@ class GatewayPlacement:
             usage = Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens)
         self._gateway.dispatcher.finished(self._ticket, usage, self._gateway.time.now_s)
 
+    def refused(self) -> None:
+        """The worker answered with a 400: the request does not fit there."""
+        self._gateway.dispatcher.finished(self._ticket, Usage(), self._gateway.time.now_s, status=400)
+
     def left(self) -> None:
         """The client closed its connection."""
         self._gateway.dispatcher.cancelled(self._ticket, self._gateway.time.now_s)

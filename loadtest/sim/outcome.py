@@ -16,7 +16,7 @@ class Ending(StrEnum):
     LEFT = "left"
     """Its client closed the connection."""
     REJECTED = "rejected"
-    """The gateway turned it away."""
+    """The gateway or the worker turned it away."""
 
 
 @dataclass(frozen=True, slots=True)

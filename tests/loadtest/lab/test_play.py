@@ -85,6 +85,12 @@ def test_each_model_makes_a_difference_and_every_call_ends(cell, models):
     assert changed != usual
 
 
+def test_a_prompt_that_fits_into_no_cache_is_turned_away_and_a_miss(cell):
+    found = measures(cell(models={"kv_tokens": 2_000, "warm_up_s": 0.0}))
+    assert 0 < found.all.rejected < found.all.calls
+    assert found.all.answered + found.all.rejected + found.all.timed_out == found.all.calls
+
+
 def test_lost_events_make_a_difference_where_the_gap_takes_time_to_fill(cell):
     late = {"kv_late_s": 2.0}
     assert measures(cell(models=late | {"kv_lost_share": 0.5}, rate=2.0)) != measures(cell(models=late, rate=2.0))

@@ -149,9 +149,7 @@ def test_other_settings_are_other_cells(copied):
 
 def test_a_sensitivity_run_repeats_every_cell_with_each_parameter_changed(copied, capsys, monkeypatch):
     out, here = copied
-    monkeypatch.setattr(
-        Models, "variants", lambda self, sizes: iter([("--jitter 0.1", replace(self, jitter=0.1))])
-    )
+    monkeypatch.setattr(Models, "variants", lambda self, sizes: iter([("--jitter 0.1", replace(self, jitter=0.1))]))
     here.stop_after = None
     assert start(out, "--sensitivity") == 0
     assert here.ran == 8

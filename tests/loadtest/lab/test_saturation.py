@@ -55,7 +55,7 @@ def test_a_fleet_that_never_saturates_is_too_large(cell):
 
 
 def test_a_rate_at_which_next_to_nothing_is_sent_proves_nothing(cell):
-    with pytest.raises(SaturationError, match="only .* calls are left to measure.*make --window-s longer"):
+    with pytest.raises(SaturationError, match=r"only .* calls are left to measure.*make --window-s longer"):
         saturation(cell(), "lpwl", Fleet(1_000.0, power=0.0).run)
 
 
