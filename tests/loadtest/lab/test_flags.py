@@ -1,13 +1,16 @@
 """Wrong flags are named, with what would be right."""
 
 import argparse
+import re
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from loadtest.lab import command
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import problem, setting
-from loadtest.lab.models import Models
+from loadtest.lab.models import Models, flag
 
 RIGHT = {
     "--trace": "generator:multi_turn",
@@ -75,3 +78,13 @@ def test_flags_that_do_not_go_together_are_named():
     assert problem(parsed()) is None
     assert "--warm-up-s 1200 leaves nothing of --window-s 1200" in (problem(parsed("--warm-up-s", "1200")) or "")
     assert "name more in --policy" in (problem(parsed("--sensitivity", policy="lpwl")) or "")
+
+
+def test_the_guide_names_every_model_and_no_flag_that_there_is_not():
+    page = Path(__file__).parents[3] / "docs/how-to/judge-a-policy.md"
+    named = set(re.findall(r"--[a-z][a-z-]*[a-z]", page.read_text()))
+    parser = argparse.ArgumentParser()
+    command.register(parser)
+    there = {option for action in parser._actions for option in action.option_strings}
+    assert named <= there
+    assert {flag(one) for one in fields(Models)} <= named
