@@ -100,7 +100,14 @@ class Scheduler:
             computed = state.computed_tokens
             if state.known_tokens + state.pending_tokens - computed != 1 or computed < state.prompt_tokens:
                 return 0
-            most = min(most, state.slots_left - 1, state.output_limit - state.output_tokens - 1)
+            room = state.slots_left - 1
+            left = state.output_limit - state.output_tokens - 1
+            if room < left:
+                left = room
+            if left < most:
+                if left < 1:
+                    return 0
+                most = left
         return most if self.running else 0
 
     def skip(self, steps: int) -> None:

@@ -139,10 +139,12 @@ class Rejected:
 class GatewayPlacement:
     """A ticket and the edges of its request's life."""
 
-    __slots__ = ("_gateway", "_ticket", "worker")
+    __slots__ = ("_gateway", "_progress", "_ticket", "_time", "worker")
 
     def __init__(self, gateway: SimulatedGateway, ticket: Ticket, worker: EngineWorker) -> None:
         self._gateway = gateway
+        self._progress = gateway.dispatcher.progress
+        self._time = gateway.time
         self._ticket = ticket
         self.worker = worker
 
@@ -153,10 +155,10 @@ class GatewayPlacement:
 
     def progressed(self, tokens: int) -> None:
         """An event of the stream."""
-        dispatcher = self._gateway.dispatcher
+        now_s = self._time.now_s
         if tokens == 1:
-            dispatcher.first_token(self._ticket, self._gateway.time.now_s)
-        dispatcher.progress(self._ticket, tokens, self._gateway.time.now_s)
+            self._gateway.dispatcher.first_token(self._ticket, now_s)
+        self._progress(self._ticket, tokens, now_s)
 
     def finished(self, state: RequestState) -> None:
         """The stream ended, with a usage block if the client wanted one."""

@@ -150,7 +150,7 @@ def sessions_of(planned: plan.Plan, leaves_after_s: float | None = None) -> Iter
         calls: list[TextCall] = []
         for call in session.calls:
             calls.append(TextCall(call, calls[-1] if calls else None, leaves_after_s))
-        yield Session(session.id, session.start_s, tuple(calls))
+        yield Session(session.id, session.start_s + session.calls[0].pause_s, tuple(calls))
 
 
 def _goes_on(text: Text, pieces: tuple[Piece, ...]) -> bool:

@@ -7,9 +7,8 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from math import inf
-from typing import TypeVarTuple
+from typing import Any, TypeVarTuple
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -21,7 +20,7 @@ class VirtualTime:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
         self._done = 0
 
@@ -38,8 +37,7 @@ class VirtualTime:
         """
         if at_s < self.now_s:
             raise ValueError(f"{at_s} s has passed: it is {self.now_s} s")
-        event: Callable[[], None] = partial(action, *arguments)
-        heapq.heappush(self._queue, (at_s, next(self._order), event))
+        heapq.heappush(self._queue, (at_s, next(self._order), action, arguments))
 
     def after(self, delay_s: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         """Call `action` with `arguments` in `delay_s`."""
@@ -50,9 +48,9 @@ class VirtualTime:
         queue, pop = self._queue, heapq.heappop
         with _without_collections():
             while queue and queue[0][0] <= until_s:
-                self.now_s, _, action = pop(queue)
+                self.now_s, _, action, arguments = pop(queue)
                 self._done += 1
-                action()
+                action(*arguments)
 
     def statistics(self) -> dict[str, float]:
         """The time, and events done and to come."""

@@ -115,14 +115,13 @@ class EngineWorker:
             return
         arrived = self._steps.arrived
         foreseen = 0 if self._foreseen_from is None else max(0, arrived - self._foreseen_from)
-        for answer in list(self._answers.values()):
-            if not answer.tokens:
-                continue  # told of the first one in time
-            state = answer.state
-            tokens = answer.made_by(arrived, state.output_tokens + (foreseen if state.blocks else 0))
-            if tokens > answer.tokens:
-                answer.tokens = tokens
-                answer.follow(tokens, None)
+        for answer in self._answers.values():
+            if answer.tokens:  # else it will be told of the first one in time
+                state = answer.state
+                tokens = answer.made_by(arrived, state.output_tokens + (foreseen if state.blocks else 0))
+                if tokens > answer.tokens:
+                    answer.tokens = tokens
+                    answer.follow(tokens, None)
 
     def load(self) -> LoadReport:
         """Its gauges, as a scrape would find them."""
