@@ -55,8 +55,9 @@ class Store:
         self.foreign = kept.foreign
 
     def get(self, cell: Cell) -> Result | None:
-        """The cell's result, if it has been run with these settings and this code."""
-        return self._results.get(digest(cell))
+        """The cell's result, if it has been run with these settings and this code; under whatever load it was asked."""
+        kept = self._results.get(digest(cell))
+        return None if kept is None else msgspec.structs.replace(kept, cell=as_json(cell))
 
     def add(self, cell: Cell, measures: Measures, measured: Measured) -> Result:
         """Keep a finished cell; on disk when this returns."""

@@ -23,6 +23,12 @@ def test_a_result_is_there_for_the_next_run(cell, tmp_path):
     assert again.foreign == 0
 
 
+def test_a_run_of_the_bisection_serves_a_load_at_the_same_rate(cell, tmp_path):
+    Store(tmp_path).add(cell(load=None), MEASURES, MEASURED)
+    found = Store(tmp_path).get(cell(load=1.0))
+    assert found is not None and found.cell["load"] == 1.0
+
+
 def test_a_line_that_was_cut_off_is_dropped_and_what_follows_is_whole(cell, tmp_path):
     Store(tmp_path).add(cell(), MEASURES, MEASURED)
     path = tmp_path / stores.FILE
