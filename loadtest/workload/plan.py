@@ -6,10 +6,10 @@ who served the earlier one; its time does, as it follows the end of the answer b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from loadtest.workload.reuse import SeenTexts
+from loadtest.workload.reuse import Mark, SeenTexts
 from loadtest.workload.text import Piece, Text
 
 
@@ -102,26 +102,33 @@ def within(session: Session, length_s: float) -> Session | None:
 
 
 def reusable_tokens(sessions: Iterable[Session], block_tokens: int) -> int:
-    """Prompt tokens in full blocks that stood in an earlier prompt, or in one with its answer.
+    """Prompt tokens in full blocks that stood in an earlier prompt, or in one with its answer."""
+    return sum(shared // block_tokens * block_tokens for _, _, shared in shared_by_call(sessions))
 
-    Earlier is in order of arrival if every call were answered at once. Of an answer all but the last token count: an
-    engine has no keys and values of a token it has only just sampled.
+
+def shared_by_call(sessions: Iterable[Session]) -> Iterator[tuple[Session, int, int]]:
+    """(session, number of its call, prompt tokens that an endless cache has) of every call.
+
+    In order of arrival if every call were answered at once. Of an answer all but the last token count: an engine has
+    no keys and values of a token that it has only just sampled.
     """
     seen = SeenTexts()
-    total = 0
-    for call in _by_arrival(sessions):
-        total += seen.shared_tokens(call.prompt) // block_tokens * block_tokens
+    marks: dict[str, Mark] = {}
+    for session, number in _by_arrival(sessions):
+        call, before = session.calls[number], marks.pop(session.id, None)
+        yield session, number, seen.shared_tokens(call.prompt, before)
+        if number + 1 < len(session.calls):
+            before = marks[session.id] = seen.mark(call.prompt, before)
         id_, tokens = call.answer
-        seen.add(call.prompt.plus((id_, max(0, tokens - 1))))
-    return total
+        seen.add(call.prompt.plus((id_, max(0, tokens - 1))), before)
 
 
-def _by_arrival(sessions: Iterable[Session]) -> Iterable[Call]:
-    timed: list[tuple[float, Call]] = []
+def _by_arrival(sessions: Iterable[Session]) -> Iterator[tuple[Session, int]]:
+    timed: list[tuple[float, Session, int]] = []
     for session in sessions:
         at_s = session.start_s
-        for call in session.calls:
+        for number, call in enumerate(session.calls):
             at_s += call.pause_s
-            timed.append((at_s, call))
-    timed.sort(key=lambda pair: pair[0])
-    return (call for _, call in timed)
+            timed.append((at_s, session, number))
+    timed.sort(key=lambda entry: entry[0])
+    return ((session, number) for _, session, number in timed)

@@ -11,13 +11,14 @@ from loadtest.workload.generators.registry import SHAPES, Parameter, common_para
 from loadtest.workload.generators.shape import Shape
 from loadtest.workload.schemas.known import SCHEMAS
 from loadtest.workload.schemas.schema import Schema
+from loadtest.workload.source import FORM
 
-_HEAD = """\
+_HEAD = f"""\
 # Workloads
 
 This page is made by `python -m loadtest.workload.reference`; a test holds it to the code.
 
-Wherever a command takes `--trace FILE|generator:NAME[:key=value,...]`, it takes a recorded trace or traffic drawn from
+Wherever a command takes `--trace {FORM}`, it takes a recorded trace or traffic drawn from
 a seed. Either is planned before the run: sessions of calls, each with its prompt (which text it is made of, so that
 what it shares with others is known), its answer's length, the pause before it and its kind, by which measures can be
 split. Every rule is asked the same, seed for seed. Calls of a session wait for the answer before them (a closed loop);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from loadtest.workload.text import Piece, Text
 
 _Tail = tuple[tuple[Piece, ...], int]
@@ -35,22 +37,33 @@ class _Edge:
         return place
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where in the tree a text ends that has been seen, so that its continuation need not be walked from the root."""
+
+    text: Text
+    place: _Place
+
+
 class SeenTexts:
-    """Every text shown so far, as a tree of their pieces: memory and time go by shared pieces, not by tokens."""
+    """Every text shown so far, as a tree of their pieces: memory and time go by shared pieces, not by tokens.
+
+    `since` marks a text that the one given is thought to begin with; where it does not, the mark is passed over.
+    """
 
     def __init__(self) -> None:
-        self._root = _Place()
+        self._root = Mark(Text((), 0), _Place())
 
-    def shared_tokens(self, text: Text) -> int:
+    def shared_tokens(self, text: Text, since: Mark | None = None) -> int:
         """Tokens that `text` shares, from its beginning on, with the text seen that is most like it."""
-        place, shared = self._root, 0
-        pieces = _filled(text)
-        for index, (id_, tokens) in enumerate(pieces):
+        begin = self._begin(text, since)
+        place, shared, begun = begin.place, begin.text.tokens, len(begin.text.pieces)
+        for index, (id_, tokens) in enumerate(text.pieces[begun:], begun):
             edge = place.further.get(id_)
             if edge is None:
                 return shared
             if isinstance(edge, tuple):
-                return shared + _common(pieces[index:], edge[0][edge[1] :])
+                return shared + _common(text.pieces[index:], edge[0][edge[1] :])
             shared += min(tokens, edge.tokens)
             following = edge.after.get(tokens)
             if following is None:
@@ -58,20 +71,32 @@ class SeenTexts:
             place = following
         return shared
 
-    def add(self, text: Text) -> None:
+    def add(self, text: Text, since: Mark | None = None) -> None:
         """From here on `text` has been seen."""
-        place = self._root
-        pieces = _filled(text)
-        for index, (id_, tokens) in enumerate(pieces):
+        begin = self._begin(text, since)
+        place, begun = begin.place, len(begin.text.pieces)
+        for index, (id_, tokens) in enumerate(text.pieces[begun:], begun):
             edge = _edge(place, id_)
             if edge is None:
-                place.further[id_] = (pieces, index)
+                place.further[id_] = (text.pieces, index)
                 return
             place = edge.stop(tokens)
 
+    def mark(self, text: Text, since: Mark | None = None) -> Mark:
+        """From here on `text` has been seen, and can be gone on from."""
+        begin = self._begin(text, since)
+        place = begin.place
+        for id_, tokens in text.pieces[len(begin.text.pieces) :]:
+            edge = _edge(place, id_)
+            if edge is None:
+                edge = place.further[id_] = _Edge()
+            place = edge.stop(tokens)
+        return Mark(text, place)
 
-def _filled(text: Text) -> tuple[Piece, ...]:
-    return tuple(piece for piece in text.pieces if piece[1])
+    def _begin(self, text: Text, since: Mark | None) -> Mark:
+        if since is None or text.pieces[: len(since.text.pieces)] != since.text.pieces:
+            return self._root
+        return since
 
 
 def _common(pieces: tuple[Piece, ...], others: tuple[Piece, ...]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,8 +20,8 @@ Numbered = tuple[int, Record]
 """A row's number, from 1, and the row."""
 
 
-def records(path: Path) -> Iterator[Numbered]:
-    """Every row of the file, blank lines left out; read as they are taken.
+def records(path: Path) -> Generator[Numbered, None, None]:
+    """Every row of the file, blank lines left out; read as they are taken. Close it where not all are.
 
     Raises:
         TraceError: the file cannot be read, or a row is neither a JSON object nor a CSV line.

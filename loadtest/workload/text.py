@@ -13,7 +13,7 @@ from struct import Struct
 from xxhash import xxh3_64_intdigest
 
 Piece = tuple[int, int]
-"""(id, tokens): the first so many tokens of the text that the id names. 0 <= id < 2**63, tokens >= 0."""
+"""(id, tokens): the first so many tokens of the text that the id names. 0 <= id < 2**63."""
 
 SEED = 0x7761726D_74657874
 """Stands before a text's first block; fixed, so that runs repeat."""
@@ -24,7 +24,7 @@ _Span = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Pieces in order; `tokens` is their sum.
+    """Pieces in order, none of them empty; `tokens` is their sum.
 
     Equal ids mean equal text as far as both pieces reach: (7, 100) begins like (7, 300). A piece starts at its text's
     beginning, so (7, 100), (7, 200) says the same hundred tokens twice.
@@ -35,13 +35,14 @@ class Text:
 
     @classmethod
     def of(cls, pieces: Iterable[Piece]) -> Text:
-        """These pieces, their tokens counted."""
-        kept = tuple(pieces)
+        """These pieces, empty ones left out, their tokens counted."""
+        kept = tuple(piece for piece in pieces if piece[1])
         return cls(kept, sum(tokens for _, tokens in kept))
 
     def plus(self, *pieces: Piece) -> Text:
         """This text with more behind it: an answer, the next question."""
-        return Text(self.pieces + pieces, self.tokens + sum(tokens for _, tokens in pieces))
+        pieces = tuple([piece for piece in pieces if piece[1]])
+        return Text(self.pieces + pieces, self.tokens + sum([tokens for _, tokens in pieces]))
 
     def first(self, tokens: int) -> Text:
         """Its beginning of so many tokens; all of it if it is shorter."""

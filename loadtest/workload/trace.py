@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -54,7 +55,8 @@ class Trace:
         Raises:
             TraceError: the file cannot be read, its schema is unknown, or a row is wrong; says which row.
         """
-        _, record = next(records(path), (0, None))
+        with closing(records(path)) as rows:
+            _, record = next(rows, (0, None))
         if record is None:
             raise TraceError(f"{path} has a header and no rows")
         schema = recognise(record)

@@ -10,6 +10,8 @@ from loadtest.workload.generators.shape import Count, Positive, Shape, Tokens, s
 from loadtest.workload.plan import Call, Session
 from loadtest.workload.text import Text
 
+MOST_PROMPTS = 1_000_000
+
 
 class SharedPrefixes(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Single requests, each one of `groups` x `prompts` prompts, all as likely: the group's prefix, then a question.
@@ -28,6 +30,11 @@ class SharedPrefixes(Shape, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     question_p90_tokens: Annotated[Tokens, says("question, 90th percentile")] = 600
     answer_p50_tokens: Annotated[Tokens, says("answer, median")] = 150
     answer_p90_tokens: Annotated[Tokens, says("answer, 90th percentile")] = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.groups * self.prompts > MOST_PROMPTS:
+            raise ValueError(f"groups times prompts is {self.groups * self.prompts:,}, more than {MOST_PROMPTS:,}")
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
         """One request each."""

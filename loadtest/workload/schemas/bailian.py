@@ -1,11 +1,11 @@
 """Qwen-Bailian's anonymised usage traces: block hashes of 16 tokens, and which request followed which.
 
 A row has ``chat_id``, ``parent_chat_id`` (-1 where a conversation begins), ``timestamp`` (s), ``input_length``,
-``output_length``, ``type`` (text, search, image, file, ...), ``turn`` and ``hash_ids``. Equal ids mean equal text of a
-block. As with Mooncake, answers come back in the next turn's prompt under new ids.
+``output_length``, ``type`` (text, search, image, file, ...: the kind), ``turn`` and ``hash_ids``. Equal ids mean equal
+text of a block. As with Mooncake, answers come back in the next turn's prompt under new ids.
 
 A turn is sent after the answer before it, so rows that follow one another become a session. The recorded gap between
-two turns holds the answer's time as well as the user's; `ANSWER_S_PER_TOKEN` of it are taken for the answer. A row
+two turns holds the answer's time as well as the user's; 0.03 s a token are taken for the answer. A row
 whose parent lies before the window, or has been followed already, begins a session of its own.
 
 Source: alibaba-edu/qwen-bailian-usagetraces-anon, Apache-2.0.

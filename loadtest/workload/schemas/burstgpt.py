@@ -1,8 +1,9 @@
 """BurstGPT: two to four months of requests to ChatGPT and GPT-4 at one university; times and lengths only.
 
 Columns: ``Timestamp`` (whole seconds from the first day's midnight), ``Model``, ``Request tokens``,
-``Response tokens``, ``Total tokens``, ``Log Type`` ("Conversation log" or "API log"). Requests that failed have no
-response tokens; they are left out. Nothing is said about shared text, so no prompt shares any.
+``Response tokens``, ``Total tokens``, ``Log Type`` ("Conversation log": kind ``chat``, "API log": kind ``api``; may be
+missing). Requests that failed have no response tokens; they are left out. Nothing is said about shared text, so no
+prompt shares any.
 
 Source: HPMLL/BurstGPT, CC-BY-4.0 (Wang et al., arXiv 2401.17644).
 """
@@ -28,7 +29,7 @@ class Row(msgspec.Struct, frozen=True):
     timestamp_s: Annotated[float, Meta(ge=0)] = msgspec.field(name="Timestamp")
     request_tokens: Annotated[int, Meta(ge=0)] = msgspec.field(name="Request tokens")
     response_tokens: Annotated[int, Meta(ge=0)] = msgspec.field(name="Response tokens")
-    log_type: str = msgspec.field(name="Log Type")
+    log_type: str = msgspec.field(name="Log Type", default="")
 
     @property
     def at_s(self) -> float | None:
@@ -45,7 +46,7 @@ def call(row: Row, draws: Draws) -> Call:
 SCHEMA = Schema(
     name="burstgpt",
     about="BurstGPT CSV: times and lengths, nothing shared, open loop",
-    fields=frozenset({"Timestamp", "Request tokens", "Response tokens", "Log Type"}),
+    fields=frozenset({"Timestamp", "Request tokens", "Response tokens"}),
     row_type=Row,
     sessions=OneCallEach(call),
 )

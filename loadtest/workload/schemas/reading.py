@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -18,9 +19,10 @@ def typed_rows(path: Path, schema: Schema[RowT]) -> Iterator[tuple[int, RowT]]:
     Raises:
         TraceError: the file cannot be read, or a row is not what the schema says.
     """
-    for number, record in records(path):
-        try:
-            # Numbers of a CSV file are strings, which only the lax mode takes for numbers.
-            yield number, msgspec.convert(schema.named(record), schema.row_type, strict=False)
-        except (msgspec.ValidationError, ValueError) as error:
-            raise TraceError.at_row(path, number, f"not as {schema.name} rows are: {error}") from None
+    with closing(records(path)) as rows:
+        for number, record in rows:
+            try:
+                # Numbers of a CSV file are strings, which only the lax mode takes for numbers.
+                yield number, msgspec.convert(schema.named(record), schema.row_type, strict=False)
+            except (msgspec.ValidationError, ValueError) as error:
+                raise TraceError.at_row(path, number, f"not as {schema.name} rows are: {error}") from None

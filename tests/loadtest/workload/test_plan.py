@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.workload.plan import Call, Plan, Session, reusable_tokens, window
+from loadtest.workload.plan import Call, Plan, Session, reusable_tokens, shared_by_call, window, within
 from loadtest.workload.reuse import SeenTexts
 from loadtest.workload.text import Text, chain
 
@@ -25,6 +25,23 @@ def test_shared_tokens_are_those_of_a_cache_without_end(earlier, text, block_tok
     assert seen.shared_tokens(text) // block_tokens * block_tokens == held
 
 
+@given(st.lists(texts, max_size=8), texts, st.lists(pieces, max_size=3), st.booleans())
+def test_a_mark_is_a_shortcut_and_no_more(earlier, text, further, follows):
+    plain, marked = SeenTexts(), SeenTexts()
+    for other in earlier:
+        plain.add(other)
+        marked.add(other)
+    plain.add(text)
+    mark = marked.mark(text)
+    after = text.plus(*further) if follows else Text.of(further)
+    assert marked.shared_tokens(after, mark) == marked.shared_tokens(after) == plain.shared_tokens(after)
+    marked.add(after, mark)
+    plain.add(after)
+    for other in (*earlier, text, after, Text.of([(1, 9), (2, 9)])):
+        assert marked.shared_tokens(other) == plain.shared_tokens(other)
+    assert marked.mark(after, mark).place is marked.mark(after).place
+
+
 def session(name, start_s, *calls):
     return Session(name, start_s, calls)
 
@@ -36,6 +53,7 @@ def test_a_turn_reuses_the_one_before_it_with_its_answer():
     assert plan.reusable_tokens == 64
     assert reusable_tokens(plan.sessions, 5) == 60, "the answer's last token was never computed"
     assert plan.calls == 2 and plan.prompt_tokens == 40 + 75
+    assert [(call, shared) for _, call, shared in shared_by_call(plan.sessions)] == [(0, 0), (1, 64)]
 
 
 def test_arrivals_order_reuse_across_sessions():
@@ -61,3 +79,13 @@ def test_a_window_begins_with_cold_caches_and_its_own_clock():
     assert [(one.id, one.start_s) for one in cut.sessions] == [("10.0", 0.0), ("20.0", 10.0)]
     assert cut.duration_s == 20.0 and cut.reusable_tokens == 64
     assert cut.block_tokens == pytest.approx(16)
+
+
+def test_of_a_session_only_what_can_fall_into_the_run_is_kept():
+    calls = [Call(Text.of([(number, 16)]), (100 + number, 1), pause_s=10.0) for number in range(6)]
+    whole = Session("a", -25.0, tuple(calls))
+    rest = within(whole, 20.0)
+    assert rest is not None
+    assert (rest.id, rest.start_s) == ("a", 5.0)
+    assert [(call.prompt, call.pause_s) for call in rest.calls] == [(calls[2].prompt, 0.0), (calls[3].prompt, 10.0)]
+    assert within(whole, 5.0) is None and within(Session("b", -100.0, tuple(calls)), 20.0) is None

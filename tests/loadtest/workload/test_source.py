@@ -38,6 +38,7 @@ def test_a_generator_is_named_with_what_differs():
         ("rag:documents=4", r"generator rag: high_retrieved is 6, more than documents, 4"),
         ("agents:low_turns=200", r"generator agents: low_turns is 200, more than high_turns, 100"),
         ("agents:tool_gap_p50_s=20", r"generator agents: tool_gap_p50_s is 20, more than tool_gap_p90_s, 13.6"),
+        ("shared_prefixes:groups=2000,prompts=2000", r"groups times prompts is 4,000,000, more than 1,000,000"),
         ("no_reuse:burst=11", r"generator no_reuse: burst times burst_share is 1.1, more than 1"),
     ],
 )

@@ -44,6 +44,12 @@ def test_a_longer_text_extends_the_chain(text, further, block_tokens):
     assert chain(longer, block_tokens)[: len(links)] == links
 
 
+@given(texts, st.integers(0, 30))
+def test_the_first_tokens_are_the_first_tokens(text, tokens):
+    begun = text.first(tokens)
+    assert tokens_of(begun) == tokens_of(text)[:tokens] and len(tokens_of(begun)) == begun.tokens
+
+
 def test_extending_leaves_what_was_given_alone():
     links = chain(Text.of([(1, 32)]), 16)
     kept = list(links)

@@ -1,5 +1,7 @@
 import json
 import pickle
+import shutil
+import subprocess
 import tracemalloc
 from pathlib import Path
 
@@ -98,6 +100,19 @@ def test_a_file_costs_its_window_and_not_its_length(tmp_path):
     tracemalloc.stop()
     assert 599 <= plan.calls <= 600
     assert peak_bytes < 1_000_000, "20,000 rows held would take several times as much"
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the zstd command")
+@pytest.mark.parametrize("wrong", ["{}\n", ""])
+def test_a_file_that_was_cut_off_is_said_to_be_before_its_rows_are(tmp_path, wrong):
+    path = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}
+    path.write_text((json.dumps(row) + "\n") * 3 + wrong)
+    subprocess.run(["zstd", "-q", "--check", str(path)], check=True)
+    packed = path.with_name("trace.jsonl.zst")
+    packed.write_bytes(packed.read_bytes()[:-3])
+    with pytest.raises(TraceError, match="zstd could not unpack it"):
+        Trace.of(packed)
 
 
 def test_a_schema_is_told_by_its_fields():

@@ -35,3 +35,13 @@ def test_a_bad_row_is_named(tmp_path):
 def test_a_trace_of_failures_only_cannot_be_replayed(tmp_path):
     with pytest.raises(TraceError, match="no row that can be replayed"):
         trace_of(tmp_path, "5,ChatGPT,472,0,472,API log\n")
+
+
+def test_three_columns_are_enough(tmp_path):
+    path = tmp_path / "whatever"
+    path.write_text("Timestamp,Request tokens,Response tokens\n0.5,3,16\n1.25,2,16\n")
+    plan = Trace.of(path).whole()
+    assert [(session.start_s, session.calls[0].kind) for session in plan.sessions] == [
+        (0.0, "request"),
+        (0.75, "request"),
+    ]
