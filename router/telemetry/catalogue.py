@@ -125,7 +125,7 @@ GATEWAY = (
 IDENTITY = (
     _counter("prompt_tokens_known", "Prompt tokens found in the memory of tokenised prefixes."),
     _counter("prompt_tokens_tokenised", "Prompt tokens that had to be tokenised."),
-    _gauge("prompt_memory_bytes", "Memory of prompts that may come again, of residency.memo_bytes."),
+    _gauge("prompt_memory_bytes", "Memory of prompts: residency.memo_bytes, and 8 MiB of the latest texts at most."),
 )
 
 DECISIONS = (

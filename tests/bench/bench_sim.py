@@ -123,8 +123,8 @@ def main() -> None:
     asked = parser.parse_args()
     plan = Trace.of(asked.trace).whole()
     print(
-        f"{plan.name}: {plan.calls} calls in {plan.duration_s:.0f} s, {asked.workers} workers, {plan.block_tokens}-token"
-        " blocks; CPU time, dispatcher included"
+        f"{plan.name}: {plan.calls} calls in {plan.duration_s:.0f} s, {asked.workers} workers, blocks of"
+        f" {plan.block_tokens} tokens; CPU time, dispatcher included"
     )
 
     def run(profile: str, policy: str, seed: int) -> Played:
