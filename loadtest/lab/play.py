@@ -27,13 +27,22 @@ from policies.registry import build_policy
 from router.prefix.residency import ResidencyMap
 
 
+class RuleFailed(Exception):
+    """A rule raised or answered nonsense, and another one stood in for it, as in the gateway: nobody asked for that."""
+
+
 def play(cell: Cell) -> tuple[Measures, Measured]:
-    """Run a cell. Equal cells give equal measures; what is `Measured` is this machine's affair."""
+    """Run a cell. Equal cells give equal measures; what is `Measured` is this machine's affair.
+
+    Raises:
+        RuleFailed: the rule did not decide every call itself.
+    """
     models = cell.setting.models
     found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
     begun_s, cpu_s = clock.perf_counter(), clock.process_time()
     stage = Stage(cell, profile_of(cell, found), found.length_s)
     stage.play(sessions_of(found.plan, models.timeout_s))
+    stage.check()
     measures = fold(stage.played(found), cell.setting.slo)
     wall_s, cpu_s = clock.perf_counter() - begun_s, clock.process_time() - cpu_s
     return measures, _measured(stage.front.decisions_s, wall_s, cpu_s, measures.virtual_s)
@@ -84,9 +93,8 @@ class Stage:
             for number, speed in enumerate(self._speeds)
         ]
         self._notes = Notes(self._time, self._workers, self._speeds, profile) if cell.setting.regret else None
-        self.front = Front(
-            self._gateways(cell), clock.thread_time, self._notes.note if self._notes is not None else None
-        )
+        self._routers = self._gateways(cell)
+        self.front = Front(self._routers, clock.thread_time, self._notes.note if self._notes is not None else None)
         self._clients = Clients(
             self._time,
             self.front,
@@ -133,6 +141,19 @@ class Stage:
             self._clients.play(session)
         self._time.at(self._warm_s, self._warm)
         self._time.run()
+
+    def check(self) -> None:
+        """See that the rule has decided every call.
+
+        Raises:
+            RuleFailed: it has not.
+        """
+        for gateway in self._routers:
+            figures = gateway.statistics()
+            if figures["last_error"] is not None:
+                raise RuleFailed(
+                    f"policy {figures['policy']} failed: {figures['last_error']}; correct it, or leave it out"
+                )
 
     def _warm(self) -> None:
         self._before = self._counts()

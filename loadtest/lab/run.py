@@ -21,6 +21,7 @@ from backends.engine.profile import load_profile
 from loadtest.lab import flags, output, tables
 from loadtest.lab.cell import Cell, Setting
 from loadtest.lab.findings import Doubt, Findings
+from loadtest.lab.play import RuleFailed
 from loadtest.lab.saturation import RULE, Saturation, SaturationError, saturation
 from loadtest.lab.sources import drawn
 from loadtest.lab.store import Result, Store, StoreError
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         store = Store(args.out)
         findings = _Lab(args, console, store).find()
-    except (StoreError, SaturationError) as error:
+    except (StoreError, SaturationError, RuleFailed) as error:
         return _refuse(console, str(error))
     except KeyboardInterrupt:
         console.print(f"\nstopped; what had finished is kept in {store.path}: the same command goes on from there")

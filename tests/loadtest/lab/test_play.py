@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
-from loadtest.lab.play import play, speeds
+from loadtest.lab.play import RuleFailed, play, speeds
+from policies import registry
+from policies.view import Decision
 
 
 def measures(cell):
@@ -83,6 +85,25 @@ def test_each_model_makes_a_difference_and_every_call_ends(cell, models):
     usual, changed = measures(cell(rate=2.0)), measures(cell(models=models, rate=2.0))
     assert changed.all.answered + changed.all.timed_out + changed.all.rejected == changed.all.calls > 20
     assert changed != usual
+
+
+class Broken:
+    """Decides a few calls, and then raises."""
+
+    def __init__(self, params, rng):
+        self.decided = 0
+
+    def decide(self, request, fleet):
+        self.decided += 1
+        if self.decided > 5:
+            raise ValueError("out of ideas")
+        return Decision(tuple(worker.id for worker in fleet.workers), "in order")
+
+
+def test_a_rule_that_fails_is_not_judged_by_what_stood_in_for_it(cell, monkeypatch):
+    monkeypatch.setitem(registry.BUILT_IN, "broken", Broken)
+    with pytest.raises(RuleFailed, match="policy broken failed: it raised ValueError"):
+        play(cell(policy="broken"))
 
 
 def test_a_prompt_that_fits_into_no_cache_is_turned_away_and_a_miss(cell):
