@@ -1,5 +1,6 @@
 """Load, benches and the demo: what shows that the router does its job.
 
 `workload` makes requests, `drive` sends them over real HTTP and times the answers, `report` prints and writes,
-`demo` is ``warmroute demo``, `bench` compares the gateway's cost with other proxies. Nothing imports this package.
+`demo` is ``warmroute demo``, `bench` compares the gateway's cost with other proxies, `sim` runs the core in virtual
+time and `lab` judges routing rules with it. Nothing imports this package.
 """

@@ -14,6 +14,7 @@ def main() -> int:
         from loadtest.approximate import command as approximate
         from loadtest.bench import events, gateway
         from loadtest.fidelity import command as fidelity
+        from loadtest.lab import command as lab
         from loadtest.peers import command as peers
         from loadtest.rollout import command as rollout
         from loadtest.soak import command as soak
@@ -27,6 +28,7 @@ def main() -> int:
         ("approximate", approximate),
         ("fidelity", fidelity),
         ("rollout", rollout),
+        ("sim", lab),
         ("soak", soak),
     ):
         text = (bench.__doc__ or "").split("\n\n")[0].split(": ", 1)[1].strip()

@@ -137,6 +137,11 @@ class BlockCache:
         self._events.append(AllBlocksCleared())
         return True
 
+    @property
+    def has_events(self) -> bool:
+        """Whether there is something to announce."""
+        return bool(self._events)
+
     def take_events(self) -> list[CacheEvent]:
         """Events since the last call, in order."""
         events = self._events

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import msgspec
 
 from backends.engine.cache import BlockCache
 from backends.engine.events import CacheEvent
 from backends.engine.profile import Profile
-from backends.engine.request import EngineRequest, FinishReason, RequestRefused, RequestState
+from backends.engine.request import EngineRequest, FinishReason, HashedText, RequestRefused, RequestState
 from backends.engine.scheduler import Batch, Scheduler
 from backends.engine.timing import StepTiming, attended_pairs
 
-__all__ = ["Engine", "EngineRequest", "FinishReason", "RequestRefused", "RequestState", "StepOutput", "StepResult"]
+__all__ = [
+    "Engine",
+    "EngineRequest",
+    "FinishReason",
+    "HashedText",
+    "RequestRefused",
+    "RequestState",
+    "StepOutput",
+    "StepResult",
+]
+
+UNNAMED_TOKEN = -1
+"""Stands for a generated token of a request that is known by hashes alone."""
+_LOOKED_AHEAD = 64
+"""Steps timed at once; what comes between makes the rest of them vain."""
 
 StepOutput = tuple[str, int, FinishReason | None]
 """Request id, generated token id, and the reason if it was the request's last."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True):
     """One engine step. Outputs and events belong to its end, ``started_s + duration_s``.
 
     `outputs` holds one entry per request that produced a token. `prefill_tokens` were computed in
@@ -47,6 +62,9 @@ class Engine:
     The state after `step` is already that of the step's end, so `add`, `abort` and `reset_prefix_cache` may be called
     in between, and take effect with the next step, as in vLLM. `sample` names a request's next token: it is called
     once per generated token, in batch order. Options left None come from the profile; `seed` draws the jitter.
+
+    A driver that wants no word of every token may ask `look_ahead` for steps in which nothing else happens, and `skip`
+    those whose time has come: the same as stepping through them, to the bit.
 
     With `async_scheduling` (vLLM's default since 0.14; here the plainer ``--no-async-scheduling`` is) each step is
     scheduled when the one before it starts, so that the GPU never waits for the scheduler. A request that arrives
@@ -80,6 +98,8 @@ class Engine:
         self._async_scheduling = async_scheduling
         self._ahead = Batch()
         """The step after the last one; empty unless scheduled already."""
+        self._foreseen_s: list[float] = []
+        """What the steps take that were looked ahead at, while nothing has happened since."""
         self._states: dict[str, RequestState] = {}
         self._prompt_tokens = 0
         self._prompt_cached_tokens = 0
@@ -117,12 +137,15 @@ class Engine:
             raise RequestRefused(f"request id {request.id!r} is in use")
         if request.max_tokens < 1 or (request.stop_after is not None and request.stop_after < 1):
             raise RequestRefused("max_tokens and stop_after must be at least 1")
+        self._foreseen_s = []
         try:
             state = RequestState(request, self.block_size, now_s)
         except (OverflowError, TypeError) as error:
             raise RequestRefused(f"prompt_ids must be integers from 0 to 2**32 - 1: {error}") from None
         if not state.prompt_tokens:
             raise RequestRefused("prompt_ids is empty")
+        if request.hashed is not None and not self._hashed_to_its_end(state):
+            raise RequestRefused("hashed.chain does not reach to the end of the answer")
         # The last token's own KV is never computed, so it needs no slot.
         needed_tokens = state.prompt_tokens + request.max_tokens - 1
         if needed_tokens > self.capacity_tokens:
@@ -131,14 +154,18 @@ class Engine:
                 f"cache of {self.capacity_tokens} tokens; shorten one of them"
             )
         self._states[request.id] = state
-        self._scheduler.waiting.append(state)
+        self._scheduler.add(state)
         return state
+
+    def _hashed_to_its_end(self, state: RequestState) -> bool:
+        return len(state.block_hashes) >= (state.prompt_tokens + state.output_limit - 1) // self.block_size
 
     def abort(self, request_id: str) -> bool:
         """Drop a request and free its blocks; False if the engine does not have it (any more)."""
         state = self._states.pop(request_id, None)
         if state is None:
             return False
+        self._foreseen_s = []
         self._scheduler.drop(state)
         state.finish_reason = FinishReason.ABORT
         self._finished[FinishReason.ABORT] += 1
@@ -148,6 +175,7 @@ class Engine:
         """Run one step that starts now; None if there is nothing to run."""
         if not self.has_work:
             return None
+        self._foreseen_s = []
         batch = self._ahead or self._scheduler.schedule(now_s)
         if self._async_scheduling:
             self._ahead = self._scheduler.schedule(now_s)
@@ -166,6 +194,64 @@ class Engine:
             attended_pairs=attended_pairs(batch.chunks),
             decode_context_tokens=batch.decode_context_tokens,
         )
+
+    def look_ahead(self, now_s: float, most_steps: int = _LOOKED_AHEAD) -> list[float]:
+        """When steps end that, begun at `now_s`, do nothing but give each running request another token.
+
+        Empty where the next step does more, or may. Nothing has happened yet: a request may be added or aborted, which
+        makes what was seen void, and `skip` says how many of the steps have begun before that.
+        """
+        scheduler, ahead = self._scheduler, self._ahead
+        running = scheduler.running
+        steps = scheduler.quiet_steps(most_steps)
+        if steps < 1 or self._cache.has_events:
+            return []
+        if not self._async_scheduling:
+            context_tokens = sum([state.computed_tokens + 1 for state in running])
+        elif ahead.decodes == len(running) and ahead.producers == running and not (ahead.chunks or ahead.preempted):
+            context_tokens = ahead.decode_context_tokens
+        else:
+            return []
+        self._foreseen_s = self._timing.decode_steps_s(steps, len(running), context_tokens)
+        return list(accumulate(self._foreseen_s, initial=now_s))[1:]
+
+    def skip(self, steps: int) -> None:
+        """Be where the first `steps` of those that `look_ahead` has just shown lead to. None of them is a `StepResult`.
+
+        Raises:
+            ValueError: so many were not shown, or something has happened since.
+        """
+        taken_s = self._foreseen_s[:steps]
+        if len(taken_s) != steps:
+            raise ValueError(f"{steps} steps cannot be skipped: {len(self._foreseen_s)} were looked ahead at")
+        self._foreseen_s = []
+        self._timing.take(taken_s)
+        self._scheduler.skip(steps)
+        running = self._scheduler.running
+        self._name_tokens([state for state in running if state.request.hashed is None], steps)
+        self._generation_tokens += steps * len(running)
+        if self._async_scheduling:
+            self._ahead.decode_context_tokens += steps * len(running)
+
+    @property
+    def running(self) -> Sequence[RequestState]:
+        """Requests that have blocks, in batch order."""
+        return self._scheduler.running
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests in the queue, preempted ones included."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of blocks in use, 0 to 1."""
+        return self._cache.usage
+
+    def cached_tokens(self, chain: Sequence[int], prompt_tokens: int) -> int:
+        """What a prompt with these block hashes would find cached now; nothing changes."""
+        usable_blocks = (prompt_tokens - 1) // self.block_size
+        return len(self._cache.match(chain, usable_blocks)) * self.block_size
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; False, and nothing happens, while any request holds blocks, as in vLLM.
@@ -198,8 +284,11 @@ class Engine:
         for state in producers:
             if state.finish_reason is not None:
                 continue  # stopped or aborted after this step had been scheduled
-            token = sample(state)
-            state.tokens.append(token)
+            token = UNNAMED_TOKEN
+            if state.request.hashed is None:
+                token = sample(state)
+                state.tokens.append(token)
+            state.known_tokens += 1
             if state.pending_tokens:  # none if it was preempted since
                 state.pending_tokens -= 1
             generated = state.output_tokens = state.output_tokens + 1
@@ -216,6 +305,15 @@ class Engine:
             scheduler = self._scheduler
             scheduler.running = [state for state in scheduler.running if state.finish_reason is None]
         return outputs
+
+    def _name_tokens(self, states: list[RequestState], steps: int) -> None:
+        """Sample what skipped steps have generated, in the order in which stepping does."""
+        for state in states:
+            state.output_tokens -= steps
+        for _ in range(steps if states else 0):
+            for state in states:
+                state.tokens.append(self._sample(state))
+                state.output_tokens += 1
 
     def _first_token(self, state: RequestState, end_s: float) -> None:
         state.first_token_s = end_s

@@ -23,6 +23,19 @@ class RequestRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class HashedText:
+    """A prompt and its answer by their length and the hashes of their blocks: what a cache can tell of them.
+
+    `chain` holds one chained hash per full block (of the engine's block size) of the prompt with the answer behind it,
+    and is not changed; equal hashes mean equal prefixes, in this engine and wherever its events go. What splits the
+    cache (adapter, salt) has to be in the hashes already.
+    """
+
+    prompt_tokens: int
+    chain: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """What to run: a prompt and how many tokens to answer with.
 
@@ -30,6 +43,8 @@ class EngineRequest:
     None = never) or after `max_tokens` with reason "length", whichever comes first; on a tie it is "stop", since
     vLLM tests for the end-of-sequence token first. `lora_name` and `cache_salt` split the cache as in vLLM.
     `announces_reuse` has the cached blocks that the prompt reuses announced again (``kv_cache_report_mode: full``).
+
+    With `hashed` there are no token ids, `prompt_ids` being empty: neither are any sampled, and `BlockStored` has none.
     """
 
     id: str
@@ -39,6 +54,7 @@ class EngineRequest:
     lora_name: str | None = None
     cache_salt: str | None = None
     announces_reuse: bool = False
+    hashed: HashedText | None = None
 
 
 class RequestState:
@@ -61,6 +77,7 @@ class RequestState:
         "first_token_s",
         "hasher",
         "id",
+        "known_tokens",
         "output_limit",
         "output_tokens",
         "pending_tokens",
@@ -75,9 +92,12 @@ class RequestState:
     def __init__(self, request: EngineRequest, block_size: int, arrived_s: float) -> None:
         self.request = request
         self.id = request.id
+        hashed = request.hashed
         self.tokens = array("I", request.prompt_ids)
-        """Prompt and generated ids."""
-        self.prompt_tokens = len(self.tokens)
+        """Prompt and generated ids; none where the request is `hashed`."""
+        self.prompt_tokens = len(self.tokens) if hashed is None else hashed.prompt_tokens
+        self.known_tokens = self.prompt_tokens
+        """Prompt and generated tokens."""
         self.output_tokens = 0
         self.output_limit = min(request.max_tokens, request.stop_after or request.max_tokens)
         self.arrived_s = arrived_s
@@ -89,8 +109,8 @@ class RequestState:
         self.preemptions = 0
 
         self.hasher = BlockHasher(block_size, request.lora_name, request.cache_salt)
-        self.block_hashes: list[int] = []
-        """Of all full blocks of `tokens`; the scheduler extends it before it is used."""
+        self.block_hashes: list[int] = [] if hashed is None else hashed.chain
+        """Of all full blocks of `tokens`, by `hash_blocks`; of a `hashed` request those of the whole answer."""
         self.blocks: list[int] = []
         self.computed_tokens = 0
         """Tokens whose KV is there once the scheduled steps have run."""
@@ -100,6 +120,11 @@ class RequestState:
         """Slots of `blocks` beyond `computed_tokens`."""
         self.stored_blocks = 0
         """Blocks at the front of `blocks` that are hittable."""
+
+    def hash_blocks(self) -> None:
+        """Bring `block_hashes` up to date."""
+        if self.request.hashed is None:
+            self.hasher.extend(self.block_hashes, self.tokens)
 
     @property
     def natural_end(self) -> FinishReason:

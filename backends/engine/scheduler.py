@@ -54,6 +54,7 @@ class Scheduler:
         "_preemptions",
         "_prefix_hits_tokens",
         "_prefix_queries_tokens",
+        "_queue_stuck",
         "running",
         "waiting",
     )
@@ -68,9 +69,16 @@ class Scheduler:
         self._max_num_seqs = max_num_seqs
         self.running: list[RequestState] = []
         self.waiting: deque[RequestState] = deque()
+        self._queue_stuck = False
+        """The head of the queue was refused, and nothing has changed since that could let it in."""
         self._prefix_queries_tokens = 0
         self._prefix_hits_tokens = 0
         self._preemptions = 0
+
+    def add(self, state: RequestState) -> None:
+        """Queue a new request."""
+        self.waiting.append(state)
+        self._queue_stuck = False
 
     def schedule(self, now_s: float) -> Batch:
         """Pick the tokens of the next step and give them slots."""
@@ -80,8 +88,39 @@ class Scheduler:
             self._schedule_waiting(batch, budget, now_s)
         return batch
 
+    def quiet_steps(self, most: int) -> int:
+        """How many steps from here on, up to `most`, do nothing but give each running request one token.
+
+        No chunk, no admission, no block that fills or is given out, no last token: all that such steps change is how
+        far each request has come (`skip`).
+        """
+        if len(self.running) > self._max_num_batched_tokens or (self.waiting and not self._queue_stuck):
+            return 0
+        for state in self.running:
+            computed = state.computed_tokens
+            if state.known_tokens + state.pending_tokens - computed != 1 or computed < state.prompt_tokens:
+                return 0
+            room = state.slots_left - 1
+            left = state.output_limit - state.output_tokens - 1
+            if room < left:
+                left = room
+            if left < most:
+                if left < 1:
+                    return 0
+                most = left
+        return most if self.running else 0
+
+    def skip(self, steps: int) -> None:
+        """Have so many quiet steps behind us, their tokens known."""
+        for state in self.running:
+            state.computed_tokens += steps
+            state.slots_left -= steps
+            state.known_tokens += steps
+            state.output_tokens += steps
+
     def drop(self, state: RequestState) -> None:
         """Forget an unfinished request."""
+        self._queue_stuck = False
         if state.blocks:
             self.running.remove(state)
             self.release(state)
@@ -90,6 +129,7 @@ class Scheduler:
 
     def release(self, state: RequestState) -> None:
         """Give a request's blocks back; their content stays hittable until evicted."""
+        self._queue_stuck = False
         self._cache.release(state.blocks)
         state.blocks = []
         state.computed_tokens = state.pending_tokens = state.stored_blocks = state.slots_left = 0
@@ -102,6 +142,7 @@ class Scheduler:
             self.release(state)
         else:
             self.waiting.remove(state)  # preempted while its last token was on the way
+            self._queue_stuck = False
 
     def statistics(self) -> dict[str, int | float]:
         """Queue lengths and cumulative counts; as in vLLM a preempted request's second look-up is not counted."""
@@ -125,7 +166,7 @@ class Scheduler:
             pending = state.pending_tokens
             if pending and state.output_tokens + pending >= state.request.max_tokens:
                 continue
-            uncomputed = len(state.tokens) + pending - computed
+            uncomputed = state.known_tokens + pending - computed
             if uncomputed == 1 and state.slots_left > 1 and computed >= state.prompt_tokens:
                 # The common case by far: one decoded token into a block that it does not fill.
                 state.slots_left -= 1
@@ -167,22 +208,24 @@ class Scheduler:
         while self.waiting and budget and len(self.running) < self._max_num_seqs:
             state = self.waiting[0]
             if not self._admit(state, budget):
+                self._queue_stuck = not state.request.announces_reuse
                 return
             self.waiting.popleft()
             self.running.append(state)
             if state.first_scheduled_s is None:
                 state.first_scheduled_s = now_s
                 state.cached_tokens = state.computed_tokens
-            new = min(len(state.tokens) - state.computed_tokens, budget)
+            new = min(state.known_tokens - state.computed_tokens, budget)
             self._compute(state, new, batch)
             budget -= new
+        self._queue_stuck = len(self.running) >= self._max_num_seqs
 
     def _admit(self, state: RequestState, budget: int) -> bool:
         """Take the cached prefix and slots for the first chunk, if the whole sequence would fit."""
         cache = self._cache
         size = self._block_size
-        total = len(state.tokens)
-        state.hasher.extend(state.block_hashes, state.tokens)
+        total = state.known_tokens
+        state.hash_blocks()
         matched = cache.match(state.block_hashes, (total - 1) // size)
         if matched and state.request.announces_reuse:
             # As in vLLM at every look-up, so once per step while the request waits for room at the queue's head.
@@ -218,7 +261,7 @@ class Scheduler:
             batch.chunks.append((new, computed))
         state.computed_tokens = total
         state.slots_left -= new
-        known = len(state.tokens)
+        known = state.known_tokens
         self._store_known(state, min(total, known))
         if total == known + state.pending_tokens:
             batch.producers.append(state)
@@ -234,7 +277,7 @@ class Scheduler:
         first = state.stored_blocks
         hashes = state.block_hashes
         if len(hashes) < full_blocks:
-            state.hasher.extend(hashes, state.tokens)
+            state.hash_blocks()
         self._cache.store(state.blocks[first:full_blocks], self._run(state, first, full_blocks))
         state.stored_blocks = full_blocks
 

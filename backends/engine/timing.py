@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 from backends.engine.profile import Profile
+
+_DRAWN_AT_ONCE = 256
 
 
 class StepTiming:
@@ -16,7 +20,7 @@ class StepTiming:
     by a uniform draw from [1 - j, 1 + j]; `speed` divides it (2.0 = twice as fast as the profile).
     """
 
-    __slots__ = ("_decode", "_jitter", "_per_ms", "_prefill", "_rng", "_steps", "_total_s")
+    __slots__ = ("_decode", "_drawn", "_jitter", "_next", "_per_ms", "_prefill", "_rng", "_steps", "_total_s")
 
     def __init__(self, profile: Profile, rng: random.Random, jitter: float = 0.0, speed: float = 1.0) -> None:
         if not 0.0 <= jitter < 1.0:
@@ -27,6 +31,9 @@ class StepTiming:
         self._decode = profile.decode
         self._rng = rng
         self._jitter = jitter
+        self._drawn: list[float] = []
+        """Factors of the steps to come, from `_next` on: a look ahead may see some that are not taken then."""
+        self._next = 0
         self._per_ms = 1e-3 / speed
         self._steps = 0
         self._total_s = 0.0
@@ -46,10 +53,45 @@ class StepTiming:
                 step_ms -= self._prefill.a_ms
         step_s = step_ms * self._per_ms
         if self._jitter:
-            step_s *= 1.0 + self._jitter * (2.0 * self._rng.random() - 1.0)
+            if self._next == len(self._drawn):
+                self._draw(1)
+            step_s *= self._drawn[self._next]
+            self._next += 1
         self._steps += 1
         self._total_s += step_s
         return step_s
+
+    def decode_steps_s(self, steps: int, decodes: int, decode_context_tokens: int) -> list[float]:
+        """What `step_s` would say of the next `steps` steps without chunks, to the bit.
+
+        Each has the same `decodes` and as many context tokens more than the one before. Nothing is taken to have
+        happened; `take` says what has.
+        """
+        cost, per_ms = self._decode, self._per_ms
+        fixed_ms, token_ms = cost.a_ms + cost.b_ms * decodes, cost.k_ns * 1e-6
+        contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
+        if not self._jitter:
+            return [(fixed_ms + token_ms * context) * per_ms for context in contexts]
+        if len(self._drawn) - self._next < steps:
+            self._draw(steps)
+        factors = self._drawn[self._next : self._next + steps]
+        return [
+            (fixed_ms + token_ms * context) * per_ms * factor for context, factor in zip(contexts, factors, strict=True)
+        ]
+
+    def take(self, steps_s: Sequence[float]) -> None:
+        """The first of the steps that `decode_steps_s` has just timed have run."""
+        if self._jitter:
+            self._next += len(steps_s)
+        self._steps += len(steps_s)
+        self._total_s = reduce(add, steps_s, self._total_s)
+
+    def _draw(self, steps: int) -> None:
+        draw, jitter = self._rng.random, self._jitter
+        del self._drawn[: self._next]
+        self._next = 0
+        wanted = max(steps - len(self._drawn), _DRAWN_AT_ONCE)
+        self._drawn += [1.0 + jitter * (2.0 * draw() - 1.0) for _ in range(wanted)]
 
     def prefill_ms(self, chunks: Sequence[tuple[int, int]]) -> float:
         """Milliseconds for a step of these chunks alone, by the profile: neither speed nor jitter applied."""

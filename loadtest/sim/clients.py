@@ -3,36 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
+from typing import Protocol
 
 from loadtest.sim.exchange import Direct, Exchange, Placement
-from loadtest.sim.gateway import Rejected, SimulatedGateway
+from loadtest.sim.gateway import Rejected
 from loadtest.sim.outcome import Ending, Outcome
-from loadtest.sim.sessions import Call, Session
+from loadtest.sim.sessions import Asked, Session
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 
 
+class Places(Protocol):
+    """What chooses a worker for a call: a gateway, or several that share the clients."""
+
+    def place(self, name: str, session: str, call: Asked) -> Placement | Rejected:
+        """Choose a worker for a call that has just arrived."""
+        ...
+
+
 class Clients:
-    """Sends every session's calls in order, each after the end of the one before; collects `outcomes` as they end."""
+    """Sends every session's calls in order, each after the end of the one before; collects `outcomes` as they end.
+
+    A call is placed `arrival_s` after it was sent: the way to the gateway, and what that does before it can choose.
+    Nothing is sent from `until_s` on.
+    """
 
     def __init__(
-        self, time: VirtualTime, gateway: SimulatedGateway, workers: Sequence[EngineWorker], request_s: float
+        self,
+        time: VirtualTime,
+        gateway: Places,
+        workers: Sequence[EngineWorker],
+        request_s: float,
+        *,
+        arrival_s: float = 0.0,
+        until_s: float = inf,
     ) -> None:
         self.outcomes: list[Outcome] = []
         self._time = time
         self._gateway = gateway
         self._workers = workers
         self._request_s = request_s
+        self._arrival_s = arrival_s
+        self._until_s = until_s
+        self._sent = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer is still to come."""
+        return len(self.outcomes) < self._sent
 
     def play(self, session: Session) -> None:
         """Let a session begin at its time."""
         self._time.at(session.start_s, self._send, session, 0)
 
     def _send(self, session: Session, number: int) -> None:
+        if self._time.now_s >= self._until_s:
+            return
+        self._sent += 1
+        if self._arrival_s:
+            self._time.after(self._arrival_s, self._arrived, session, number, self._time.now_s)
+        else:
+            self._arrived(session, number, self._time.now_s)
+
+    def _arrived(self, session: Session, number: int, sent_s: float) -> None:
         call, name = session.calls[number], f"{session.id}/{number}"
         placed = self._place(session, name, call)
         if isinstance(placed, Rejected):
-            self._ended(_rejected(session, name, call, self._time.now_s), session, number)
+            self._ended(_rejected(session, name, call, sent_s, self._time.now_s), session, number)
             return
         Exchange(
             self._time,
@@ -42,9 +80,10 @@ class Clients:
             placed,
             self._request_s,
             lambda outcome: self._ended(outcome, session, number),
+            sent_s,
         )
 
-    def _place(self, session: Session, name: str, call: Call) -> Placement | Rejected:
+    def _place(self, session: Session, name: str, call: Asked) -> Placement | Rejected:
         if session.direct is not None:
             return Direct(self._workers[session.direct])
         return self._gateway.place(name, session.id, call)
@@ -59,6 +98,6 @@ class Clients:
         return {"ended": len(self.outcomes)}
 
 
-def _rejected(session: Session, name: str, call: Call, now_s: float) -> Outcome:
-    prompt_tokens = len(call.prompt_ids)
-    return Outcome(name, session.id, Ending.REJECTED, "", now_s, now_s, None, prompt_tokens, 0, None, None)
+def _rejected(session: Session, name: str, call: Asked, sent_s: float, now_s: float) -> Outcome:
+    prompt_tokens = call.prompt_tokens
+    return Outcome(name, session.id, Ending.REJECTED, "", sent_s, now_s, None, prompt_tokens, 0, None, None)

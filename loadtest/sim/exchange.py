@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from backends.engine.engine import FinishReason, RequestState
+from backends.engine.engine import FinishReason, RequestRefused, RequestState
+from loadtest.sim.answers import Answer
 from loadtest.sim.outcome import Ending, Outcome
-from loadtest.sim.sessions import Call
+from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 
@@ -26,13 +27,16 @@ class Placement(Protocol):
         ...
 
     def progressed(self, tokens: int) -> None:
-        """The answer has come to so many tokens."""
+        """The answer has come to so many tokens: said of the first and the last, and between them when that matters."""
 
     def finished(self, state: RequestState) -> None:
         """It is complete."""
 
     def left(self) -> None:
         """Its client has gone."""
+
+    def refused(self) -> None:
+        """The worker answered that it can never run there."""
 
 
 class Direct:
@@ -54,19 +58,26 @@ class Direct:
     def left(self) -> None:
         """Nobody listens."""
 
+    def refused(self) -> None:
+        """Nobody listens."""
+
 
 class Exchange:
-    """Carries one placed call. `request_s` is the way to the worker; `ended` hears of the outcome, once."""
+    """Carries one placed call. `request_s` is the way to the worker; `ended` hears of the outcome, once.
+
+    `sent_s` is when its client sent it, if that was not just now.
+    """
 
     __slots__ = (
+        "_answer",
         "_call",
         "_ended",
         "_name",
         "_over",
         "_placement",
+        "_progressed",
         "_sent_s",
         "_session",
-        "_state",
         "_time",
         "_tokens",
         "_ttft_s",
@@ -77,30 +88,37 @@ class Exchange:
         time: VirtualTime,
         name: str,
         session: str,
-        call: Call,
+        call: Asked,
         placement: Placement,
         request_s: float,
         ended: Callable[[Outcome], None],
+        sent_s: float | None = None,
     ) -> None:
         self._time = time
         self._name = name
         self._session = session
         self._call = call
         self._placement = placement
+        self._progressed = placement.progressed
         self._ended = ended
-        self._sent_s = time.now_s
-        self._state: RequestState | None = None
+        self._sent_s = time.now_s if sent_s is None else sent_s
+        self._answer: Answer | None = None
         self._ttft_s: float | None = None
         self._tokens = 0
         self._over = False
         time.after(request_s, self._submit)
         if call.leaves_after_s is not None:
-            time.after(call.leaves_after_s, self._leave, request_s)
+            time.at(max(time.now_s, self._sent_s + call.leaves_after_s), self._leave, request_s)
 
     def _submit(self) -> None:
         if not self._over:
-            call = self._call
-            self._state = self._placement.worker.submit(self._name, call.prompt_ids, call.output_ids, self._arrived)
+            call, worker = self._call, self._placement.worker
+            request = call.request(self._name, worker.engine.block_size)
+            try:
+                self._answer = worker.submit(request, call.output_ids, self._arrived)
+            except RequestRefused:
+                self._placement.refused()
+                self._end(Ending.REJECTED)
 
     def _arrived(self, tokens: int, finish: FinishReason | None) -> None:
         if self._over:
@@ -108,14 +126,15 @@ class Exchange:
         if self._ttft_s is None:
             self._ttft_s = self._time.now_s - self._sent_s
         self._tokens = tokens
-        self._placement.progressed(tokens)
-        if finish is not None and self._state is not None:
-            self._placement.finished(self._state)
+        self._progressed(tokens)
+        if finish is not None and self._answer is not None:
+            self._placement.finished(self._answer.state)
             self._end(Ending.FINISHED)
 
     def _leave(self, request_s: float) -> None:
         if self._over:
             return
+        self._placement.worker.catch_up()
         self._placement.left()
         self._time.after(request_s, self._placement.worker.abort, self._name)
         self._end(Ending.LEFT)
@@ -131,10 +150,11 @@ class Exchange:
                 sent_s=self._sent_s,
                 ended_s=self._time.now_s,
                 ttft_s=self._ttft_s,
-                prompt_tokens=len(self._call.prompt_ids),
+                prompt_tokens=self._call.prompt_tokens,
                 output_tokens=self._tokens,
                 predicted_tokens=self._placement.predicted_tokens,
-                cached_tokens=None if self._state is None else self._state.cached_tokens,
+                cached_tokens=None if self._answer is None else self._answer.state.cached_tokens,
                 direct=isinstance(self._placement, Direct),
+                answer=self._answer,
             )
         )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-
-import msgspec
+from random import Random
 
 from backends.engine.engine import RequestState
-from backends.engine.events import CacheEvent
-from backends.simulated.publisher import to_wire
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
-from loadtest.sim.sessions import Call
+from loadtest.sim.link import EventLink
+from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.view import Policy
@@ -24,8 +20,6 @@ from router.core.endpoints import FleetEndpoint
 from router.core.fleet import Fleet
 from router.core.others import SharedLedger
 from router.core.residency import ResidencySource
-from router.prefix.chain import SEED, extend_chain
-from router.prefix.prompt import Prompt, PromptSource
 from router.prefix.residency import ResidencyMap
 
 MODEL = "model"
@@ -33,20 +27,26 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How late things are: a loopback or rack network, vLLM's publisher thread, the watcher's default interval."""
+    """How late things are: a loopback or rack network, vLLM's publisher thread, the watcher's default interval.
+
+    Of batches of KV events `kv_lost_share` get lost; `kv_replays` says whether their publisher sends them again.
+    """
 
     request_s: float = 0.0005
     response_s: float = 0.0005
     kv_event_s: float = 0.002
     load_interval_s: float = 1.0
+    kv_lost_share: float = 0.0
+    kv_replays: bool = True
 
 
 class SimulatedGateway:
     """Places calls and follows their edges.
 
     `residency` says which worker holds what. Where it is a `ResidencyMap` and `publishes_events`, workers' KV events
-    reach it on vLLM's wire, `Delays.kv_event_s` late; otherwise workers say that they publish none. Responses tell
-    their usage unless not `reports_usage`. With a `ledger` it is one of several that share these workers.
+    reach it on vLLM's wire, late and with losses as `Delays` has it (`seed` draws which); otherwise workers say that
+    they publish none. Responses tell their usage unless not `reports_usage`. With a `ledger` it is one of several that
+    share these workers. Workers' loads are read for as long as there is `more` to come: by default, any event at all.
     """
 
     def __init__(
@@ -61,19 +61,24 @@ class SimulatedGateway:
         publishes_events: bool = True,
         reports_usage: bool = True,
         ledger: SharedLedger | None = None,
+        more: Callable[[], bool] | None = None,
+        seed: int = 0,
     ) -> None:
         self.reports_usage = reports_usage
         self.fleet = Fleet(HealthConfig(), residency)
         self.dispatcher = Dispatcher(self.fleet, residency, policy, policy_name=policy_name, ledger=ledger)
         self._time = time
         self._delays = delays
+        self._more = more or (lambda: bool(time.pending))
         self._workers: dict[str, EngineWorker] = {}
         published = residency if publishes_events and isinstance(residency, ResidencyMap) else None
         for number, worker in enumerate(workers):
             endpoint = self._join(number, worker, published is not None)
             if published is not None:
                 slot = endpoint.candidates[0].slot
-                worker.on_events.append(_Link(time, published, slot, delays.kv_event_s).published)
+                lost = _losses(delays.kv_lost_share, Random(f"{seed} {number}"))
+                link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
+                worker.on_events.append(link.published)
         time.after(delays.load_interval_s, self._read_loads)
 
     @property
@@ -81,9 +86,10 @@ class SimulatedGateway:
         """Its clock."""
         return self._time
 
-    def place(self, name: str, session: str, call: Call) -> GatewayPlacement | Rejected:
+    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected:
         """Choose a worker for a call that has just arrived."""
-        prompt = prompt_of(call.prompt_ids)
+        self._hear()
+        prompt = call.prompt()
         request = Request(
             name,
             "/v1/completions",
@@ -91,7 +97,7 @@ class SimulatedGateway:
             prompt,
             prompt.tokens,
             self._time.now_s,
-            max_tokens=len(call.output_ids),
+            max_tokens=call.max_tokens,
             session_id=session,
         )
         answer = self.dispatcher.dispatch(request, self._time.now_s)
@@ -101,6 +107,7 @@ class SimulatedGateway:
 
     def statistics(self) -> dict[str, object]:
         """The dispatcher's."""
+        self._hear()
         return self.dispatcher.statistics()
 
     def _join(self, number: int, worker: EngineWorker, publishes: bool) -> FleetEndpoint:
@@ -109,10 +116,16 @@ class SimulatedGateway:
         self._workers[endpoint.id] = worker
         return endpoint
 
+    def _hear(self) -> None:
+        """What streams have brought counts from the moment on; it is enough to count it when somebody looks."""
+        for worker in self._workers.values():
+            worker.catch_up()
+
     def _read_loads(self) -> None:
+        self._hear()
         for endpoint_id, worker in self._workers.items():
             self.fleet.load_reported(endpoint_id, worker.load(), self._time.now_s)
-        if self._time.pending:
+        if self._more():
             self._time.after(self._delays.load_interval_s, self._read_loads)
 
 
@@ -126,10 +139,12 @@ class Rejected:
 class GatewayPlacement:
     """A ticket and the edges of its request's life."""
 
-    __slots__ = ("_gateway", "_ticket", "worker")
+    __slots__ = ("_gateway", "_progress", "_ticket", "_time", "worker")
 
     def __init__(self, gateway: SimulatedGateway, ticket: Ticket, worker: EngineWorker) -> None:
         self._gateway = gateway
+        self._progress = gateway.dispatcher.progress
+        self._time = gateway.time
         self._ticket = ticket
         self.worker = worker
 
@@ -140,10 +155,10 @@ class GatewayPlacement:
 
     def progressed(self, tokens: int) -> None:
         """An event of the stream."""
-        dispatcher = self._gateway.dispatcher
+        now_s = self._time.now_s
         if tokens == 1:
-            dispatcher.first_token(self._ticket, self._gateway.time.now_s)
-        dispatcher.progress(self._ticket, tokens, self._gateway.time.now_s)
+            self._gateway.dispatcher.first_token(self._ticket, now_s)
+        self._progress(self._ticket, tokens, now_s)
 
     def finished(self, state: RequestState) -> None:
         """The stream ended, with a usage block if the client wanted one."""
@@ -152,29 +167,17 @@ class GatewayPlacement:
             usage = Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens)
         self._gateway.dispatcher.finished(self._ticket, usage, self._gateway.time.now_s)
 
+    def refused(self) -> None:
+        """The worker answered with a 400: the request does not fit there."""
+        self._gateway.dispatcher.finished(self._ticket, Usage(), self._gateway.time.now_s, status=400)
+
     def left(self) -> None:
         """The client closed its connection."""
         self._gateway.dispatcher.cancelled(self._ticket, self._gateway.time.now_s)
 
 
-class _Link:
-    """A worker's KV event publisher and the subscription to it."""
-
-    def __init__(self, time: VirtualTime, residency: ResidencyMap, slot: int, delay_s: float) -> None:
-        self._time = time
-        self._ingest = partial(residency.ingest, slot)
-        self._delay_s = delay_s
-        self._next_seq = 0
-        residency.link_up(slot)
-        residency.replay_ended(slot, True)
-
-    def published(self, events: list[CacheEvent]) -> None:
-        payload = msgspec.msgpack.encode([self._time.now_s, [to_wire(event) for event in events], 0])
-        self._time.after(self._delay_s, self._arrived, self._next_seq, payload)
-        self._next_seq += 1
-
-    def _arrived(self, seq: int, payload: bytes) -> None:
-        self._ingest(seq, payload)
+def _losses(share: float, rng: Random) -> Callable[[], bool] | None:
+    return (lambda: rng.random() < share) if share else None
 
 
 def facts_of(worker: EngineWorker, publishes: bool) -> WorkerFacts:
@@ -185,9 +188,3 @@ def facts_of(worker: EngineWorker, publishes: bool) -> WorkerFacts:
         caches={0: RankCache(engine.block_size, engine.num_blocks, prefix_caching=True)},
         event_sources=(KvEventSource(0, f"tcp://{worker.name}:5557"),) if publishes else (),
     )
-
-
-def prompt_of(ids: array[int]) -> Prompt:
-    """A prompt given as token ids."""
-    packed = ids.tobytes()
-    return Prompt(len(ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from loadtest.sim.answers import Answer
 
 
 class Ending(StrEnum):
@@ -13,7 +16,7 @@ class Ending(StrEnum):
     LEFT = "left"
     """Its client closed the connection."""
     REJECTED = "rejected"
-    """The gateway turned it away."""
+    """The gateway or the worker turned it away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,8 @@ class Outcome:
     """One call, as its client and its worker saw it.
 
     `predicted_tokens` is what the gateway expected to be cached when it chose the worker, None where it had no idea;
-    `cached_tokens` what the worker found, None where it never began. `direct`: sent past the gateway.
+    `cached_tokens` what the worker found, None where it never began. `direct`: sent past the gateway. `answer` is None
+    where the call never reached a worker.
     """
 
     id: str
@@ -36,6 +40,7 @@ class Outcome:
     predicted_tokens: int | None
     cached_tokens: int | None
     direct: bool = False
+    answer: Answer | None = field(default=None, compare=False, repr=False)
 
     @property
     def tpot_s(self) -> float | None:
@@ -43,6 +48,15 @@ class Outcome:
         if self.ttft_s is None or self.output_tokens < 2:
             return None
         return (self.ended_s - self.sent_s - self.ttft_s) / (self.output_tokens - 1)
+
+    def token_times_s(self) -> array[float]:
+        """When each of its `output_tokens` came to the gateway; worked out anew each time."""
+        return array("d") if self.answer is None else self.answer.times_s(self.output_tokens)
+
+    def gaps_s(self) -> array[float]:
+        """Times between one token and the next."""
+        times_s = self.token_times_s()
+        return array("d", map(float.__sub__, times_s[1:], times_s))
 
     @property
     def error_tokens(self) -> int | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
-from typing import TypeVarTuple
+from typing import Any, TypeVarTuple
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -19,7 +20,7 @@ class VirtualTime:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
         self._done = 0
 
@@ -36,8 +37,7 @@ class VirtualTime:
         """
         if at_s < self.now_s:
             raise ValueError(f"{at_s} s has passed: it is {self.now_s} s")
-        event: Callable[[], None] = partial(action, *arguments)
-        heapq.heappush(self._queue, (at_s, next(self._order), event))
+        heapq.heappush(self._queue, (at_s, next(self._order), action, arguments))
 
     def after(self, delay_s: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         """Call `action` with `arguments` in `delay_s`."""
@@ -45,11 +45,25 @@ class VirtualTime:
 
     def run(self, until_s: float = inf) -> None:
         """Let events happen until there are none left, or the next one is later than `until_s`."""
-        while self._queue and self._queue[0][0] <= until_s:
-            self.now_s, _, action = heapq.heappop(self._queue)
-            self._done += 1
-            action()
+        queue, pop = self._queue, heapq.heappop
+        with _without_collections():
+            while queue and queue[0][0] <= until_s:
+                self.now_s, _, action, arguments = pop(queue)
+                self._done += 1
+                action(*arguments)
 
     def statistics(self) -> dict[str, float]:
         """The time, and events done and to come."""
         return {"now_s": self.now_s, "done": self._done, "pending": self.pending}
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Runs make hardly any cycles, and objects without number: looking for cycles would cost a sixth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -2,117 +2,213 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backends.engine.engine import Engine, EngineRequest, FinishReason, RequestState, StepOutput, StepResult
+from backends.engine.engine import Engine, EngineRequest, FinishReason, RequestState, StepOutput
 from backends.engine.events import CacheEvent
 from backends.engine.profile import Profile
 from backends.worker import LoadReport
+from loadtest.sim.answers import Answer, Follow, StepEnds
 from loadtest.sim.virtual_time import VirtualTime
 
-Follow = Callable[[int, FinishReason | None], None]
-"""Told of each token that reaches the asker: tokens so far, and the reason if it was the last."""
+_Told = tuple[str, int, FinishReason | None]
+"""Request, tokens so far, and the reason if that was the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """One worker of a fleet. None and the defaults are the profile's own; `speed` 2.0 is twice as fast."""
+    """One worker of a fleet. None and the defaults are the profile's own; `speed` 2.0 is twice as fast.
+
+    `async_scheduling` is vLLM's default since 0.14; off is ``--no-async-scheduling``.
+    """
 
     profile: Profile
     num_blocks: int | None = None
     max_num_seqs: int | None = None
     speed: float = 1.0
     jitter: float = 0.05
+    max_num_batched_tokens: int | None = None
+    async_scheduling: bool = False
 
 
 class EngineWorker:
     """Steps its engine while there is work; tokens reach whoever asked for them `response_s` after their step's end.
 
+    Steps that only decode are looked ahead at and gone through at once, up to the next one that does more or the next
+    call from outside. What comes in at the very moment at which such a step ends finds the next one begun. With
+    `every_step` the engine goes step by step, and everyone is told of every token: the same, and slower.
+
     `on_events` hears at each step's end of what changed in the cache.
     """
 
-    __slots__ = ("_asked", "_busy", "_response_s", "_time", "engine", "name", "on_events")
+    __slots__ = (
+        "_answers",
+        "_busy",
+        "_every_step",
+        "_foreseen_from",
+        "_plan",
+        "_response_s",
+        "_steps",
+        "_time",
+        "engine",
+        "name",
+        "on_events",
+    )
 
-    def __init__(self, time: VirtualTime, name: str, spec: WorkerSpec, seed: int, response_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        time: VirtualTime,
+        name: str,
+        spec: WorkerSpec,
+        seed: int,
+        response_s: float = 0.0,
+        *,
+        every_step: bool = False,
+    ) -> None:
         self.name = name
         self.on_events: list[Callable[[list[CacheEvent]], None]] = []
         self.engine = Engine(
             spec.profile,
             sample=self._next_token,
             num_blocks=spec.num_blocks,
+            max_num_batched_tokens=spec.max_num_batched_tokens,
             max_num_seqs=spec.max_num_seqs,
             seed=seed,
             speed=spec.speed,
             jitter=spec.jitter,
+            async_scheduling=spec.async_scheduling,
         )
         self._time = time
         self._response_s = response_s
-        self._asked: dict[str, _Asked] = {}
+        self._every_step = every_step
+        self._answers: dict[str, Answer] = {}
+        self._steps = StepEnds(response_s)
+        self._foreseen_from: int | None = None
+        """Number of the first step that the engine has looked ahead at and not gone through yet."""
+        self._plan = 0
+        """Counts changes of what was foreseen: its end, as it was planned before, is none any more."""
         self._busy = False
 
-    def submit(self, name: str, prompt_ids: array[int], output_ids: array[int], follow: Follow) -> RequestState:
-        """Begin a request that will be answered with `output_ids`.
+    def submit(self, request: EngineRequest, output_ids: Sequence[int], follow: Follow) -> Answer:
+        """Begin a request that will be answered with `output_ids`; a hashed one needs none.
 
         Raises:
             RequestRefused: it can never run here.
         """
-        state = self.engine.add(EngineRequest(name, prompt_ids, len(output_ids)), self._time.now_s)
-        self._asked[name] = _Asked(output_ids, follow)
+        self._settle()
+        state = self.engine.add(request, self._time.now_s)
+        answer = self._answers[request.id] = Answer(state, output_ids, self._steps, follow)
         self._wake()
-        return state
+        return answer
 
     def abort(self, name: str) -> None:
         """Drop a request, if it is still here; nobody hears of it again."""
-        self._asked.pop(name, None)
+        self._settle()
+        self._answers.pop(name, None)
         self.engine.abort(name)
+
+    def catch_up(self) -> None:
+        """Tell everyone of the tokens that have arrived by now."""
+        if not self._steps.look(self._time.now_s):
+            return
+        arrived = self._steps.arrived
+        foreseen = 0 if self._foreseen_from is None else max(0, arrived - self._foreseen_from)
+        for answer in self._answers.values():
+            if answer.tokens:  # else it will be told of the first one in time
+                state = answer.state
+                tokens = answer.made_by(arrived, state.output_tokens + (foreseen if state.blocks else 0))
+                if tokens > answer.tokens:
+                    answer.tokens = tokens
+                    answer.follow(tokens, None)
 
     def load(self) -> LoadReport:
         """Its gauges, as a scrape would find them."""
-        figures = self.engine.statistics()
-        return LoadReport(0, int(figures["running"]), int(figures["waiting"]), figures["kv_usage"])
+        engine = self.engine
+        return LoadReport(0, len(engine.running), engine.waiting_requests, engine.kv_usage)
 
     def _next_token(self, state: RequestState) -> int:
-        return self._asked[state.id].output_ids[state.output_tokens]
+        return self._answers[state.id].output_ids[state.output_tokens]
 
     def _wake(self) -> None:
         if self._busy:
             return
+        ends_s = [] if self._every_step else self.engine.look_ahead(self._time.now_s)
+        if ends_s:
+            self._busy = True
+            self._foresee(ends_s)
+            return
         result = self.engine.step(self._time.now_s)
         if result is not None:
             self._busy = True
-            self._time.after(result.duration_s, self._step_ended, result)
+            end_s = self._time.now_s + result.duration_s
+            self._steps.ends_s.append(end_s)
+            self._time.at(end_s, self._step_ended, result.events, self._news(result.outputs))
 
-    def _step_ended(self, result: StepResult) -> None:
-        if result.events:
-            for callback in self.on_events:
-                callback(result.events)
-        self._time.after(self._response_s, self._deliver, result.outputs)
+    def _foresee(self, ends_s: list[float]) -> None:
+        first = len(self._steps.ends_s)
+        self._steps.ends_s.extend(ends_s)
+        self._foreseen_from = first
+        for state in self.engine.running:
+            self._answers[state.id].comes(state.output_tokens + 1, first)
+        self._time.at(ends_s[-1], self._foreseen_ended, self._plan)
+
+    def _settle(self) -> None:
+        """Go through the foreseen steps that have begun, and forget the others: something happens now."""
+        first = self._foreseen_from
+        if first is None:
+            return
+        ends_s = self._steps.ends_s
+        begun = bisect_right(ends_s, self._time.now_s, first) + 1
+        if begun < len(ends_s):
+            del ends_s[begun:]
+            self._plan += 1
+            self._time.at(ends_s[-1], self._foreseen_ended, self._plan)
+        self._foreseen_from = None
+        self.engine.skip(len(ends_s) - first)
+
+    def _foreseen_ended(self, plan: int) -> None:
+        if plan != self._plan:
+            return
+        self._settle()
         self._busy = False
         self._wake()
 
-    def _deliver(self, outputs: list[StepOutput]) -> None:
+    def _news(self, outputs: list[StepOutput]) -> list[_Told]:
+        """Note which step these tokens are from, and say who has to be told in time."""
+        step = len(self._steps.ends_s) - 1
+        news: list[_Told] = []
         for name, _, finish in outputs:
-            asked = self._asked.get(name)
-            if asked is None:
+            answer = self._answers.get(name)
+            if answer is None:
                 continue
-            asked.tokens += 1
+            tokens = answer.state.output_tokens
+            answer.comes(tokens, step)
+            if tokens == 1 or finish is not None or self._every_step:
+                news.append((name, tokens, finish))
+        return news
+
+    def _step_ended(self, events: list[CacheEvent], news: list[_Told]) -> None:
+        if events:
+            for callback in self.on_events:
+                callback(events)
+        if news:
+            self._time.after(self._response_s, self._deliver, news)
+        self._busy = False
+        self._wake()
+
+    def _deliver(self, news: list[_Told]) -> None:
+        for name, tokens, finish in news:
+            answer = self._answers.get(name)
+            if answer is None:
+                continue
+            answer.tokens = tokens
             if finish is not None:
-                del self._asked[name]
-            asked.follow(asked.tokens, finish)
+                del self._answers[name]
+            answer.follow(tokens, finish)
 
     def statistics(self) -> dict[str, int | float]:
-        """The engine's."""
+        """The engine's, a step that has begun included."""
+        self._settle()
         return self.engine.statistics()
-
-
-class _Asked:
-    """A request whose asker still listens: what to answer, and how much of it has arrived."""
-
-    __slots__ = ("follow", "output_ids", "tokens")
-
-    def __init__(self, output_ids: array[int], follow: Follow) -> None:
-        self.output_ids = output_ids
-        self.follow = follow
-        self.tokens = 0

@@ -76,7 +76,7 @@ class SpeedEstimate:
     cannot tell apart goes to b, which leaves the ranking of workers by P + u as it was.
     """
 
-    __slots__ = ("_coefficients", "_moments", "_products", "_variance", "_weight", "count")
+    __slots__ = ("_coefficients", "_moments", "_products", "_slopes", "_variance", "_weight", "count")
 
     def __init__(self) -> None:
         self.count = 0
@@ -84,6 +84,8 @@ class SpeedEstimate:
         self._coefficients = [0.0, 0.0, 0.0, 0.0]
         self._moments = [[0.0] * 4 for _ in range(4)]
         self._products = [0.0] * 4
+        self._slopes = [0.0] * 4
+        """What the solution leaves of the normal equations: where it would go on without doubts."""
         self._variance = 0.0
 
     def observe(self, features: Features, seconds: float) -> None:
@@ -103,6 +105,11 @@ class SpeedEstimate:
         self._accumulate(features, seconds, scale)
         self.count += 1
         self._solve()
+        b, a, d, e = self._coefficients
+        self._slopes = [
+            product - (m0 * b + m1 * a + m2 * d + m3 * e)
+            for product, (m0, m1, m2, m3) in zip(self._products, self._moments, strict=True)
+        ]
 
     @property
     def tested(self) -> bool:
@@ -162,12 +169,7 @@ class SpeedEstimate:
         Besides noise it holds the step to the least squares without doubts, which is what the doubts put in b.
         """
         (m00, m01, _, _), (_, m11, _, _), _, _ = self._moments
-        row = self._moments[index]
-        c = self._coefficients
-        slopes = [
-            product - sum([m * x for m, x in zip(moments, c, strict=True)])
-            for product, moments in zip(self._products, self._moments, strict=True)
-        ]
+        row, slopes = self._moments[index], self._slopes
         spread, own = m00 - m01 * m01 / m11, row[index]
         information = own - row[1] * row[1] / m11
         step = slopes[index] - row[1] * slopes[1] / m11

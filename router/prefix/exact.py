@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from backends.vllm.events import BlockRemoved, BlockStored, Event, EventBatch
 from router.prefix.blocks import BlockIndex
-from router.prefix.chain import SEED, TOKEN_BYTES, extend_chain, extra_bytes, pack_tokens
+from router.prefix.chain import SEED, extend_chain, extra_bytes, pack_tokens
 from router.prefix.holdings import LOWER_TIER_BLOCKS, Holdings, Shelf, engine_key, engine_keys
 from router.prefix.journal import Journal
 from router.prefix.orphans import Orphanage, Orphans
@@ -35,6 +35,7 @@ class ExactView:
 
     __slots__ = (
         "_adopted",
+        "accepts_hashes",
         "block_size",
         "capacity_blocks",
         "doubts",
@@ -63,6 +64,8 @@ class ExactView:
         self.reported = Reported(self.holdings)
         self.doubts: dict[str, str] = {}
         self._adopted = False
+        self.accepts_hashes = False
+        """Blocks told of without token ids are known under hashes that are ours: so the simulator's publisher does."""
         self.unknown_events = 0
         self.malformed_events = 0
         self.unknown_removals = 0
@@ -154,9 +157,8 @@ class ExactView:
         return [one for one in found if one not in left]
 
     def _recognise(self, parent: int, child: int) -> None:
-        width = self.block_size * TOKEN_BYTES
         for engine, run in self.orphans.latest(_PARENTS_TRIED):
-            if extend_chain(parent, run.token_bytes[:width], self.block_size, run.extras)[0] == child:
+            if run.first_after(parent, self.block_size) == child:
                 self.reported.name(engine, parent)
                 self._adopt([engine], [parent])
                 return
@@ -182,7 +184,8 @@ class ExactView:
         except (struct.error, TypeError, ValueError, OverflowError):
             self._malformed(1)
             return
-        if len(event.token_ids) != len(engines) * event.block_size:
+        own = _own_hashes(event) if self.accepts_hashes and not event.token_ids else None
+        if own is None and len(event.token_ids) != len(engines) * event.block_size:
             self._malformed(1)
             return
         if event.lookahead_token_ids and any(event.lookahead_token_ids):
@@ -190,7 +193,7 @@ class ExactView:
                 "blocks also cover looked-ahead tokens, so the last block of a match may not count"
             )
         copies = _is_new_copy(event) and not _goes_on(event, events, position)
-        self._place(event, shelf, engines, token_bytes, extras, copies)
+        self._place(event, shelf, engines, token_bytes, extras, copies, own)
 
     def _place(
         self,
@@ -200,6 +203,7 @@ class ExactView:
         token_bytes: bytes,
         extras: list[bytes] | None,
         copies: bool,
+        own: Sequence[int] | None,
     ) -> None:
         parent: int | None = SEED
         parent_engine = -1
@@ -209,10 +213,10 @@ class ExactView:
             if parent is None:
                 parent = self.reported.named(parent_engine)
         if parent is None:
-            self.orphans.add(Orphans(parent_engine, shelf, engines, token_bytes, extras, copies))
+            self.orphans.add(Orphans(parent_engine, shelf, engines, token_bytes, extras, copies, own))
             self.relearning.touched()
             return
-        hashes = extend_chain(parent, token_bytes, self.block_size, extras)
+        hashes = extend_chain(parent, token_bytes, self.block_size, extras) if own is None else own
         if shelf.medium is None and hashes:
             copies = self._follow(event, hashes, copies) or self._is_recomputed(event, hashes[0])
         fresh = set() if copies or not self.orphans else {engine for engine in engines if engine not in shelf.held}
@@ -258,7 +262,7 @@ class ExactView:
         while known:
             engine, block_hash = known.pop()
             for run in self.orphans.adopt(engine):
-                below = extend_chain(block_hash, run.token_bytes, self.block_size, run.extras)
+                below = run.hashes_after(block_hash, self.block_size)
                 removed = self.orphans.take_removals(run)
                 copies = list(zip(below, run.engines, strict=False))
                 if fresh:
@@ -379,6 +383,10 @@ def _goes_on(event: BlockStored, events: Sequence[Event], position: int) -> bool
     return any(
         isinstance(later, BlockStored) and later.parent_block_hash == block_hash for later in events[position + 1 :]
     )
+
+
+def _own_hashes(event: BlockStored) -> Sequence[int]:
+    return [value if isinstance(value, int) else engine_key(value) for value in event.block_hashes]
 
 
 def _extras(event: BlockStored, blocks: int) -> list[bytes] | None:

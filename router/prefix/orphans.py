@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from router.prefix.chain import TOKEN_BYTES, extend_chain
 from router.prefix.holdings import Shelf
 
 ORPHAN_BYTES = 4_194_304
@@ -18,7 +19,10 @@ _RUN_BYTES = 600
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """One announcement whose parent is not known: packed tokens, engine keys and extra keys of a run of blocks."""
+    """One announcement whose parent is not known: packed tokens, engine keys and extra keys of a run of blocks.
+
+    `own` are the blocks' hashes where the publisher told them in place of tokens (`ExactView.accepts_hashes`).
+    """
 
     parent: int
     shelf: Shelf
@@ -26,6 +30,17 @@ class Orphans:
     token_bytes: bytes
     extras: Sequence[bytes] | None
     new_copies: bool
+    own: Sequence[int] | None = None
+
+    def hashes_after(self, parent: int, block_size: int) -> Sequence[int]:
+        """Hashes of its blocks if their parent's is this."""
+        return extend_chain(parent, self.token_bytes, block_size, self.extras) if self.own is None else self.own
+
+    def first_after(self, parent: int, block_size: int) -> int:
+        """That of the first one."""
+        if self.own is not None:
+            return self.own[0]
+        return extend_chain(parent, self.token_bytes[: block_size * TOKEN_BYTES], block_size, self.extras)[0]
 
     @property
     def size_bytes(self) -> int:

@@ -277,6 +277,13 @@ class PublishedView:
     def _silent(self) -> bool:
         return not self._live_batches and self._unheard_hits > 0
 
+    @property
+    def sound(self) -> bool:
+        """There is nothing to doubt: `trust` would say exact, at the cost of finding words for it."""
+        sequence = self.sequence
+        heard = self.begun and self._connected and sequence.verified and not sequence.replaying and not self._silent
+        return heard and not (self._loss or self.view.doubts or self.drift.found or sequence.assumed)
+
     def trust(self) -> tuple[Residency, str]:
         """How far, and why."""
         at = f" at {self.address}" if self.address else ""

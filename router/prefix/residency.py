@@ -106,6 +106,12 @@ class ResidencyMap:
             view.published.follow(address, topic)
             view.stale = True
 
+    def accept_hashes(self, slot: int) -> None:
+        """Where the slot's publisher tells no token ids its block hashes are ours: prompts' chains are made of them."""
+        view = self._slots.get(slot)
+        if view is not None and view.published is not None:
+            view.published.view.accepts_hashes = True
+
     def events_switched_off(self, slot: int) -> None:
         """The worker may publish, but by the configuration nobody listens."""
         if view := self._slots.get(slot):

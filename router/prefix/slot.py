@@ -72,7 +72,9 @@ class Slot:
     def refresh(self) -> None:
         """Take over what changed in the views."""
         self.stale = False
-        self.residency = self.trust()[0]
+        plain = self.self_test[0] is Residency.UNKNOWN and not self.blind
+        sound = plain and self.published is not None and self.published.sound
+        self.residency = Residency.EXACT if sound else self.trust()[0]
         self.bit, self.closed, self.slower_tiers, self.modelled = 0, True, False, True
         if self.published is not None:
             self.modelled = self.blind or not self.published.tells

@@ -1,0 +1,116 @@
+"""One run's configuration, and the name under which its result is kept."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadtest.lab.models import Models
+
+GENERATOR = "generator:"
+_WHAT_DECIDES = (
+    "policies",
+    "backends.engine",
+    "backends.simulated",
+    "router.core",
+    "router.prefix",
+    "loadtest.sim",
+    "loadtest.workload",
+    "loadtest.lab",
+)
+"""Packages whose code can change what a cell measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """`workers` alike, but for the speeds that a seed draws."""
+
+    workers: int
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """The service level: a call meets it with its first token by `ttft_ms` and a mean time per token by `tpot_ms`."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all cells of a sweep have in common, a sensitivity run's models apart."""
+
+    fleet: Fleet
+    slo: Slo
+    models: Models
+    window_s: float
+    regret: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run. `rate` is how much faster than in the trace sessions arrive; `load` the fraction of saturation that
+    this is, None while that is being looked for."""
+
+    trace: str
+    policy: str
+    rate: float
+    seed: int
+    setting: Setting
+    load: float | None = None
+
+    def at(self, rate: float) -> Cell:
+        """This cell at another rate."""
+        return replace(self, rate=rate)
+
+
+def digest(cell: Cell) -> str:
+    """What names a result: everything it depends on, the code and the trace's contents included.
+
+    The load is none of it: the rate says how fast sessions arrive.
+    """
+    said = asdict(cell)
+    del said["load"]
+    said["code"] = code_version()
+    said["contents"] = _contents(cell.trace)
+    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()[:24]
+
+
+@cache
+def code_version() -> str:
+    """A digest of the code that cells depend on."""
+    total = hashlib.sha256()
+    for package in _WHAT_DECIDES:
+        for file in _sources(files(package)):
+            total.update(file.name.encode() + b"\0" + file.read_bytes())
+    return total.hexdigest()[:12]
+
+
+def _sources(folder: Traversable) -> list[Traversable]:
+    """Modules and profiles, at any depth, in a fixed order."""
+    found: list[Traversable] = []
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            found.extend(_sources(entry))
+        elif entry.name.endswith((".py", ".toml")):
+            found.append(entry)
+    return found
+
+
+@cache
+def _contents(trace: str) -> str:
+    """A digest of a trace's file; generators are code."""
+    return "" if trace.startswith(GENERATOR) else hashlib.sha256(Path(trace).read_bytes()).hexdigest()
+
+
+def as_json(cell: Cell) -> dict[str, Any]:
+    """The cell as plain values."""
+    return asdict(cell)

@@ -1,0 +1,98 @@
+"""Rules side by side: means over seeds, and what can be said of each against the best one.
+
+Seeds pair: with one seed every rule is asked the same of the same workers. So rules are compared by the difference
+per seed, taken relative to the best rule's mean. The best rule is the one with the best mean; each other rule is
+
+- *not inferior* if it can be ruled out (one-sided paired t test at 5 %) that its mean is more than 2 % worse;
+- *worse* if its mean is significantly worse (one-sided paired t test at 5 %).
+
+Both are corrected by Holm's method for the number of rules compared with the best one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isinf, sqrt
+from statistics import fmean, stdev
+
+from loadtest.report.student import above, point
+
+MARGIN = 0.02
+LEVEL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One rule in one measure. `half` is the mean's 95 % interval's half width, None with one seed.
+
+    `difference` is how much worse it is than the best rule, relative to that one's mean, with the half width of its
+    paired 95 % interval (`difference_half`); 0 and None for the best itself. With one seed nothing is tested.
+    """
+
+    policy: str
+    mean: float
+    half: float | None
+    difference: float
+    difference_half: float | None
+    best: bool = False
+    not_inferior: bool | None = None
+    worse: bool | None = None
+
+
+def standings(values: Mapping[str, Sequence[float]], *, higher_is_better: bool) -> list[Standing]:
+    """Each rule's, in the order of `values`: one value per seed, the same seeds for all."""
+    means = {policy: fmean(found) for policy, found in values.items()}
+    sign = 1.0 if higher_is_better else -1.0
+    best = max(means, key=lambda policy: sign * means[policy])
+    scale = abs(means[best]) or 1.0
+    worse_by = {
+        policy: [sign * (ours - theirs) / scale for ours, theirs in zip(values[best], found, strict=True)]
+        for policy, found in values.items()
+        if policy != best
+    }
+    not_inferior = holm({policy: _chance(differences, MARGIN) for policy, differences in worse_by.items()})
+    worse = holm({policy: _chance([-one for one in differences]) for policy, differences in worse_by.items()})
+    return [
+        Standing(policy, means[policy], _half(found), 0.0, None, best=True)
+        if policy == best
+        else Standing(
+            policy,
+            means[policy],
+            _half(found),
+            fmean(worse_by[policy]),
+            _half(worse_by[policy]),
+            not_inferior=not_inferior[policy],
+            worse=worse[policy],
+        )
+        for policy, found in values.items()
+    ]
+
+
+def holm(chances: Mapping[str, float | None]) -> dict[str, bool | None]:
+    """Which hypotheses fall, by Holm's step-down: the smallest p against LEVEL / m, the next against LEVEL / (m - 1),
+    ... until one stands. None where nothing could be tested."""
+    falls: dict[str, bool | None] = dict.fromkeys(chances)
+    tested = sorted((chance, name) for name, chance in chances.items() if chance is not None)
+    standing = False
+    for place, (chance, name) in enumerate(tested):
+        standing = standing or chance > LEVEL / (len(tested) - place)
+        falls[name] = not standing
+    return falls
+
+
+def _chance(differences: Sequence[float], margin: float = 0.0) -> float | None:
+    """The p value of "the mean is at least `margin`", against it being less. None with fewer than two values."""
+    if len(differences) < 2:
+        return None
+    gap = margin - fmean(differences)
+    error = stdev(differences) / sqrt(len(differences))
+    t = gap / error if error else (inf if gap > 0 else -inf)
+    return float(t < 0) if isinf(t) else above(t, len(differences) - 1)
+
+
+def _half(values: Sequence[float]) -> float | None:
+    """Half the width of the mean's 95 % interval."""
+    if len(values) < 2:
+        return None
+    return point(0.025, len(values) - 1) * stdev(values) / sqrt(len(values))

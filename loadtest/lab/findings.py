@@ -1,0 +1,105 @@
+"""All that one command found out, and the measures by which rules are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from loadtest.lab.cell import Setting
+from loadtest.lab.comparison import Standing, standings
+from loadtest.lab.saturation import Saturation
+from loadtest.lab.store import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of a result, how it is printed, and which way is better (None: neither)."""
+
+    name: str
+    title: str
+    of: Callable[[Result], float]
+    form: str
+    higher_is_better: bool | None = False
+
+
+MEASURES = (
+    Measure("ttft_mean_ms", "TTFT mean, ms", lambda one: one.measures.all.ttft_mean_ms, ",.0f"),
+    Measure("ttft_p99_ms", "TTFT p99, ms", lambda one: one.measures.all.ttft_p99_ms, ",.0f"),
+    Measure("goodput_share", "goodput, share of calls", lambda one: one.measures.all.goodput_share, ".3f", True),
+    Measure("tpot_mean_ms", "TPOT mean, ms", lambda one: one.measures.all.tpot_mean_ms, ",.1f"),
+    Measure("itl_p99_ms", "inter-token gap p99, ms", lambda one: one.measures.all.itl_p99_ms, ",.1f"),
+    Measure("e2e_mean_ms", "E2E mean, ms", lambda one: one.measures.all.e2e_mean_ms, ",.0f"),
+    Measure("hit_share", "hit / prompt tokens", lambda one: one.measures.all.hit_share, ".3f", True),
+    Measure("reuse_share", "hit / reusable tokens", lambda one: one.measures.all.reuse_share, ".3f", True),
+    Measure("amplification", "prefill amplification", lambda one: one.measures.amplification, ".2f"),
+    Measure("imbalance", "imbalance", lambda one: one.measures.imbalance, ".2f"),
+    Measure("regret_mean_ms", "regret mean, ms", lambda one: one.measures.all.regret_mean_ms or 0.0, ",.0f"),
+)
+MEASURED = Measure("decision_p50_us", "decision p50, CPU us", lambda one: one.measured.decision_p50_us, ",.0f", None)
+RANKED_BY = (MEASURES[0], MEASURES[2])
+"""What a sensitivity run looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """The same cells with one parameter of the models changed: which, and what came out."""
+
+    variant: str
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Results of every cell of one trace: by seed, then rule, then load."""
+
+    trace: str
+    setting: Setting
+    policies: Sequence[str]
+    loads: Sequence[float]
+    saturation: Saturation
+    round_robin: Saturation
+    results: tuple[Result, ...]
+    doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def seeds(self) -> int:
+        """How many."""
+        return len(self.results) // (len(self.policies) * len(self.loads))
+
+    def measures(self) -> list[Measure]:
+        """Those that were taken."""
+        return [one for one in MEASURES if self.setting.regret or not one.name.startswith("regret")]
+
+    def at(self, policy: str, load: float, results: Sequence[Result] | None = None) -> list[Result]:
+        """One rule's results at one load, by seed."""
+        among = self.results if results is None else results
+        return [one for one in among if one.cell["policy"] == policy and one.cell["load"] == load]
+
+    def standings(self, measure: Measure, load: float, results: Sequence[Result] | None = None) -> list[Standing]:
+        """The rules in one measure at one load."""
+        values = {policy: [measure.of(one) for one in self.at(policy, load, results)] for policy in self.policies}
+        return standings(values, higher_is_better=bool(measure.higher_is_better))
+
+    def mean(self, measure: Measure, policy: str, load: float, results: Sequence[Result] | None = None) -> float:
+        """Over the seeds."""
+        return fmean(measure.of(one) for one in self.at(policy, load, results))
+
+    def ranking(self, measure: Measure, load: float, results: Sequence[Result] | None = None) -> list[str]:
+        """The rules, best mean first."""
+        sign = -1.0 if measure.higher_is_better else 1.0
+        return sorted(self.policies, key=lambda policy: sign * self.mean(measure, policy, load, results))
+
+    def kinds(self) -> list[str]:
+        """Kinds of calls, if there are several."""
+        found = sorted({kind for one in self.results for kind in one.measures.kinds})
+        return found if len(found) > 1 else []
+
+
+def verdict(standing: Standing) -> str:
+    """A word on a rule beside the best."""
+    if standing.best:
+        return "best"
+    if standing.not_inferior:
+        return "not inferior"
+    return "worse" if standing.worse else ""

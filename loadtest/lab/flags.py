@@ -1,0 +1,141 @@
+"""The command's flags, and what they say of a wrong value."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+from backends.engine.profile import profile_names
+from loadtest.arguments import above_zero, positive
+from loadtest.lab.cell import Fleet, Setting, Slo
+from loadtest.lab.models import Models, default, flag
+from loadtest.lab.policies import check_policy
+from policies.registry import PolicyError, policy_names
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    """Add them all."""
+    parser.add_argument(
+        "--trace",
+        required=True,
+        metavar="FILE|generator:NAME[:key=value,...]",
+        help="what is asked: a trace, its schema recognised from its rows, or a generator",
+    )
+    parser.add_argument(
+        "--policy",
+        required=True,
+        type=policies,
+        metavar="NAME[:key=value...][,NAME...]",
+        help=f"rules to compare; there are {', '.join(policy_names())}",
+    )
+    parser.add_argument("--workers", required=True, type=positive, metavar="N", help="how many the fleet has")
+    parser.add_argument("--profile", required=True, choices=profile_names(), help="what each worker is")
+    parser.add_argument(
+        "--load", required=True, type=loads, metavar="L[,L...]", help="fractions of the fleet's saturation"
+    )
+    parser.add_argument("--seeds", type=positive, default=10, metavar="K", help="seeds 0 to K - 1 (default 10)")
+    parser.add_argument("--slo", required=True, type=slo, metavar="TTFT_MS:TPOT_MS", help="the service level")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="results, plots and report; resumes")
+    parser.add_argument(
+        "--window-s", type=above_zero, default=1200.0, metavar="S", help="of the trace per seed (default 1200)"
+    )
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument(
+        "--sensitivity", action="store_true", help="also repeat every cell with each model's parameter changed alone"
+    )
+    parser.add_argument("--no-regret", action="store_true", help="leave regret out (a little faster)")
+    _register_models(parser)
+
+
+def _register_models(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models", "what is modelled beside the engine's steps")
+    for one in fields(Models):
+        value = default(one)
+        text = f"{one.metadata['help']} (default {'the profile' + chr(39) + 's' if value is None else value})"
+        if isinstance(value, bool):
+            group.add_argument(flag(one), action=argparse.BooleanOptionalAction, default=value, help=text)
+        else:
+            kind = _kind(one.name, one.metadata["metavar"])
+            group.add_argument(flag(one), type=kind, default=value, metavar=one.metadata["metavar"], help=text)
+
+
+def _kind(name: str, metavar: str) -> Callable[[str], float]:
+    if metavar == "SHARE":
+        return share
+    if metavar == "N":
+        return positive
+    return above_zero if name in ("scrape_s", "timeout_s") else seconds
+
+
+def setting(args: argparse.Namespace) -> Setting:
+    """What the flags say of every cell."""
+    models = Models(**{one.name: getattr(args, one.name) for one in fields(Models)})
+    return Setting(Fleet(args.workers, args.profile), args.slo, models, args.window_s, not args.no_regret)
+
+
+def problem(args: argparse.Namespace) -> str | None:
+    """What is wrong between flags, with the fix; None if nothing is."""
+    if args.warm_up_s >= args.window_s:
+        return (
+            f"--warm-up-s {args.warm_up_s:g} leaves nothing of --window-s {args.window_s:g} to measure;"
+            " make the window longer or the warm-up shorter"
+        )
+    if args.sensitivity and len(args.policy) < 2:
+        return "--sensitivity shows how rankings change, and one rule has none; name more in --policy"
+    return None
+
+
+def policies(text: str) -> list[str]:
+    """Rules that can be built, each once."""
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise argparse.ArgumentTypeError("names no rule")
+    for name in names:
+        try:
+            check_policy(name)
+        except PolicyError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return list(dict.fromkeys(names))
+
+
+def loads(text: str) -> list[float]:
+    """Numbers above 0, in order, each once."""
+    try:
+        return sorted({above_zero(one) for one in text.split(",")})
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; write fractions of saturation, as in 0.3,0.6,0.95") from None
+
+
+def slo(text: str) -> Slo:
+    """Two numbers above 0."""
+    ttft, _, tpot = text.partition(":")
+    try:
+        return Slo(above_zero(ttft), above_zero(tpot))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not TTFT_MS:TPOT_MS; write two times, as in 2000:100") from None
+
+
+def share(text: str) -> float:
+    """0 or more, and below 1."""
+    value = _number(text)
+    if not 0.0 <= value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write a number from 0 to below 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """0 or more."""
+    value = _number(text)
+    if not 0.0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write seconds, 0 or more")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0

@@ -1,0 +1,130 @@
+"""From a run's outcomes to its measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from statistics import fmean
+
+from loadtest.lab.cell import Slo
+from loadtest.lab.measures import QUANTILES, Figures, Measures
+from loadtest.sim.outcome import Ending, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of a call before the run: its kind, and the tokens that an endless cache would have of it."""
+
+    kind: str
+    reusable_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A run's measured part. `asked` and `regrets_s` go by the outcomes' ids; `executed_tokens` and `preemptions`,
+    one per worker, are counted from the end of the warm-up on, and `useful_tokens` are the prompt tokens of all calls
+    sent since then that no cache could have saved."""
+
+    outcomes: Sequence[Outcome]
+    asked: Mapping[str, Asked]
+    regrets_s: Mapping[str, float]
+    executed_tokens: Sequence[int]
+    preemptions: Sequence[int]
+    from_s: float
+    until_s: float
+    virtual_s: float
+
+
+def fold(played: Played, slo: Slo) -> Measures:
+    """All measures of a run."""
+    kinds: dict[str, list[Outcome]] = {}
+    for outcome in played.outcomes:
+        kinds.setdefault(played.asked[outcome.id].kind, []).append(outcome)
+    span_s = max(played.until_s - played.from_s, 1e-9)
+    ttfts_ms = sorted(_ttfts_ms(_answered(played.outcomes)))
+    by_kind = {kind: _figures(played, kinds[kind], slo, span_s) for kind in sorted(kinds)}
+    (every,) = by_kind.values() if len(by_kind) == 1 else [_figures(played, played.outcomes, slo, span_s)]
+    return Measures(
+        all=every,
+        kinds=by_kind,
+        amplification=_ratio(sum(played.executed_tokens), sum(_useful(played, one) for one in played.outcomes)),
+        imbalance=_ratio(max(played.executed_tokens), fmean(played.executed_tokens)),
+        preemptions=sum(played.preemptions),
+        arrivals_per_s=len(played.outcomes) / span_s,
+        virtual_s=played.virtual_s,
+        ttft_quantiles_ms=[_quantile(ttfts_ms, place / QUANTILES) for place in range(QUANTILES + 1)],
+    )
+
+
+def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: float) -> Figures:
+    answered = _answered(outcomes)
+    ttfts_ms = sorted(_ttfts_ms(answered))
+    tpots_ms = sorted(one.tpot_s * 1e3 for one in answered if one.tpot_s is not None)
+    whole_ms = sorted((one.ended_s - one.sent_s) * 1e3 for one in answered)
+    gaps_s = sorted(chain.from_iterable(one.gaps_s() for one in answered))
+    regrets_ms = sorted(played.regrets_s[one.id] * 1e3 for one in outcomes if one.id in played.regrets_s)
+    met = sum(meets(one, slo) for one in answered)
+    cached = sum(one.cached_tokens or 0 for one in outcomes)
+    prompts = sum(one.prompt_tokens for one in outcomes)
+    return Figures(
+        calls=len(outcomes),
+        answered=len(answered),
+        rejected=sum(one.ending is Ending.REJECTED for one in outcomes),
+        timed_out=sum(one.ending is Ending.LEFT for one in outcomes),
+        ttft_mean_ms=_mean(ttfts_ms),
+        ttft_p50_ms=_quantile(ttfts_ms, 0.5),
+        ttft_p90_ms=_quantile(ttfts_ms, 0.9),
+        ttft_p99_ms=_quantile(ttfts_ms, 0.99),
+        tpot_mean_ms=_mean(tpots_ms),
+        tpot_p50_ms=_quantile(tpots_ms, 0.5),
+        tpot_p99_ms=_quantile(tpots_ms, 0.99),
+        itl_p99_ms=_quantile(gaps_s, 0.99) * 1e3,
+        e2e_mean_ms=_mean(whole_ms),
+        e2e_p50_ms=_quantile(whole_ms, 0.5),
+        e2e_p99_ms=_quantile(whole_ms, 0.99),
+        goodput_share=_ratio(met, len(outcomes)),
+        goodput_per_s=met / span_s,
+        prompt_tokens=prompts,
+        hit_share=_ratio(cached, prompts),
+        reuse_share=_ratio(cached, sum(played.asked[one.id].reusable_tokens for one in outcomes)),
+        regret_mean_ms=_mean(regrets_ms) if regrets_ms else None,
+        regret_p99_ms=_quantile(regrets_ms, 0.99) if regrets_ms else None,
+    )
+
+
+def meets(outcome: Outcome, slo: Slo) -> bool:
+    """Whether a call met the service level. An answer of one token has no time per token to miss."""
+    if outcome.ending is not Ending.FINISHED or outcome.ttft_s is None or outcome.ttft_s * 1e3 > slo.ttft_ms:
+        return False
+    return outcome.tpot_s is None or outcome.tpot_s * 1e3 <= slo.tpot_ms
+
+
+def _answered(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.ending is Ending.FINISHED]
+
+
+def _ttfts_ms(outcomes: Iterable[Outcome]) -> list[float]:
+    return [outcome.ttft_s * 1e3 for outcome in outcomes if outcome.ttft_s is not None]
+
+
+def _useful(played: Played, outcome: Outcome) -> int:
+    return outcome.prompt_tokens - played.asked[outcome.id].reusable_tokens
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else 0.0
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Linear interpolation between the two nearest ranks of ordered values; 0 for none."""
+    if not ordered:
+        return 0.0
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,199 @@
+"""A cell, played: a fleet, its routers and clients on virtual time, from the first call to the last token."""
+
+from __future__ import annotations
+
+import random
+import time as clock
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from backends.engine.profile import Profile, load_profile
+from loadtest.lab.cell import Cell
+from loadtest.lab.fold import Played, fold
+from loadtest.lab.front import Front, Notes
+from loadtest.lab.measures import Measured, Measures
+from loadtest.lab.policies import parse_policy
+from loadtest.lab.regret import regrets_s
+from loadtest.lab.sources import Drawn, drawn
+from loadtest.report.summary import percentile
+from loadtest.sim.clients import Clients
+from loadtest.sim.gateway import Delays, SimulatedGateway
+from loadtest.sim.late_ledger import LateLedgers
+from loadtest.sim.outcome import Outcome
+from loadtest.sim.sessions import Session, sessions_of
+from loadtest.sim.virtual_time import VirtualTime
+from loadtest.sim.worker import EngineWorker, WorkerSpec
+from policies.registry import build_policy
+from router.prefix.residency import ResidencyMap
+
+
+class RuleFailed(Exception):
+    """A rule raised or answered nonsense, and another one stood in for it, as in the gateway: nobody asked for that."""
+
+
+def play(cell: Cell) -> tuple[Measures, Measured]:
+    """Run a cell. Equal cells give equal measures; what is `Measured` is this machine's affair.
+
+    Raises:
+        RuleFailed: the rule did not decide every call itself.
+    """
+    models = cell.setting.models
+    found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
+    begun_s, cpu_s = clock.perf_counter(), clock.process_time()
+    stage = Stage(cell, profile_of(cell, found), found.length_s)
+    stage.play(sessions_of(found.plan, models.timeout_s))
+    stage.check()
+    measures = fold(stage.played(found), cell.setting.slo)
+    wall_s, cpu_s = clock.perf_counter() - begun_s, clock.process_time() - cpu_s
+    return measures, _measured(stage.front.decisions_s, wall_s, cpu_s, measures.virtual_s)
+
+
+def profile_of(cell: Cell, found: Drawn) -> Profile:
+    """The fleet's profile with the models' sizes."""
+    models = cell.setting.models
+    profile = load_profile(cell.setting.fleet.profile)
+    return replace(
+        profile,
+        block_size=models.block_tokens or found.plan.block_tokens,
+        kv_tokens=models.kv_tokens or profile.kv_tokens,
+        max_num_batched_tokens=models.chunk_tokens or profile.max_num_batched_tokens,
+        max_num_seqs=models.max_num_seqs or profile.max_num_seqs,
+    )
+
+
+def speeds(cell: Cell) -> list[float]:
+    """Each worker's, times the profile's: drawn from the seed alone, so that every rule meets the same fleet."""
+    rng, spread = random.Random(f"speeds {cell.seed}"), cell.setting.models.speed_spread
+    return [1.0 + rng.uniform(-spread, spread) for _ in range(cell.setting.fleet.workers)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    executed_tokens: list[int]
+    preemptions: list[int]
+
+
+class Stage:
+    """Everything on virtual time that a cell needs."""
+
+    def __init__(self, cell: Cell, profile: Profile, length_s: float) -> None:
+        models = cell.setting.models
+        self._time = VirtualTime()
+        self._length_s = length_s
+        self._warm_s = length_s * models.warm_up_s / cell.setting.window_s
+        self._speeds = speeds(cell)
+        self._workers = [
+            EngineWorker(
+                self._time,
+                f"worker-{number}",
+                WorkerSpec(profile, speed=speed, jitter=models.jitter, async_scheduling=models.async_scheduling),
+                cell.seed * 1_000 + number,
+                models.network_s,
+            )
+            for number, speed in enumerate(self._speeds)
+        ]
+        self._notes = Notes(self._time, self._workers, self._speeds, profile) if cell.setting.regret else None
+        self._routers = self._gateways(cell)
+        self.front = Front(self._routers, clock.thread_time, self._notes.note if self._notes is not None else None)
+        self._clients = Clients(
+            self._time,
+            self.front,
+            self._workers,
+            models.network_s,
+            arrival_s=models.tokenise_s + models.network_s,
+            until_s=length_s,
+        )
+        self._before = _Counts([0] * len(self._workers), [0] * len(self._workers))
+
+    def _gateways(self, cell: Cell) -> list[SimulatedGateway]:
+        models = cell.setting.models
+        delays = Delays(
+            models.network_s,
+            models.network_s,
+            models.kv_late_s,
+            models.scrape_s,
+            models.kv_lost_share,
+            models.kv_replay,
+        )
+        ledgers = LateLedgers(models.replicas, models.replica_delay_s, lambda: self._time.now_s)
+        policy, params = parse_policy(cell.policy)
+        return [
+            SimulatedGateway(
+                self._time,
+                self._workers,
+                ResidencyMap(),
+                build_policy(policy, params, random.Random(f"policy {cell.seed} {number}")),
+                policy,
+                delays=delays,
+                ledger=ledgers.of(number) if models.replicas > 1 else None,
+                more=self._more,
+                seed=cell.seed * 1_000 + number,
+            )
+            for number in range(models.replicas)
+        ]
+
+    def _more(self) -> bool:
+        return self._time.now_s < self._length_s or self._clients.waiting
+
+    def play(self, sessions: Iterable[Session]) -> None:
+        """To the last token."""
+        for session in sessions:
+            self._clients.play(session)
+        self._time.at(self._warm_s, self._warm)
+        self._time.run()
+
+    def check(self) -> None:
+        """See that the rule has decided every call.
+
+        Raises:
+            RuleFailed: it has not.
+        """
+        for gateway in self._routers:
+            figures = gateway.statistics()
+            if figures["last_error"] is not None:
+                raise RuleFailed(
+                    f"policy {figures['policy']} failed: {figures['last_error']}; correct it, or leave it out"
+                )
+
+    def _warm(self) -> None:
+        self._before = self._counts()
+
+    def _counts(self) -> _Counts:
+        figures = [worker.statistics() for worker in self._workers]
+        return _Counts([int(one["prefill_tokens"]) for one in figures], [int(one["preemptions"]) for one in figures])
+
+    def played(self, found: Drawn) -> Played:
+        """What is measured of it."""
+        after, outcomes = self._counts(), self._clients.outcomes
+        measured = sorted((one for one in outcomes if one.sent_s >= self._warm_s), key=lambda one: (one.sent_s, one.id))
+        notes = self._notes.placed if self._notes is not None else []
+        return Played(
+            outcomes=measured,
+            asked=found.asked,
+            regrets_s=regrets_s(notes, {one.id: _began_s(one) for one in outcomes}),
+            executed_tokens=_less(after.executed_tokens, self._before.executed_tokens),
+            preemptions=_less(after.preemptions, self._before.preemptions),
+            from_s=self._warm_s,
+            until_s=self._length_s,
+            virtual_s=max((one.ended_s for one in outcomes), default=0.0),
+        )
+
+
+def _began_s(outcome: Outcome) -> float:
+    """When it had its first token, or left without one."""
+    return outcome.ended_s if outcome.ttft_s is None else outcome.sent_s + outcome.ttft_s
+
+
+def _less(after: Sequence[int], before: Sequence[int]) -> list[int]:
+    return [now - then for now, then in zip(after, before, strict=True)]
+
+
+def _measured(decisions_s: Sequence[float], wall_s: float, cpu_s: float, virtual_s: float) -> Measured:
+    return Measured(
+        decision_mean_us=sum(decisions_s) / len(decisions_s) * 1e6 if decisions_s else 0.0,
+        decision_p50_us=percentile(decisions_s, 0.5) * 1e6,
+        decision_p99_us=percentile(decisions_s, 0.99) * 1e6,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        speedup=virtual_s / cpu_s,
+    )

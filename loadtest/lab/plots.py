@@ -1,0 +1,79 @@
+"""The pictures: a load curve per rule, how TTFT is distributed, and what was found cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO
+from statistics import fmean
+from typing import Any
+
+from loadtest.lab.findings import MEASURES, Findings, Measure
+from loadtest.lab.measures import QUANTILES
+
+CURVES = ("ttft_mean_ms", "ttft_p99_ms", "goodput_share", "itl_p99_ms", "hit_share")
+SIZE_IN = (7.5, 4.2)
+DPI = 110
+_LOG_FROM = 20.0
+"""A vertical axis is logarithmic where its values differ by more than this factor."""
+
+
+def draw(findings: Findings) -> dict[str, bytes]:
+    """PNG by name. The same findings give the same pictures."""
+    curves = {f"{one.name}_by_load": _picture(partial(_curve, findings, one)) for one in MEASURES if one.name in CURVES}
+    distributions = {f"ttft_cdf_load_{load:g}": _picture(partial(_cdf, findings, load)) for load in findings.loads}
+    return curves | distributions
+
+
+def _picture(paint: Callable[[Any], None]) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # late: slow to load
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_IN, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    paint(axes)
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+    return file.getvalue()
+
+
+def _curve(findings: Findings, measure: Measure, axes: Any) -> None:
+    every: list[float] = []
+    for number, policy in enumerate(findings.policies):
+        found = [findings.standings(measure, load)[number] for load in findings.loads]
+        means = [one.mean for one in found]
+        halves = [one.half or 0.0 for one in found]
+        axes.errorbar(findings.loads, means, yerr=halves, marker="o", markersize=3, capsize=2, **_line(number, policy))
+        every += means
+    if min(every) > 0.0 and max(every) > _LOG_FROM * min(every):
+        axes.set_yscale("log")
+    _words(axes, "load (1.0: lpwl's p90 TTFT is the SLO)", measure.title)
+
+
+def _cdf(findings: Findings, load: float, axes: Any) -> None:
+    shares = [place / QUANTILES for place in range(QUANTILES + 1)]
+    for number, policy in enumerate(findings.policies):
+        by_seed = [one.measures.ttft_quantiles_ms for one in findings.at(policy, load)]
+        axes.plot([fmean(values) for values in zip(*by_seed, strict=True)], shares, **_line(number, policy))
+    axes.axvline(findings.setting.slo.ttft_ms, color="#888888", linestyle=":", linewidth=1)
+    axes.set_xscale("log")
+    _words(axes, f"TTFT, ms, at load {load:g} (dotted: the SLO); quantiles, mean over seeds", "share of answered calls")
+
+
+def _line(number: int, policy: str) -> dict[str, Any]:
+    """Ten colours, then the same ones dashed, then dotted."""
+    return {
+        "label": policy,
+        "color": f"C{number % 10}",
+        "linestyle": ("-", "--", ":")[number // 10 % 3],
+        "linewidth": 1.4,
+    }
+
+
+def _words(axes: Any, across: str, up: str) -> None:
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.legend(fontsize=7, frameon=False)

@@ -1,0 +1,55 @@
+"""Regret: what a decision cost beyond the best one, judged once the run is over.
+
+The cost of candidate w for a request placed at t is what its first token would have waited for there:
+
+    wait_w(t) + prefill_w(u_w, c_w)
+
+`wait_w(t)` is the time until the last first token of the requests that had been placed on w before t: as realised, so
+with what chunking, decodes beside it, preemption and jitter really did to that queue, and none of what came later.
+`prefill_w` is the profile's time, at w's true speed, for the u_w tokens of the prompt that w's cache did not hold at
+t: by the engine's own cache, not by the router's index. Regret is the chosen worker's cost minus the least one, so it
+is never negative, and one formula prices both. It is the request's own delay: what a choice does to later requests,
+by evicting, queueing or stalling, is not in it, and no replay of the run with another choice is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from backends.engine.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One decision: when, for which call, which worker, and the call's own prefill on each worker."""
+
+    name: str
+    now_s: float
+    worker: int
+    prefill_s: tuple[float, ...]
+
+
+def regrets_s(placed: Sequence[Placed], first_token_s: Mapping[str, float]) -> dict[str, float]:
+    """Each call's regret. `placed` is in order of time; `first_token_s` is when calls had their first token, or left.
+
+    A call that is missing there is taken to have got its token when it was placed.
+    """
+    workers = len(placed[0].prefill_s) if placed else 0
+    free_s = [0.0] * workers
+    regrets = {}
+    for one in placed:
+        costs = [max(0.0, free - one.now_s) + own for free, own in zip(free_s, one.prefill_s, strict=True)]
+        regrets[one.name] = costs[one.worker] - min(costs)
+        free_s[one.worker] = max(free_s[one.worker], first_token_s.get(one.name, one.now_s))
+    return regrets
+
+
+def prefill_s(profile: Profile, speed: float, prompt_tokens: int, cached_tokens: int) -> float:
+    """Seconds for the prompt's uncached tokens alone on a worker, in chunks."""
+    new = prompt_tokens - cached_tokens
+    cost = profile.prefill
+    pairs = new * (cached_tokens + 0.5 * new)
+    steps = max(1, ceil(new / profile.max_num_batched_tokens))
+    return (cost.a_ms * steps + cost.b_us * 1e-3 * new + cost.d_ns * 1e-6 * pairs) * 1e-3 / speed

@@ -1,0 +1,150 @@
+"""The whole of the command: saturation, the cells, the doubts, and what is written about them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from backends.engine.profile import load_profile
+from loadtest.lab import flags, output, tables
+from loadtest.lab.cell import Cell, Setting
+from loadtest.lab.findings import Doubt, Findings
+from loadtest.lab.play import RuleFailed
+from loadtest.lab.saturation import RULE, Saturation, SaturationError, saturation
+from loadtest.lab.sources import drawn
+from loadtest.lab.store import Result, Store, StoreError
+from loadtest.lab.sweep import Sweep
+from loadtest.workload.errors import WorkloadError
+
+INTERRUPTED = 130
+"""What a shell says of a command that Ctrl-C has ended."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answers with the exit code; 2 where a flag is wrong."""
+    console = Console()
+    wide = Console(width=max(console.width, tables.WIDTH))
+    wrong = flags.problem(args) or _unreadable(args)
+    if wrong is not None:
+        return _refuse(console, wrong)
+    try:
+        store = Store(args.out)
+        findings = _Lab(args, console, store).find()
+    except (StoreError, SaturationError, RuleFailed) as error:
+        return _refuse(console, str(error))
+    except KeyboardInterrupt:
+        console.print(f"\nstopped; what had finished is kept in {store.path}: the same command goes on from there")
+        return INTERRUPTED
+    output.write(args.out, findings)
+    tables.print_findings(wide, findings)
+    wide.print(f"results.json, cells.csv, plots and report.html are in {args.out}", highlight=False, markup=False)
+    return 0
+
+
+def _refuse(console: Console, problem: str) -> int:
+    console.print(problem, style="red", highlight=False, markup=False)
+    return 2
+
+
+def _unreadable(args: argparse.Namespace) -> str | None:
+    try:
+        found = drawn(args.trace, 0, args.window_s, 1.0, args.block_tokens)
+    except WorkloadError as error:
+        return f"--trace: {error}"
+    if not found.plan.sessions:
+        return f"--trace {args.trace} has no session in the window of seed 0; make --window-s longer"
+    return None
+
+
+class _Lab:
+    """One command's work."""
+
+    def __init__(self, args: argparse.Namespace, console: Console, store: Store) -> None:
+        self._args = args
+        self._console = console
+        self._store = store
+        self._setting = flags.setting(args)
+        if store.foreign:
+            console.print(f"{store.path}: {store.foreign} cells of other code are left out", style="yellow")
+
+    def find(self) -> Findings:
+        args = self._args
+        with _bar(self._console) as bar, Sweep(self._store, args.jobs) as sweep:
+            ours, theirs = self._saturations(bar, sweep)
+            cells = [self._cell(policy, load, seed, ours) for seed, policy, load in self._every()]
+            results = _watched(bar, sweep, "cells", cells)
+            doubts = [self._doubt(bar, sweep, ours, *variant) for variant in self._variants()]
+        return Findings(args.trace, self._setting, args.policy, args.load, ours, theirs, tuple(results), tuple(doubts))
+
+    def _saturations(self, bar: Progress, sweep: Sweep) -> tuple[Saturation, Saturation]:
+        like = Cell(self._args.trace, RULE, 1.0, 0, self._setting)
+        task = bar.add_task("load 1.0", total=None)
+
+        def tried(cells: list[Cell]) -> list[Result]:
+            bar.update(task, description=f"load 1.0: {cells[0].policy} at {cells[0].rate:.2f} x the trace's rate")
+            return sweep.results(cells)
+
+        found = saturation(like, RULE, tried), saturation(like, "round_robin", tried)
+        bar.remove_task(task)
+        return found
+
+    def _every(self) -> list[tuple[int, str, float]]:
+        """Seeds outermost: the processes then share few plans."""
+        args = self._args
+        return [(seed, policy, load) for seed in range(args.seeds) for policy in args.policy for load in args.load]
+
+    def _cell(self, policy: str, load: float, seed: int, one: Saturation, setting: Setting | None = None) -> Cell:
+        return Cell(self._args.trace, policy, one.rate * load, seed, setting or self._setting, load)
+
+    def _variants(self) -> list[tuple[str, Setting]]:
+        if not self._args.sensitivity:
+            return []
+        profile = load_profile(self._args.profile)
+        sizes = {
+            "chunk_tokens": profile.max_num_batched_tokens,
+            "max_num_seqs": profile.max_num_seqs,
+            "kv_tokens": profile.kv_tokens,
+        }
+        variants = self._setting.models.variants(sizes)
+        return [
+            (name, replace(self._setting, models=models))
+            for name, models in variants
+            if models.warm_up_s < self._args.window_s
+        ]
+
+    def _doubt(self, bar: Progress, sweep: Sweep, one: Saturation, name: str, setting: Setting) -> Doubt:
+        """The same cells, at the same rates, with one parameter changed."""
+        cells = [self._cell(policy, load, seed, one, setting) for seed, policy, load in self._every()]
+        return Doubt(name, tuple(_watched(bar, sweep, name, cells)))
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def _watched(bar: Progress, sweep: Sweep, name: str, cells: Sequence[Cell]) -> list[Result]:
+    task: TaskID = bar.add_task(name, total=len(cells))
+    results = sweep.results(cells, lambda result: bar.advance(task))
+    bar.remove_task(task)
+    return results

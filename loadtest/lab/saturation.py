@@ -1,0 +1,95 @@
+"""Load 1.0: the rate at which a rule's 90th percentile of the time to first token crosses the service level.
+
+Found by bisection, per trace and fleet, over the mean of a few seeds. Each try is a cell like any other, and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from loadtest.lab.cell import Cell
+from loadtest.lab.store import Result
+
+RULE = "lpwl"
+SEEDS = 3
+PRECISION = 0.02
+"""Of the rate."""
+LEAST_CALLS = 10
+"""Per seed: a percentile of fewer says nothing."""
+WIDEST = 2.0**12
+"""Rates looked at reach from the trace's own over this to the trace's own times this."""
+
+Run = Callable[[list[Cell]], list[Result]]
+
+
+class SaturationError(Exception):
+    """There is no such rate; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """`rate` is a factor on the trace's own arrivals; `arrivals_per_s` the calls that are then sent per second."""
+
+    policy: str
+    rate: float
+    arrivals_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    rate: float
+    ttft_p90_ms: float
+    arrivals_per_s: float
+
+
+def saturation(like: Cell, policy: str, run: Run, seeds: int = SEEDS) -> Saturation:
+    """Where `policy` saturates on the trace, fleet and models of `like`.
+
+    Raises:
+        SaturationError: it never does, or always has.
+    """
+    base = replace(like, policy=policy, load=None)
+    limit_ms = like.setting.slo.ttft_ms
+
+    def at(rate: float) -> _Try:
+        results = run([replace(base, rate=rate, seed=seed) for seed in range(seeds)])
+        _check(results, base, rate)
+        return _Try(
+            rate,
+            fmean(result.measures.all.ttft_p90_ms for result in results),
+            fmean(result.measures.arrivals_per_s for result in results),
+        )
+
+    low, high = _bracket(at, limit_ms, like.trace)
+    while high.rate > low.rate * (1.0 + PRECISION):
+        middle = at((low.rate * high.rate) ** 0.5)
+        low, high = (low, middle) if middle.ttft_p90_ms > limit_ms else (middle, high)
+    return Saturation(policy, low.rate, low.arrivals_per_s)
+
+
+def _check(results: list[Result], base: Cell, rate: float) -> None:
+    calls = sum(result.measures.all.calls for result in results)
+    if calls < LEAST_CALLS * len(results):
+        raise SaturationError(
+            f"{base.trace}: at {rate:g} times its own rate only {calls} calls are left to measure, and"
+            f" {base.policy} has not been seen to keep p90 TTFT below --slo's {base.setting.slo.ttft_ms:g} ms;"
+            " make --window-s longer, or take a laxer --slo or more --workers"
+        )
+
+
+def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[_Try, _Try]:
+    """The last rate that holds and the first that does not, a factor of two apart."""
+    one = at(1.0)
+    holds = one.ttft_p90_ms <= limit_ms
+    while 1.0 / WIDEST < one.rate < WIDEST:
+        other = at(one.rate * 2.0 if holds else one.rate / 2.0)
+        if (other.ttft_p90_ms <= limit_ms) is not holds:
+            return (one, other) if holds else (other, one)
+        one = other
+    raise SaturationError(
+        f"{trace}: even at {one.rate:g} times its own rate the 90th percentile of TTFT is {one.ttft_p90_ms:.0f} ms,"
+        f" {'below' if holds else 'above'} --slo's {limit_ms:g} ms; "
+        + ("take fewer --workers or a stricter --slo" if holds else "take a faster --profile or a laxer --slo")
+    )

@@ -1,0 +1,61 @@
+"""Many cells in parallel processes, each kept as it ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from types import TracebackType
+
+from loadtest.lab.cell import Cell
+from loadtest.lab.measures import Measured, Measures
+from loadtest.lab.play import play
+from loadtest.lab.store import Result, Store
+
+Played = tuple[Measures, Measured]
+Done = Callable[[Result], None]
+
+
+class Sweep:
+    """Runs cells that the store lacks.
+
+    Leaving its block early, by Ctrl-C say, drops what has not been started and ends what has.
+    """
+
+    def __init__(self, store: Store, jobs: int) -> None:
+        self._store = store
+        # Spawned, not forked: a fork of a process with threads (the progress bar's) may hang.
+        self._pool = ProcessPoolExecutor(jobs, get_context("spawn"), _leave_ctrl_c_to_the_parent)
+
+    def __enter__(self) -> Sweep:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            for process in list(self._pool._processes.values()):
+                process.terminate()
+        self._pool.shutdown(cancel_futures=True)
+
+    def results(self, cells: Sequence[Cell], on_done: Done = lambda result: None) -> list[Result]:
+        """Every cell's result, in the order of `cells`; `on_done` hears of each as it is found, or finished."""
+        found = {cell: self._store.get(cell) for cell in dict.fromkeys(cells)}
+        for kept in found.values():
+            if kept is not None:
+                on_done(kept)
+        for cell, fresh in self._run([cell for cell, kept in found.items() if kept is None]):
+            found[cell] = fresh
+            on_done(fresh)
+        return [result for cell in cells if (result := found[cell]) is not None]
+
+    def _run(self, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result]]:
+        futures: dict[Future[Played], Cell] = {self._pool.submit(play, cell): cell for cell in cells}
+        for future in as_completed(futures):
+            cell = futures[future]
+            yield cell, self._store.add(cell, *future.result())
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,151 @@
+"""What was found, as tables of words and numbers: for the console, and for the report's page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.lab.comparison import MARGIN, Standing
+from loadtest.lab.findings import MEASURED, RANKED_BY, Findings, Measure, verdict
+from loadtest.lab.measures import Figures
+
+TIMES = 6
+"""So many of the measures are times and what follows from them; the others say how work was placed."""
+WIDTH = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table: its title, its column heads and its rows; what stands under it."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def print_findings(console: Console, findings: Findings) -> None:
+    """Every sheet."""
+    console.print(summary(findings), highlight=False, markup=False)
+    for sheet in sheets(findings):
+        table = Table(title=sheet.title, title_justify="left", caption=sheet.note, caption_justify="left")
+        for place, head in enumerate(sheet.heads):
+            table.add_column(head, justify="right" if place else "left")
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table)
+
+
+def summary(findings: Findings) -> str:
+    """What was run, and what load 1.0 is."""
+    fleet, slo = findings.setting.fleet, findings.setting.slo
+    one, robin = findings.saturation, findings.round_robin
+    return (
+        f"{findings.trace}: {fleet.workers} x {fleet.profile}, SLO TTFT {slo.ttft_ms:g} ms and TPOT {slo.tpot_ms:g} ms,"
+        f" {findings.seeds} seed(s) of {findings.setting.window_s:g} s of the trace.\n"
+        f"Load 1.0, where {one.policy}'s p90 TTFT crosses the SLO: {one.arrivals_per_s:.2f} calls/s,"
+        f" {one.rate:.2f} x the trace's own rate; round_robin's there: {robin.arrivals_per_s:.2f} calls/s."
+    )
+
+
+def sheets(findings: Findings) -> Iterator[Sheet]:
+    """Rules by measures, a sheet per load; by kinds of calls; and the doubts."""
+    for load in findings.loads:
+        yield from _rules(findings, load)
+    for load in findings.loads:
+        if findings.kinds():
+            yield _kinds(findings, load)
+    if findings.doubts:
+        yield from _doubts(findings)
+
+
+NOTE = (
+    "mean over seeds, plus or minus its 95 % interval; * best, = not inferior to it (within"
+    f" {MARGIN:.0%}), - significantly worse (paired t, Holm-corrected for the rules compared)"
+)
+
+
+def _rules(findings: Findings, load: float) -> Iterator[Sheet]:
+    measures = findings.measures()
+    times, places = measures[:TIMES], measures[TIMES:]
+    yield Sheet(f"load {load:g}: times", ("rule", *_titles(times)), tuple(_rows(findings, load, times)), NOTE)
+    heads = ("rule", *_titles(places), MEASURED.title)
+    rows = [
+        (*row, format(findings.mean(MEASURED, row[0], load), MEASURED.form)) for row in _rows(findings, load, places)
+    ]
+    yield Sheet(f"load {load:g}: placement", heads, tuple(rows), NOTE)
+
+
+def _titles(measures: Sequence[Measure]) -> list[str]:
+    return [measure.title for measure in measures]
+
+
+def _rows(findings: Findings, load: float, measures: Sequence[Measure]) -> Iterator[tuple[str, ...]]:
+    """A row per rule, a column per measure."""
+    columns = [findings.standings(measure, load) for measure in measures]
+    for place, policy in enumerate(findings.policies):
+        yield policy, *(_standing(column[place], measure) for column, measure in zip(columns, measures, strict=True))
+
+
+def _standing(standing: Standing, measure: Measure) -> str:
+    mark = {"best": " *", "not inferior": " =", "worse": " -"}.get(verdict(standing), "")
+    half = "" if standing.half is None else f" ±{standing.half:{measure.form}}"
+    return f"{standing.mean:{measure.form}}{half}{mark}"
+
+
+def _kinds(findings: Findings, load: float) -> Sheet:
+    rows = [
+        (policy, kind, *_kind_figures(findings, policy, kind, load))
+        for policy in findings.policies
+        for kind in findings.kinds()
+    ]
+    heads = ("rule", "calls", "TTFT mean, ms", "TTFT p99, ms", "gap p99, ms", "goodput", "hit / prompt", "timed out")
+    return Sheet(f"load {load:g}, by kind of call", heads, tuple(rows), "means over the seeds in which there are such")
+
+
+def _kind_figures(findings: Findings, policy: str, kind: str, load: float) -> Iterator[str]:
+    found = [one.measures.kinds[kind] for one in findings.at(policy, load) if kind in one.measures.kinds]
+    for name, form in _KIND_COLUMNS:
+        yield format(fmean(_of(figures, name) for figures in found), form) if found else ""
+
+
+_KIND_COLUMNS = (
+    ("ttft_mean_ms", ",.0f"),
+    ("ttft_p99_ms", ",.0f"),
+    ("itl_p99_ms", ",.1f"),
+    ("goodput_share", ".3f"),
+    ("hit_share", ".3f"),
+    ("timed_out", ",.1f"),
+)
+
+
+def _of(figures: Figures, name: str) -> float:
+    value: float = getattr(figures, name)
+    return value
+
+
+def _doubts(findings: Findings) -> Iterator[Sheet]:
+    for measure in RANKED_BY:
+        for load in findings.loads:
+            usual = findings.ranking(measure, load)
+            rows = [("as set", " < ".join(usual), "")]
+            for doubt in findings.doubts:
+                order = findings.ranking(measure, load, doubt.results)
+                swaps = swapped(usual, order)
+                rows.append((doubt.variant, " < ".join(order), str(swaps) if swaps else ""))
+            yield Sheet(
+                f"sensitivity of {measure.title} at load {load:g}",
+                ("changed", "rules, best first", "pairs swapped"),
+                tuple(rows),
+                "by means over seeds; a swap of rules that do not differ significantly says nothing",
+            )
+
+
+def swapped(usual: list[str], order: list[str]) -> int:
+    """Pairs that stand the other way round (Kendall's distance)."""
+    place = {policy: number for number, policy in enumerate(order)}
+    return sum(place[first] > place[second] for number, first in enumerate(usual) for second in usual[number + 1 :])

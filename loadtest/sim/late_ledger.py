@@ -1,0 +1,137 @@
+"""A ledger that several routers share, each of which sees the others some time late: replicas on different hosts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from router.core.estimate import Work
+from router.core.others import Others, Own
+
+
+class _Booked(NamedTuple):
+    """One router's row for one worker, as of one moment."""
+
+    queue: int = 0
+    queued_tokens: int = 0
+    queued_attention: float = 0.0
+    running_requests: int = 0
+    kv_tokens: int = 0
+    decode_tokens: int = 0
+    head_since_s: float = 0.0
+    freed_s: float = 0.0
+    work: Work | None = None
+
+
+class LateLedgers:
+    """The rows of all routers; `of` is one router's side of them. Without delay it is as one host's processes see it.
+
+    What was written is seen by the others once it is `delay_s` old, and then it is seen at once.
+    """
+
+    def __init__(self, routers: int, delay_s: float, now: Callable[[], float]) -> None:
+        self._routers = routers
+        self._delay_s = delay_s
+        self._now = now
+        self._rows: dict[str, list[_Row]] = {}
+
+    def of(self, router: int) -> LateLedger:
+        """One router's side."""
+        return LateLedger(self, router)
+
+    def rows(self, candidate_id: str) -> list[_Row]:
+        """A candidate's rows, one per router."""
+        rows = self._rows.get(candidate_id)
+        if rows is None:
+            rows = self._rows[candidate_id] = [_Row(self._now, self._delay_s) for _ in range(self._routers)]
+        return rows
+
+
+class LateLedger:
+    """One router's side. Satisfies `router.core.others.SharedLedger`."""
+
+    def __init__(self, ledgers: LateLedgers, router: int) -> None:
+        self._ledgers = ledgers
+        self._router = router
+
+    def account(self, candidate_id: str) -> LateAccount:
+        """The candidate's row, emptied."""
+        rows = self._ledgers.rows(candidate_id)
+        return LateAccount(rows[self._router], [row for row in rows if row is not rows[self._router]])
+
+
+class LateAccount:
+    """What one router has booked on one worker, and what it has heard of the others."""
+
+    def __init__(self, own: _Row, others: Sequence[_Row]) -> None:
+        self._own = own
+        self._others = others
+        own.write(_Booked())
+
+    def publish(self, account: Own) -> None:
+        """What this router has booked has changed."""
+        self._own.write(
+            _Booked(
+                account.queued_requests,
+                account.queued_tokens,
+                account.queued_attention,
+                account.running_requests,
+                account.kv_tokens,
+                account.decode_tokens,
+                account.head_since_s,
+                account.freed_s,
+                self._own.latest.work,
+            )
+        )
+
+    def worked(self, work: Work) -> None:
+        """This router has dispatched another prefill."""
+        self._own.write(self._own.latest._replace(work=work))
+
+    def others(self) -> Others:
+        """What the others had booked, as far as word of it has come."""
+        seen = [row.seen() for row in self._others]
+        work = None
+        for row in seen:
+            if row.work is not None:
+                work = row.work if work is None else work.plus(row.work)
+        return Others(
+            sum(row.queue for row in seen),
+            sum(row.queued_tokens for row in seen),
+            sum(row.queued_attention for row in seen),
+            sum(row.running_requests for row in seen),
+            sum(row.kv_tokens for row in seen),
+            sum(row.decode_tokens for row in seen),
+            min((row.head_since_s for row in seen if row.queue), default=0.0),
+            max((row.freed_s for row in seen), default=0.0),
+            work,
+        )
+
+    def close(self) -> None:
+        """The candidate has left."""
+        self._own.write(_Booked())
+
+
+class _Row:
+    """What one router wrote, until the last of it has been seen by all."""
+
+    __slots__ = ("_delay_s", "_now", "_on_its_way", "_seen", "latest")
+
+    def __init__(self, now: Callable[[], float], delay_s: float) -> None:
+        self.latest = _Booked()
+        self._seen = self.latest
+        self._on_its_way: deque[tuple[float, _Booked]] = deque()
+        self._now = now
+        self._delay_s = delay_s
+
+    def write(self, booked: _Booked) -> None:
+        self.latest = booked
+        self._on_its_way.append((self._now() + self._delay_s, booked))
+        self.seen()
+
+    def seen(self) -> _Booked:
+        way, now_s = self._on_its_way, self._now()
+        while way and way[0][0] <= now_s:
+            self._seen = way.popleft()[1]
+        return self._seen

@@ -1,0 +1,101 @@
+"""The way of KV events from a worker to the gateway: a publisher that counts, and a subscription that is late."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from backends.engine.events import BlockRemoved, CacheEvent
+from backends.simulated.publisher import to_wire
+from loadtest.sim.virtual_time import VirtualTime
+from router.prefix.residency import ResidencyMap
+from router.prefix.view import Ingest
+
+REPLAYED_BATCHES = 10_000
+"""What a publisher keeps for replay (vLLM's ``buffer_steps``)."""
+
+
+class EventLink:
+    """Takes each step's events to `residency`, `delay_s` late, on vLLM's wire.
+
+    Blocks of a request in hashes go without token ids, under hashes that are the gateway's own. Batches for which
+    `lost` says so do not arrive; when the gap shows they are replayed, a round trip of delays later, unless not
+    `replays`: then the gateway hears at once that nothing will come.
+    """
+
+    def __init__(
+        self,
+        time: VirtualTime,
+        residency: ResidencyMap,
+        slot: int,
+        delay_s: float,
+        *,
+        lost: Callable[[], bool] | None = None,
+        replays: bool = True,
+    ) -> None:
+        self._time = time
+        self._residency = residency
+        self._slot = slot
+        self._delay_s = delay_s
+        self._next_seq = 0
+        self._lost = lost
+        self._lost_batches = 0
+        self._replays = replays
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=0 if lost is None else REPLAYED_BATCHES)
+        self._encode = msgspec.msgpack.Encoder().encode
+        residency.link_up(slot)
+        residency.replay_ended(slot, True)
+        residency.accept_hashes(slot)
+
+    def published(self, events: list[CacheEvent]) -> None:
+        """A step has ended, and changed the cache."""
+        wire = [to_wire(event) for event in _together(events)]
+        seq, payload = self._next_seq, self._encode([self._time.now_s, wire, 0])
+        self._next_seq += 1
+        self._kept.append((seq, payload))
+        if self._lost is not None and self._lost():
+            self._lost_batches += 1
+        else:
+            self._time.after(self._delay_s, self._arrived, seq, payload)
+
+    def _arrived(self, seq: int, payload: bytes) -> None:
+        self._answer(self._residency.ingest(self._slot, seq, payload))
+
+    def _answer(self, ingest: Ingest) -> None:
+        if ingest.replay_from is None:
+            return
+        if self._replays:
+            self._time.after(self._delay_s, self._replay, ingest.replay_from)
+        else:
+            self._residency.replay_ended(self._slot, False)
+
+    def _replay(self, start: int) -> None:
+        self._time.after(self._delay_s, self._replayed, [batch for batch in self._kept if batch[0] >= start])
+
+    def _replayed(self, batches: list[tuple[int, bytes]]) -> None:
+        for seq, payload in batches:
+            self._residency.ingest(self._slot, seq, payload, replayed=True)
+        self._answer(self._residency.replay_ended(self._slot, True))
+
+    def statistics(self) -> dict[str, int]:
+        """Batches published, and how many of them were lost on their way."""
+        return {"published_batches": self._next_seq, "lost_batches": self._lost_batches}
+
+
+def _together(events: list[CacheEvent]) -> list[CacheEvent]:
+    """Removals that follow each other as one: vLLM tells of each block by itself, to the same effect."""
+    joined: list[CacheEvent] = []
+    removed: list[int] = []
+    for event in events:
+        if isinstance(event, BlockRemoved):
+            removed += event.hashes
+            continue
+        if removed:
+            joined.append(BlockRemoved(tuple(removed)))
+            removed = []
+        joined.append(event)
+    if removed:
+        joined.append(BlockRemoved(tuple(removed)))
+    return joined

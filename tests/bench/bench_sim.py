@@ -1,0 +1,157 @@
+"""How much faster than real time the simulator is: ``python tests/bench/bench_sim.py [TRACE]``.
+
+Plays a whole trace at its own rate through the gateway's core and eight modelled workers, at the trace's own block
+size, on one core: KV events, load reads, decisions and all. What counts is CPU time. A fixed loop of plain Python runs
+between the parts of each run; its time says how fast the core was meanwhile, to compare runs with each other.
+"""
+
+import argparse
+import cProfile
+import gc
+import pstats
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from backends.engine.profile import load_profile  # noqa: E402
+from loadtest.sim.clients import Clients  # noqa: E402
+from loadtest.sim.gateway import Delays, SimulatedGateway  # noqa: E402
+from loadtest.sim.sessions import sessions_of  # noqa: E402
+from loadtest.sim.virtual_time import VirtualTime  # noqa: E402
+from loadtest.sim.worker import EngineWorker, WorkerSpec  # noqa: E402
+from loadtest.workload.source import Trace  # noqa: E402
+from policies.registry import build_policy  # noqa: E402
+from router.prefix.residency import ResidencyMap  # noqa: E402
+
+TRACE = ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl.zst"
+PARTS = 40
+CASES = (
+    ("llama-3.1-70b-4xh100", "lpwl"),
+    ("llama-3.1-70b-4xh100", "marginal_cost"),
+    ("llama-3.1-8b-h100", "lpwl"),
+    ("llama-3.1-8b-h100", "marginal_cost"),
+)
+SHARES = {
+    "backends/engine": "engine",
+    "loadtest/sim": "clock, clients, exchanges",
+    "loadtest/workload": "block hashes of prompts",
+    "router/prefix": "residency and KV events",
+    "backends/": "KV events on the wire",
+    "router/": "dispatcher",
+    "policies/": "policy",
+}
+
+
+@dataclass
+class Played:
+    """One run."""
+
+    cpu_s: float
+    reference_s: float
+    calls: int
+    steps: int
+    evictions: int
+
+
+def reference() -> float:
+    """CPU seconds of a loop that never changes."""
+    begun_s, kept, total = time.process_time(), {}, 0.0
+    for number in range(150_000):
+        kept[number & 1023] = number
+        total += number * 0.5
+    return time.process_time() - begun_s
+
+
+def play(plan, spec: WorkerSpec, workers: int, policy: str, seed: int, every_step: bool) -> Played:
+    """The plan from its first call to its last token."""
+    gc.collect()
+    gc.disable()  # as one `VirtualTime.run` would have it; here there are as many as parts
+    begun_s = time.process_time()
+    virtual, delays = VirtualTime(), Delays()
+    fleet = [
+        EngineWorker(virtual, f"worker-{number}", spec, seed + number, delays.response_s, every_step=every_step)
+        for number in range(workers)
+    ]
+    rule = build_policy(policy, {}, random.Random(seed))
+    gateway = SimulatedGateway(virtual, fleet, ResidencyMap(), rule, policy, delays=delays)
+    clients = Clients(virtual, gateway, fleet, delays.request_s)
+    for session in sessions_of(plan):
+        clients.play(session)
+    cpu_s, reference_s = time.process_time() - begun_s, 0.0
+    for part in range(1, PARTS + 1):
+        begun_s = time.process_time()
+        virtual.run(plan.duration_s * part / PARTS if part < PARTS else float("inf"))
+        cpu_s += time.process_time() - begun_s
+        reference_s += reference() / PARTS
+    gc.enable()
+    figures = [worker.statistics() for worker in fleet]
+    steps, evictions = (int(sum(one[name] for one in figures)) for name in ("steps", "evictions"))
+    return Played(cpu_s, reference_s, len(clients.outcomes), steps, evictions)
+
+
+def shares(profile: cProfile.Profile) -> Counter[str]:
+    """Seconds by part of the project; what is built in counts where it was called from."""
+    found: Counter[str] = Counter()
+    for (file, _, _), (_, _, own_s, _, callers) in pstats.Stats(profile).stats.items():
+        if file == "~":
+            for (caller, _, _), figures in callers.items():
+                found[part_of(caller)] += figures[2]
+        else:
+            found[part_of(file)] += own_s
+    return found
+
+
+def part_of(file: str) -> str:
+    """Which part of the project a file is."""
+    try:
+        inside = Path(file).relative_to(ROOT).as_posix()
+    except ValueError:
+        return "libraries"
+    return next((part for folder, part in SHARES.items() if inside.startswith(folder)), "libraries")
+
+
+def main() -> None:
+    """One line per profile and policy: the best of the rounds; then where the time goes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", nargs="?", type=Path, default=TRACE)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--async-scheduling", action="store_true", help="as vLLM does by default")
+    parser.add_argument("--every-step", action="store_true", help="without looking ahead, for comparison")
+    asked = parser.parse_args()
+    plan = Trace.of(asked.trace).whole()
+    print(
+        f"{plan.name}: {plan.calls} calls in {plan.duration_s:.0f} s, {asked.workers} workers, blocks of"
+        f" {plan.block_tokens} tokens; CPU time, dispatcher included"
+    )
+
+    def run(profile: str, policy: str, seed: int) -> Played:
+        spec = WorkerSpec(
+            replace(load_profile(profile), block_size=plan.block_tokens), async_scheduling=asked.async_scheduling
+        )
+        return play(plan, spec, asked.workers, policy, seed, asked.every_step)
+
+    for profile, policy in CASES:
+        best = min((run(profile, policy, seed) for seed in range(asked.rounds)), key=lambda one: one.cpu_s)
+        print(
+            f"  {profile:21} {policy:14} {best.cpu_s:6.2f} s  {plan.duration_s / best.cpu_s:5.0f} x real time"
+            f"  {best.cpu_s / best.calls * 1e6:4.0f} us a call  {best.steps:,} steps  {best.evictions:,} evictions"
+            f"  reference loop {best.reference_s * 1e3:.1f} ms",
+            flush=True,
+        )
+    profiled = cProfile.Profile()
+    profiled.runcall(run, *CASES[1], 0)
+    found = shares(profiled)
+    print(f"where it goes ({', '.join(CASES[1])}; a profiler makes what calls much look dearer than it is):")
+    for part, seconds in found.most_common():
+        print(f"  {seconds / found.total():4.0%}  {part}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Wrong flags are named, with what would be right."""
+
+import argparse
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from loadtest.lab import command
+from loadtest.lab.cell import Slo
+from loadtest.lab.flags import problem, setting
+from loadtest.lab.models import Models, flag
+
+RIGHT = {
+    "--trace": "generator:multi_turn",
+    "--policy": "lpwl,chosen",
+    "--workers": "2",
+    "--profile": "llama-3.1-8b-h100",
+    "--load": "0.9,0.3",
+    "--slo": "2000:100",
+    "--out": "somewhere",
+}
+
+
+def parsed(*more, **changed):
+    parser = argparse.ArgumentParser()
+    command.register(parser)
+    right = RIGHT | {"--policy": "lpwl,random"} | {f"--{name}": value for name, value in changed.items()}
+    return parser.parse_args([word for pair in right.items() for word in pair] + list(more))
+
+
+def test_what_is_not_said_is_the_models_default():
+    args = parsed()
+    assert setting(args).models == Models()
+    assert setting(args).slo == Slo(2000.0, 100.0)
+    assert args.load == [0.3, 0.9] and args.seeds == 10 and setting(args).regret
+
+
+def test_every_model_has_a_flag():
+    args = parsed("--kv-lost-share", "0.5", "--no-kv-replay", "--chunk-tokens", "512", "--replicas", "3")
+    assert setting(args).models == Models(kv_lost_share=0.5, kv_replay=False, chunk_tokens=512, replicas=3)
+
+
+def test_rules_may_have_parameters():
+    assert parsed(policy="cache_aware:balance_abs_threshold=3,lpwl,lpwl").policy == [
+        "cache_aware:balance_abs_threshold=3",
+        "lpwl",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"policy": "lpwl,nonsense"}, "--policy: policy 'nonsense'"),
+        ({"policy": "lpwl:speed=1"}, "--policy: policy 'lpwl', parameter 'speed'"),
+        ({"policy": "lpwl:speed"}, "write lpwl:speed=VALUE"),
+        ({"policy": ","}, "--policy: names no rule"),
+        ({"slo": "2000"}, "--slo: '2000' is not TTFT_MS:TPOT_MS; write two times, as in 2000:100"),
+        ({"slo": "0:100"}, "--slo"),
+        ({"load": "0.5,much"}, "--load: 'much' is not a number above 0; write fractions"),
+        ({"workers": "0"}, "--workers: '0' is not a whole number above 0"),
+        ({"profile": "h100"}, "--profile: invalid choice"),
+        ({"kv-lost-share": "1"}, "--kv-lost-share: '1' is not a share; write a number from 0 to below 1"),
+        ({"kv-late-s": "soon"}, "--kv-late-s: 'soon' is not a time; write seconds, 0 or more"),
+        ({"scrape-s": "0"}, "--scrape-s: '0' is not a number above 0"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_named_with_its_flag(changed, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parsed(**changed)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_flags_that_do_not_go_together_are_named():
+    assert problem(parsed()) is None
+    assert "--warm-up-s 1200 leaves nothing of --window-s 1200" in (problem(parsed("--warm-up-s", "1200")) or "")
+    assert "name more in --policy" in (problem(parsed("--sensitivity", policy="lpwl")) or "")
+
+
+def test_the_guide_names_every_model_and_no_flag_that_there_is_not():
+    page = Path(__file__).parents[3] / "docs/how-to/judge-a-policy.md"
+    named = set(re.findall(r"--[a-z][a-z-]*[a-z]", page.read_text()))
+    parser = argparse.ArgumentParser()
+    command.register(parser)
+    there = {option for action in parser._actions for option in action.option_strings}
+    assert named <= there
+    assert {flag(one) for one in fields(Models)} <= named

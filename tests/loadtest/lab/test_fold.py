@@ -1,0 +1,77 @@
+"""Measures of a run of three calls, by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from loadtest.lab.cell import Slo
+from loadtest.lab.fold import Asked, Played, fold, meets
+from loadtest.sim.outcome import Ending, Outcome
+
+SLO = Slo(1_000.0, 100.0)
+GOOD = Outcome("a/0", "a", Ending.FINISHED, "w0", 10.0, 11.5, 0.5, 100, 11, 40, 40)
+SLOW = replace(GOOD, id="b/0", sent_s=12.0, ended_s=16.0, ttft_s=3.0, prompt_tokens=300, cached_tokens=0)
+LEFT = replace(GOOD, id="c/0", sent_s=13.0, ended_s=14.0, ttft_s=None, ending=Ending.LEFT, output_tokens=0)
+ASKED = {"a/0": Asked("chat", 80), "b/0": Asked("upload", 0), "c/0": Asked("chat", 60)}
+PLAYED = Played((GOOD, SLOW, LEFT), ASKED, {"a/0": 0.1, "b/0": 0.3}, (300, 100), (1, 2), 10.0, 20.0, 16.0)
+
+
+def test_calls_are_counted_by_how_they_ended_and_misses_are_misses():
+    found = fold(PLAYED, SLO).all
+    assert (found.calls, found.answered, found.timed_out, found.rejected) == (3, 2, 1, 0)
+    assert found.goodput_share == pytest.approx(1 / 3)
+    assert found.goodput_per_s == pytest.approx(0.1)
+
+
+def test_times_are_of_those_that_were_answered():
+    found = fold(PLAYED, SLO).all
+    assert found.ttft_mean_ms == pytest.approx(1750.0)
+    assert found.ttft_p50_ms == pytest.approx(1750.0)
+    assert found.e2e_mean_ms == pytest.approx(2750.0)
+    assert found.tpot_mean_ms == pytest.approx(100.0)
+    assert (found.regret_mean_ms, found.regret_p99_ms) == (pytest.approx(200.0), pytest.approx(298.0))
+
+
+def test_tokens_of_caches_and_of_fleets():
+    found = fold(PLAYED, SLO)
+    assert found.all.hit_share == pytest.approx(80 / 500)
+    assert found.all.reuse_share == pytest.approx(80 / 140)
+    assert found.amplification == pytest.approx(400 / 360)
+    assert found.imbalance == pytest.approx(1.5)
+    assert found.preemptions == 3
+    assert found.arrivals_per_s == pytest.approx(0.3)
+
+
+def test_each_kind_of_call_is_told_of_by_itself():
+    kinds = fold(PLAYED, SLO).kinds
+    assert list(kinds) == ["chat", "upload"]
+    assert (kinds["chat"].calls, kinds["chat"].ttft_mean_ms) == (2, pytest.approx(500.0))
+    assert (kinds["upload"].goodput_share, kinds["upload"].reuse_share) == (0.0, 0.0)
+
+
+def test_quantiles_reach_from_the_least_to_the_greatest():
+    quantiles = fold(PLAYED, SLO).ttft_quantiles_ms
+    assert (len(quantiles), quantiles[0], quantiles[-1]) == (101, 500.0, 3000.0)
+
+
+def test_nothing_measured_is_no_reason_to_fail():
+    found = fold(replace(PLAYED, outcomes=(), executed_tokens=(0, 0)), SLO)
+    assert (found.all.calls, found.imbalance, found.ttft_quantiles_ms[50]) == (0, 0.0, 0.0)
+    assert found.all.regret_mean_ms is None
+
+
+@pytest.mark.parametrize(
+    ("change", "met"),
+    [
+        ({}, True),
+        ({"ttft_s": 1.0}, True),
+        ({"ttft_s": 1.001}, False),
+        ({"ended_s": 11.6}, False),
+        ({"output_tokens": 1, "ended_s": 50.0}, True),
+        ({"ending": Ending.REJECTED, "ttft_s": None}, False),
+        ({"ending": Ending.LEFT}, False),
+    ],
+    ids=str,
+)
+def test_a_call_meets_both_limits_or_none(change, met):
+    assert meets(replace(GOOD, **change), SLO) is met

@@ -1,0 +1,30 @@
+"""Each parameter may be doubted, one at a time."""
+
+from dataclasses import fields
+
+from loadtest.lab.models import Models, flag
+
+SIZES = {"chunk_tokens": 8192, "max_num_seqs": 256, "kv_tokens": 440_000}
+
+
+def test_a_variant_changes_one_parameter():
+    usual = Models()
+    for name, other in usual.variants(SIZES):
+        changed = [one for one in fields(Models) if getattr(usual, one.name) != getattr(other, one.name)]
+        assert len(changed) == 1, name
+        assert name.replace("--no-", "--").startswith(flag(changed[0]))
+
+
+def test_sizes_are_halved_and_doubled_from_the_profiles_or_from_what_was_set():
+    def tried(models):
+        return [other.kv_tokens for name, other in models.variants(SIZES) if name.startswith("--kv-tokens")]
+
+    assert tried(Models()) == [220_000, 880_000]
+    assert tried(Models(kv_tokens=100)) == [50, 200]
+
+
+def test_what_is_set_already_is_no_variant():
+    names = [name for name, _ in Models(jitter=0.1, replicas=2).variants(SIZES)]
+    assert "--jitter 0.1" not in names and "--jitter 0" in names
+    assert not any(name.startswith("--replicas") for name in names)
+    assert all(name in dict(Models().variants(SIZES)) for name in ("--kv-lost-share 0.01", "--no-async-scheduling"))

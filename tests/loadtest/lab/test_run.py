@@ -1,0 +1,174 @@
+"""The whole command on a fleet of two, in this process: its files, what it prints, and how it goes on."""
+
+import argparse
+import csv
+import io
+import json
+import re
+import shutil
+from contextlib import redirect_stdout
+from dataclasses import replace
+
+import pytest
+
+from loadtest.lab import command, saturation
+from loadtest.lab import run as running
+from loadtest.lab.models import Models
+from loadtest.lab.play import play
+
+
+class Here:
+    """A sweep that runs its cells in this process, and may be stopped after some of them."""
+
+    def __init__(self, stop_after=None):
+        self.stop_after, self.ran = stop_after, 0
+
+    def __call__(self, store, jobs):
+        self.store = store
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def results(self, cells, on_done=lambda result: None):
+        return [self.result(cell, on_done) for cell in cells]
+
+    def result(self, cell, on_done):
+        kept = self.store.get(cell)
+        if kept is None:
+            if self.ran == self.stop_after:
+                raise KeyboardInterrupt
+            self.ran += 1
+            kept = self.store.add(cell, *play(cell))
+        on_done(kept)
+        return kept
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder in which the command has run, and what it said."""
+    out, said = tmp_path_factory.mktemp("lab"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
+        patch.setattr(running, "Sweep", Here())
+        patch.setattr(saturation, "PRECISION", 0.3)
+        assert start(out) == 0
+    return out, said.getvalue()
+
+
+@pytest.fixture
+def copied(finished, tmp_path, monkeypatch):
+    """A copy of that folder, and a sweep that must not run anything."""
+    monkeypatch.setattr(saturation, "PRECISION", 0.3)
+    here = Here(stop_after=0)
+    monkeypatch.setattr(running, "Sweep", here)
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path, here
+
+
+def start(out, *more):
+    parser = argparse.ArgumentParser()
+    command.register(parser)
+    words = (
+        "--trace generator:multi_turn:rate_per_s=2 --policy lpwl,round_robin --workers 2 --profile llama-3.1-8b-h100"
+        " --load 0.5,0.9 --seeds 2 --slo 250:50 --window-s 12 --warm-up-s 2 --kv-tokens 40000 --block-tokens 128"
+        f" --jobs 1 --out {out}"
+    )
+    return command.run(parser.parse_args([*words.split(), *more]))
+
+
+def test_files_and_words(finished):
+    tmp_path, said = finished
+    assert "Load 1.0, where lpwl's p90 TTFT crosses the SLO" in said and "round_robin's there" in said
+    assert "load 0.5: times" in said and "load 0.9: placement" in said
+
+    results = json.loads((tmp_path / "results.json").read_bytes())
+    assert len(results["cells"]) == 2 * 2 * 2
+    assert {(one["cell"]["policy"], one["cell"]["load"], one["cell"]["seed"]) for one in results["cells"]} == {
+        (policy, load, seed) for policy in ("lpwl", "round_robin") for load in (0.5, 0.9) for seed in (0, 1)
+    }
+    assert results["load_1"]["rate"] >= results["round_robin"]["rate"] > 0.0
+    assert {one["verdict"] for one in results["standings"]} >= {"best"}
+    cells = {one["cell"]["load"]: one["cell"]["rate"] for one in results["cells"]}
+    assert cells[0.9] == pytest.approx(0.9 * results["load_1"]["rate"])
+
+    with (tmp_path / "cells.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len([row for row in rows if row["kind"] == "all"]) == 8
+    assert float(rows[0]["ttft_mean_ms"]) > 0.0
+
+    pictures = sorted(path.name for path in tmp_path.glob("*.png"))
+    assert {"ttft_mean_ms_by_load.png", "hit_share_by_load.png", "ttft_cdf_load_0.9.png"} <= set(pictures)
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == len(pictures)
+    assert not re.search(r"https?://|src=\"(?!data:)|<script|<link", page), "it has to open offline"
+    assert "load 0.9: placement" in page and "--kv-late-s" in page
+
+
+def test_with_all_cells_kept_nothing_is_run_and_the_same_is_written(copied):
+    out, here = copied
+    first = (out / "results.json").read_bytes()
+    (out / "results.json").unlink()
+    assert start(out) == 0
+    assert (here.ran, (out / "results.json").read_bytes()) == (0, first)
+
+
+def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
+    out, here = copied
+    (out / "results.json").unlink()
+    lines = (out / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "cells.jsonl").write_bytes(b"".join(lines[:-5]) + lines[-5][:100])
+    here.stop_after = 2
+    assert start(out) == 130
+    assert "stopped; what had finished is kept in" in capsys.readouterr().out
+    assert not (out / "results.json").exists()
+    here.stop_after = None
+    assert start(out) == 0
+    assert here.ran == 5
+    again = (out / "cells.jsonl").read_bytes().splitlines()
+    assert len(again) == len(lines) and len({json.loads(line)["digest"] for line in again}) == len(lines)
+
+
+def test_cells_of_other_code_are_said_to_be_left_out_and_are_run_again(copied, capsys):
+    out, here = copied
+    path = out / "cells.jsonl"
+    path.write_bytes(re.sub(rb'"code":"[0-9a-f]+"', b'"code":"ffffffffffff"', path.read_bytes(), count=1))
+    here.stop_after = None
+    assert start(out) == 0
+    assert "1 cells of other code are left out" in " ".join(capsys.readouterr().out.split())
+    assert here.ran == 1
+
+
+def test_other_settings_are_other_cells(copied):
+    out, here = copied
+    assert start(out, "--network-s", "0.001") == 130
+    assert here.ran == 0, "nothing that is kept was taken for them"
+
+
+def test_a_sensitivity_run_repeats_every_cell_with_each_parameter_changed(copied, capsys, monkeypatch):
+    out, here = copied
+    monkeypatch.setattr(Models, "variants", lambda self, sizes: iter([("--jitter 0.1", replace(self, jitter=0.1))]))
+    here.stop_after = None
+    assert start(out, "--sensitivity") == 0
+    assert here.ran == 8
+    said = capsys.readouterr().out
+    assert "sensitivity of TTFT mean, ms at load 0.9" in said and "--jitter 0.1" in said and "lpwl <" in said
+    (doubt,) = json.loads((out / "results.json").read_bytes())["sensitivity"]
+    assert doubt["variant"] == "--jitter 0.1" and len(doubt["cells"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--trace", "nowhere.jsonl"), "--trace: nowhere.jsonl cannot be read"),
+        (("--trace", "generator:nothing"), "--trace: there is no generator 'nothing'; there are"),
+        (("--warm-up-s", "12"), "--warm-up-s 12 leaves nothing of --window-s 12"),
+        (("--slo", "1:50"), "calls are left to measure"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_the_fix(tmp_path, monkeypatch, capsys, more, says):
+    monkeypatch.setattr(running, "Sweep", Here())
+    assert start(tmp_path, *more) == 2
+    assert says in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,65 @@
+"""The bisection, over a fleet whose p90 is known."""
+
+import msgspec
+import pytest
+
+from loadtest.lab.measures import Figures
+from loadtest.lab.saturation import PRECISION, SaturationError, saturation
+
+
+class Fleet:
+    """Its p90 TTFT is `at_one` at the trace's rate, and grows with the rate; 3 calls/s there."""
+
+    def __init__(self, at_one_ms, power=2.0, calls=10_000):
+        self.at_one_ms, self.power, self.calls = at_one_ms, power, calls
+        self.cells = []
+
+    def run(self, cells):
+        self.cells += cells
+        return [self._result(cell) for cell in cells]
+
+    def _result(self, cell):
+        p90 = self.at_one_ms * cell.rate**self.power * (1 + 0.1 * (cell.seed - 1))
+        figures = msgspec.structs.replace(ZERO, ttft_p90_ms=p90, calls=round(self.calls * cell.rate))
+        return Found(Measured(figures, 3.0 * cell.rate))
+
+
+class Measured:
+    def __init__(self, figures, arrivals_per_s):
+        self.all, self.arrivals_per_s = figures, arrivals_per_s
+
+
+class Found:
+    def __init__(self, measures):
+        self.measures = measures
+
+
+ZERO = msgspec.convert(dict.fromkeys(Figures.__struct_fields__, 0), Figures)
+
+
+@pytest.mark.parametrize("at_one_ms", [5.0, 500.0, 70_000.0])
+def test_the_rate_at_which_the_limit_is_crossed_is_found_from_either_side(cell, at_one_ms):
+    fleet = Fleet(at_one_ms)
+    found = saturation(cell(policy="random", load=0.7), "lpwl", fleet.run)
+    crossing = (500.0 / at_one_ms) ** 0.5
+    assert crossing / (1 + PRECISION) <= found.rate <= crossing
+    assert found.arrivals_per_s == pytest.approx(3.0 * found.rate)
+    assert {one.policy for one in fleet.cells} == {"lpwl"}
+    assert {one.seed for one in fleet.cells} == {0, 1, 2}
+    assert all(one.load is None for one in fleet.cells)
+
+
+def test_a_fleet_that_never_saturates_is_too_large(cell):
+    with pytest.raises(SaturationError, match="below --slo's 500 ms; take fewer --workers"):
+        saturation(cell(), "lpwl", Fleet(1.0, power=0.0).run)
+
+
+def test_a_rate_at_which_next_to_nothing_is_sent_proves_nothing(cell):
+    with pytest.raises(SaturationError, match=r"only .* calls are left to measure.*make --window-s longer"):
+        saturation(cell(), "lpwl", Fleet(1_000.0, power=0.0).run)
+
+
+def test_a_level_that_cannot_be_met_is_too_strict(cell):
+    fleet = Fleet(1_000.0, power=0.0, calls=10_000_000)
+    with pytest.raises(SaturationError, match="above --slo's 500 ms; take a faster --profile or a laxer --slo"):
+        saturation(cell(), "lpwl", fleet.run)

@@ -1,0 +1,68 @@
+"""A run that looks ahead and one that goes step by step are the same run."""
+
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import pytest
+
+from loadtest.approximate.workloads import Shape, conversations, small_workers
+from loadtest.sim import run as run_module
+from loadtest.sim.run import Setting, simulate
+from loadtest.sim.sessions import sessions_of
+from loadtest.sim.worker import EngineWorker
+from loadtest.workload.plan import Call, Plan, Session
+from loadtest.workload.text import Text
+
+BUSY = Shape(
+    sessions=24,
+    starts_per_s=10.0,
+    prefixes=5,
+    prefix_tokens=(500, 3_000),
+    turns=(1, 3),
+    pause_s=0.5,
+    answer_tokens=(40, 900),
+    direct_share=0.2,
+    leaving_share=0.2,
+    leaving_s=3.0,
+)
+
+
+def in_texts(seed):
+    """Conversations in pieces of text."""
+    rng = Random(seed)
+    sessions = []
+    for number in range(24):
+        said, calls = Text.of([(rng.randrange(5), rng.randrange(500, 3_000))]), []
+        for turn in range(rng.randrange(1, 4)):
+            said = said.plus((1_000 + 10 * number + turn, rng.randrange(20, 300)))
+            answer = (2_000 + 10 * number + turn, rng.randrange(1, 900))
+            calls.append(Call(said, answer, rng.random()))
+            said = said.plus(answer)
+        sessions.append(Session(f"s{number}", 2.4 * rng.random(), tuple(calls)))
+    return list(sessions_of(Plan.of("drawn", sessions, 2.4), leaves_after_s=9.0))
+
+
+@pytest.fixture
+def run_both(monkeypatch):
+    def run(setting, sessions):
+        skipped = simulate(setting, sessions)
+        with monkeypatch.context() as patch:
+            patch.setattr(run_module, "EngineWorker", partial(EngineWorker, every_step=True))
+            return skipped, simulate(setting, sessions)
+
+    return run
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("drawn", [partial(conversations, BUSY, 2), in_texts])
+@pytest.mark.parametrize("events", [True, False])
+def test_runs_are_equal_to_the_bit(run_both, drawn, events, async_scheduling):
+    spec = replace(small_workers()[0], num_blocks=700, async_scheduling=async_scheduling)
+    setting = Setting((spec, replace(spec, speed=1.2)), publishes_events=events, seed=3)
+    skipped, stepped = run_both(setting, drawn(3))
+    assert skipped == stepped
+    assert [one.token_times_s() for one in skipped.outcomes] == [one.token_times_s() for one in stepped.outcomes]
+    assert [len(one.token_times_s()) for one in skipped.outcomes] == [one.output_tokens for one in skipped.outcomes]
+    assert sum(worker["preemptions"] for worker in skipped.workers) > 0, "caches are to be too small"
+    assert any(one.ending == "left" and one.output_tokens for one in skipped.outcomes)

@@ -1,0 +1,79 @@
+"""What routers see of each other, and when."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from loadtest.sim.late_ledger import LateLedgers
+from router.core.estimate import Work
+
+
+def booked(**changed):
+    nothing = dict.fromkeys(
+        (
+            "queued_requests",
+            "queued_tokens",
+            "queued_attention",
+            "running_requests",
+            "kv_tokens",
+            "decode_tokens",
+            "head_since_s",
+            "freed_s",
+        ),
+        0,
+    )
+    return SimpleNamespace(queue=None, **(nothing | changed))
+
+
+@pytest.fixture
+def clock():
+    return SimpleNamespace(now_s=0.0)
+
+
+def accounts(clock, delay_s, routers=3):
+    ledgers = LateLedgers(routers, delay_s, lambda: clock.now_s)
+    return [ledgers.of(router).account("w") for router in range(routers)]
+
+
+def test_what_one_books_the_others_see_late_and_it_never_sees_as_others(clock):
+    first, second, third = accounts(clock, 0.5)
+    first.publish(booked(queued_requests=2, queued_tokens=700, running_requests=2, head_since_s=0.1, freed_s=0.05))
+    assert second.others().queued_tokens == 0
+    clock.now_s = 0.5
+    for other in (second, third):
+        seen = other.others()
+        assert (seen.queue, seen.queued_tokens, seen.running_requests) == (2, 700, 2)
+        assert (seen.head_since_s, seen.freed_s) == (0.1, 0.05)
+    assert first.others().queue == 0
+
+
+def test_rows_add_up_and_the_oldest_head_leads(clock):
+    first, second, third = accounts(clock, 0.0)
+    first.publish(booked(queued_requests=1, kv_tokens=10, head_since_s=4.0, freed_s=1.0))
+    second.publish(booked(queued_requests=1, kv_tokens=20, head_since_s=3.0, freed_s=2.0))
+    seen = third.others()
+    assert (seen.queue, seen.kv_tokens, seen.head_since_s, seen.freed_s) == (2, 30, 3.0, 2.0)
+
+
+def test_changes_come_in_order_each_by_its_own_time(clock):
+    first, second, _ = accounts(clock, 1.0)
+    for at_s, tokens in ((0.0, 100), (0.4, 200), (0.8, 300)):
+        clock.now_s = at_s
+        first.publish(booked(queued_tokens=tokens))
+    seen = []
+    for at_s in (0.9, 1.0, 1.3, 1.4, 5.0):
+        clock.now_s = at_s
+        seen.append(second.others().queued_tokens)
+    assert seen == [0, 100, 100, 200, 300]
+
+
+def test_work_is_kept_beside_what_is_booked(clock):
+    first, second, third = accounts(clock, 0.0)
+    first.worked(Work(100.0, 1.0, 5.0, 5.0))
+    first.publish(booked(queued_tokens=1))
+    second.worked(Work(50.0, 1.0, 5.0, 4.0))
+    work = third.others().work
+    assert (work.tokens, work.since_s) == (150.0, 4.0)
+    first.close()
+    second.close()
+    assert third.others().work is None and third.others().queued_tokens == 0

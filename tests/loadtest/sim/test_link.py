@@ -1,0 +1,152 @@
+"""Events of requests in hashes tell the gateway what those of the same requests in token ids do."""
+
+from array import array
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from backends.engine.events import AllBlocksCleared, BlockRemoved, BlockStored
+from loadtest.approximate.workloads import small_workers
+from loadtest.sim.link import EventLink
+from loadtest.sim.run import Setting, simulate
+from loadtest.sim.sessions import Call, Session, TextCall
+from loadtest.sim.virtual_time import VirtualTime
+from loadtest.workload import plan
+from loadtest.workload.text import Text
+from policies.view import Residency, WorkerId
+from router.prefix.chain import SEED, extend_chain
+from router.prefix.prompt import Prompt, PromptSource
+from router.prefix.residency import ResidencyMap
+
+BLOCK = 16
+
+
+def planned(seed):
+    """Calls of twenty conversations, in pieces."""
+    rng = Random(seed)
+    for number in range(20):
+        said, calls = Text.of([(rng.randrange(4), rng.randrange(200, 2_000))]), []
+        for turn in range(rng.randrange(1, 5)):
+            said = said.plus((1_000 + 10 * number + turn, rng.randrange(10, 200)))
+            answer = (2_000 + 10 * number + turn, rng.randrange(1, 300))
+            calls.append(plan.Call(said, answer, rng.random(), max_tokens=answer[1]))
+            said = said.plus(answer)
+        yield f"s{number}", 2.0 * rng.random(), calls
+
+
+def in_ids(pieces):
+    """Token ids that are equal where the text is."""
+    return array("I", [(id_ * 65_537 + offset) % 2**32 for id_, tokens in pieces for offset in range(tokens)])
+
+
+def played(sessions, blocks):
+    """The run, and what the gateway's index held at its end: each worker's blocks."""
+    kept = []
+
+    def make_residency(time):
+        kept.append(ResidencyMap())
+        return kept[0]
+
+    workers = tuple(replace(spec, num_blocks=blocks) for spec in small_workers(3))
+    run = simulate(Setting(workers, make_residency=make_residency, seed=1), sessions)
+    (residency,) = kept
+    held = []
+    for slot in range(3):
+        holdings = residency._slots[slot].published.view.holdings
+        (shelf,) = holdings.shelves.values()
+        held.append({residency._index.hashes[row] for row in shelf.held.values()})
+    return run, held, residency.statistics()
+
+
+@pytest.mark.parametrize("blocks", [250, 4_000])
+def test_the_same_decisions_and_the_same_index(blocks):
+    drawn = list(planned(5))
+    texts, ids, renamed = [], [], {}
+    for name, start_s, calls in drawn:
+        asked = []
+        for call in calls:
+            asked.append(TextCall(call, asked[-1] if asked else None))
+            tokens = in_ids((*call.prompt.pieces, call.answer)).tobytes()
+            renamed |= dict(zip(extend_chain(SEED, tokens, BLOCK), asked[-1].chain(BLOCK), strict=True))
+        texts.append(Session(name, start_s, tuple(asked)))
+        in_tokens = [Call(in_ids(call.prompt.pieces), in_ids([call.answer]), call.pause_s) for call in calls]
+        ids.append(Session(name, start_s, tuple(in_tokens)))
+    run, held, figures = played(texts, blocks)
+    expected, held_by_ids, figures_by_ids = played(ids, blocks)
+    assert run.outcomes == expected.outcomes
+    assert held == [{renamed[block] for block in blocks} for blocks in held_by_ids]
+    assert figures == figures_by_ids
+    if blocks == 250:
+        assert sum(worker["evictions"] for worker in run.workers) > 500
+    assert sum(one.cached_tokens for one in run.outcomes) > 10_000 and {one.worker for one in run.outcomes} > {
+        "worker-0"
+    }
+    assert all(view["residency"] == "exact" and not view["malformed_events"] for view in figures["slots"].values())
+
+
+@pytest.fixture
+def time():
+    return VirtualTime()
+
+
+@pytest.fixture
+def residency():
+    known = ResidencyMap()
+    known.add(0, WorkerId("w"), 4, 100, events=True)
+    return known
+
+
+def stored(*hashes, parent=None):
+    return BlockStored(hashes, parent, [], 4, None, (None,) * len(hashes))
+
+
+def tokens_found(residency, chain):
+    prompt = Prompt(4 * len(chain) + 1, PromptSource.IDS, lambda block_tokens: chain)
+    match = residency.match(prompt, [0])[0]
+    return match.tokens, match.residency
+
+
+def test_events_are_late(time, residency):
+    link = EventLink(time, residency, 0, 0.5)
+    link.published([stored(1, 2, 3)])
+    time.run(until_s=0.4)
+    assert tokens_found(residency, [1, 2, 3]) == (0, Residency.EXACT)
+    time.run()
+    assert tokens_found(residency, [1, 2, 3]) == (12, Residency.EXACT)
+
+
+def test_removals_that_follow_each_other_travel_as_one(time, residency):
+    link = EventLink(time, residency, 0, 0.0)
+    link.published([stored(1, 2, 3), stored(4, 5, parent=3)])
+    link.published([BlockRemoved((5,)), BlockRemoved((4,)), stored(6, parent=3), BlockRemoved((3,))])
+    time.run()
+    assert tokens_found(residency, [1, 2, 3, 4]) == (8, Residency.EXACT)
+    link.published([AllBlocksCleared(), stored(9)])
+    time.run()
+    assert [tokens_found(residency, chain)[0] for chain in ([1], [9])] == [0, 4]
+    assert link.statistics() == {"published_batches": 3, "lost_batches": 0}
+
+
+def test_what_is_lost_is_replayed(time, residency):
+    link = EventLink(time, residency, 0, 0.5, lost=iter([False, True, False, False]).__next__)
+    for at_s, event in enumerate([stored(1), stored(2, parent=1), stored(3, parent=2), BlockRemoved((3,))]):
+        time.at(10.0 * at_s, link.published, [event])
+    time.run(until_s=20.4)
+    assert tokens_found(residency, [1, 2, 3]) == (4, Residency.EXACT), "nobody has noticed so far"
+    time.run(until_s=21.4)
+    assert tokens_found(residency, [1, 2, 3]) == (4, Residency.UNKNOWN), "it has been asked for"
+    time.run(until_s=21.6)
+    assert tokens_found(residency, [1, 2, 3]) == (12, Residency.EXACT)
+    time.run()
+    assert tokens_found(residency, [1, 2, 3]) == (8, Residency.EXACT)
+    assert link.statistics() == {"published_batches": 4, "lost_batches": 1}
+
+
+def test_without_replay_the_view_is_learned_anew(time, residency):
+    link = EventLink(time, residency, 0, 0.0, lost=iter([False, True, False]).__next__, replays=False)
+    for event in (stored(1), stored(2, parent=1), stored(7)):
+        link.published([event])
+    time.run()
+    assert tokens_found(residency, [1]) == (0, Residency.APPROXIMATE)
+    assert tokens_found(residency, [7]) == (4, Residency.APPROXIMATE)

@@ -1,0 +1,188 @@
+"""One recorded trace through the gateway's own core on a fake clock, and through the simulator: the same decisions.
+
+What the simulator's gateway is told is taped: workers and their probes, KV events on vLLM's wire, load reports, and the
+edges of every request, with prompts as token ids. The tape is then played to the core that `warmroute serve` puts
+together (`router.app.System`), which is told of every token at its own time, as a data plane would tell it.
+"""
+
+from array import array
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from loadtest.approximate.workloads import LONG_TAIL, conversations, small_workers
+from loadtest.sim import gateway as simulated
+from loadtest.sim.clients import Clients
+from loadtest.sim.gateway import Delays, SimulatedGateway
+from loadtest.sim.outcome import Ending
+from loadtest.sim.virtual_time import VirtualTime
+from loadtest.sim.worker import EngineWorker
+from policies.registry import build_policy
+from router.app import System
+from router.config.model import Config, PolicyConfig
+from router.core.dispatcher import Dispatcher
+from router.core.edges import Request
+from router.core.fleet import Fleet
+from router.prefix.chain import SEED, extend_chain
+from router.prefix.prompt import Prompt, PromptSource
+from router.prefix.residency import ResidencyMap
+
+WORKERS = 4
+POLICY_SEED = 5
+
+
+class Tape:
+    """(time, what, arguments) in the order in which they happened, and each request's decision."""
+
+    def __init__(self, time):
+        self.time, self.entries, self.decisions = time, [], {}
+
+    def __call__(self, what, *args):
+        self.entries.append((self.time.now_s, what, args))
+
+
+def taped(tape, ids):
+    """The simulator's parts, each of which tapes what it is told."""
+
+    class TapedResidency(ResidencyMap):
+        def link_up(self, slot):
+            tape("link_up", slot)
+            return super().link_up(slot)
+
+        def replay_ended(self, slot, ok):
+            tape("replay_ended", slot, ok)
+            return super().replay_ended(slot, ok)
+
+        def ingest(self, slot, seq, payload, *, replayed=False):
+            tape("ingest", slot, seq, payload, replayed)
+            return super().ingest(slot, seq, payload, replayed=replayed)
+
+    class TapedFleet(Fleet):
+        def add(self, endpoint, now_s):
+            tape("add", endpoint)
+            return super().add(endpoint, now_s)
+
+        def probe_succeeded(self, endpoint_id, facts, now_s):
+            tape("probe", endpoint_id, facts)
+            return super().probe_succeeded(endpoint_id, facts, now_s)
+
+        def load_reported(self, endpoint_id, report, now_s):
+            tape("load", endpoint_id, report)
+            return super().load_reported(endpoint_id, report, now_s)
+
+    class TapedDispatcher(Dispatcher):
+        def dispatch(self, request, now_s):
+            said = (request.id, request.path, request.model, request.max_tokens, request.session_id)
+            tape("dispatch", said, ids[request.id])
+            ticket = super().dispatch(request, now_s)
+            tape.decisions[request.id] = decision(ticket)
+            return ticket
+
+        def first_token(self, ticket, now_s):
+            tape("first_token", ticket.request.id)
+            super().first_token(ticket, now_s)
+
+        def finished(self, ticket, usage, now_s, *, status=200):
+            tape("finished", ticket.request.id, usage)
+            super().finished(ticket, usage, now_s, status=status)
+
+        def cancelled(self, ticket, now_s, outcome="cancelled"):
+            tape("cancelled", ticket.request.id)
+            super().cancelled(ticket, now_s, outcome)
+
+    return TapedResidency, TapedFleet, TapedDispatcher
+
+
+def decision(ticket):
+    """What was decided, to the last digit."""
+    record = ticket.record
+    return record.worker, record.decision.ranked, record.decision.costs, ticket.predicted_cached_tokens
+
+
+def record(policy, sessions, monkeypatch):
+    """Run the simulator; the tape, with each token of every answer at its own time."""
+    time = VirtualTime()
+    calls = {f"{one.id}/{number}": call for one in sessions for number, call in enumerate(one.calls)}
+    tape = Tape(time)
+    residency, fleet, dispatcher = taped(tape, {name: call.prompt_ids for name, call in calls.items()})
+    monkeypatch.setattr(simulated, "Fleet", fleet)
+    monkeypatch.setattr(simulated, "Dispatcher", dispatcher)
+    workers = [EngineWorker(time, f"w{n}", spec, n, 0.0005) for n, spec in enumerate(small_workers(WORKERS))]
+    built = build_policy(policy, {}, Random(POLICY_SEED))
+    gateway = SimulatedGateway(time, workers, residency(), built, policy, delays=Delays())
+    clients = Clients(time, gateway, workers, 0.0005)
+    for session in sessions:
+        clients.play(session)
+    time.run()
+    for outcome in clients.outcomes:
+        for tokens, at_s in enumerate(outcome.token_times_s(), 1):
+            tape.entries.append((at_s, "progress", (outcome.id, tokens)))
+    tape.entries.sort(key=lambda entry: entry[0])
+    return tape, clients.outcomes
+
+
+class Live:
+    """The gateway's core as it is put together for serving, and a clock that says what the tape says."""
+
+    def __init__(self, policy):
+        self.system = System(Config(policy=PolicyConfig(name=policy, seed=POLICY_SEED)))
+        self.tickets, self.decisions, self.now_s = {}, {}, 0.0
+
+    def play(self, tape):
+        for self.now_s, what, args in tape.entries:
+            getattr(self, what)(*args)
+
+    def link_up(self, slot):
+        self.system.residency.link_up(slot)
+
+    def replay_ended(self, slot, ok):
+        self.system.residency.replay_ended(slot, ok)
+
+    def ingest(self, slot, seq, payload, replayed):
+        self.system.residency.ingest(slot, seq, payload, replayed=replayed)
+
+    def add(self, endpoint):
+        self.system.fleet.add(endpoint, self.now_s)
+
+    def probe(self, endpoint_id, facts):
+        self.system.fleet.probe_succeeded(endpoint_id, facts, self.now_s)
+
+    def load(self, endpoint_id, report):
+        self.system.fleet.load_reported(endpoint_id, report, self.now_s)
+
+    def dispatch(self, said, ids):
+        name, path, model, max_tokens, session = said
+        packed = array("I", ids).tobytes()
+        prompt = Prompt(len(ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens))
+        request = Request(name, path, model, prompt, len(ids), self.now_s, max_tokens=max_tokens, session_id=session)
+        ticket = self.tickets[name] = self.system.dispatcher.dispatch(request, self.now_s)
+        self.decisions[name] = decision(ticket)
+
+    def first_token(self, name):
+        self.system.dispatcher.first_token(self.tickets[name], self.now_s)
+
+    def progress(self, name, tokens):
+        self.system.dispatcher.progress(self.tickets[name], tokens, self.now_s)
+
+    def finished(self, name, usage):
+        self.system.dispatcher.finished(self.tickets[name], usage, self.now_s)
+
+    def cancelled(self, name):
+        self.system.dispatcher.cancelled(self.tickets[name], self.now_s)
+
+
+@pytest.fixture(scope="module")
+def sessions():
+    return conversations(replace(LONG_TAIL, sessions=60, prefixes=20, leaving_share=0.1), WORKERS, 3)
+
+
+@pytest.mark.parametrize("policy", ["marginal_cost", "lpwl", "cache_aware", "power_of_two"])
+def test_the_live_core_decides_what_the_simulated_one_did(policy, sessions, monkeypatch):
+    tape, outcomes = record(policy, sessions, monkeypatch)
+    live = Live(policy)
+    live.play(tape)
+    assert live.decisions == tape.decisions
+    assert len(live.decisions) == len(outcomes) > 100
+    assert len({worker for worker, *_ in live.decisions.values()}) == WORKERS
+    assert {outcome.ending for outcome in outcomes} == {Ending.FINISHED, Ending.LEFT}
