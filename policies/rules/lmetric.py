@@ -18,9 +18,9 @@ class Lmetric:
     is (P + u) x B, which is zero on every worker without requests however long its prefill; counting the new request
     mends that, as AIBrix, llm-d and Dynamo do too, and P + u counts as at least 1 for the same reason.
 
-    Source: Simple is better: multiplication may be all you need for LLM request scheduling (arXiv 2603.15202);
-    `kv_aware` of vllm-router 0.1.17 is taken to be this product, too (its source was not found to check). The paper's
-    detector of hot prefixes, a filter before the product, is left out.
+    Source: Simple is better: multiplication may be all you need for LLM request scheduling (arXiv 2603.15202). The
+    paper's detector of hot prefixes, a filter before the product, is left out. `kv_aware` of vllm-router 0.1.17 chooses
+    as this does, request by request, in docs/results/same-choice.md; its source for that release was not found.
     """
 
     params_type = Params
