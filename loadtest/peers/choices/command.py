@@ -46,13 +46,15 @@ PAIRS = (
     Pair(f"vllm-router:cache_aware {SMALL}", "cache_aware", _SMALL, "characters"),
     Pair(f"vllm-router:cache_aware {SMALL}", "cache_aware", _SMALL, "tokens"),
     Pair("vllm-router:kv_aware", "lmetric", {}, "tokens"),
+    # for contrast: the sequence tells rules apart
+    Pair("vllm-router:kv_aware", "lpwl", {}, "tokens"),
+    Pair("vllm-router:kv_aware", "dynamo_default", {}, "tokens"),
+    Pair("vllm-router:kv_aware", "smg_spill", {}, "tokens"),
 )
 
 
-def compare(
-    pairs: Sequence[Pair], environment: Path, workers: int, mix: Mix, seed: int
-) -> dict[tuple[str, str], list[Compared]]:
-    """Every pair's steps, by the router and what our rule knew prompts by. Each router runs once."""
+def compare(pairs: Sequence[Pair], environment: Path, workers: int, mix: Mix, seed: int) -> list[list[Compared]]:
+    """Every pair's steps, in the order of `pairs`. Each router runs once."""
     steps = draw(mix, seed)
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmroute-choices-")))
@@ -67,12 +69,10 @@ def compare(
             with running_router(parse_contender(contender), site, logs / "router.log"):
                 real[contender] = run_through(site, steps)
     cuts = {"characters": Knowledge(characters, 1), "tokens": _tokens(folder)}
-    return {
-        (pair.contender, pair.known_by): replay(
-            ours(pair.rule, pair.params), steps, real[pair.contender], workers, cuts[pair.known_by]
-        )
+    return [
+        replay(ours(pair.rule, pair.params), steps, real[pair.contender], workers, cuts[pair.known_by])
         for pair in pairs
-    }
+    ]
 
 
 def _tokens(folder: Path) -> Knowledge:
@@ -91,8 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     mix = Mix(steps=options.steps)
     found = compare(PAIRS, options.peers_env.absolute(), options.workers, mix, options.seed)
-    for pair in PAIRS:
-        _print(pair, found[pair.contender, pair.known_by], options.show)
+    for pair, compared in zip(PAIRS, found, strict=True):
+        _print(pair, compared, options.show)
     return 0
 
 

@@ -13,12 +13,11 @@ missing = [pair.contender for pair in PAIRS if parse_contender(pair.contender).v
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # starts six processes three times
 @pytest.mark.skipif(bool(missing), reason="sglang-router and vllm-router are not installed (`make peers-env`)")
 def test_our_versions_of_their_rules_choose_as_they_do():
     pairs = [pair for pair in PAIRS if pair.known_by == "characters" or pair.rule == "lmetric"]
-    found = compare(pairs, ENVIRONMENT, 3, Mix(steps=24, most_held=8, skew=5.0), 2)
-    for pair in pairs:
-        different = [step for step in found[pair.contender, pair.known_by] if not step.acceptable]
-        assert not different, pair.contender
-    same = [sum(step.same for step in steps) for steps in found.values()]
-    assert min(same) > 12
+    found = compare(pairs, ENVIRONMENT, 3, Mix(steps=20, most_held=8), 2)
+    for pair, steps in zip(pairs, found, strict=True):
+        assert not [step for step in steps if not step.acceptable], pair.contender
+        assert sum(step.same for step in steps) > 10
