@@ -40,6 +40,7 @@ from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
     fleet_readings,
     gateway_readings,
+    identity_readings,
     process_readings,
     residency_readings,
     watch_readings,
@@ -100,6 +101,7 @@ class System:
                 lambda: residency_readings(self.fleet, self.residency),
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),
+                lambda: identity_readings(self.identity.statistics()),
                 process_readings,
             ],
         )

@@ -15,14 +15,14 @@ from router.core.decisions import DecisionRecord, Explanation
 from router.core.edges import FailurePhase, Request, Usage
 from router.core.endpoints import Candidate
 from router.core.estimate import Decoding
-from router.core.fleet import Fleet, WorkerState
+from router.core.fleet import Fleet
 from router.core.further import FurtherAttempts, RefusalObserver, follow, longest, tried
 from router.core.lanes import Lanes
 from router.core.ledger import Booking
 from router.core.others import SharedLedger
 from router.core.residency import ResidencySource
-from router.core.selection import Selection, exclusions, select
-from router.core.tickets import Hold, Reject, Ticket, full, gave_up
+from router.core.selection import Selection, exclusions, select, trial_first, with_room
+from router.core.tickets import Hold, Reject, Ticket, gave_up
 from router.errors import ErrorKind, RequestError
 from router.prefix.difference import Difference
 from router.prefix.view import Match
@@ -102,9 +102,7 @@ class Dispatcher:
 
     def dispatch(self, request: Request, now_s: float) -> Ticket | Hold | Reject:
         """Choose a candidate and book the request there, in one step."""
-        selection = select(self._fleet, request, (), now_s)
-        if self._max_per_worker and isinstance(selection, Selection):
-            selection = self._with_room(selection)
+        selection = self._select(request, (), now_s)
         if isinstance(selection, Selection):
             return self._place(request, selection, now_s, attempt=1)
         if isinstance(selection, Hold):
@@ -145,7 +143,7 @@ class Dispatcher:
         Whoever loses is to be given up with `lost`.
         """
         selection = None if ticket.ended else self._alternatives(ticket, FailurePhase.CONNECT, now_s)
-        if selection is None or not _ready(selection):
+        if selection is None or not selection.ready:
             return None
         if not self._further.pay_hedge(self._requests, now_s):
             return None
@@ -170,7 +168,7 @@ class Dispatcher:
         if phase is not FailurePhase.CONNECT and not self._further.affords(self._requests, now_s):
             return False
         selection = None if ticket.ended else self._alternatives(ticket, phase, now_s)
-        return selection is not None and _ready(selection)
+        return selection is not None and selection.ready
 
     def explain(self, request: Request, now_s: float) -> Explanation:
         """What would be decided now; books nothing and changes nothing."""
@@ -181,7 +179,7 @@ class Dispatcher:
             reason = selection.reason if isinstance(selection, Hold) else selection.error.message
             return Explanation(self._request_view(request, ()), name, None, reason, None, None, excluded)
         view, fleet, _ = self._look(request, selection, now_s)
-        decision = _with_trial(self._chooser.explain(view, fleet), selection)
+        decision = trial_first(self._chooser.explain(view, fleet), selection)
         return Explanation(view, name, decision.ranked[0], decision.reason, fleet, decision, excluded)
 
     def views(self, now_s: float) -> tuple[WorkerView, ...]:
@@ -287,7 +285,7 @@ class Dispatcher:
 
     def _place(self, request: Request, selection: Selection, now_s: float, attempt: int) -> Ticket:
         view, fleet, matches = self._look(request, selection, now_s)
-        decision = _with_trial(self._chooser.decide(view, fleet), selection)
+        decision = trial_first(self._chooser.decide(view, fleet), selection)
         index = [candidate.id for candidate in selection.candidates].index(decision.ranked[0])
         candidate, worker = selection.candidates[index], fleet.workers[index]
         predicted = prediction(request, candidate, worker)
@@ -302,30 +300,27 @@ class Dispatcher:
             self._observer.decided(ticket)
         return ticket
 
+    def _select(self, request: Request, tried: tuple[str, ...], now_s: float) -> Selection | Hold | Reject:
+        """Who may take the request now, and has room for it."""
+        selection = select(self._fleet, request, tried, now_s)
+        if self._max_per_worker and isinstance(selection, Selection):
+            return with_room(selection, self._max_per_worker, self._running)
+        return selection
+
+    def _running(self, candidate: Candidate) -> int:
+        return self._lanes.of(candidate).booked().running_requests
+
     def _alternatives(self, ticket: Ticket, phase: FailurePhase, now_s: float) -> Selection | None:
         """Who may take over from a ticket that fails in `phase`; None when it has to be given up."""
         if self._further.exhausted(ticket, phase):
             return None
-        selection = select(self._fleet, ticket.request, tried(ticket), now_s)
-        if self._max_per_worker and isinstance(selection, Selection):
-            selection = self._with_room(selection)
+        selection = self._select(ticket.request, tried(ticket), now_s)
         return selection if isinstance(selection, Selection) else None
 
     @property
     def _requests(self) -> int:
         """Placed so far, each counted once."""
         return self._counts["dispatched"] - self._counts["retried"] - self._counts["hedged"]
-
-    def _with_room(self, selection: Selection) -> Selection | Reject:
-        """Leave out the workers that have all the requests they may have."""
-        limit = self._max_per_worker
-        room = [c for c in selection.candidates if self._lanes.of(c).booked().running_requests < limit]
-        if len(room) == len(selection.candidates):
-            return selection
-        if not room:
-            return full(limit)
-        trial = selection.trial
-        return Selection(tuple(room), trial if trial is not None and any(c.endpoint is trial for c in room) else None)
 
     def _look(
         self, request: Request, selection: Selection, now_s: float
@@ -439,21 +434,6 @@ class Dispatcher:
     ) -> None:
         if self._chooser.observes:
             self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens, placed))
-
-
-def _ready(selection: Selection) -> bool:
-    """Whether it holds a worker that is ready, and not merely one to be tried out."""
-    return any(candidate.endpoint.state is WorkerState.READY for candidate in selection.candidates)
-
-
-def _with_trial(decision: Decision, selection: Selection) -> Decision:
-    """`decision`, unless a worker has its trial: then that one first."""
-    if selection.trial is None:
-        return decision
-    on_trial = [candidate.id for candidate in selection.trial.candidates]
-    first = next((worker for worker in decision.ranked if worker in on_trial), on_trial[0])
-    rest = tuple(worker for worker in decision.ranked if worker != first)
-    return Decision((first, *rest), f"trial of {first}, which had failed and probes well again")
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:

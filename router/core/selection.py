@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from zlib import crc32
 
 import msgspec
 
-from policies.view import WorkerId
+from policies.view import Decision, WorkerId
 from router.core.edges import Request
 from router.core.fleet import Candidate, Fleet, FleetEndpoint, Pool, WorkerState
 from router.core.health import SERVING
-from router.core.tickets import Hold, Reject
+from router.core.tickets import Hold, Reject, full
 from router.errors import ErrorKind, RequestError
 
 
@@ -20,6 +20,11 @@ class Selection(msgspec.Struct, frozen=True):
 
     candidates: tuple[Candidate, ...]
     trial: FleetEndpoint | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it holds a worker that is ready, and not merely one to be tried out."""
+        return any(candidate.endpoint.state is WorkerState.READY for candidate in self.candidates)
 
 
 def select(fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float) -> Selection | Hold | Reject:
@@ -50,6 +55,27 @@ def select(fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float)
     if now_s < fleet.warm_at_s:
         ready = _eased(ready, request, now_s)
     return Selection(ready) if now_s >= fleet.pressure_until_s else _without_pressure(ready, now_s)
+
+
+def with_room(selection: Selection, limit: int, running: Callable[[Candidate], int]) -> Selection | Reject:
+    """`selection` without the workers on which `limit` requests are `running`, which is all they may have."""
+    room = [candidate for candidate in selection.candidates if running(candidate) < limit]
+    if len(room) == len(selection.candidates):
+        return selection
+    if not room:
+        return full(limit)
+    trial = selection.trial
+    return Selection(tuple(room), trial if trial is not None and any(c.endpoint is trial for c in room) else None)
+
+
+def trial_first(decision: Decision, selection: Selection) -> Decision:
+    """`decision`, unless a worker has its trial: then that one first."""
+    if selection.trial is None:
+        return decision
+    on_trial = [candidate.id for candidate in selection.trial.candidates]
+    first = next((worker for worker in decision.ranked if worker in on_trial), on_trial[0])
+    rest = tuple(worker for worker in decision.ranked if worker != first)
+    return Decision((first, *rest), f"trial of {first}, which had failed and probes well again")
 
 
 def exclusions(

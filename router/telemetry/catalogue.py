@@ -122,6 +122,12 @@ GATEWAY = (
     _gauge("held_requests", "Requests waiting now because no worker is ready."),
 )
 
+IDENTITY = (
+    _counter("prompt_tokens_known", "Prompt tokens found in the memory of tokenised prefixes."),
+    _counter("prompt_tokens_tokenised", "Prompt tokens that had to be tokenised."),
+    _gauge("prompt_memory_bytes", "Memory of prompts: residency.memo_bytes, and 8 MiB of the latest texts at most."),
+)
+
 DECISIONS = (
     _counter("decisions", "Placements, by worker and how far its view could be trusted.", "worker", "residency"),
     _counter("rejections", "Requests that no worker could take, by error code.", "code"),
@@ -193,7 +199,7 @@ WATCH = (
     _counter("process_restarts", "Processes of the gateway that ended unasked and were started again."),
 )
 
-CATALOGUE: tuple[MetricSpec, ...] = tuple(chain(GATEWAY, DECISIONS, FLEET, RESIDENCY, WATCH))
+CATALOGUE: tuple[MetricSpec, ...] = tuple(chain(GATEWAY, IDENTITY, DECISIONS, FLEET, RESIDENCY, WATCH))
 
 PROCESS: tuple[MetricSpec, ...] = (
     MetricSpec("process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory size in bytes."),

@@ -61,6 +61,15 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
         yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
 
 
+def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
+    """What is remembered of prompts, and how much that saves, from `Identity.statistics()`."""
+    memo = known["memo"]
+    yield "warmroute_prompt_tokens_known", (), memo["found_tokens"]
+    yield "warmroute_prompt_tokens_tokenised", (), memo["new_tokens"]
+    held = (memo, known["requests"], known["recent"], known["workers"])
+    yield "warmroute_prompt_memory_bytes", (), sum(part["bytes"] for part in held)
+
+
 def process_readings() -> Iterator[Reading]:
     """This process. The supervisor of several counts those that answer, and restarts."""
     yield "warmroute_processes", (), 1.0

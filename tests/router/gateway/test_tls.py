@@ -242,7 +242,7 @@ async def test_a_handshake_that_never_ends_is_cut(rig, kit, authority, pair):
 
 
 async def test_a_handshake_that_began_before_a_drain_leads_to_an_answer(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 1.0})
+    gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 2.0})
     began, silent = await gateway.connect(), await gateway.connect()
     plane = gateway.gateway._plane
     await kit.eventually(lambda: len(plane.arriving) == 2)
@@ -252,7 +252,7 @@ async def test_a_handshake_that_began_before_a_drain_leads_to_an_answer(rig, kit
     reply = await began.ask(kit.post())
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
     assert await silent.closed() == b""
-    await asyncio.wait_for(closing, 3)  # the silent one was waited for, and no longer than a handshake may take
+    await asyncio.wait_for(closing, 10)  # the silent one was waited for, and no longer than a handshake may take
 
 
 async def test_plain_http_on_the_tls_port_is_no_request(rig, kit, pair):

@@ -2,7 +2,7 @@ import random
 
 from backends.worker import Endpoint, KvEventSource, LoadReport, RankCache, ServedModel, WorkerFacts
 from policies.registry import build_policy
-from router.config.model import HealthConfig
+from router.config.model import Config, HealthConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet
@@ -10,7 +10,14 @@ from router.core.tickets import Ticket
 from router.prefix.residency import ResidencyMap
 from router.telemetry.exposition import Exposition
 from router.telemetry.metrics import Metrics
-from router.telemetry.readings import fleet_readings, gateway_readings, residency_readings, watch_readings
+from router.telemetry.readings import (
+    fleet_readings,
+    gateway_readings,
+    identity_readings,
+    residency_readings,
+    watch_readings,
+)
+from router.tokens.identity import Identity
 
 
 def fleet_of_one():
@@ -54,6 +61,16 @@ def test_residency_and_links():
     }
 
 
+def test_what_prompts_take_and_save():
+    memo, lru = {"found_tokens": 30, "new_tokens": 10, "bytes": 700}, {"bytes": 40}
+    known = {"memo": memo, "requests": lru, "recent": lru, "workers": lru}
+    assert {name: value for name, _, value in identity_readings(known)} == {
+        "warmroute_prompt_tokens_known": 30,
+        "warmroute_prompt_tokens_tokenised": 10,
+        "warmroute_prompt_memory_bytes": 820,
+    }
+
+
 def test_all_readings_are_in_the_catalogue():
     fleet, residency = fleet_of_one()
     watched = {"endpoints": {"h:1": {"subscriptions": {"h:1": {"linked": False, "bytes": 0, "lag_s": 1.0}}}}}
@@ -65,6 +82,7 @@ def test_all_readings_are_in_the_catalogue():
             lambda: watch_readings(watched),
             lambda: gateway_readings({"connections": 1, "streams": 2, "waiting": 3}),
             lambda: gateway_readings({}),
+            lambda: identity_readings(Identity(Config()).statistics()),
         ],
     )
     page = exposition.render()[0]
