@@ -16,13 +16,24 @@ import msgspec
 
 from policies.marginal_cost import MarginalCost
 from policies.params import Params
+from policies.rules.aibrix_prefix import AibrixPrefix
 from policies.rules.cache_aware import CacheAware
+from policies.rules.chwbl import Chwbl
+from policies.rules.dualmap import DualMap
+from policies.rules.dynamo_default import DynamoDefault
+from policies.rules.dynamo_two_tier import DynamoTwoTier
 from policies.rules.least_requests import LeastRequests
 from policies.rules.least_tokens import LeastTokens
+from policies.rules.llmd_blend import LlmdBlend
+from policies.rules.llmd_sticky import LlmdSticky
+from policies.rules.lmetric import Lmetric
 from policies.rules.lpwl import Lpwl
 from policies.rules.power_of_two import PowerOfTwo
+from policies.rules.preble import Preble
 from policies.rules.random import RandomChoice
 from policies.rules.round_robin import RoundRobin
+from policies.rules.session_affinity import SessionAffinity
+from policies.rules.smg_spill import SmgSpill
 from policies.view import Policy
 
 GROUP = "warmroute.policies"
@@ -34,7 +45,18 @@ BUILT_IN: Mapping[str, type[Any]] = {
     "least_requests": LeastRequests,
     "least_tokens": LeastTokens,
     "power_of_two": PowerOfTwo,
+    "chwbl": Chwbl,
+    "session_affinity": SessionAffinity,
     "cache_aware": CacheAware,
+    "smg_spill": SmgSpill,
+    "aibrix_prefix": AibrixPrefix,
+    "preble": Preble,
+    "dualmap": DualMap,
+    "dynamo_default": DynamoDefault,
+    "dynamo_two_tier": DynamoTwoTier,
+    "llmd_blend": LlmdBlend,
+    "llmd_sticky": LlmdSticky,
+    "lmetric": Lmetric,
     "lpwl": Lpwl,
 }
 
@@ -75,13 +97,13 @@ def build_policy(name: str, params: Mapping[str, Any], rng: random.Random) -> Po
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Name, one-line summary and parameters (type and default) for help texts and the admin API."""
+    """Name, one-line summary and parameters (type, default, meaning if told) for help texts and the admin API."""
     cls = _find(name)
     fields = msgspec.structs.fields(_params_type(name, cls))
     return {
         "name": name,
         "summary": " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split()),
-        "params": {field.name: {"type": _type_name(field), **_default(field)} for field in fields},
+        "params": {field.name: {"type": _type_name(field), **_default(field), **_meaning(field)} for field in fields},
     }
 
 
@@ -136,6 +158,13 @@ def _default(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
     return {} if field.default is msgspec.NODEFAULT else {"default": field.default}
 
 
+def _meaning(field: msgspec.structs.FieldInfo) -> dict[str, str]:
+    """``{"meaning": text}``, empty where the parameter has no description."""
+    shown = msgspec.inspect.type_info(field.type)
+    schema = shown.extra_json_schema if isinstance(shown, msgspec.inspect.Metadata) else None
+    return {"meaning": schema["description"]} if schema and "description" in schema else {}
+
+
 _TYPE_WORDS = {
     "IntType": "a whole number",
     "FloatType": "a number",
@@ -149,6 +178,8 @@ _TYPE_WORDS = {
 def _type_name(field: msgspec.structs.FieldInfo) -> str:
     """`a number at least 1`, `a whole number`, ... for the reader of an error."""
     shown = msgspec.inspect.type_info(field.type)
+    if isinstance(shown, msgspec.inspect.Metadata):
+        shown = shown.type
     if isinstance(shown, msgspec.inspect.LiteralType):
         return " or ".join(repr(value) for value in shown.values)
     text = _TYPE_WORDS.get(type(shown).__name__, str(field.type))

@@ -49,7 +49,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
 
     `cached_tokens` of the request's prompt are in the worker's fastest tier (``n - 1`` cap applied);
     `uncached_tokens` is the rest of the prompt. `queued_tokens` (P) are uncached prompt tokens booked here and not
-    yet prefilled, `running_requests` (B) all booked requests, `kv_tokens` (K) the context tokens they hold.
+    yet prefilled, `running_requests` (B) all booked requests, `kv_tokens` (K) the context tokens they hold;
+    `queued_requests` of B wait for their prefill or are in it.
     `backlog_s` (v) and `prefill_s` (s) are the online estimates of the wait before this prompt would start and of
     its own prefill; `utilisation` (rho) is the share of time spent prefilling, 0 to 0.97. Estimates share one unit
     across candidates but are real seconds only when `learned`; `error_s` is the standard error of
@@ -70,6 +71,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     learned: bool = False
     error_s: float = 0.0
     cached_tokens_by_tier: Mapping[str, int] | None = None
+    queued_requests: int = 0
 
 
 class FleetView(msgspec.Struct, frozen=True):
@@ -103,13 +105,17 @@ class EdgeKind(StrEnum):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """What happened to `request` on `worker` at `now_s`; `cached_tokens` as reported, once finished."""
+    """What happened to `request` on `worker` at `now_s`; `cached_tokens` as reported, once finished.
+
+    `placed` comes with `BOOKED`: what was known of the worker when it was chosen, the new request not counted.
+    """
 
     kind: EdgeKind
     request: RequestView
     worker: WorkerId
     now_s: float
     cached_tokens: int | None = None
+    placed: WorkerView | None = None
 
 
 class Policy(Protocol):

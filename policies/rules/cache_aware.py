@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from policies.params import Params
+from policies.ranking import by_key
 from policies.view import Decision, Edge, EdgeKind, FleetView, RequestView, WorkerId, WorkerView
 
+_Key = Callable[[WorkerView], tuple[float, ...]]
 _TREES_KEPT = 1_024
 """Workers remembered, by last use: a fleet whose workers come and go must not fill memory."""
 
 
 class CacheAwareParams(Params, frozen=True):
-    """Defaults as published with sglang-router 0.1 to 0.3, but for the tree's bound, which is in blocks here."""
+    """Defaults as published with sglang-router 0.3 and vllm-router 0.1.17, but for the tree's bound."""
 
-    balance_abs_threshold: Annotated[int, Meta(ge=0)] = 64
-    balance_rel_threshold: Annotated[float, Meta(ge=1)] = 1.5
-    cache_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    max_tree_blocks: Annotated[int, Meta(ge=1)] = 65_536
+    balance_abs_threshold: Annotated[
+        int, Meta(ge=0, description="Load decides if most - fewest requests exceed this ...")
+    ] = 64
+    balance_rel_threshold: Annotated[
+        float, Meta(ge=1, description="... and the most are more than this multiple of the fewest.")
+    ] = 1.5
+    cache_threshold: Annotated[
+        float, Meta(ge=0, le=1, description="Share of the prompt that the best match must exceed to count.")
+    ] = 0.3
+    on_miss: Annotated[
+        Literal["fewest_requests", "smallest_tree"],
+        Meta(description="Where a prompt without such a match goes; the second is the rule of earlier releases."),
+    ] = "fewest_requests"
+    max_tree_blocks: Annotated[
+        int, Meta(ge=1, description="Blocks remembered per worker (the original: characters).")
+    ] = 65_536
 
 
 class _Tree(msgspec.Struct):
@@ -48,11 +62,17 @@ class _Tree(msgspec.Struct):
 
 
 class CacheAware:
-    """If max - min requests > 64 and max > 1.5 min: fewest requests. Else, if the best match covers more than half
-    of the prompt: the best match. Else: the smallest tree.
+    """If most - fewest requests > 64 and most > 1.5 x fewest: fewest requests. Else, if the best match covers more than
+    0.3 of the prompt: the best match. Else: fewest requests. Ties: the worker that joined first.
 
-    The tree is the rule's own approximation, fed by its own choices and nothing else, as in the original; it
-    compares block hashes where the original compares characters. Source: sglang-router, policies/cache_aware.rs.
+    The match is against the rule's own tree of what it sent where, fed by its choices and nothing else, as in the
+    original; it compares block hashes where the original compares characters. Where several workers have the same
+    best match, the original takes any of them.
+
+    Source: sglang-router 0.3 (sgl-model-gateway/src/policies/cache_aware.rs) and vllm-router 0.1.17
+    (src/policies/cache_aware.rs), compared with both request by request in docs/results/same-choice.md. Earlier
+    releases sent a miss to the worker with the smallest tree, at a threshold of 0.5: `on_miss` and `cache_threshold`
+    bring that back.
     """
 
     params_type = CacheAwareParams
@@ -63,15 +83,28 @@ class CacheAware:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the criterion that applies; all workers are ranked by it, so alternatives follow the same rule."""
-        requests = [view.running_requests for view in fleet.workers]
-        most, least = max(requests), min(requests)
-        if most - least > self._params.balance_abs_threshold and most > self._params.balance_rel_threshold * least:
-            return _by(fleet, lambda view: view.running_requests, f"imbalanced ({least} to {most} requests)")
         matches = {view.id: self._match(view.id, request) for view in fleet.workers}
-        best = max(matches.values()) * request.block_tokens / max(1, request.prompt_tokens)
-        if best > self._params.cache_threshold:
-            return _by(fleet, lambda view: -matches[view.id], f"longest match ({best:.0%} of the prompt)")
-        return _by(fleet, lambda view: self._size(view.id), f"smallest tree (best match {best:.0%})")
+        criterion, reason = self._criterion(matches, request, fleet)
+
+        def explain(view: WorkerView) -> Mapping[str, float]:
+            match = matches[view.id] * request.block_tokens
+            return {"match": match, "tree_blocks": self._size(view.id), "requests": view.running_requests}
+
+        return by_key(fleet, criterion, reason, explain)
+
+    def _criterion(self, matches: Mapping[WorkerId, int], request: RequestView, fleet: FleetView) -> tuple[_Key, str]:
+        """What to rank by, and why."""
+        params = self._params
+        requests = [view.running_requests for view in fleet.workers]
+        most, fewest = max(requests), min(requests)
+        if most - fewest > params.balance_abs_threshold and most > params.balance_rel_threshold * fewest:
+            return _requests, f"imbalanced ({fewest} to {most} requests)"
+        share = max(matches.values()) * request.block_tokens / max(1, request.prompt_tokens)
+        if share > params.cache_threshold:
+            return lambda view: (-matches[view.id],), f"longest match ({share:.0%} of the prompt)"
+        if params.on_miss == "smallest_tree":
+            return lambda view: (self._size(view.id),), f"smallest tree (best match {share:.0%})"
+        return _requests, f"fewest requests (best match {share:.0%})"
 
     def observe(self, edge: Edge) -> None:
         """Remember where the prompt went."""
@@ -92,6 +125,5 @@ class CacheAware:
         return len(tree.blocks) if tree else 0
 
 
-def _by(fleet: FleetView, cost: Callable[[WorkerView], int], reason: str) -> Decision:
-    ranked = sorted(fleet.workers, key=cost)
-    return Decision(tuple(view.id for view in ranked), reason)
+def _requests(view: WorkerView) -> tuple[float, ...]:
+    return (view.running_requests,)

@@ -1,4 +1,5 @@
-"""Reference pages made from code: ``python -m router.cli.reference [FOLDER]`` writes policies, metrics and paths.
+"""Reference pages made from code: ``python -m router.cli.reference [FOLDER]`` writes policies (an index and a page
+each), metrics and paths.
 
 The admin API's page is made by `router.admin.reference`, the sample of all settings by ``warmroute config --sample``.
 """
@@ -7,7 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from inspect import cleandoc
 from pathlib import Path
+from typing import Any
 
 from policies.registry import BUILT_IN, describe
 from router.gateway.paths import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
@@ -17,20 +21,38 @@ _MADE = "This page is made by `python -m router.cli.reference`; a test holds it 
 
 
 def policies_page() -> str:
-    """Every built-in policy with its parameters."""
+    """Every built-in policy in a line."""
     lines = [
         "# Policies",
         "",
         _MADE,
         "Choose one with `--policy NAME`, `policy.name` in the file, or `PUT /admin/v1/policy`; your own: "
         "[write a policy](../how-to/write-a-policy.md).",
+        "",
     ]
+    rows = ((f"[`{name}`](policies/{name}.md)", described["summary"]) for name, described in _policies())
+    return "\n".join([*lines, *_table(("policy", "chooses"), rows)]) + "\n"
+
+
+def _policies() -> Iterable[tuple[str, dict[str, Any]]]:
     for name in BUILT_IN:
         described = describe(name)
-        lines += ["", f"## `{name}`", "", described["summary"]]
-        if described["params"]:
-            rows = ((key, value["type"], repr(value["default"])) for key, value in described["params"].items())
-            lines += ["", *_table(("parameter", "type", "default"), ((f"`{a}`", b, f"`{c}`") for a, b, c in rows))]
+        yield name, {**described, "summary": described["summary"].replace("``", "`").replace("|", r"\|")}
+
+
+def policy_page(name: str) -> str:
+    """What the policy's class says of it, and its parameters."""
+    text = cleandoc(BUILT_IN[name].__doc__ or "").replace("``", "`")
+    use = f"warmroute serve --policy {name} --worker http://10.0.0.5:8000 --worker http://10.0.0.6:8000"
+    params = describe(name)["params"]
+    lines = [f"# `{name}`", "", _MADE, text, "", "```sh", use, "```", "", "[All policies](../policies.md)"]
+    if params:
+        heads = ("parameter", "type", "default", "meaning")
+        rows = (
+            (f"`{key}`", about["type"], f"`{about['default']!r}`", about["meaning"]) for key, about in params.items()
+        )
+        given = f"`--policy-param {next(iter(params))}=...`, once per parameter, or `policy.params` in the file."
+        lines[-2:-2] = ["", *_table(heads, rows), "", given]
     return "\n".join(lines) + "\n"
 
 
@@ -85,12 +107,14 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "policies.md": policies_page,
     "metrics.md": metrics_page,
     "paths.md": paths_page,
+    **{f"policies/{name}.md": partial(policy_page, name) for name in BUILT_IN},
 }
 
 
 def main(arguments: list[str]) -> int:
     """Write all pages into the folder named (default ``docs/reference``)."""
     folder = Path(arguments[0] if arguments else "docs/reference")
+    (folder / "policies").mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (folder / name).write_text(page(), encoding="utf-8")
     return 0

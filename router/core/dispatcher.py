@@ -295,7 +295,7 @@ class Dispatcher:
             ticket.trial = True
             self._fleet.trial_started(selection.trial, now_s)
         self._counts["dispatched"] += 1
-        self._tell_policy(EdgeKind.BOOKED, ticket, now_s)
+        self._tell_policy(EdgeKind.BOOKED, ticket, now_s, placed=worker)
         if self._observer is not None:
             self._observer.decided(ticket)
         return ticket
@@ -424,9 +424,16 @@ class Dispatcher:
             self._observer.rejected(request, reject.error)
         return reject
 
-    def _tell_policy(self, kind: EdgeKind, ticket: Ticket, now_s: float, cached_tokens: int | None = None) -> None:
+    def _tell_policy(
+        self,
+        kind: EdgeKind,
+        ticket: Ticket,
+        now_s: float,
+        cached_tokens: int | None = None,
+        placed: WorkerView | None = None,
+    ) -> None:
         if self._chooser.observes:
-            self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+            self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens, placed))
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:

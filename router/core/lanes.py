@@ -245,4 +245,5 @@ def _view(lane: Lane, match: Match, prompt_tokens: int, speed: Speed | None, now
         speed is not None,
         error_s,
         match.by_tier,
+        booked.queued_requests + (round(weight * foreign.waiting) if foreign.waiting else 0),
     )

@@ -66,13 +66,16 @@ def _plugins(monkeypatch):
 def test_names_and_descriptions():
     names = policy_names()
     assert names[0] == "marginal_cost"
-    rules = "round_robin random least_requests least_tokens power_of_two cache_aware lpwl"
+    rules = """round_robin random least_requests least_tokens power_of_two chwbl session_affinity cache_aware smg_spill
+        aibrix_prefix preble dualmap dynamo_default dynamo_two_tier llmd_blend llmd_sticky lmetric lpwl"""
     assert set(rules.split()) < set(names)
     for name in names:
         assert describe(name)["summary"]
+        assert all(about["meaning"].endswith((".", "...")) for about in describe(name)["params"].values())
     assert describe("cache_aware")["params"]["cache_threshold"] == {
         "type": "a number at least 0 at most 1",
-        "default": 0.5,
+        "default": 0.3,
+        "meaning": "Share of the prompt that the best match must exceed to count.",
     }
 
 
@@ -82,7 +85,7 @@ def test_names_and_descriptions():
         ("nearest", {}, ["nearest", "no such policy", "write one of", "marginal_cost"]),
         ("lpwl", {"alpha": 1}, ["lpwl", "alpha", "takes no parameters"]),
         ("cache_aware", {"alpha": 1}, ["alpha", "write one of", "cache_threshold"]),
-        ("cache_aware", {"cache_threshold": "0.5"}, ["cache_threshold", "'0.5'", "a number", "such as 0.5"]),
+        ("cache_aware", {"cache_threshold": "0.5"}, ["cache_threshold", "'0.5'", "a number", "such as 0.3"]),
         ("cache_aware", {"cache_threshold": 1.5}, ["cache_threshold", "1.5", "at most 1"]),
         ("cache_aware", {"max_tree_blocks": 2.5}, ["max_tree_blocks", "a whole number"]),
     ],

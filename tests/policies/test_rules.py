@@ -92,13 +92,35 @@ def test_lpwl_is_queued_plus_own_tokens_then_requests_then_turn(fleet, request_v
 def test_cache_aware_longest_match_above_the_threshold(fleet, request_view, booked):
     policy = build("cache_aware")
     view = fleet(a={}, b={"running_requests": 60})
-    known = request_view(tokens=100, blocks=(1, 2, 3, 4))
+    known = request_view(tokens=160, blocks=(1, 2, 3, 4))
     booked(policy, "b", known)
     assert policy.decide(known, view).ranked[0] == "b"
-    barely = request_view(tokens=100, blocks=(1, 2, 3, 9))  # 48 of 100 tokens match: not more than half
+    barely = request_view(tokens=160, blocks=(1, 2, 3, 9))  # 48 of 160 tokens match: not more than 0.3
     decision = policy.decide(barely, view)
     assert decision.ranked[0] == "a"
-    assert "smallest tree" in decision.reason
+    assert decision.reason == "fewest requests (best match 30%)"
+    assert decision.terms["b"] == {"match": 48, "tree_blocks": 4, "requests": 60}
+    assert policy.decide(request_view(tokens=159, blocks=(1, 2, 3, 9)), view).ranked[0] == "b"
+
+
+def test_cache_aware_ties_go_to_the_worker_that_joined_first(fleet, request_view, booked):
+    policy = build("cache_aware")
+    view = fleet(a={"running_requests": 1}, b={}, c={})
+    assert policy.decide(request_view(), view).ranked == ("b", "c", "a")
+    known = request_view(tokens=16, blocks=(1,))
+    for worker in "cb":
+        booked(policy, worker, known)
+    assert policy.decide(known, view).ranked == ("b", "c", "a")
+
+
+def test_cache_aware_of_earlier_releases_sends_a_miss_to_the_smallest_tree(fleet, request_view, booked):
+    policy = build("cache_aware", on_miss="smallest_tree", cache_threshold=0.5)
+    booked(policy, "a", request_view(tokens=64, blocks=(1, 2, 3, 4)))
+    booked(policy, "b", request_view(tokens=32, blocks=(5, 6)))
+    view = fleet(a={}, b={"running_requests": 9})
+    decision = policy.decide(request_view(tokens=16, blocks=(7,)), view)
+    assert decision.ranked[0] == "b"
+    assert decision.reason == "smallest tree (best match 0%)"
 
 
 def test_cache_aware_imbalance_needs_both_thresholds(fleet, request_view, booked):
@@ -119,7 +141,7 @@ def test_cache_aware_tree_is_bounded_and_loses_tails_first(fleet, request_view, 
     head = request_view(tokens=32, blocks=(1, 2))
     assert policy.decide(head, view).ranked[0] == "a"
     whole = request_view(tokens=64, blocks=(1, 2, 3, 4))
-    assert "smallest tree" in policy.decide(whole, view).reason
+    assert "(50% of the prompt)" in policy.decide(whole, view).reason
 
 
 def test_cache_aware_forgets_workers_that_left(fleet, request_view, booked):

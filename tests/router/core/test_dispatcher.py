@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backends.worker import Endpoint, WorkerFacts
-from policies.registry import build_policy
+from policies.registry import BUILT_IN, build_policy
 from policies.view import Decision, EdgeKind, Residency, WorkerId
 from router.config.model import HealthConfig
 from router.core.dispatcher import Dispatcher, Hold, Reject, Ticket
@@ -511,6 +511,38 @@ def test_a_new_policy_gets_the_edges_of_requests_under_way(rig):
     rig.dispatcher.finished(ticket, Usage(100, 5, 32), 0.2)
     worker = ticket.candidate.id
     assert edges == [(EdgeKind.FIRST_TOKEN, worker, None), (EdgeKind.FINISHED, worker, 32)]
+
+
+def test_a_booking_comes_with_what_was_known_of_the_worker(rig):
+    placed = []
+
+    class Listener:
+        def decide(self, request, fleet):
+            return Decision(tuple(view.id for view in reversed(fleet.workers)), "last")
+
+        def observe(self, edge):
+            placed.append(edge.placed)
+
+    rig.dispatcher.set_policy(Listener(), "listener", {})
+    ticket = rig.dispatch(100)
+    rig.dispatcher.first_token(ticket, 0.1)
+    assert [view and (view.id, view.uncached_tokens, view.running_requests) for view in placed] == [
+        (ticket.candidate.id, 100, 0),
+        None,
+    ]
+
+
+@pytest.mark.parametrize("policy", BUILT_IN)
+def test_every_policy_serves(make_rig, policy):
+    rig = make_rig(policy=policy)
+    for index in range(30):
+        ticket = rig.dispatch(200, start=index % 3, now_s=float(index), session_id=f"s{index % 4}")
+        rig.dispatcher.first_token(ticket, index + 0.1)
+        rig.dispatcher.finished(ticket, Usage(200, 5, None), index + 0.2)
+        explained = rig.dispatcher.explain(ticket.request, index + 0.3)
+        assert len(explained.to_builtins()["candidates"]) == 4
+    counts = rig.dispatcher.statistics()
+    assert (counts["decisions"], counts["fallbacks"], counts["observe_errors"]) == (30, 0, 0)
 
 
 def test_ranks_are_candidates_of_their_own(shadow_residency, facts, prompt):

@@ -81,6 +81,7 @@ def test_views_before_anything_is_learned(fleet):
     assert (first.backlog_s, first.prefill_s, first.learned) == (70.0, 68.0, False)
     assert (second.backlog_s, second.prefill_s, second.utilisation, second.error_s) == (0.0, 100.0, 0.0, 0.0)
     assert third.residency is Residency.UNKNOWN
+    assert (first.queued_requests, second.queued_requests) == (1, 0)
     (blind,) = lanes.views(fleet.candidates[:1], None, 100, 1.0)
     assert (blind.cached_tokens, blind.uncached_tokens, blind.residency) == (0, 100, Residency.UNKNOWN)
 
@@ -126,7 +127,7 @@ def test_foreign_load_counts_in_the_views(fleet):
     for second in (1.0, 2.0):
         lanes.load_reported(candidate, LoadReport(0, 5, 2, 0.1), second)
     (view,) = lanes.views([candidate], None, 10, 2.0)
-    assert view.running_requests == 7
+    assert (view.running_requests, view.queued_requests) == (7, 2)
     assert view.kv_tokens == 44_000
     assert view.queued_tokens == pytest.approx(400, abs=2)
     (later,) = lanes.views([candidate], None, 10, 60.0)

@@ -1,0 +1,134 @@
+"""What was placed where of late: each worker's load over a window of time, and a model of its cache.
+
+For rules that price by history. Prompts are cut into chunks of whole blocks; a chunk is known by the chained hash of
+its last block, which stands for the whole prefix up to there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from policies.view import Edge, RequestView, WorkerId, WorkerView
+
+CHUNK_TOKENS = 512
+WORKERS_KEPT = 1_024
+PLACEMENTS_KEPT = 16_384
+CHUNKS_KEPT = 8_192
+"""Per worker that does not say how large its cache is: 4 million tokens."""
+
+
+class Placement(NamedTuple):
+    """One request as it was placed."""
+
+    at_s: float
+    worker: WorkerId
+    uncached_tokens: int
+    decode_s: float
+    chunks: tuple[int, ...]
+
+
+class Past:
+    """One worker's share of the history. `chunks` runs from the least recently used; values are uses in the window."""
+
+    __slots__ = ("chunks", "decode_s", "uncached_tokens")
+
+    def __init__(self) -> None:
+        self.chunks: OrderedDict[int, int] = OrderedDict()
+        self.uncached_tokens = 0
+        self.decode_s = 0.0
+
+    def add(self, placed: Placement, room: int) -> None:
+        """Take on a request; of its chunks the tail is used first, so that leaves are also evicted first."""
+        self.uncached_tokens += placed.uncached_tokens
+        self.decode_s += placed.decode_s
+        for chunk in reversed(placed.chunks):
+            self.chunks[chunk] = self.chunks.get(chunk, 0) + 1
+            self.chunks.move_to_end(chunk)
+        while len(self.chunks) > room:
+            self.chunks.popitem(last=False)
+
+    def expire(self, placed: Placement) -> None:
+        """The request has left the window."""
+        self.uncached_tokens -= placed.uncached_tokens
+        self.decode_s -= placed.decode_s
+        for chunk in placed.chunks:
+            if self.chunks.get(chunk):
+                self.chunks[chunk] -= 1
+
+    def victim_uses(self, chunks: int, room: int) -> int:
+        """Uses in the window of what has to go when `chunks` more come."""
+        excess = len(self.chunks) + chunks - room
+        return sum(islice(self.chunks.values(), excess)) if excess > 0 else 0
+
+
+class History:
+    """All placements of the last `window_s` seconds. Changes with `record` alone; reading it needs no clean-up."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._placements: deque[Placement] = deque()
+        self._pasts: OrderedDict[WorkerId, Past] = OrderedDict()
+        self.count = 0
+        """Requests recorded so far."""
+
+    def record(self, edge: Edge) -> None:
+        """A request was booked."""
+        uncached = edge.request.prompt_tokens if edge.placed is None else edge.placed.uncached_tokens
+        chunks = chunks_of(edge.request)
+        placed = Placement(edge.now_s, edge.worker, uncached, edge.request.decode_s, chunks)
+        past = self._pasts.pop(edge.worker, None) or Past()
+        self._pasts[edge.worker] = past
+        past.add(placed, CHUNKS_KEPT if edge.placed is None else room_of(edge.placed))
+        self._placements.append(placed)
+        self.count += 1
+        self._forget(edge.now_s)
+
+    def loads(self, now_s: float) -> dict[WorkerId, tuple[int, float]]:
+        """Per worker, uncached prompt tokens and seconds of decoding placed there within the window."""
+        loads = {worker: (past.uncached_tokens, past.decode_s) for worker, past in self._pasts.items()}
+        for placed in self._expired(now_s):
+            if placed.worker in loads:
+                tokens, decode_s = loads[placed.worker]
+                loads[placed.worker] = (tokens - placed.uncached_tokens, decode_s - placed.decode_s)
+        return loads
+
+    def victim_tokens(self, view: WorkerView) -> int:
+        """What `view`'s worker would evict for the request: tokens, each counted as often as the window used it."""
+        past = self._pasts.get(view.id)
+        if past is None or not view.kv_capacity_tokens:
+            return 0
+        return CHUNK_TOKENS * past.victim_uses(-(-view.uncached_tokens // CHUNK_TOKENS), room_of(view))
+
+    def _expired(self, now_s: float) -> Iterator[Placement]:
+        for placed in self._placements:
+            if placed.at_s >= now_s - self._window_s:
+                return
+            yield placed
+
+    def _forget(self, now_s: float) -> None:
+        expired = max(len(list(self._expired(now_s))), len(self._placements) - PLACEMENTS_KEPT)
+        for _ in range(expired):
+            placed = self._placements.popleft()
+            past = self._pasts.get(placed.worker)
+            if past is not None:
+                past.expire(placed)
+        if len(self._pasts) > WORKERS_KEPT:
+            self._drop(next(iter(self._pasts)))
+
+    def _drop(self, worker: WorkerId) -> None:
+        del self._pasts[worker]
+        self._placements = deque(placed for placed in self._placements if placed.worker != worker)
+
+
+def chunks_of(request: RequestView) -> tuple[int, ...]:
+    """The prompt's whole chunks, each by the hash of its last block."""
+    step = max(1, CHUNK_TOKENS // max(1, request.block_tokens))
+    return tuple(request.block_hashes[step - 1 :: step])
+
+
+def room_of(view: WorkerView) -> int:
+    """Chunks that fit into the worker's cache."""
+    return max(1, view.kv_capacity_tokens // CHUNK_TOKENS) if view.kv_capacity_tokens else CHUNKS_KEPT

@@ -1,0 +1,61 @@
+"""Consistent hashing: for each key an order of the workers that hardly changes when workers come and go.
+
+Rendezvous hashing (Thaler and Ravishankar 1998): every worker draws a number from its id and the key, highest first.
+It is what a hash ring tends to with ever more points per worker, and keeps no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xxhash import xxh3_64_intdigest
+
+from policies.terms import Terms
+from policies.view import Decision, FleetView, RequestView, WorkerView
+
+_SEED_BITS = (1 << 64) - 1
+
+
+def text_key(text: str) -> int:
+    """A key from a session id or the like."""
+    return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def prefix_key(request: RequestView, prefix_tokens: int) -> int | None:
+    """A key from the prompt's first `prefix_tokens`, in whole blocks, at least one; None without a full block."""
+    hashes = request.block_hashes
+    if not hashes:
+        return None
+    blocks = max(1, prefix_tokens // max(1, request.block_tokens))
+    return hashes[min(blocks, len(hashes)) - 1]
+
+
+def hash_order(key: int, workers: Sequence[WorkerView], hashing: int = 0) -> list[WorkerView]:
+    """The workers in the key's order; each `hashing` gives an independent one."""
+    seed = (key ^ hashing * 0x9E3779B97F4A7C15) & _SEED_BITS
+    draws = [(-xxh3_64_intdigest(view.id.encode(), seed), view.id, view) for view in workers]
+    draws.sort()
+    return [draw[2] for draw in draws]
+
+
+def load_bound(fleet: FleetView, load_factor: float) -> float:
+    """Requests that one worker may have: `load_factor` times the mean, the new request counted."""
+    total = sum([view.running_requests for view in fleet.workers])
+    return load_factor * (total + 1) / len(fleet.workers)
+
+
+def bounded(key: int, fleet: FleetView, load_factor: float, owner_of: str) -> Decision:
+    """The key's order, those over the load bound last; the first is the owner of whatever `owner_of` names."""
+    bound = load_bound(fleet, load_factor)
+    order = hash_order(key, fleet.workers)
+    within = [view for view in order if view.running_requests <= bound]
+    over = [view for view in order if view.running_requests > bound]
+    owner = order[0]
+    reason = f"owner of the {owner_of}"
+    if owner.running_requests > bound:
+        reason = f"spilled: the {owner_of}'s owner {owner.id} has {owner.running_requests} requests, over {bound:.1f}"
+    return Decision(
+        tuple([view.id for view in within + over]),
+        reason,
+        terms=Terms(fleet.workers, lambda view: {"requests": view.running_requests, "bound": bound}),
+    )

@@ -1,0 +1,78 @@
+"""AIBrix's prefix-cache rule: longest match among workers that are not unusually busy."""
+
+from __future__ import annotations
+
+import random
+from math import sqrt
+from typing import Annotated
+
+from msgspec import Meta
+
+from policies.params import Params
+from policies.ranking import by_key
+from policies.turns import Turns
+from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+
+
+class AibrixPrefixParams(Params, frozen=True):
+    """Defaults as AIBrix's chart installs them; its code alone has 8 and 1."""
+
+    imbalance_requests: Annotated[
+        int, Meta(ge=0, description="A difference between most and fewest requests above this ends matching.")
+    ] = 16
+    deviations: Annotated[
+        float, Meta(ge=0, description="A match counts on a worker up to mean + this many standard deviations.")
+    ] = 2.0
+
+
+class AibrixPrefix:
+    """If most - fewest requests > 16: fewest requests. Else the longest match, in whole percent, on a worker with at
+    most mean + 2 sigma requests; ties: fewest requests. Nothing matched, or all of it too busy: fewest requests.
+
+    sigma is the standard deviation of all workers' requests. Remaining ties in turn (the original: at random).
+
+    Source: AIBrix `prefix-cache` (pkg/plugins/gateway/algorithms/prefix_cache.go, v0.3 to v0.5). Later code gates by
+    most > 2 (mean + 1) and a difference of at least 8, and then matches among the least busy only. Matches are the
+    gateway's view of each worker, as with AIBrix's KV event synchronisation; its default is a table of its own past
+    choices over blocks of 128 characters.
+    """
+
+    params_type = AibrixPrefixParams
+
+    def __init__(self, params: AibrixPrefixParams, rng: random.Random) -> None:
+        self._params = params
+        self._turns = Turns()
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Matches that qualify first, the others by requests."""
+        last = self._turns.last
+        tokens = max(1, request.prompt_tokens)
+        requests = [view.running_requests for view in fleet.workers]
+        imbalanced = max(requests) - min(requests) > self._params.imbalance_requests
+        limit = _limit(requests, self._params.deviations)
+
+        def percent(view: WorkerView) -> int:
+            """What counts of the worker's match."""
+            matched = not imbalanced and view.running_requests <= limit
+            return view.cached_tokens * 100 // tokens if matched else 0
+
+        best = max([percent(view) for view in fleet.workers])
+        reason = f"longest match within the load limit ({best} %)" if best else "fewest requests: nothing matched"
+        if imbalanced:
+            reason = f"imbalanced ({min(requests)} to {max(requests)} requests)"
+        return by_key(
+            fleet,
+            lambda view: (-percent(view), view.running_requests, last(view.id)),
+            reason,
+            lambda view: {"match_percent": percent(view), "requests": view.running_requests, "limit": limit},
+        )
+
+    def observe(self, edge: Edge) -> None:
+        """Advance the turn."""
+        self._turns.observe(edge)
+
+
+def _limit(requests: list[int], deviations: float) -> float:
+    """mean + `deviations` x the (population) standard deviation."""
+    mean = sum(requests) / len(requests)
+    return mean + deviations * sqrt(sum([(count - mean) ** 2 for count in requests]) / len(requests))

@@ -1,0 +1,125 @@
+"""DualMap: two workers per prefix by two hashes, the better of them."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import Meta
+
+from policies.params import Params
+from policies.rendezvous import hash_order
+from policies.terms import Terms
+from policies.view import Decision, Edge, EdgeKind, FleetView, RequestView, WorkerView
+
+_DEPTHS = 8
+"""Lengths of key tried, each twice the one before."""
+
+
+class DualMapParams(Params, frozen=True):
+    """Defaults as published with the paper's code; the window's length is that of Dynamo's port."""
+
+    prefix_tokens: Annotated[
+        int, Meta(ge=1, description="Length of the shortest key, rounded down to whole blocks.")
+    ] = 128
+    ttft_slo_s: Annotated[
+        float, Meta(gt=0, description="Time to first token wanted; above half of it load decides.")
+    ] = 5.0
+    window_requests: Annotated[int, Meta(ge=1, description="Latest requests by which a prefix is judged hot.")] = 1_000
+
+
+class DualMap:
+    """Two candidates by two independent hashes of the prompt's prefix. Of these the one with more cached, unless its
+    estimated time to first token exceeds half the SLO of 5 s: then, and where both have the same, the shorter estimate.
+
+    A prefix is hot if more than 2 / N of the latest requests have it, for N workers. Hot prefixes take a key of twice
+    the length, again and again, until it is not hot any more, and so spread over more pairs. A prompt without a
+    full block has no key and goes where the estimate is shortest. The workers outside the pair follow by estimate, as
+    alternatives. Before the gateway has learned any worker's speed an estimate has no seconds, and only breaks ties.
+
+    Source: DualMap (ICLR 2026, arXiv 2602.06502) and its code; without its migration of waiting requests between the
+    two. Rendezvous hashing stands for the two rings. The rule for hot prefixes is that of Dynamo's port; AIBrix's
+    lengthens keys by one block at 6 % of 200 requests.
+    """
+
+    params_type = DualMapParams
+
+    def __init__(self, params: DualMapParams, rng: random.Random) -> None:
+        self._params = params
+        self._window: deque[tuple[int, ...]] = deque()
+        self._arrivals: dict[int, int] = {}
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """The better of the pair, the other one, then the rest."""
+        ranked = sorted(fleet.workers, key=lambda view: (_estimate(view), view.running_requests))
+        key = self._key(request, len(ranked))
+        if key is None or len(ranked) == 1:
+            return _decision(ranked, "no full block to hash: shortest estimate", fleet)
+        first = hash_order(key, ranked, 1)[0]
+        second = hash_order(key, [view for view in ranked if view is not first], 2)[0]
+        best, reason = self._better(first, second)
+        other = second if best is first else first
+        rest = [view for view in ranked if view is not first and view is not second]
+        return _decision([best, other, *rest], reason, fleet)
+
+    def observe(self, edge: Edge) -> None:
+        """Count the prefixes of the latest requests."""
+        if edge.kind is not EdgeKind.BOOKED:
+            return
+        keys = self._keys(edge.request)
+        self._window.append(keys)
+        for key in keys:
+            self._arrivals[key] = self._arrivals.get(key, 0) + 1
+        if len(self._window) > self._params.window_requests:
+            self._forget(self._window.popleft())
+
+    def _forget(self, keys: tuple[int, ...]) -> None:
+        for key in keys:
+            self._arrivals[key] -= 1
+            if not self._arrivals[key]:
+                del self._arrivals[key]
+
+    def _keys(self, request: RequestView) -> tuple[int, ...]:
+        """Hashes of the prompt's prefix, each twice as long as the one before; of a short prompt the whole."""
+        hashes = request.block_hashes
+        shortest = max(1, self._params.prefix_tokens // max(1, request.block_tokens))
+        depths = [shortest << level for level in range(_DEPTHS) if shortest << level <= len(hashes)]
+        return tuple([hashes[depth - 1] for depth in depths]) if depths else tuple(hashes[-1:])
+
+    def _key(self, request: RequestView, workers: int) -> int | None:
+        """The shortest key that is not hot, else the longest."""
+        keys = self._keys(request)
+        hot = len(self._window) * 2 / workers
+        for key in keys:
+            if self._arrivals.get(key, 0) <= hot:
+                return key
+        return keys[-1] if keys else None
+
+    def _better(self, first: WorkerView, second: WorkerView) -> tuple[WorkerView, str]:
+        if first.cached_tokens == second.cached_tokens:
+            return min(first, second, key=_estimate), "shorter estimate of the prefix's two workers"
+        warm = max(first, second, key=_cached)
+        if warm.learned and _estimate(warm) > self._params.ttft_slo_s / 2:
+            return (
+                min(first, second, key=_estimate),
+                f"shorter estimate of the prefix's two workers: {warm.id} is over half the SLO",
+            )
+        return warm, "more cached of the prefix's two workers"
+
+
+def _estimate(view: WorkerView) -> float:
+    return view.backlog_s + view.prefill_s
+
+
+def _cached(view: WorkerView) -> int:
+    return view.cached_tokens
+
+
+def _terms(view: WorkerView) -> Mapping[str, float]:
+    return {"backlog": view.backlog_s, "prefill": view.prefill_s, "cached_tokens": view.cached_tokens}
+
+
+def _decision(ranked: list[WorkerView], reason: str, fleet: FleetView) -> Decision:
+    return Decision(tuple([view.id for view in ranked]), reason, terms=Terms(fleet.workers, _terms))

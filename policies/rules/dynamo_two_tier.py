@@ -1,0 +1,79 @@
+"""Dynamo's two-tier rule: load if it is far apart, else cache if much is cached, else load."""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated
+
+from msgspec import Meta
+
+from policies.params import Params
+from policies.ranking import by_key
+from policies.turns import Turns
+from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+
+_BLOCK_TOKENS = 16
+
+
+class DynamoTwoTierParams(Params, frozen=True):
+    """Defaults as published with Dynamo 1.6."""
+
+    balance_abs_threshold: Annotated[
+        int, Meta(ge=0, description="Load decides if most - fewest requests exceed this ...")
+    ] = 32
+    balance_rel_threshold: Annotated[
+        float, Meta(ge=1, description="... and the most are more than this multiple of the fewest.")
+    ] = 1.1
+    cache_threshold: Annotated[
+        float, Meta(ge=0, le=1, description="Share of the prompt's blocks that the best match must exceed to count.")
+    ] = 0.5
+
+
+class DynamoTwoTier:
+    """If most - fewest requests > 32 and most > 1.1 x fewest: fewest requests. Else, if the best match is over half of
+    the prompt's blocks: the fewest requests among the workers that have it. Else: fewest requests.
+
+    Ties in turn (the original: the order of its rows, which it leaves open).
+
+    Source: Dynamo 1.6, policy `dynamo-two-tier-cost-fn` (lib/router-plugins/builtin/src/two_tier_cost_fn.rs), itself
+    after `cache_aware_zmq` of SGLang's experimental router.
+    """
+
+    params_type = DynamoTwoTierParams
+
+    def __init__(self, params: DynamoTwoTierParams, rng: random.Random) -> None:
+        self._params = params
+        self._turns = Turns()
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Rank by the tier that applies."""
+        last = self._turns.last
+        best, reason = self._tier(request, fleet)
+
+        def explain(view: WorkerView) -> dict[str, float]:
+            return {"match": view.cached_tokens, "requests": view.running_requests}
+
+        return by_key(
+            fleet,
+            lambda view: (best is not None and view.cached_tokens != best, view.running_requests, last(view.id)),
+            reason,
+            explain,
+        )
+
+    def observe(self, edge: Edge) -> None:
+        """Advance the turn."""
+        self._turns.observe(edge)
+
+    def _tier(self, request: RequestView, fleet: FleetView) -> tuple[int | None, str]:
+        """The cached tokens to go for, None where load decides; and why."""
+        params = self._params
+        requests = [view.running_requests for view in fleet.workers]
+        most, fewest = max(requests), min(requests)
+        if most - fewest > params.balance_abs_threshold and most > params.balance_rel_threshold * fewest:
+            return None, f"imbalanced ({fewest} to {most} requests)"
+        best = max([view.cached_tokens for view in fleet.workers])
+        block = request.block_tokens or _BLOCK_TOKENS
+        share = (best // block) / max(1, request.prompt_tokens // block)
+        if share > params.cache_threshold:
+            return best, f"best match ({share:.0%} of the blocks)"
+        return None, f"fewest requests (best match {share:.0%})"

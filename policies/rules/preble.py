@@ -1,0 +1,138 @@
+"""Preble's E2: exploit a cached prefix or explore, by the work of the last minutes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import Meta
+
+from policies.history import History, chunks_of
+from policies.params import Params
+from policies.ranking import by_cost, by_key
+from policies.slowdown import Slowdown
+from policies.view import Decision, Edge, EdgeKind, FleetView, RequestView, WorkerId, WorkerView
+
+_REQUESTS_BEFORE_BALANCING = 50
+"""Per worker, as in the original: before, the loads say too little."""
+
+
+class PrebleParams(Params, frozen=True):
+    """Defaults as published."""
+
+    window_s: Annotated[float, Meta(gt=0, description="How far back work counts as load.")] = 180.0
+    balance_threshold: Annotated[
+        float, Meta(ge=1, description="The largest load may be this multiple of the least before requests move.")
+    ] = 1.5
+
+
+class Preble:
+    """Exploit if more of the prompt is cached than not: of the workers with the longest match the least load. Else
+    explore: least load + eviction + own prefill.
+
+    * Load: prefill seconds of the uncached tokens, and decode seconds, placed there in the last 3 minutes.
+    * Eviction: prefill seconds of what the worker would have to evict, times the uses of it in that time.
+    * Balancing: once 50 requests per worker have been placed, an exploit that would go to the largest load goes to the
+      least instead, if the largest is over 1.5 times the least and would still be the larger one after that.
+    * Replication: where requests of a prefix waited twice as long for their first token as in the 3 minutes before, an
+      exploit explores.
+
+    Times are the gateway's online estimates where Preble has regressions made per GPU beforehand; while nothing is
+    learned, everything is in uncached tokens and decoding does not count. Prefixes are followed in chunks of 512
+    tokens, where Preble keeps a tree; generated tokens are left out of the model of a worker's cache. Load is summed
+    over requests, which is the paper's sum over the tree's nodes of miss rate x count x time.
+
+    Source: Preble (ICLR 2025, arXiv 2407.00023) and its code. Its local scheduler is vLLM's business and left out.
+    """
+
+    params_type = PrebleParams
+
+    def __init__(self, params: PrebleParams, rng: random.Random) -> None:
+        self._params = params
+        self._history = History(params.window_s)
+        self._slowdown = Slowdown(params.window_s)
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Rank by load among the holders, or by the whole cost."""
+        loads = self._loads(request, fleet)
+        best = max(fleet.workers, key=lambda view: view.cached_tokens)
+        if best.cached_tokens <= best.uncached_tokens:
+            return self._explore(fleet, loads, "explored: less is cached than not")
+        if self._slowdown.slowed(_root(request), fleet.now_s):
+            return self._explore(fleet, loads, "explored: the prefix waits twice as long as before")
+        return self._exploit(fleet, loads, best)
+
+    def observe(self, edge: Edge) -> None:
+        """Remember what went where, and how long it waited."""
+        if edge.kind is EdgeKind.BOOKED:
+            self._history.record(edge)
+        self._slowdown.observe(edge, _root(edge.request))
+
+    def _loads(self, request: RequestView, fleet: FleetView) -> dict[WorkerId, float]:
+        """L, per candidate."""
+        placed = self._history.loads(fleet.now_s)
+        loads = {}
+        for view in fleet.workers:
+            tokens, decode_s = placed.get(view.id, (0, 0.0))
+            loads[view.id] = max(0.0, tokens * _token_s(view) + (decode_s if view.learned else 0.0))
+        return loads
+
+    def _exploit(self, fleet: FleetView, loads: Mapping[WorkerId, float], best: WorkerView) -> Decision:
+        holders = [view for view in fleet.workers if view.cached_tokens == best.cached_tokens]
+        chosen = min(holders, key=lambda view: (loads[view.id], view.running_requests))
+        relief = self._relief(fleet, loads, chosen)
+        reason = f"exploited: least load of {len(holders)} with the longest match"
+        if relief is not None:
+            reason = f"balanced: {chosen.id}, with the longest match, has the largest load"
+        return by_key(
+            fleet,
+            lambda view: (
+                view is not relief,
+                view.cached_tokens != best.cached_tokens,
+                loads[view.id],
+                view.running_requests,
+            ),
+            reason,
+            lambda view: {"load": loads[view.id], "cached_tokens": view.cached_tokens},
+        )
+
+    def _relief(self, fleet: FleetView, loads: Mapping[WorkerId, float], chosen: WorkerView) -> WorkerView | None:
+        """Who takes over from the most loaded worker, if that is `chosen` and far ahead of the least."""
+        if self._history.count < _REQUESTS_BEFORE_BALANCING * len(fleet.workers):
+            return None
+        least = min(fleet.workers, key=lambda view: loads[view.id])
+        largest, smallest = loads[chosen.id], loads[least.id]
+        if largest < max(loads.values()) or largest <= self._params.balance_threshold * smallest:
+            return None
+        return least if smallest + least.prefill_s <= largest - chosen.prefill_s else None
+
+    def _explore(self, fleet: FleetView, loads: Mapping[WorkerId, float], reason: str) -> Decision:
+        terms = {
+            view.id: {
+                "load": loads[view.id],
+                "eviction": self._history.victim_tokens(view) * _token_s(view),
+                "prefill": view.prefill_s,
+            }
+            for view in fleet.workers
+        }
+        unit = "s" if fleet.workers[0].learned else "tokens"
+        return by_cost(
+            fleet,
+            lambda view: sum(terms[view.id].values()),
+            lambda view: (view.running_requests,),
+            reason,
+            unit,
+            lambda view: terms[view.id],
+        )
+
+
+def _token_s(view: WorkerView) -> float:
+    """Prefill time of one token, as estimated for this request."""
+    return view.prefill_s / max(1, view.uncached_tokens)
+
+
+def _root(request: RequestView) -> int | None:
+    """What a request is filed under: its first chunk, or all of a shorter prompt."""
+    chunks = chunks_of(request)
+    return chunks[0] if chunks else (request.block_hashes[-1] if request.block_hashes else None)

@@ -1,0 +1,56 @@
+"""Each session on its own worker, unless that one has too much to do."""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated
+
+from msgspec import Meta
+
+from policies.params import Params
+from policies.ranking import by_key
+from policies.rendezvous import bounded, text_key
+from policies.turns import Turns
+from policies.view import Decision, Edge, FleetView, RequestView
+
+
+class SessionAffinityParams(Params, frozen=True):
+    """The bound is that of `chwbl`."""
+
+    load_factor: Annotated[
+        float, Meta(ge=1, description="Requests a worker may have, as a multiple of the fleet's mean.")
+    ] = 1.25
+
+
+class SessionAffinity:
+    """The owner of the request's session id by consistent hashing; if it has more than 1.25 times the mean number of
+    requests, the next worker in the session's order that has not. Without a session id: fewest requests.
+
+    A session comes home as soon as its owner is within the bound again. It keeps no table of sessions, so nothing
+    grows and several gateways agree.
+
+    Source: `consistent_hash` of vllm-router and session routing of vLLM's production-stack (a hash ring on a header),
+    with the bound of Mirrokni et al. (SODA 2018), which those lack.
+    """
+
+    params_type = SessionAffinityParams
+
+    def __init__(self, params: SessionAffinityParams, rng: random.Random) -> None:
+        self._params = params
+        self._turns = Turns()
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Rank in the session's order, workers over the bound last."""
+        if request.session_id:
+            return bounded(text_key(request.session_id), fleet, self._params.load_factor, "session")
+        last = self._turns.last
+        return by_key(
+            fleet,
+            lambda view: (view.running_requests, last(view.id)),
+            "no session id: fewest requests",
+            lambda view: {"requests": view.running_requests},
+        )
+
+    def observe(self, edge: Edge) -> None:
+        """Advance the turn."""
+        self._turns.observe(edge)

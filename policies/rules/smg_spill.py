@@ -1,0 +1,82 @@
+"""smg's cache-aware rule: a worker at a time spills, not the fleet at once."""
+
+from __future__ import annotations
+
+import random
+from math import sqrt
+from typing import Annotated
+
+from msgspec import Meta
+
+from policies.params import Params
+from policies.ranking import by_key
+from policies.turns import Turns
+from policies.view import Decision, Edge, FleetView, RequestView
+
+
+class SmgSpillParams(Params, frozen=True):
+    """Defaults as published with smg 1.13."""
+
+    cache_threshold: Annotated[
+        float, Meta(ge=0, le=1, description="Share of the prompt that the best match must exceed to count.")
+    ] = 0.3
+    spill_rel: Annotated[
+        float, Meta(ge=1, description="A worker spills above this multiple of the mean number of requests ...")
+    ] = 1.5
+    spill_min: Annotated[
+        int, Meta(ge=0, description="... and above the mean by a margin of 2 sqrt(mean), but at least this ...")
+    ] = 4
+    spill_max: Annotated[int, Meta(ge=0, description="... and at most this.")] = 64
+
+
+class SmgSpill:
+    """The least busy of the workers with the longest match, if that is over 0.3 of the prompt. If its requests exceed
+    both 1.5 x mean and mean + min(64, max(4, 2 sqrt(mean))), or without such a match: the fewest requests.
+
+    A hot prefix thereby gains a further holder each time that all it has are full, where `cache_aware` leaves every
+    prefix alone once any worker is far behind. Ties: whoever was booked longest ago (the original: fewest requests
+    served; at random among equal holders).
+
+    Source: smg 1.13, `cache_aware` (model_gateway/src/policies/cache_aware.rs; the margin as in the notes on that
+    release, later ones take a constant of 64). Matches are the gateway's view of each worker, as in smg's event-driven
+    mode; there any match counts, the threshold is that of its approximate trees.
+    """
+
+    params_type = SmgSpillParams
+
+    def __init__(self, params: SmgSpillParams, rng: random.Random) -> None:
+        self._params = params
+        self._turns = Turns()
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Holders of the longest match first, or by load alone."""
+        last = self._turns.last
+        limit = self._limit(fleet)
+        best, reason = self._match(request, fleet, limit)
+        return by_key(
+            fleet,
+            lambda view: (best is not None and view.cached_tokens != best, view.running_requests, last(view.id)),
+            reason,
+            lambda view: {"match": view.cached_tokens, "requests": view.running_requests, "spills_over": limit},
+        )
+
+    def observe(self, edge: Edge) -> None:
+        """Advance the turn."""
+        self._turns.observe(edge)
+
+    def _match(self, request: RequestView, fleet: FleetView, limit: float) -> tuple[int | None, str]:
+        """The cached tokens to go for, None where load decides; and why."""
+        best = max([view.cached_tokens for view in fleet.workers])
+        share = best / max(1, request.prompt_tokens)
+        if share <= self._params.cache_threshold:
+            return None, f"fewest requests (best match {share:.0%})"
+        load = min([view.running_requests for view in fleet.workers if view.cached_tokens == best])
+        if load > limit:
+            return None, f"spilled: the best match ({share:.0%}) has {load} requests, over {limit:.1f}"
+        return best, f"longest match ({share:.0%} of the prompt)"
+
+    def _limit(self, fleet: FleetView) -> float:
+        """Requests above which a worker passes on what it would otherwise get."""
+        mean = sum([view.running_requests for view in fleet.workers]) / len(fleet.workers)
+        margin = min(self._params.spill_max, max(self._params.spill_min, 2.0 * sqrt(mean)))
+        return max(self._params.spill_rel * mean, mean + margin)

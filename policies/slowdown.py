@@ -1,0 +1,66 @@
+"""Prefixes whose requests wait twice as long as they did a window ago."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from policies.view import Edge, EdgeKind
+
+_KEPT = 4_096
+_WAITING_KEPT = 65_536
+_DOUBLED = 2.0
+
+
+class _Delay:
+    """Times to first token of one prefix: the mean of the window before, and of this one so far."""
+
+    __slots__ = ("before_s", "count", "sum_s", "window")
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.before_s = 0.0
+        self.sum_s = 0.0
+        self.count = 0
+
+    def observe(self, ttft_s: float, window: int) -> None:
+        if window != self.window:
+            adjacent = window == self.window + 1 and self.count
+            self.before_s = self.sum_s / self.count if adjacent else 0.0
+            self.window, self.sum_s, self.count = window, 0.0, 0
+        self.sum_s += ttft_s
+        self.count += 1
+
+
+class Slowdown:
+    """Watches first tokens. Windows are aligned to the clock and follow one another; memory is bounded."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._booked: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._delays: OrderedDict[int, _Delay] = OrderedDict()
+
+    def observe(self, edge: Edge, prefix: int | None) -> None:
+        """Follow a request; `prefix` is what it is filed under."""
+        if edge.kind is EdgeKind.BOOKED:
+            if prefix is not None:
+                self._booked[edge.request.id] = (edge.now_s, prefix)
+                if len(self._booked) > _WAITING_KEPT:
+                    self._booked.popitem(last=False)
+            return
+        booked = self._booked.pop(edge.request.id, None)
+        if booked is not None and edge.kind is EdgeKind.FIRST_TOKEN:
+            self._first_token(edge.now_s - booked[0], booked[1], int(edge.now_s // self._window_s))
+
+    def slowed(self, prefix: int | None, now_s: float) -> bool:
+        """Whether the mean of the window that `now_s` falls in is more than twice that of the one before."""
+        delay = None if prefix is None else self._delays.get(prefix)
+        if delay is None or delay.window != int(now_s // self._window_s) or not delay.before_s:
+            return False
+        return delay.sum_s / delay.count > _DOUBLED * delay.before_s
+
+    def _first_token(self, ttft_s: float, prefix: int, window: int) -> None:
+        delay = self._delays.pop(prefix, None) or _Delay(window)
+        self._delays[prefix] = delay
+        delay.observe(ttft_s, window)
+        if len(self._delays) > _KEPT:
+            self._delays.popitem(last=False)
