@@ -42,8 +42,8 @@ class DynamoDefault:
     decay of the credit (0 by default) are left out. Dynamo counts a block that several running requests share once, and
     a request's growing answer not at all by default; K here counts both in full.
 
-    Source: Dynamo 1.6, lib/kv-router/src/scheduling/selector/default.rs and config.rs; the host and disk credits are
-    from the project's notes.
+    Source: Dynamo 1.6, lib/kv-router/src/scheduling/selector/default.rs and config.rs; the host and disk
+    credits (0.75 and 0.25) were not found there.
     """
 
     params_type = DynamoDefaultParams
