@@ -24,13 +24,15 @@ PENDING = 1_024
 
 
 class Mark(NamedTuple):
-    """Where a view stood: times it began anew, lapses in what it was told, blocks arrived and departed, reports."""
+    """Where a view stood: times it began anew, lapses in what it was told, blocks arrived and departed, reports, and
+    runs of blocks whose parent was not known."""
 
     generation: int
     lapses: int
     arrivals: int
     departures: int
     reports: int
+    orphans: int
 
 
 class Claim(NamedTuple):

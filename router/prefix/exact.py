@@ -20,7 +20,6 @@ INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
 FASTEST_TIER_BLOCKS = 1_048_576
 """Blocks tracked per view where the worker did not say how many it has."""
 
-_PARENTS_TRIED = 64
 """Latest unknown parents compared with a reported block: about 1 us each."""
 
 NULL_BLOCKS = 1
@@ -133,18 +132,19 @@ class ExactView:
         """Whether the block is believed to be on the GPU."""
         return bool(self.holdings.index.holders(block_hash) & self.holdings.bit)
 
-    def learn(self, chain: Sequence[int], hits: int, reports: int, departures: int) -> None:
+    def learn(self, chain: Sequence[int], hits: int, reports: int, departures: int, orphans: int) -> None:
         """A response said that of `chain` the first `hits` blocks were found, and no more.
 
         Reports counted after `reports` (`Reported.clock`) know better about the rest, and events about what departed
-        after `departures`: an answer may travel longer than word of an eviction. A child of the last block found may
-        wait among the orphans: then the engine's name of that block is known from here on.
+        after `departures`: an answer may travel longer than word of an eviction. What the request went on to compute
+        may wait among the orphans that came after the first `orphans`: then the engine's name of the last block found
+        is known from here on.
         """
         if self.reported:
             self.reported.deny(chain[hits:], reports)
         self.reported.confirm(self._still_there(chain[:hits], departures))
         if self.orphans and 0 < hits < len(chain):
-            self._recognise(chain[hits - 1], chain[hits])
+            self._recognise(chain[hits - 1], chain[hits:], orphans)
         self._bound_reported()
 
     def _still_there(self, found: Sequence[int], since: int) -> Sequence[int]:
@@ -156,12 +156,17 @@ class ExactView:
         left = set(gone)
         return [one for one in found if one not in left]
 
-    def _recognise(self, parent: int, child: int) -> None:
-        for engine, run in self.orphans.latest(_PARENTS_TRIED):
-            if run.first_after(parent, self.block_size) == child:
-                self.reported.name(engine, parent)
-                self._adopt([engine], [parent])
-                return
+    def _recognise(self, parent: int, rest: Sequence[int], since: int) -> None:
+        """Which engine's name is that of `parent`? The one that a run waits for which is the `rest` of its prompt.
+
+        Text repeats, so older runs may begin with the same tokens behind another block, even behind the next one of
+        this prompt: only what came since the request counts, and only if all of it names one block.
+        """
+        names = {run.parent for run in self.orphans.since(since) if run.begins(rest, parent, self.block_size)}
+        if len(names) == 1:
+            engine = names.pop()
+            self.reported.name(engine, parent)
+            self._adopt([engine], [parent])
 
     def _bound_reported(self) -> None:
         """What events told of takes its room for certain; what is left may hold what was reported."""
@@ -291,7 +296,10 @@ class ExactView:
         missing = self.holdings.remove(shelf, engines, departed if shelf.medium is None else None)
         self.removed_blocks += len(engines) - len(missing)
         if missing and shelf.medium is None:
-            missing = self.reported.remove(missing, departed)
+            unannounced = missing
+            missing = self.reported.remove(unannounced, departed)
+            if len(missing) < len(unannounced):  # what was reported may have been announced behind a block unknown then
+                self.orphans.remove(shelf, set(unannounced).difference(missing))
         if self.relearning.active:
             for block_hash in departed[before:]:
                 self.relearning.evicted(block_hash)

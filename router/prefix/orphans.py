@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from router.prefix.chain import TOKEN_BYTES, extend_chain
 from router.prefix.holdings import Shelf
@@ -13,6 +12,8 @@ from router.prefix.holdings import Shelf
 ORPHAN_BYTES = 4_194_304
 """Bound on the orphans of one view; the oldest go first."""
 
+_LATEST = 64
+"""Runs looked at when a response may tell whose children they are."""
 _BLOCK_BYTES = 120
 _RUN_BYTES = 600
 
@@ -36,11 +37,13 @@ class Orphans:
         """Hashes of its blocks if their parent's is this."""
         return extend_chain(parent, self.token_bytes, block_size, self.extras) if self.own is None else self.own
 
-    def first_after(self, parent: int, block_size: int) -> int:
-        """That of the first one."""
-        if self.own is not None:
-            return self.own[0]
-        return extend_chain(parent, self.token_bytes[: block_size * TOKEN_BYTES], block_size, self.extras)[0]
+    def begins(self, chain: Sequence[int], parent: int, block_size: int) -> bool:
+        """Whether it would stand for `chain` behind `parent`, as far as both of them reach."""
+        reach = min(len(chain), len(self.engines))
+        own = self.own
+        if own is None:
+            own = extend_chain(parent, self.token_bytes[: reach * block_size * TOKEN_BYTES], block_size, self.extras)
+        return list(own[:reach]) == list(chain[:reach])
 
     @property
     def size_bytes(self) -> int:
@@ -51,9 +54,21 @@ class Orphans:
 class Orphanage:
     """Orphans by the parent they wait for, and the removals that came meanwhile."""
 
-    __slots__ = ("_by_parent", "_present", "_removed", "dropped_blocks", "size_bytes", "waiting_blocks")
+    __slots__ = (
+        "_by_parent",
+        "_latest",
+        "_present",
+        "_removed",
+        "added",
+        "dropped_blocks",
+        "size_bytes",
+        "waiting_blocks",
+    )
 
     def __init__(self) -> None:
+        self.added = 0
+        """Runs that ever came."""
+        self._latest: deque[tuple[int, Orphans]] = deque(maxlen=_LATEST)
         self._by_parent: OrderedDict[int, list[Orphans]] = OrderedDict()
         self._present: dict[int, int] = {}
         self._removed: dict[tuple[int, int], int] = {}
@@ -70,6 +85,8 @@ class Orphanage:
     def add(self, orphans: Orphans) -> None:
         """Keep a run, dropping the oldest ones over the bound."""
         self._by_parent.setdefault(orphans.parent, []).append(orphans)
+        self.added += 1
+        self._latest.append((self.added, orphans))
         self.size_bytes += orphans.size_bytes
         self.waiting_blocks += len(orphans.engines)
         for engine in orphans.engines:
@@ -92,9 +109,13 @@ class Orphanage:
                 unknown += 1
         return unknown
 
-    def latest(self, parents: int) -> list[tuple[int, Orphans]]:
-        """The parents waited for since the shortest time, and a run that waits for each."""
-        return [(parent, self._by_parent[parent][0]) for parent in islice(reversed(self._by_parent), parents)]
+    def since(self, added: int) -> Iterator[Orphans]:
+        """The latest runs, of those that came after the first `added` and still wait."""
+        for number, run in reversed(self._latest):
+            if number <= added:
+                return
+            if any(run is waiting for waiting in self._by_parent.get(run.parent, ())):
+                yield run
 
     def adopt(self, parent: int) -> list[Orphans]:
         """Take out the runs that waited for `parent`."""
@@ -126,6 +147,7 @@ class Orphanage:
     def clear(self) -> None:
         """Forget all."""
         self._by_parent.clear()
+        self._latest.clear()
         self._present.clear()
         self._removed.clear()
         self.size_bytes = self.waiting_blocks = 0

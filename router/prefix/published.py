@@ -174,8 +174,9 @@ class PublishedView:
 
     def mark(self) -> Mark:
         """Where the view stands, for a request that is being booked."""
-        journal = self.view.journal
-        return Mark(self._generation, self._lapses, journal.arrivals, journal.departures, self.view.reported.clock)
+        view, journal = self.view, self.view.journal
+        reports, orphans = view.reported.clock, view.orphans.added
+        return Mark(self._generation, self._lapses, journal.arrivals, journal.departures, reports, orphans)
 
     def unheard(self) -> None:
         """A trial found blocks that events should have told of."""
@@ -207,7 +208,7 @@ class PublishedView:
                 self.drift.settle(booked, now, view)
                 difference = self.drift.report(claim, cached_tokens, now, view)
         if (missed or view.reported or not exact or self.drift.found) and booked.generation == now.generation:
-            view.learn(chain, hits, booked.reports, booked.departures)
+            view.learn(chain, hits, booked.reports, booked.departures, 0 if claim is None else booked.orphans)
         return difference
 
     # learning again

@@ -38,8 +38,11 @@ def exact(wire):
     return residency
 
 
-def serve(residency, prompt, cached, ticket=1):
+def serve(residency, prompt, cached, ticket=1, told=None):
+    """A request that found `cached` tokens; the batch `told` comes in while it runs."""
     residency.booked(0, prompt, ticket, held(residency, prompt))
+    if told is not None:
+        residency.ingest(0, *told)
     residency.finished(0, prompt, 0, cached, ticket)
     residency.released(0, ticket)
 
@@ -85,17 +88,44 @@ def test_an_announced_block_is_followed_by_events_again(kit, lossy, wire):
 
 
 def test_a_report_adopts_orphans_and_learns_the_name_of_their_parent(kit, lossy, wire):
-    lossy.ingest(0, 8, wire.batch(wire.stored(LONGER, 6)))
-    assert held(lossy, kit.ids(LONGER)) == 0, "the first six blocks were announced before"
-    serve(lossy, kit.ids(LONGER), 24)
-    assert held(lossy, kit.ids(LONGER)) == 32
+    serve(lossy, kit.ids(LONGER), 24, told=(8, wire.batch(wire.stored(LONGER, 6))))
+    assert held(lossy, kit.ids(LONGER)) == 32, "the first six blocks had been announced before"
     lossy.ingest(0, 9, wire.batch(wire.removed([wire.hashes(LONGER)[5]])))
     assert held(lossy, kit.ids(LONGER)) == 20
 
 
+@pytest.mark.parametrize("told", [[2], []], ids=["after what it computes", "alone"])
+def test_what_came_before_a_request_names_nothing_for_it(kit, lossy, wire, told):
+    """Text repeats: the older run is the third block's child, and begins like the first one's."""
+    repeating = [*TOKENS[:4], *TOKENS[4:8] * 2]
+    lossy.ingest(0, 8, wire.batch(wire.stored(repeating, 2)))
+    mine = [*repeating[:8], 9, 9]
+    batch = wire.batch(*(wire.stored(mine, 1) for _ in told))
+    serve(lossy, kit.ids(mine), 4, told=(9, batch))
+    assert held(lossy, kit.ids([*repeating, 9])) == (12 if told else 4)
+    lossy.ingest(0, 10, wire.batch(wire.removed([wire.hashes(repeating)[1]])))
+    assert held(lossy, kit.ids(mine)) == 4
+
+
+def test_a_removal_by_a_learned_name_is_one_of_the_run_that_waits_too(kit, lossy, wire):
+    lossy.ingest(0, 8, wire.batch(wire.stored(TOKENS[:8], 1)))
+    serve(lossy, kit.ids([*TOKENS[:12], 9]), 8, told=(9, wire.batch(wire.stored(TOKENS[:12], 2))))
+    assert held(lossy, kit.ids([*TOKENS[:12], 9])) == 12
+    lossy.ingest(0, 10, wire.batch(wire.removed(wire.hashes(TOKENS)[2:0:-1])))
+    lossy.ingest(0, 11, wire.batch(wire.stored(TOKENS[:4])))
+    assert held(lossy, kit.ids(TOKENS)) == 4, "what followed the first block has gone, whoever told of it"
+
+
+def test_a_run_that_may_be_behind_several_blocks_names_none(kit, lossy, wire):
+    lossy.booked(0, kit.ids(LONGER), 1, 0)
+    lossy.ingest(0, 8, wire.batch(wire.stored(LONGER, 6), wire.stored([*range(800, 824), *LONGER[24:32]], 6)))
+    lossy.finished(0, kit.ids(LONGER), 0, 24, 1)
+    lossy.released(0, 1)
+    assert held(lossy, kit.ids(LONGER)) == 24
+
+
 def test_children_of_a_named_block_are_no_orphans(kit, lossy, wire):
-    lossy.ingest(0, 8, wire.batch(wire.stored(LONGER, 6)))
-    serve(lossy, kit.ids(LONGER), 24)
+    serve(lossy, kit.ids(LONGER), 24, told=(8, wire.batch(wire.stored(LONGER, 6))))
     other = [*TOKENS, *range(700, 708)]
     lossy.ingest(0, 9, wire.batch(wire.stored(other, 6)))
     assert held(lossy, kit.ids([*other, 1])) == 32
