@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
 from statistics import fmean
@@ -20,9 +20,13 @@ _LOG_FROM = 20.0
 
 def draw(findings: Findings) -> dict[str, bytes]:
     """PNG by name. The same findings give the same pictures."""
-    curves = {f"{one.name}_by_load": _picture(partial(_curve, findings, one)) for one in MEASURES if one.name in CURVES}
     distributions = {f"ttft_cdf_load_{load:g}": _picture(partial(_cdf, findings, load)) for load in findings.loads}
-    return curves | distributions
+    return curves(findings) | distributions
+
+
+def curves(findings: Findings, names: Sequence[str] = CURVES) -> dict[str, bytes]:
+    """The load curves of the measures named, as PNG by name."""
+    return {f"{one.name}_by_load": _picture(partial(_curve, findings, one)) for one in MEASURES if one.name in names}
 
 
 def _picture(paint: Callable[[Any], None]) -> bytes:
