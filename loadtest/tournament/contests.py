@@ -79,7 +79,7 @@ CONTESTS = (
     Contest(
         "documents_beside_chats",
         "documents beside chats",
-        "generator:documents_beside_chats:rate_per_s=0.8,upload_share=0.25",
+        "generator:documents_beside_chats:rate_per_s=0.9,upload_share=0.2",
         _FOUR,
         "A",
         128,
@@ -87,7 +87,7 @@ CONTESTS = (
     Contest(
         "no_reuse",
         "no reuse",
-        "generator:no_reuse:rate_per_s=4,prompt_p50_tokens=4000,prompt_p90_tokens=16000",
+        "generator:no_reuse:rate_per_s=5,prompt_p50_tokens=4000,prompt_p90_tokens=16000",
         _FOUR,
         "B",
         512,

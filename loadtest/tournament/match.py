@@ -10,10 +10,10 @@ from loadtest.lab.cell import Cell
 from loadtest.lab.findings import Findings
 from loadtest.lab.store import Result
 from loadtest.lab.sweep import Sweep
-from loadtest.tournament.pace import Course, Pace
+from loadtest.tournament.pace import Course, Pace, duration
 
 Report = Callable[[str], None]
-"""Hears what is being done, as often as something has been."""
+"""Hears what is being done as often as something has been, or what is worth a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,12 @@ class Played:
 class Games:
     """Plays courses one after the other, all cells in the sweep's store."""
 
-    def __init__(self, courses: Sequence[Course], sweep: Sweep, pace: Pace, report: Report) -> None:
+    def __init__(self, courses: Sequence[Course], sweep: Sweep, pace: Pace, report: Report, tell: Report) -> None:
         self._courses = courses
         self._sweep = sweep
         self._pace = pace
         self._report = report
+        self._tell = tell
 
     def firsts(self) -> None:
         """One cell of each course, of those that the bisection begins with: they say how long all will take."""
@@ -53,6 +54,8 @@ class Games:
         asked = course.question
         one, robin = asked.saturations(partial(self._tried, course))
         self._pace.saturated(course.contest.name, one.rate)
+        left = duration(self._pace.left_s())
+        self._tell(f"{course.contest.title}: load 1.0 is {one.arrivals_per_s:.2f} calls/s; about {left} left of all")
         cells = asked.cells(one)
         return asked.findings(one, robin, self._results(course, "cells", cells))
 

@@ -50,10 +50,9 @@ def picture(workload: Workload, name: str) -> str:
 
 
 def _made(scores: Scores) -> str:
-    command = "python -m loadtest tournament" + (" --quick" if scores.quick else "")
     seeds = "one seed" if scores.seeds == 1 else f"{scores.seeds} seeds"
     said = (
-        f"Made by `{command}`; do not edit. {len(scores.policies)} rules, {len(scores.workloads)} workload(s), loads"
+        f"Made by `{scores.asked}`; do not edit. {len(scores.policies)} rules, {len(scores.workloads)} workload(s), loads"
         f" {', '.join(f'{load:g}' for load in scores.loads)}, {seeds}, windows of {scores.window_s:g} s of which"
         f" the first {scores.warm_up_s:g} s warm caches and are not measured. Code {scores.code}."
     )

@@ -23,17 +23,29 @@ from loadtest.tournament.overall import overall
 from loadtest.tournament.pace import Course, Pace, duration
 from loadtest.tournament.ranking import losses
 from loadtest.workload.errors import WorkloadError
+from policies.registry import BUILT_IN
 
 
 def run(args: argparse.Namespace) -> int:
     """Answers with the exit code; 2 where something has to be corrected first."""
     extent = quick(args.policy) if args.quick else full(args.policy)
     contests = [contest for contest in CONTESTS if contest.name in args.workload]
-    return hold(extent, contests, args.traces, args.out, args.jobs)
+    return hold(extent, contests, args.traces, args.out, args.jobs, _asked(args))
 
 
-def hold(extent: Extent, contests: Sequence[Contest], traces: Path | None, out: Path, jobs: int) -> int:
-    """A tournament of these contests."""
+def _asked(args: argparse.Namespace) -> str:
+    """The command, so far as it says what is in the table."""
+    words = ["python -m loadtest tournament"]
+    words += ["--quick"] if args.quick else []
+    words += [f"--policy {','.join(args.policy)}"] if args.policy != list(BUILT_IN) else []
+    words += [f"--workload {','.join(args.workload)}"] if len(args.workload) < len(CONTESTS) else []
+    return " ".join(words)
+
+
+def hold(
+    extent: Extent, contests: Sequence[Contest], traces: Path | None, out: Path, jobs: int, asked: str = ""
+) -> int:
+    """A tournament of these contests; `asked` is the command that the page names."""
     console = Console()
     try:
         courses = _courses(extent, contests, traces)
@@ -51,7 +63,7 @@ def hold(extent: Extent, contests: Sequence[Contest], traces: Path | None, out: 
     except KeyboardInterrupt:
         console.print(f"\nstopped; what had finished is kept in {out}: the same command goes on from there")
         return INTERRUPTED
-    found = _write(out, extent, played, left_out)
+    found = _write(out, extent, played, left_out, asked)
     _say(console, found, out)
     return 0
 
@@ -93,7 +105,7 @@ def _play(console: Console, store: Store, courses: Sequence[Course], extent: Ext
         def report(what: str) -> None:
             bar.update(task, description=what, completed=pace.share(), left=_left(pace))
 
-        games = Games(courses, sweep, pace, report)
+        games = Games(courses, sweep, pace, report, lambda line: console.print(line, highlight=False, markup=False))
         games.firsts()
         console.print(_estimate(extent, courses, pace, jobs), highlight=False, markup=False)
         return games.play()
@@ -124,10 +136,10 @@ def _estimate(extent: Extent, courses: Sequence[Course], pace: Pace, jobs: int) 
     )
 
 
-def _write(out: Path, extent: Extent, played: Sequence[Played], left_out: Sequence[str]) -> scores.Scores:
+def _write(out: Path, extent: Extent, played: Sequence[Played], left_out: Sequence[str], asked: str) -> scores.Scores:
     """results.json, the page, and its pictures."""
     workloads = [scores.workload(one.course.contest, one.findings) for one in played]
-    found = scores.scores(extent, workloads, left_out, WARM_UP_SHARE * extent.window_s)
+    found = scores.scores(extent, workloads, left_out, WARM_UP_SHARE * extent.window_s, asked)
     scores.write(out / scores.FILE, found)
     (out / page.FILE).write_text(page.page(found), encoding="utf-8")
     for workload, one in zip(workloads, played, strict=True):

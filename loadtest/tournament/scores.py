@@ -57,8 +57,9 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """A whole tournament; the first of `policies` is the one judged."""
+    """A whole tournament, as `asked` for; the first of `policies` is the one judged."""
 
+    asked: str
     code: str
     quick: bool
     policies: list[str]
@@ -98,9 +99,12 @@ def workload(contest: Contest, findings: Findings) -> Workload:
     )
 
 
-def scores(extent: Extent, workloads: Sequence[Workload], left_out: Sequence[str], warm_up_s: float) -> Scores:
+def scores(
+    extent: Extent, workloads: Sequence[Workload], left_out: Sequence[str], warm_up_s: float, asked: str
+) -> Scores:
     """All of it."""
     return Scores(
+        asked,
         code_version(),
         extent.quick,
         list(extent.policies),

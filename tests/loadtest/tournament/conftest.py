@@ -60,6 +60,7 @@ def scores():
         row("b", OVER, 950.0, 2600.0, 0.7),
     ]
     return Scores(
+        asked="python -m loadtest tournament",
         code="0123456789ab",
         quick=False,
         policies=["ours", "a", "b"],

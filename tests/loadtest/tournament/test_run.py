@@ -89,6 +89,7 @@ def test_what_is_left_out_and_how_long_it_takes_are_said(finished):
     assert f"left out: {line}" in said and f"**Left out:** {line}." in (out / "tournament.md").read_text()
     assert "2 rules x 1 workload(s) x 2 loads x 2 seed(s) = 8 cells of 30 s" in said
     assert "By a first cell of each workload: about" in said
+    assert "tiny requests: load 1.0 is" in said and "left of all" in said
     assert "1. " in said and "marginal_cost loses" in said
 
 
@@ -148,14 +149,16 @@ def held(monkeypatch, *words):
 
 
 def test_without_flags_it_is_the_published_table(monkeypatch):
-    extent, contests, traces, _, _ = held(monkeypatch)
+    extent, contests, traces, _, _, asked = held(monkeypatch)
     assert (len(contests), extent.loads, extent.seeds, extent.window_s) == (6, (0.3, 0.6, 0.8, 0.95, 1.05), 10, 1200.0)
     assert extent.policies[0] == "marginal_cost" and {"lpwl", "round_robin", "preble"} <= set(extent.policies)
-    assert traces is None and not extent.quick
+    assert traces is None and not extent.quick and asked == "python -m loadtest tournament"
 
 
 def test_flags_make_it_smaller(monkeypatch):
-    extent, contests, _, _, _ = held(monkeypatch, "--quick", "--workload", "agents", "--policy", "lpwl,random")
+    words = ("--quick", "--policy", "lpwl,random", "--workload", "agents")
+    extent, contests, *_, asked = held(monkeypatch, *words)
+    assert asked == f"python -m loadtest tournament {' '.join(words)}"
     assert extent.quick and extent.seeds < 10 and extent.policies == ["lpwl", "random"]
     assert [one.name for one in contests] == ["agents"]
 
