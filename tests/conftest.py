@@ -16,5 +16,6 @@ settings.register_profile("long", max_examples=50_000, **_ANY_MACHINE)
 def pytest_configure(config):
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile("usual")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what runs with "&", and we pass it on
+    # a shell has what runs with "&" ignore it, and so would every child
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
