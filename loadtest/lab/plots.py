@@ -46,8 +46,9 @@ def _picture(paint: Callable[[Any], None]) -> bytes:
 
 def _curve(findings: Findings, measure: Measure, axes: Any) -> None:
     every: list[float] = []
+    by_load = [findings.standings(measure, load) for load in findings.loads]
     for number, policy in enumerate(findings.policies):
-        found = [findings.standings(measure, load)[number] for load in findings.loads]
+        found = [standings[number] for standings in by_load]
         means = [one.mean for one in found]
         halves = [one.half or 0.0 for one in found]
         axes.errorbar(findings.loads, means, yerr=halves, marker="o", markersize=3, capsize=2, **_line(number, policy))

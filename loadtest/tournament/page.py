@@ -7,14 +7,15 @@ from itertools import groupby
 
 from loadtest.lab.comparison import MARGIN, Standing
 from loadtest.lab.findings import Measure, verdict
-from loadtest.tournament.overall import BOUND, Halves, Overall, halves, overall
+from loadtest.tournament.figures import MARKS, behind, figure, name
+from loadtest.tournament.held_out import section
+from loadtest.tournament.overall import BOUND, Overall, overall
 from loadtest.tournament.ranking import HEAVY, SATURATED, Loss, Match, losses, matches
 from loadtest.tournament.scores import RANKED, Scores, Workload
 
 FILE = "tournament.md"
 PICTURES = {"goodput_share_by_load": "goodput", "ttft_mean_ms_by_load": "mean TTFT", "ttft_p99_ms_by_load": "p99 TTFT"}
 """By name, what they show."""
-_MARKS = {"best": " \\*", "not inferior": " =", "worse": " -"}
 _READING = f"""\
 Means over seeds, ± half the width of their 95 % interval (Student's t). `*` is the best mean; `=` not inferior to it:
 a mean more than {MARGIN:.0%} worse is ruled out at 5 %; `-` worse at 5 %. Both by paired t tests over the same seeds,
@@ -36,7 +37,7 @@ def page(scores: Scores) -> str:
         "## First places",
         "\n".join(_firsts(scores)),
         "## Held-out check",
-        "\n\n".join(_halves(scores)),
+        "\n\n".join(section(scores)),
         "## What was played",
         "\n".join(_played(scores)),
         *(part for workload in scores.workloads for part in _workload(scores, workload)),
@@ -44,16 +45,16 @@ def page(scores: Scores) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def picture(workload: Workload, name: str) -> str:
+def picture(workload: Workload, what: str) -> str:
     """The file name of a workload's picture."""
-    return f"tournament-{workload.name}-{name}.png"
+    return f"tournament-{workload.name}-{what}.png"
 
 
 def _made(scores: Scores) -> str:
     seeds = "one seed" if scores.seeds == 1 else f"{scores.seeds} seeds"
     said = (
-        f"Made by `{scores.asked}`; do not edit. {len(scores.policies)} rules, {len(scores.workloads)} workload(s), loads"
-        f" {', '.join(f'{load:g}' for load in scores.loads)}, {seeds}, windows of {scores.window_s:g} s of which"
+        f"Made by `{scores.asked}`; do not edit. {len(scores.policies)} rules, {len(scores.workloads)} workload(s),"
+        f" loads {', '.join(f'{load:g}' for load in scores.loads)}, {seeds}, windows of {scores.window_s:g} s of which"
         f" the first {scores.warm_up_s:g} s warm caches and are not measured. Code {scores.code}."
     )
     if scores.quick:
@@ -71,7 +72,7 @@ def _overall(scores: Scores) -> Iterator[str]:
     for one in found:
         mean, p99 = one.times.values()
         yield (
-            f"| {_name(scores, one.policy)} | {_figure(one.goodput, '.3f')} | {_figure(one.sustained, '.3f')}"
+            f"| {name(scores, one.policy)} | {figure(one.goodput, '.3f')} | {figure(one.sustained, '.3f')}"
             f" | {mean:.2f} | {p99:.2f} | {one.held} of {one.played} | {_worst(one)} |"
         )
     yield ""
@@ -92,12 +93,7 @@ def _margin(what: str, found: Sequence[Standing]) -> str:
     others = [one for one in ranked if not one.best]
     if not others:
         return f"`{first.policy}` is alone."
-    return f"First in {what}: `{first.policy}`; next: `{others[0].policy}`, {_behind(others[0])} behind."
-
-
-def _behind(one: Standing) -> str:
-    half = "" if one.difference_half is None else f" ±{one.difference_half * 100:.1f}"
-    return f"{one.difference * 100:.1f}{half} %"
+    return f"First in {what}: `{first.policy}`; next: `{others[0].policy}`, {behind(others[0])} behind."
 
 
 def _worst(one: Overall) -> str:
@@ -122,10 +118,10 @@ def _losses(scores: Scores) -> Iterator[str]:
 
 def _loss(loss: Loss) -> str:
     match, ours, form = loss.match, loss.ours, loss.match.measure.form
-    behind = _behind(ours)
+    lag = behind(ours)
     return (
         f"| {match.workload.title} | {match.load:g} | {match.measure.title} | {ours.mean:{form}}"
-        f" | `{match.first.policy}` | {match.first.mean:{form}} | {f'**{behind}**' if loss.heavy else behind} |"
+        f" | `{match.first.policy}` | {match.first.mean:{form}} | {f'**{lag}**' if loss.heavy else lag} |"
         f" {loss.why} |"
     )
 
@@ -140,54 +136,10 @@ def _firsts(scores: Scores) -> Iterator[str]:
 
 def _first(scores: Scores, match: Match) -> str:
     ours = match.of(scores.judged)
-    first = _name(scores, match.first.policy)
+    first = name(scores, match.first.policy)
     if ours.best:
         return first
-    return f"{first}; `{scores.judged}` {ours.difference:+.1%}{_MARKS.get(verdict(ours), '')}"
-
-
-def _halves(scores: Scores) -> Iterator[str]:
-    found = halves(scores)
-    if found is None:
-        yield "Not possible: only workloads of one half were played."
-        return
-    titles = ["; ".join(one.title for one in scores.workloads if one.half == name) for name in found.names]
-    pairs = len(scores.policies) * (len(scores.policies) - 1) // 2
-    yield (
-        f"Half {found.names[0]}: {titles[0]}. Half {found.names[1]}: {titles[1]}. Rules are ranked by goodput on each"
-        f" half alone; {found.swaps} of {pairs} pairs of rules stand the other way round on the other half."
-    )
-    yield from (_chosen(found, half) for half in (0, 1))
-    yield "\n".join(_half_table(scores, found))
-
-
-def _chosen(found: Halves, half: int) -> str:
-    """The rule that one half would choose, on the other half."""
-    other = 1 - half
-    best = found.tables[half][0]
-    there, top = found.of(other, best.policy), found.tables[other][0]
-    said = f"Chosen on half {found.names[half]}: `{best.policy}`. On half {found.names[other]} it is"
-    if there.policy == top.policy:
-        return f"{said} first too."
-    behind = f"{top.goodput.mean:.3f} of `{top.policy}`"
-    return (
-        f"{said} number {found.place(other, best.policy)}, with a goodput of {there.goodput.mean:.3f} against {behind}."
-    )
-
-
-def _half_table(scores: Scores, found: Halves) -> Iterator[str]:
-    columns = [f"half {name}: {what}" for name in found.names for what in ("place", "goodput", "mean TTFT, x best")]
-    yield "| rule | " + " | ".join(columns) + " | places apart |"
-    yield "|---|" + "---|" * (len(columns) + 1)
-    for row in found.tables[0]:
-        first, second = found.place(0, row.policy), found.place(1, row.policy)
-        cells = [_half_cells(found, half, row.policy) for half in (0, 1)]
-        yield f"| {_name(scores, row.policy)} | {cells[0]} | {cells[1]} | {second - first:+d} |"
-
-
-def _half_cells(found: Halves, half: int, policy: str) -> str:
-    one = found.of(half, policy)
-    return f"{found.place(half, policy)} | {_figure(one.goodput, '.3f')} | {one.times['ttft_mean_ms']:.2f}"
+    return f"{first}; `{scores.judged}` {ours.difference:+.1%}{MARKS.get(verdict(ours), '')}"
 
 
 def _played(scores: Scores) -> Iterator[str]:
@@ -212,7 +164,7 @@ def _played(scores: Scores) -> Iterator[str]:
 
 def _workload(scores: Scores, workload: Workload) -> Iterator[str]:
     yield f"## {workload.title[0].upper()}{workload.title[1:]}"
-    yield "\n".join(f"![{what} by load]({picture(workload, name)})" for name, what in PICTURES.items())
+    yield "\n".join(f"![{shown} by load]({picture(workload, file)})" for file, shown in PICTURES.items())
     for load in scores.loads:
         yield f"### {workload.title}, load {load:g}"
         yield "\n".join(_ranked(scores, workload, load))
@@ -228,13 +180,4 @@ def _ranked(scores: Scores, workload: Workload, load: float) -> Iterator[str]:
 
 
 def _column(scores: Scores, measure: Measure, found: Sequence[Standing]) -> list[str]:
-    return [f"{_name(scores, one.policy)} {_figure(one, measure.form)}" for one in found]
-
-
-def _figure(one: Standing, form: str) -> str:
-    half = "" if one.half is None else f" ±{one.half:{form}}"
-    return f"{one.mean:{form}}{half}{_MARKS.get(verdict(one), '')}"
-
-
-def _name(scores: Scores, policy: str) -> str:
-    return f"**`{policy}`**" if policy == scores.judged else f"`{policy}`"
+    return [f"{name(scores, one.policy)} {figure(one, measure.form)}" for one in found]

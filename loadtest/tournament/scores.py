@@ -93,10 +93,15 @@ def workload(contest: Contest, findings: Findings) -> Workload:
         findings.round_robin.arrivals_per_s if findings.round_robin is not None else None,
         sum(one.measures.all.calls for one in findings.results),
         [
-            Row(policy, load, {measure.name: [measure.of(one) for one in found] for measure in TOLD})
+            Row(policy, load, {measure.name: [_short(measure.of(one)) for one in found] for measure in TOLD})
             for policy, load, found in results
         ],
     )
+
+
+def _short(value: float) -> float:
+    """Six digits: tens of thousands of them are kept beside the page."""
+    return float(f"{value:.6g}")
 
 
 def scores(
@@ -119,7 +124,7 @@ def scores(
 
 def write(path: Path, found: Scores) -> None:
     """The same scores give the same file."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    path.write_bytes(msgspec.json.encode(found) + b"\n")
 
 
 def read(path: Path) -> Scores:
