@@ -51,19 +51,23 @@ class Contest:
 
 
 _EIGHT = Fleet(8, "llama-3.1-8b-h100")
-_FOUR = Fleet(4, "llama-3.1-70b-4xh100")
+_HALF = Fleet(4, "llama-3.1-8b-h100")
+_LARGE = Fleet(4, "llama-3.1-70b-4xh100")
 
+# The trace is replayed faster than it was recorded: the more workers, the shorter its window lasts, and with eight a
+# queue has no time to settle.
+#
 # Generators' rates are about their load 1.0, so that the bisection begins near its end and the first cell costs about
 # what a mean one does. Prompts are longer than the generators' defaults where those would make tens of calls a second:
-# twenty minutes of such a contest cost minutes of computing, two hundred times per rule.
+# twenty minutes of that cost minutes of computing, fifty times for each rule.
 CONTESTS = (
-    Contest("conversation", "conversation trace", "conversation_trace.jsonl", _EIGHT, "B", None),
+    Contest("conversation", "conversation trace", "conversation_trace.jsonl", _HALF, "B", None),
     Contest("agents", "agents", "generator:agents:rate_per_s=0.09", _EIGHT, "A", 256),
     Contest(
         "hot_prompt",
         "hot prompt",
         "generator:hot_prompt:rate_per_s=5,system_tokens=16000,question_p50_tokens=2000,question_p90_tokens=8000",
-        _FOUR,
+        _LARGE,
         "B",
         256,
     ),
@@ -72,7 +76,7 @@ CONTESTS = (
         "shared prefixes",
         "generator:shared_prefixes:rate_per_s=4,low_prefix_tokens=8000,high_prefix_tokens=24000,"
         "question_p50_tokens=2000,question_p90_tokens=8000",
-        _FOUR,
+        _LARGE,
         "A",
         256,
     ),
@@ -80,7 +84,7 @@ CONTESTS = (
         "documents_beside_chats",
         "documents beside chats",
         "generator:documents_beside_chats:rate_per_s=0.9,upload_share=0.2",
-        _FOUR,
+        _LARGE,
         "A",
         128,
     ),
@@ -88,7 +92,7 @@ CONTESTS = (
         "no_reuse",
         "no reuse",
         "generator:no_reuse:rate_per_s=5,prompt_p50_tokens=4000,prompt_p90_tokens=16000",
-        _FOUR,
+        _LARGE,
         "B",
         512,
     ),

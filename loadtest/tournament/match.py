@@ -55,7 +55,7 @@ class Games:
         one, robin = asked.saturations(partial(self._tried, course))
         self._pace.saturated(course.contest.name, one.rate)
         left = duration(self._pace.left_s())
-        self._tell(f"{course.contest.title}: load 1.0 is {one.arrivals_per_s:.2f} calls/s; about {left} left of all")
+        self._tell(f"{course.contest.title}: load 1.0 is {one.arrivals_per_s:.2f} calls/s; {left} left of all")
         cells = asked.cells(one)
         return asked.findings(one, robin, self._results(course, "cells", cells))
 

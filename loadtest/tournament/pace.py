@@ -81,8 +81,8 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """Hours and minutes, as people say them."""
+    """About so many hours and minutes."""
     minutes = round(seconds / 60.0)
     if minutes < 1:
         return "under a minute"
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
+    return f"about {minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"about {minutes} min"

@@ -18,7 +18,7 @@ PICTURES = {"goodput_share_by_load": "goodput", "ttft_mean_ms_by_load": "mean TT
 """By name, what they show."""
 _READING = f"""\
 Means over seeds, ± half the width of their 95 % interval (Student's t). `*` is the best mean; `=` not inferior to it:
-a mean more than {MARGIN:.0%} worse is ruled out at 5 %; `-` worse at 5 %. Both by paired t tests over the same seeds,
+a mean more than {MARGIN * 100:g} % worse is ruled out at 5 %; `-` worse at 5 %. Both by paired t tests over the same seeds,
 corrected by Holm's method for the number of rules compared. No mark: these seeds do not tell. Times are of calls
 answered to the end; goodput counts all calls, and those turned away or given up missed it."""
 
@@ -78,7 +78,7 @@ def _overall(scores: Scores) -> Iterator[str]:
     yield ""
     yield (
         "*goodput*: share of calls that met the service level, mean over workloads and loads. *sustained load*: the"
-        f" highest load up to which at least {BOUND:.0%} did, between two loads linearly, at most"
+        f" highest load up to which at least {BOUND * 100:g} % did, between two loads linearly, at most"
         f" {scores.loads[-1]:g}, and 0 where the lowest load misses it; mean over workloads. *x best*: geometric mean"
         " over workloads and loads of the rule's mean over the best rule's. *holds*: matches (workload, load, measure)"
         f" below load {SATURATED:g} in which it is first or not inferior to the first. *worst match*: where its mean is"
@@ -107,7 +107,7 @@ def _losses(scores: Scores) -> Iterator[str]:
     yield (
         f"Of {played} matches `{scores.judged}` is first or not inferior to the first in {played - len(found)}."
         f" Of the other {len(found)}, {below} lie below load {SATURATED:g}; in {heavy} its mean is more than"
-        f" {HEAVY:.0%} worse than the best."
+        f" {HEAVY * 100:g} % worse than the best."
     )
     if found:
         yield ""

@@ -123,7 +123,7 @@ def _bar(console: Console) -> Progress:
 
 
 def _left(pace: Pace) -> str:
-    return f"about {duration(pace.left_s())} left" if pace.statistics()["cells"] else ""
+    return f"{duration(pace.left_s())} left" if pace.statistics()["cells"] else ""
 
 
 def _estimate(extent: Extent, courses: Sequence[Course], pace: Pace, jobs: int) -> str:
@@ -132,7 +132,7 @@ def _estimate(extent: Extent, courses: Sequence[Course], pace: Pace, jobs: int) 
     return (
         f"{size}{len(extent.policies)} rules x {len(courses)} workload(s) x {len(extent.loads)} loads x {extent.seeds}"
         f" seed(s) = {cells:,} cells of {extent.window_s:g} s, and the search for load 1.0 of each. By a first cell of"
-        f" each workload: about {duration(pace.left_s())} with {jobs} process(es), less what is kept from before."
+        f" each workload: {duration(pace.left_s())} with {jobs} process(es), less what is kept from before."
     )
 
 

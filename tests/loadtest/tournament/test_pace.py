@@ -72,7 +72,7 @@ def test_a_course_of_which_nothing_is_known_is_taken_to_be_like_the_others():
 def test_durations_are_said_in_hours_and_minutes():
     assert [duration(s) for s in (10.0, 600.0, 3_599.0, 10_000.0)] == [
         "under a minute",
-        "10 min",
-        "1 h 00 min",
-        "2 h 47 min",
+        "about 10 min",
+        "about 1 h 00 min",
+        "about 2 h 47 min",
     ]

@@ -22,7 +22,7 @@ def rows(text):
 def test_losing_cells_are_listed_with_their_figures(scores):
     text = section(page(scores), "Where `ours` loses")
     assert "Of 18 matches `ours` is first or not inferior to the first in 16." in text
-    assert "Of the other 2, 1 lie below load 1; in 1 its mean is more than 5% worse than the best." in text
+    assert "Of the other 2, 1 lie below load 1; in 1 its mean is more than 5 % worse than the best." in text
     assert rows(text) == [
         ["first calls", "1.05", "TTFT mean, ms", "1,100", "`a`", "1,000", "**10.0 ±0.0 %**", "worse"],
         ["second calls", "0.9", "TTFT p99, ms", "416", "`b`", "400", "4.0 ±0.0 %", "worse"],

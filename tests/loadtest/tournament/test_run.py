@@ -90,7 +90,7 @@ def test_what_is_left_out_and_how_long_it_takes_are_said(finished):
     line = "conversation trace (conversation_trace.jsonl*): --traces is not given"
     assert f"left out: {line}" in said and f"**Left out:** {line}." in (out / "tournament.md").read_text()
     assert "2 rules x 1 workload(s) x 2 loads x 2 seed(s) = 8 cells of 30 s" in said
-    assert "By a first cell of each workload: about" in said
+    assert "By a first cell of each workload:" in said
     assert "tiny requests: load 1.0 is" in said and "left of all" in said
     assert "1. " in said and "marginal_cost loses" in said
 
