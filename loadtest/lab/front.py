@@ -18,7 +18,8 @@ Note = Callable[[str, Asked, GatewayPlacement], None]
 class Front:
     """Deals sessions out to the routers in turn, as connections are; each stays where it began.
 
-    `decisions_s` is what each decision took by `clock`, lookups included.
+    `decisions_s` is what each decision took by `clock`, lookups included; what streams have brought since the one
+    before is caught up with first, as a live gateway does that token by token.
     """
 
     def __init__(self, gateways: Sequence[SimulatedGateway], clock: Callable[[], float], note: Note | None) -> None:
@@ -31,6 +32,7 @@ class Front:
     def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected:
         """Have the session's router choose a worker."""
         gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
+        gateway.hear()
         begun = self._clock()
         placed = gateway.place(name, session, call)
         self.decisions_s.append(self._clock() - begun)
