@@ -69,7 +69,7 @@ def test_a_call_that_waits_too_long_is_a_miss(cell):
     "models",
     [
         {"kv_late_s": 2.0},
-        {"kv_lost_share": 0.3, "kv_replay": False},
+        {"kv_lost_share": 0.01, "kv_replay": False},
         {"chunk_tokens": 256},
         {"max_num_seqs": 2},
         {"kv_tokens": 20_000},
