@@ -17,9 +17,9 @@ import msgspec
 
 from loadtest.lab.models import Models
 from loadtest.lab.policies import parse_policy
+from loadtest.workload.source import GENERATOR
 from policies.registry import build_policy
 
-GENERATOR = "generator:"
 _WHAT_DECIDES = (
     "policies",
     "backends",
