@@ -31,8 +31,9 @@ class Drawn:
 def drawn(trace: str, seed: int, window_s: float, rate: float, block_tokens: int | None) -> Drawn:
     """A seed's window, at `rate` times the source's own rate of arrivals.
 
-    Of a trace, `window_s` of its own time: the same calls at every rate, sooner or later. Of a generator, as much as
-    fills `window_s` at that rate.
+    Of a trace, `window_s` of its own time: the same sessions at every rate, sooner or later (but pauses inside them
+    stay, so of long ones less is sent before `length_s` at a higher rate). Of a generator, as much as fills `window_s`
+    at that rate.
 
     Raises:
         WorkloadError: there is no such trace or generator, or it cannot be read.

@@ -65,6 +65,13 @@ def test_a_call_that_waits_too_long_is_a_miss(cell):
     assert found.all.goodput_share <= found.all.answered / found.all.calls
 
 
+def test_where_clients_wait_a_slow_fleet_is_sent_fewer_calls(cell):
+    patient = {"trace": "generator:agents:rate_per_s=0.3,history_s=100,systems=1,system_tokens=2000,human_share=0"}
+    quick, slow = (measures(cell(models={"kv_tokens": None, "max_num_seqs": seqs}, **patient)) for seqs in (None, 1))
+    assert slow.all.calls < quick.all.calls
+    assert slow.all.goodput_per_s < quick.all.goodput_per_s
+
+
 @pytest.mark.parametrize(
     "models",
     [
