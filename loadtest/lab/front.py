@@ -19,21 +19,30 @@ Note = Callable[[str, Asked, GatewayPlacement], None]
 class Front:
     """Deals sessions out to the routers in turn, as connections are; each stays where it began.
 
-    `decisions_s` is what each decision took by `clock`, lookups included; what streams have brought since the one
-    before is caught up with first, as a live gateway does that token by token.
+    `decisions_s` is what each decision took by `clock`, lookups included. Before it, what streams have brought since
+    the last one is caught up with, as a live gateway does that token by token, and the prompt's blocks (of
+    `block_tokens`) are hashed: the time of that is modelled.
     """
 
-    def __init__(self, gateways: Sequence[SimulatedGateway], clock: Callable[[], float], note: Note | None) -> None:
+    def __init__(
+        self,
+        gateways: Sequence[SimulatedGateway],
+        clock: Callable[[], float],
+        note: Note | None,
+        block_tokens: int,
+    ) -> None:
         self.decisions_s: list[float] = []
         self._gateways = gateways
         self._clock = clock
         self._note = note
+        self._block_tokens = block_tokens
         self._sessions: dict[str, SimulatedGateway] = {}
 
     def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected:
         """Have the session's router choose a worker."""
         gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
         gateway.hear()
+        call.prompt().chain(self._block_tokens)
         begun = self._clock()
         placed = gateway.place(name, session, call)
         self.decisions_s.append(self._clock() - begun)

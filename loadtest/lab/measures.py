@@ -60,8 +60,8 @@ class Measures(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What this machine's clocks said of a run: a decision's CPU time, lookup included, and how fast the run was:
-    `speedup` is virtual seconds per CPU second."""
+    """What this machine's clocks said of a run: a decision's CPU time, lookup included and hashing not, and how fast
+    the run was: `speedup` is virtual seconds per CPU second."""
 
     decision_mean_us: float
     decision_p50_us: float
