@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.lab.cell import GENERATOR, Fleet, Setting, Slo
+from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import Models
 from loadtest.lab.question import Question
+from loadtest.workload.source import GENERATOR
 from policies.registry import BUILT_IN
 
 WARM_UP_SHARE = 0.2

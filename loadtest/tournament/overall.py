@@ -15,16 +15,16 @@ from loadtest.tournament.scores import Scores, Workload
 BOUND = 0.9
 """A load is sustained while so many of the calls meet the service level (DistServe's attainment; and load 1.0 is where
 lpwl's 90th percentile of TTFT crosses it)."""
-Fold = Callable[[Sequence[float]], float]
-_GOODPUT = "goodput_share"
+Of = Callable[[Scores, Workload, str, int], float]
 _TIMES = ("ttft_mean_ms", "ttft_p99_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Overall:
-    """One rule over several workloads. `times` are geometric means over cells of its mean over the best rule's, by
-    measure; `held` counts matches below saturation in which it is first or not inferior, of `played`; `worst` is the
-    largest share by which its mean is worse than the best, in any match."""
+    """One rule over several workloads. `goodput` is per second, in calls of each workload's load 1.0. `times` are
+    geometric means over cells of its mean over the best rule's, by measure; `held` counts
+    matches below saturation in which it is first or not inferior, of `played`; `worst` is the largest share by which
+    its mean is worse than the best, in any match."""
 
     policy: str
     goodput: Standing
@@ -38,8 +38,8 @@ class Overall:
 
 def overall(scores: Scores, workloads: Sequence[Workload]) -> list[Overall]:
     """Every rule's, by goodput: the best first."""
-    goodput = _by_policy(_per_seed(scores, workloads, fmean))
-    sustained = _by_policy(_per_seed(scores, workloads, lambda shares: sustainable(scores.loads, shares)))
+    goodput = _by_policy(_per_seed(scores, workloads, _relative))
+    sustained = _by_policy(_per_seed(scores, workloads, _sustained))
     played = list(matches(scores, workloads))
     found = [_of(policy, goodput[policy], sustained[policy], played) for policy in scores.policies]
     return sorted(found, key=lambda one: (-one.goodput.mean, -one.sustained.mean))
@@ -59,20 +59,23 @@ def sustainable(loads: Sequence[float], shares: Sequence[float]) -> float:
     return loads[-1]
 
 
-def _per_seed(scores: Scores, workloads: Sequence[Workload], folded: Fold) -> dict[str, list[float]]:
-    """By rule and seed: the mean over workloads of what `folded` makes of the goodput shares by load."""
+def _per_seed(scores: Scores, workloads: Sequence[Workload], of: Of) -> dict[str, list[float]]:
+    """By rule and seed: the mean over workloads."""
     return {
-        policy: [
-            fmean(folded([shares[seed] for shares in by_load]) for by_load in _shares(scores, workloads, policy))
-            for seed in range(scores.seeds)
-        ]
+        policy: [fmean(of(scores, workload, policy, seed) for workload in workloads) for seed in range(scores.seeds)]
         for policy in scores.policies
     }
 
 
-def _shares(scores: Scores, workloads: Sequence[Workload], policy: str) -> list[list[list[float]]]:
-    """By workload, load and seed."""
-    return [[workload.values(_GOODPUT, policy, load) for load in scores.loads] for workload in workloads]
+def _relative(scores: Scores, workload: Workload, policy: str, seed: int) -> float:
+    """Goodput per second, in calls of load 1.0; mean over loads."""
+    found = [workload.values("goodput_per_s", policy, load)[seed] for load in scores.loads]
+    return fmean(found) / workload.load_1_calls_per_s
+
+
+def _sustained(scores: Scores, workload: Workload, policy: str, seed: int) -> float:
+    shares = [workload.values("goodput_share", policy, load)[seed] for load in scores.loads]
+    return sustainable(scores.loads, shares)
 
 
 def _by_policy(values: Mapping[str, Sequence[float]]) -> dict[str, Standing]:

@@ -14,13 +14,13 @@ from loadtest.tournament.ranking import HEAVY, SATURATED, Loss, Match, losses, m
 from loadtest.tournament.scores import RANKED, Scores, Workload
 
 FILE = "tournament.md"
-PICTURES = {"goodput_share_by_load": "goodput", "ttft_mean_ms_by_load": "mean TTFT", "ttft_p99_ms_by_load": "p99 TTFT"}
+PICTURES = {"goodput_per_s_by_load": "goodput", "ttft_mean_ms_by_load": "mean TTFT", "ttft_p99_ms_by_load": "p99 TTFT"}
 """By name, what they show."""
 _READING = f"""\
 Means over seeds, ± half the width of their 95 % interval (Student's t). `*` is the best mean; `=` not inferior to it:
-a mean more than {MARGIN * 100:g} % worse is ruled out at 5 %; `-` worse at 5 %. Both by paired t tests over the same seeds,
-corrected by Holm's method for the number of rules compared. No mark: these seeds do not tell. Times are of calls
-answered to the end; goodput counts all calls, and those turned away or given up missed it."""
+a mean more than {MARGIN * 100:g} % worse is ruled out at 5 %; `-` worse at 5 %. Both by paired t tests over the same
+seeds, corrected by Holm's method for the number of rules compared. No mark: these seeds do not tell. TTFT counts calls
+whose client left with what they had waited; of goodput they are misses, as are those turned away."""
 
 
 def page(scores: Scores) -> str:
@@ -77,7 +77,8 @@ def _overall(scores: Scores) -> Iterator[str]:
         )
     yield ""
     yield (
-        "*goodput*: share of calls that met the service level, mean over workloads and loads. *sustained load*: the"
+        "*goodput*: calls per second that met the service level, in units of each workload's load 1.0, mean over"
+        " workloads and loads. *sustained load*: the"
         f" highest load up to which at least {BOUND * 100:g} % did, between two loads linearly, at most"
         f" {scores.loads[-1]:g}, and 0 where the lowest load misses it; mean over workloads. *x best*: geometric mean"
         " over workloads and loads of the rule's mean over the best rule's. *holds*: matches (workload, load, measure)"

@@ -13,7 +13,6 @@ from loadtest.lab import plots
 from loadtest.lab.play import RuleFailed
 from loadtest.lab.run import INTERRUPTED
 from loadtest.lab.saturation import SaturationError
-from loadtest.lab.sources import source
 from loadtest.lab.store import Store, StoreError
 from loadtest.lab.sweep import Sweep
 from loadtest.tournament import page, scores
@@ -23,6 +22,7 @@ from loadtest.tournament.overall import overall
 from loadtest.tournament.pace import Course, Pace, duration
 from loadtest.tournament.ranking import losses
 from loadtest.workload.errors import WorkloadError
+from loadtest.workload.source import parse_source
 from policies.registry import BUILT_IN
 
 
@@ -83,7 +83,7 @@ def _courses(extent: Extent, contests: Sequence[Contest], traces: Path | None) -
     for contest in contests:
         trace = contest.source(traces)
         if trace is not None:
-            source(trace)
+            parse_source(trace)
             courses.append(Course(contest, extent.question(contest, trace)))
     return courses
 

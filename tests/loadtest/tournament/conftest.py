@@ -5,11 +5,17 @@ import pytest
 from loadtest.tournament.scores import TOLD, Row, Scores, Workload
 
 CALM, BUSY, OVER = 0.5, 0.9, 1.05
+LOAD_1_PER_S = 7.25
 
 
 def row(policy, load, ttft, p99, goodput):
-    """Three seeds: the means given, plus and minus 1 % (or as listed)."""
-    found = {"ttft_mean_ms": ttft, "ttft_p99_ms": p99, "goodput_share": goodput}
+    """Three seeds with the values given, on all alike or as listed; `load` calls of load 1.0 are sent."""
+    found = {
+        "ttft_mean_ms": ttft,
+        "ttft_p99_ms": p99,
+        "goodput_share": goodput,
+        "goodput_per_s": goodput * load * LOAD_1_PER_S,
+    }
     spread = {name: value if isinstance(value, list) else [value] * 3 for name, value in found.items()}
     return Row(policy, load, {measure.name: spread.get(measure.name, [0.0] * 3) for measure in TOLD})
 
@@ -22,7 +28,7 @@ def workload(name, half, rows, **changed):
         "ttft_ms": 2000.0,
         "tpot_ms": 100.0,
         "block_tokens": 64,
-        "load_1_calls_per_s": 7.25,
+        "load_1_calls_per_s": LOAD_1_PER_S,
         "round_robin_calls_per_s": None,
         "calls": 1234,
     }

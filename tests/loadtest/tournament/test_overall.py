@@ -25,8 +25,8 @@ def test_goodput_and_sustained_load_are_means_over_workloads(scores):
     found = {one.policy: one for one in overall(scores, scores.workloads)}
     assert list(found) == ["ours", "a", "b"]
     ours, a = found["ours"], found["a"]
-    assert ours.goodput.mean == pytest.approx((1.0 + 0.96 + 0.84 + 0.95 + 0.9 + 0.7) / 6)
-    assert a.goodput.mean == pytest.approx((0.98 + 0.8 + 0.6 + 0.95 + 0.9 + 0.7) / 6)
+    assert ours.goodput.mean == pytest.approx((0.5 * 1.95 + 0.9 * 1.86 + 1.05 * 1.54) / 6)
+    assert a.goodput.mean == pytest.approx((0.5 * 1.93 + 0.9 * 1.7 + 1.05 * 1.3) / 6)
     assert ours.sustained.mean == pytest.approx(((0.9 + 0.15 * 0.06 / 0.12) + 0.9) / 2)
     assert a.sustained.mean == pytest.approx(((0.5 + 0.4 * 0.08 / 0.18) + 0.9) / 2)
     assert ours.goodput.best and a.goodput.worse
@@ -55,11 +55,11 @@ def test_each_half_has_a_ranking_of_its_own(scores):
     assert [one.policy for one in found.tables[0]] == ["ours", "a", "b"]
     assert [one.policy for one in found.tables[1]] == ["ours", "a", "b"], "equal goodput: as they are named"
     assert found.swaps == 0 and found.place(1, "b") == 3
-    assert found.of(0, "a").goodput.mean == pytest.approx((0.98 + 0.8 + 0.6) / 3)
+    assert found.of(0, "a").goodput.mean == pytest.approx((0.5 * 0.98 + 0.9 * 0.8 + 1.05 * 0.6) / 3)
 
 
 def test_swaps_between_the_halves_are_counted(scores):
-    better = {"goodput_share": [0.99] * 3}
+    better = {"goodput_per_s": [7.25] * 3}
     second = scores.workloads[1]
     rows = [
         msgspec.structs.replace(row, values=row.values | better) if row.policy == "b" else row for row in second.rows

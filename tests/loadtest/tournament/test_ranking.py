@@ -16,7 +16,7 @@ def test_every_workload_load_and_measure_is_a_match_with_its_best_first(scores):
     assert firsts["first", 1.05, "ttft_mean_ms"] == "a"
     assert firsts["second", 0.5, "ttft_mean_ms"] == "b"
     assert firsts["second", 0.9, "ttft_p99_ms"] == "b"
-    assert firsts["second", 0.9, "goodput_share"] == "ours", "equal means: the rule judged is named first"
+    assert firsts["second", 0.9, "goodput_per_s"] == "ours", "equal means: the rule judged is named first"
     busy = next(
         one for one in found if (one.workload.name, one.load, one.measure.name) == ("first", 0.9, "ttft_p99_ms")
     )
