@@ -74,16 +74,6 @@ class Plan:
         return Plan.of(self.name, sessions, self.duration_s / factor, self.block_tokens)
 
 
-def window(plan: Plan, start_s: float, length_s: float) -> Plan:
-    """The sessions that start in [start_s, start_s + length_s), on a clock that begins with the window.
-
-    Reuse is counted anew: what came before the window is not in anybody's cache.
-    """
-    inside = (session for session in plan.sessions if start_s <= session.start_s < start_s + length_s)
-    moved = (replace(session, start_s=session.start_s - start_s) for session in inside)
-    return Plan.of(plan.name, moved, length_s, plan.block_tokens)
-
-
 def within(session: Session, length_s: float) -> Session | None:
     """Of a session those calls that fall into [0, length_s) if answers take no time; None if there are none.
 

@@ -1,8 +1,7 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.workload.plan import Call, Plan, Session, reusable_tokens, shared_by_call, window, within
+from loadtest.workload.plan import Call, Plan, Session, reusable_tokens, shared_by_call, within
 from loadtest.workload.reuse import SeenTexts
 from loadtest.workload.text import Text, chain
 
@@ -69,16 +68,6 @@ def test_a_faster_plan_keeps_its_pauses():
     fast = slow.faster(2.0)
     assert [(one.id, one.start_s) for one in fast.sessions] == [("b", 2.0), ("a", 4.0)]
     assert fast.duration_s == 5.0 and fast.sessions[1].calls[0].pause_s == 3.0
-
-
-def test_a_window_begins_with_cold_caches_and_its_own_clock():
-    same = Call(Text.of([(1, 64)]), (2, 1))
-    plan = Plan.of("p", [session(str(at), at, same) for at in (0.0, 10.0, 20.0, 30.0)], 40.0)
-    assert plan.reusable_tokens == 3 * 64
-    cut = window(plan, 10.0, 20.0)
-    assert [(one.id, one.start_s) for one in cut.sessions] == [("10.0", 0.0), ("20.0", 10.0)]
-    assert cut.duration_s == 20.0 and cut.reusable_tokens == 64
-    assert cut.block_tokens == pytest.approx(16)
 
 
 def test_of_a_session_only_what_can_fall_into_the_run_is_kept():

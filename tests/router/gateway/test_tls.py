@@ -255,6 +255,17 @@ async def test_a_handshake_that_began_before_a_drain_leads_to_an_answer(rig, kit
     await asyncio.wait_for(closing, 10)  # the silent one was waited for, and no longer than a handshake may take
 
 
+async def test_a_handshake_that_was_given_up_holds_no_drain(rig, kit, pair):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    probe = await gateway.connect()  # as balancers look whether a port is open
+    await kit.eventually(lambda: gateway.gateway._plane.arriving)
+    probe.leave()
+    await asyncio.sleep(0.1)
+    began_s = time.monotonic()
+    await gateway.gateway.aclose(20)
+    assert time.monotonic() - began_s < 5
+
+
 async def test_plain_http_on_the_tls_port_is_no_request(rig, kit, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     client = await gateway.connect()
