@@ -12,6 +12,7 @@ from typing import Any
 
 from backends.worker import LoadReport
 from router.core.others import Booked, SharedAccount
+from router.core.steps import Passage, Passing
 
 
 class Stage(IntEnum):
@@ -49,6 +50,7 @@ class Account:
     """
 
     __slots__ = (
+        "_passing",
         "decode_tokens",
         "foreign",
         "freed_s",
@@ -62,6 +64,7 @@ class Account:
     )
 
     def __init__(self) -> None:
+        self._passing = Passing()
         self.queue: dict[Booking, None] = {}
         self.queued_tokens = 0
         self.queued_attention = 0.0
@@ -136,6 +139,7 @@ class Account:
         if booking.stage is Stage.PREFILL:
             self._leave_queue(booking, now_s)
         else:
+            self._pass(now_s)
             self.decode_tokens -= booking.context_tokens
         booking.stage = Stage.RELEASED
         self.running_requests -= 1
@@ -144,8 +148,20 @@ class Account:
             self.shared.publish(self)
         return True
 
+    def passage(self, now_s: float) -> Passage:
+        """What has passed here up to now: the decodes of all processes, and our own prefills."""
+        self._pass(now_s)
+        return self._passing.passage
+
+    def _pass(self, now_s: float) -> None:
+        """Before the decodes change by a request; what each of them grows by in between hardly matters."""
+        others = 0 if self.shared is None else self.shared.others().decode_tokens
+        self._passing.decoded(self.decode_tokens + others, now_s)
+
     def _start_decode(self, booking: Booking, now_s: float) -> None:
         self._leave_queue(booking, now_s)
+        self._pass(now_s)
+        self._passing.prefilled(booking.uncached_tokens, booking.attention)
         booking.stage = Stage.DECODE
         self.decode_tokens += booking.context_tokens
 

@@ -2,14 +2,13 @@ import random
 
 import pytest
 
-from policies.marginal_cost import MarginalCost
-from policies.params import Params
+from policies.marginal_cost import MarginalCost, MarginalCostParams
 from policies.view import Edge, EdgeKind, WorkerId
 
 
 @pytest.fixture
 def policy():
-    return MarginalCost(Params(), random.Random(0))
+    return MarginalCost(MarginalCostParams(), random.Random(0))
 
 
 def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, request_view):
@@ -22,8 +21,20 @@ def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, reque
     assert decision.costs == pytest.approx((0.4, 0.5))
     assert decision.unit == "s"
     assert decision.terms["a"] == pytest.approx(
-        {"backlog": 0.1, "prefill": 0.2, "delay_to_later": 0.2, "crowd": 0.0, "error": 0.0}
+        {"backlog": 0.1, "prefill": 0.2, "delay_to_later": 0.2, "joining": 0.0, "crowd": 0.0, "error": 0.0}
     )
+
+
+@pytest.mark.parametrize(("weight", "chosen"), [(0.0, "a"), (0.1, "b"), (1.0, "b")])
+def test_joining_running_streams_is_priced_at_its_weight(fleet, request_view, weight, chosen):
+    policy = MarginalCost(MarginalCostParams(stream_weight=weight), random.Random(0))
+    view = fleet(
+        a={"learned": True, "prefill_s": 0.1, "joining_s": 3.0},
+        b={"learned": True, "prefill_s": 0.2, "joining_s": 1.0},
+    )
+    decision = policy.decide(request_view(), view)
+    assert decision.ranked[0] == chosen
+    assert decision.terms["a"]["joining"] == pytest.approx(3.0 * weight)
 
 
 def test_before_anything_is_learned_it_ranks_as_lpwl(policy, fleet, request_view):
