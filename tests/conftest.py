@@ -1,4 +1,7 @@
-"""How much the property tests try: `--hypothesis-profile=long` for hours, `quick` while working on one."""
+"""How much the property tests try: `--hypothesis-profile=long` for hours, `quick` while working on one. And Ctrl-C for
+the processes that tests start, also where they run in the background."""
+
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +16,6 @@ settings.register_profile("long", max_examples=50_000, **_ANY_MACHINE)
 def pytest_configure(config):
     if not config.getoption("--hypothesis-profile"):
         settings.load_profile("usual")
+    # a shell has what runs with "&" ignore it, and so would every child
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

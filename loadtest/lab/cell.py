@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
+import random
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -13,12 +16,14 @@ from typing import Any
 import msgspec
 
 from loadtest.lab.models import Models
+from loadtest.lab.policies import parse_policy
+from loadtest.workload.source import GENERATOR
+from policies.registry import build_policy
 
-GENERATOR = "generator:"
 _WHAT_DECIDES = (
     "policies",
-    "backends.engine",
-    "backends.simulated",
+    "backends",
+    "router.config",
     "router.core",
     "router.prefix",
     "loadtest.sim",
@@ -73,7 +78,7 @@ class Cell:
 
 
 def digest(cell: Cell) -> str:
-    """What names a result: everything it depends on, the code and the trace's contents included.
+    """What names a result: everything it depends on, the code, the rule's and the trace's contents included.
 
     The load is none of it: the rate says how fast sessions arrive.
     """
@@ -81,16 +86,35 @@ def digest(cell: Cell) -> str:
     del said["load"]
     said["code"] = code_version()
     said["contents"] = _contents(cell.trace)
+    said["rule"] = _rule(cell.policy)
     return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()[:24]
 
 
 @cache
 def code_version() -> str:
     """A digest of the code that cells depend on."""
+    return _digest([file for package in _WHAT_DECIDES for file in _sources(files(package))])
+
+
+@cache
+def _rule(policy: str) -> str:
+    """A digest of the code of a rule that is not ours: of its class's module, or of the package which that is in."""
+    name, params = parse_policy(policy)
+    kind = type(build_policy(name, params, random.Random(0)))
+    if kind.__module__.startswith("policies."):
+        return ""
+    try:
+        file = Path(inspect.getfile(kind))
+    except (OSError, TypeError):  # made on the fly: there is no file that could change
+        return ""
+    packed = "." in kind.__module__ or file.name == "__init__.py"
+    return _digest(_sources(file.parent) if packed else [file])
+
+
+def _digest(sources: Iterable[Traversable]) -> str:
     total = hashlib.sha256()
-    for package in _WHAT_DECIDES:
-        for file in _sources(files(package)):
-            total.update(file.name.encode() + b"\0" + file.read_bytes())
+    for file in sources:
+        total.update(file.name.encode() + b"\0" + file.read_bytes())
     return total.hexdigest()[:12]
 
 

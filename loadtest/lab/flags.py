@@ -44,7 +44,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument(
-        "--sensitivity", action="store_true", help="also repeat every cell with each model's parameter changed alone"
+        "--sensitivity", action="store_true", help="also repeat every cell with each model's parameter changed"
     )
     parser.add_argument("--no-regret", action="store_true", help="leave regret out (a little faster)")
     _register_models(parser)

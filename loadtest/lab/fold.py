@@ -42,7 +42,7 @@ def fold(played: Played, slo: Slo) -> Measures:
     for outcome in played.outcomes:
         kinds.setdefault(played.asked[outcome.id].kind, []).append(outcome)
     span_s = max(played.until_s - played.from_s, 1e-9)
-    ttfts_ms = sorted(_ttfts_ms(_answered(played.outcomes)))
+    ttfts_ms = sorted(_ttfts_ms(played.outcomes))
     by_kind = {kind: _figures(played, kinds[kind], slo, span_s) for kind in sorted(kinds)}
     (every,) = by_kind.values() if len(by_kind) == 1 else [_figures(played, played.outcomes, slo, span_s)]
     return Measures(
@@ -59,7 +59,7 @@ def fold(played: Played, slo: Slo) -> Measures:
 
 def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: float) -> Figures:
     answered = _answered(outcomes)
-    ttfts_ms = sorted(_ttfts_ms(answered))
+    ttfts_ms = sorted(_ttfts_ms(outcomes))
     tpots_ms = sorted(one.tpot_s * 1e3 for one in answered if one.tpot_s is not None)
     whole_ms = sorted((one.ended_s - one.sent_s) * 1e3 for one in answered)
     gaps_s = sorted(chain.from_iterable(one.gaps_s() for one in answered))
@@ -105,7 +105,13 @@ def _answered(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def _ttfts_ms(outcomes: Iterable[Outcome]) -> list[float]:
-    return [outcome.ttft_s * 1e3 for outcome in outcomes if outcome.ttft_s is not None]
+    """Of all that were not turned away. Whoever left without a token counts with what they had waited, the least that
+    it would have been: a rule must not look the better for starving the calls that it serves worst."""
+    return [
+        (outcome.ended_s - outcome.sent_s if outcome.ttft_s is None else outcome.ttft_s) * 1e3
+        for outcome in outcomes
+        if outcome.ending is not Ending.REJECTED
+    ]
 
 
 def _useful(played: Played, outcome: Outcome) -> int:

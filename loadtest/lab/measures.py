@@ -8,12 +8,13 @@ QUANTILES = 100
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Measures of some calls of one run. Times are of those that were answered to the end, in milliseconds.
+    """Measures of some calls of one run. Times are in milliseconds, of those that were answered to the end; TTFT is
+    also of those whose client left: where no token had come, what they had waited by then.
 
     `goodput_share` is the share of all calls that met the SLO, `goodput_per_s` how many did per second of arrivals;
     calls turned away, and those whose client left, met nothing. `itl_p99_ms` is over all gaps between two tokens of
     one answer. `hit_share` is cached over all prompt tokens, `reuse_share` cached over reusable ones: those that a
-    cache without end would have had. Regret is `regret`'s; NaN where it was not asked for.
+    cache without end would have had. Regret is `regret`'s; None where it was not asked for.
     """
 
     calls: int
@@ -59,8 +60,8 @@ class Measures(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What this machine's clocks said of a run: a decision's CPU time, lookup included, and how fast the run was:
-    `speedup` is virtual seconds per CPU second."""
+    """What this machine's clocks said of a run: a decision's CPU time, lookup included and hashing not, and how fast
+    the run was: `speedup` is virtual seconds per CPU second."""
 
     decision_mean_us: float
     decision_p50_us: float

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
 
 
-def parameter(default: object, help_: str, *others: object, metavar: str = "N") -> Any:
-    """A model's parameter; `others` are the values that a sensitivity run tries besides."""
-    return field(default=default, metadata={"help": help_, "others": others, "metavar": metavar})
+def parameter(
+    default: object, help_: str, *others: object, metavar: str = "N", beside: Mapping[str, object] | None = None
+) -> Any:
+    """A model's parameter; `others` are the values that a sensitivity run tries besides.
+
+    `beside` are other parameters without which this one does nothing, and the values that they then take from their
+    defaults.
+    """
+    return field(
+        default=default, metadata={"help": help_, "others": others, "metavar": metavar, "beside": beside or {}}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +34,16 @@ class Models:
     kv_replay: bool = parameter(
         True,
         "lost batches are replayed once the gap is seen; else they stay lost, and the view of that worker is not exact",
+        False,
+        beside={"kv_lost_share": 0.01},
     )
     scrape_s: float = parameter(
-        1.0, "workers' load gauges are read so often, and are up to so old", 0.5, 2.0, metavar="S"
+        1.0,
+        "workers' load gauges are read so often, and are up to so old; one router alone books everything itself",
+        0.5,
+        2.0,
+        metavar="S",
+        beside={"replicas": 2},
     )
     tokenise_s: float = parameter(
         0.004, "from a request's arrival to its decision: rendering, tokenising, hashing", 0.0, 0.008, metavar="S"
@@ -61,14 +76,19 @@ class Models:
     )
     replicas: int = parameter(1, "routers in front of the fleet, each with an index and estimates of its own", 2)
     replica_delay_s: float = parameter(
-        0.1, "what one replica has booked is seen by the others so much later", metavar="S"
+        0.1,
+        "what one replica has booked is seen by the others so much later",
+        0.01,
+        1.0,
+        metavar="S",
+        beside={"replicas": 2},
     )
     timeout_s: float = parameter(
         300.0, "clients leave when their answer is not complete after so long; counted as missed", 150.0, metavar="S"
     )
 
     def variants(self, profile_values: dict[str, int]) -> Iterator[tuple[str, Models]]:
-        """Each parameter changed alone: what was changed, and the models then.
+        """Each parameter changed, with those that it needs beside it: what was changed, and the models then.
 
         Where None stands for the profile's value, its `others` are factors of it, taken from `profile_values`.
         """
@@ -78,7 +98,15 @@ class Models:
                 if one.name in profile_values:
                     other = round((now or profile_values[one.name]) * other)
                 if other != now:
-                    yield _set(one, other), replace(self, **{one.name: other})
+                    changed = {one.name: other, **self._beside(one)}
+                    said = [_set(field_, changed[field_.name]) for field_ in fields(self) if field_.name in changed]
+                    yield " ".join(said), replace(self, **changed)
+
+    def _beside(self, one: Field[Any]) -> dict[str, object]:
+        """What has to change with it, of what still is at its default."""
+        defaults = {field_.name: default(field_) for field_ in fields(self)}
+        needed: Mapping[str, object] = one.metadata["beside"]
+        return {name: value for name, value in needed.items() if getattr(self, name) == defaults[name]}
 
 
 def _set(one: Field[Any], value: Any) -> str:

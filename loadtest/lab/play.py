@@ -92,9 +92,12 @@ class Stage:
             )
             for number, speed in enumerate(self._speeds)
         ]
-        self._notes = Notes(self._time, self._workers, self._speeds, profile) if cell.setting.regret else None
+        self._notes = (
+            Notes(self._time, self._workers, self._speeds, profile, models.network_s) if cell.setting.regret else None
+        )
         self._routers = self._gateways(cell)
-        self.front = Front(self._routers, clock.thread_time, self._notes.note if self._notes is not None else None)
+        note = self._notes.note if self._notes is not None else None
+        self.front = Front(self._routers, clock.thread_time, note, profile.block_size)
         self._clients = Clients(
             self._time,
             self.front,

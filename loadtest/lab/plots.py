@@ -60,7 +60,11 @@ def _cdf(findings: Findings, load: float, axes: Any) -> None:
         axes.plot([fmean(values) for values in zip(*by_seed, strict=True)], shares, **_line(number, policy))
     axes.axvline(findings.setting.slo.ttft_ms, color="#888888", linestyle=":", linewidth=1)
     axes.set_xscale("log")
-    _words(axes, f"TTFT, ms, at load {load:g} (dotted: the SLO); quantiles, mean over seeds", "share of answered calls")
+    _words(
+        axes,
+        f"TTFT, ms, at load {load:g} (dotted: the SLO); quantiles, mean over seeds",
+        "share of calls not turned away",
+    )
 
 
 def _line(number: int, policy: str) -> dict[str, Any]:

@@ -6,10 +6,11 @@ The cost of candidate w for a request placed at t is what its first token would 
 
 `wait_w(t)` is the time until the last first token of the requests that had been placed on w before t: as realised, so
 with what chunking, decodes beside it, preemption and jitter really did to that queue, and none of what came later.
-`prefill_w` is the profile's time, at w's true speed, for the u_w tokens of the prompt that w's cache did not hold at
-t: by the engine's own cache, not by the router's index. Regret is the chosen worker's cost minus the least one, so it
-is never negative, and one formula prices both. It is the request's own delay: what a choice does to later requests,
-by evicting, queueing or stalling, is not in it, and no replay of the run with another choice is made.
+`prefill_w` is the profile's time, at w's true speed, for the u_w tokens of the prompt that w would not have held after
+that wait: by the engine's own cache at t, not by the router's index, and by the prompts that are waited for. Without
+these, whoever joins a sibling's prefill would be charged for one of its own. Regret is the chosen worker's cost minus
+the least one, so it is never negative, and one formula prices both. It is the request's own delay: what a choice does
+to later requests, by evicting, queueing or stalling, is not in it, and the run is not played again with another choice.
 """
 
 from __future__ import annotations

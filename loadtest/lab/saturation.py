@@ -70,12 +70,16 @@ def saturation(like: Cell, policy: str, run: Run, seeds: int = SEEDS) -> Saturat
 
 
 def _check(results: list[Result], base: Cell, rate: float) -> None:
-    calls = sum(result.measures.all.calls for result in results)
+    """What was turned away has no time to first token, and must not pass for a fleet that keeps up."""
+    rejected = sum(result.measures.all.rejected for result in results)
+    calls = sum(result.measures.all.calls for result in results) - rejected
     if calls < LEAST_CALLS * len(results):
+        beside = f", beside {rejected} that were turned away," if rejected else ""
         raise SaturationError(
-            f"{base.trace}: at {rate:g} times its own rate only {calls} calls are left to measure, and"
-            f" {base.policy} has not been seen to keep p90 TTFT below --slo's {base.setting.slo.ttft_ms:g} ms;"
+            f"{base.trace}: at {rate:g} times its own rate only {calls} calls{beside} are left to measure, too few to"
+            f" say where {base.policy}'s p90 TTFT crosses --slo's {base.setting.slo.ttft_ms:g} ms;"
             " make --window-s longer, or take a laxer --slo or more --workers"
+            + (" or more --kv-tokens" if rejected else "")
         )
 
 

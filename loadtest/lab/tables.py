@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.lab.comparison import MARGIN, Standing
-from loadtest.lab.findings import MEASURED, RANKED_BY, Findings, Measure, verdict
+from loadtest.lab.findings import MEASURED, MEASURES, RANKED_BY, Findings, Measure, verdict
 from loadtest.lab.measures import Figures
 
-TIMES = 6
+TIMES = [measure.name for measure in MEASURES].index("hit_share")
 """So many of the measures are times and what follows from them; the others say how work was placed."""
 WIDTH = 150
 

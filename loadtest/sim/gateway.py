@@ -86,9 +86,14 @@ class SimulatedGateway:
         """Its clock."""
         return self._time
 
+    def hear(self) -> None:
+        """What streams have brought counts from the moment on; it is enough to count it when somebody looks."""
+        for worker in self._workers.values():
+            worker.catch_up()
+
     def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected:
         """Choose a worker for a call that has just arrived."""
-        self._hear()
+        self.hear()
         prompt = call.prompt()
         request = Request(
             name,
@@ -107,7 +112,7 @@ class SimulatedGateway:
 
     def statistics(self) -> dict[str, object]:
         """The dispatcher's."""
-        self._hear()
+        self.hear()
         return self.dispatcher.statistics()
 
     def _join(self, number: int, worker: EngineWorker, publishes: bool) -> FleetEndpoint:
@@ -116,13 +121,8 @@ class SimulatedGateway:
         self._workers[endpoint.id] = worker
         return endpoint
 
-    def _hear(self) -> None:
-        """What streams have brought counts from the moment on; it is enough to count it when somebody looks."""
-        for worker in self._workers.values():
-            worker.catch_up()
-
     def _read_loads(self) -> None:
-        self._hear()
+        self.hear()
         for endpoint_id, worker in self._workers.items():
             self.fleet.load_reported(endpoint_id, worker.load(), self._time.now_s)
         if self._more():

@@ -40,6 +40,8 @@ class Gauges:
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self.samples: list[Sample] = []
+        self.blocks: list[float] = []
+        """What Python had in use, by the gateway's metrics, every now and then."""
 
     def sample(self, now_s: float) -> None:
         """Note the memory in use."""

@@ -27,6 +27,8 @@ class Verdict:
     unexplained: list[str] = field(default_factory=list)
     rss_mb: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """At the beginning, after half of the time, and at the end."""
+    allocated_blocks: tuple[int, int, int] = (0, 0, 0)
+    """What Python had in use at about the same times."""
     rss_slope_mb_per_min: float = 0.0
     rss_growth_mb: float = 0.0
     rss_growth_bound_mb: float = 0.0
@@ -51,6 +53,7 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
         f"RSS {' -> '.join(f'{mb:.0f}' for mb in verdict.rss_mb)} MB; slope of the second half "
         f"{verdict.rss_slope_mb_per_min:+.2f} MB/min, {verdict.rss_growth_mb:+.1f} MB in all "
         f"(bound {verdict.rss_growth_bound_mb:g} MB)",
+        f"in use by Python {' -> '.join(f'{blocks:,}' for blocks in verdict.allocated_blocks)} blocks",
         f"open files at rest {verdict.descriptors[0]} -> {verdict.descriptors[1]}, "
         f"tasks {verdict.tasks[0]} -> {verdict.tasks[1]}",
     ):

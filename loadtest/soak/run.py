@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import httpx
 from rich.console import Console
 
 from loadtest.drive.seen import Kind, Seen
@@ -108,6 +109,8 @@ class Soak:
             self._gauges.sample(now_s)
             if now_s - shown_s >= self._setting.progress_s:
                 shown_s = now_s
+                with contextlib.suppress(httpx.HTTPError):  # a gateway that has died is reported below
+                    self._gauges.blocks.append((await self._admin.metrics())["warmroute_allocated_blocks"])
                 self._show(now_s - began_s, len(traffic.running))
             await asyncio.sleep(SAMPLE_S)
         self._gauges.sample(loop.time())
@@ -179,6 +182,8 @@ class Soak:
         verdict.lost_batches = sum(self._fleet.relays.statistics()["dropped"])
         middle = samples[len(samples) // 2]
         verdict.rss_mb = (samples[0].rss_bytes / _MB, middle.rss_bytes / _MB, samples[-1].rss_bytes / _MB)
+        if blocks := self._gauges.blocks:
+            verdict.allocated_blocks = (int(blocks[0]), int(blocks[len(blocks) // 2]), int(blocks[-1]))
         verdict.rss_slope_mb_per_min = slope_bytes_per_s(samples) * 60 / _MB
         verdict.rss_growth_mb = growth_bytes(samples) / _MB
         verdict.rss_growth_bound_mb = self._setting.growth_bound_mb

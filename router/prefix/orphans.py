@@ -114,8 +114,7 @@ class Orphanage:
         for number, run in reversed(self._latest):
             if number <= added:
                 return
-            if any(run is waiting for waiting in self._by_parent.get(run.parent, ())):
-                yield run
+            yield run
 
     def adopt(self, parent: int) -> list[Orphans]:
         """Take out the runs that waited for `parent`."""
@@ -137,6 +136,8 @@ class Orphanage:
         return found
 
     def _leave(self, run: Orphans) -> None:
+        # Out of here too, or runs that are gone would take room that nobody counts.
+        self._latest = deque([entry for entry in self._latest if entry[1] is not run], _LATEST)
         self.size_bytes -= run.size_bytes
         self.waiting_blocks -= len(run.engines)
         for engine in run.engines:

@@ -195,6 +195,10 @@ WATCH = (
     _counter("self_tests", "Self-tests ended, by verdict.", "verdict"),
     _histogram("event_turn_seconds", CPU_S, "Time one turn of the event loop spent on KV events of one worker."),
     _histogram("loop_lag_seconds", LAG_S, "How late the event loop woke a timer."),
+    _gauge(
+        "allocated_blocks",
+        "Pieces of memory that Python has in use. Resident memory may creep while they do not, as free memory splits.",
+    ),
     _gauge("processes", "Processes of the gateway that answered this scrape."),
     _counter("process_restarts", "Processes of the gateway that ended unasked and were started again."),
 )

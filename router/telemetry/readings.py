@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -72,6 +73,7 @@ def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
 
 def process_readings() -> Iterator[Reading]:
     """This process. The supervisor of several counts those that answer, and restarts."""
+    yield "warmroute_allocated_blocks", (), sys.getallocatedblocks()
     yield "warmroute_processes", (), 1.0
     yield "warmroute_process_restarts", (), 0.0
 

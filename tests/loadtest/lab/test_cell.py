@@ -1,5 +1,8 @@
 """A result is found again by everything that it depends on."""
 
+import importlib
+import subprocess
+import sys
 from dataclasses import fields, replace
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from loadtest.lab import cell as cells
 from loadtest.lab.cell import Fleet, Slo, digest
 from loadtest.lab.models import Models
+from policies import registry
 
 
 def test_the_load_is_a_name_for_the_rate_and_no_part_of_the_digest(cell):
@@ -55,6 +59,56 @@ def test_other_code_is_another_digest(cell, monkeypatch):
     assert digest(cell()) != before
 
 
-def test_the_code_is_that_of_what_decides():
+NO_PART = ("loadtest.drive", "loadtest.report", "router.errors")
+"""What a run loads besides: figures of this machine's clock, and the words of errors."""
+
+
+def test_the_code_is_that_of_everything_that_a_run_loads():
     assert len(cells.code_version()) == 12
-    assert {"policies", "router.core", "backends.engine", "loadtest.sim"} <= set(cells._WHAT_DECIDES)
+    script = "import sys, loadtest.lab.play; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    ours = [name for name in loaded if name.startswith(("backends.", "loadtest.", "policies.", "router."))]
+    told = (*cells._WHAT_DECIDES, *NO_PART)
+    left_out = [name for name in ours if not any(f"{name}.".startswith(f"{package}.") for package in told)]
+    assert "loadtest.lab.play" in ours and not left_out
+
+
+RULE = """
+from policies.params import Params
+from policies.view import Decision
+
+class Mine:
+    def __init__(self, params, rng):
+        pass
+
+    def decide(self, request, fleet):
+        return Decision(tuple(worker.id for worker in fleet.workers), "{reason}")
+"""
+
+
+@pytest.mark.parametrize("within", ["mine", "pack.mine"])
+def test_a_rule_of_ones_own_counts_by_its_code(cell, tmp_path, monkeypatch, within):
+    path = tmp_path / f"{within.replace('.', '/')}.py"
+    path.parent.mkdir(exist_ok=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def written(reason):
+        path.write_text(RULE.format(reason=reason))
+        importlib.invalidate_caches()
+        for name in (within, "pack"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setitem(registry.BUILT_IN, "mine", importlib.import_module(within).Mine)
+        cells._rule.cache_clear()
+        return digest(cell(policy="mine"))
+
+    first = written("in order")
+    assert written("as they come") != first == written("in order")
+    assert cells._rule("lpwl") == ""
+    cells._rule.cache_clear()
+
+
+def test_a_rule_without_a_file_has_no_code_that_could_change(monkeypatch):
+    monkeypatch.setattr(cells, "build_policy", lambda name, params, rng: object())
+    assert cells._rule("made") == ""
+    cells._rule.cache_clear()

@@ -25,11 +25,32 @@ def test_calls_are_counted_by_how_they_ended_and_misses_are_misses():
 
 def test_times_are_of_those_that_were_answered():
     found = fold(PLAYED, SLO).all
-    assert found.ttft_mean_ms == pytest.approx(1750.0)
-    assert found.ttft_p50_ms == pytest.approx(1750.0)
     assert found.e2e_mean_ms == pytest.approx(2750.0)
     assert found.tpot_mean_ms == pytest.approx(100.0)
     assert (found.regret_mean_ms, found.regret_p99_ms) == (pytest.approx(200.0), pytest.approx(298.0))
+
+
+def test_who_left_has_waited_too():
+    found = fold(PLAYED, SLO).all
+    assert found.ttft_mean_ms == pytest.approx((500.0 + 3_000.0 + 1_000.0) / 3)
+    assert found.ttft_p50_ms == pytest.approx(1_000.0)
+
+
+def test_a_rule_is_no_better_for_starving_the_calls_that_it_serves_worst():
+    starved = [replace(GOOD, id=f"c/{n}", ending=Ending.LEFT, ttft_s=None, ended_s=310.0) for n in range(5)]
+    served = [replace(one, ending=Ending.FINISHED, ttft_s=299.0, ended_s=309.5) for one in starved]
+    asked = ASKED | {one.id: Asked("chat", 0) for one in starved}
+    slow, starving = (
+        fold(replace(PLAYED, outcomes=(GOOD, *calls), asked=asked), SLO).all for calls in (served, starved)
+    )
+    assert starving.ttft_mean_ms > slow.ttft_mean_ms
+    assert starving.ttft_p99_ms > slow.ttft_p99_ms
+    seen = fold(
+        replace(PLAYED, outcomes=(replace(GOOD, ending=Ending.LEFT), replace(SLOW, ending=Ending.REJECTED))), SLO
+    )
+    assert seen.all.ttft_mean_ms == pytest.approx(500.0), (
+        "a first token that came counts, and who was turned away does not"
+    )
 
 
 def test_tokens_of_caches_and_of_fleets():
@@ -45,7 +66,7 @@ def test_tokens_of_caches_and_of_fleets():
 def test_each_kind_of_call_is_told_of_by_itself():
     kinds = fold(PLAYED, SLO).kinds
     assert list(kinds) == ["chat", "upload"]
-    assert (kinds["chat"].calls, kinds["chat"].ttft_mean_ms) == (2, pytest.approx(500.0))
+    assert (kinds["chat"].calls, kinds["chat"].ttft_mean_ms) == (2, pytest.approx(750.0))
     assert (kinds["upload"].goodput_share, kinds["upload"].reuse_share) == (0.0, 0.0)
 
 

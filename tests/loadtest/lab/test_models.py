@@ -7,12 +7,25 @@ from loadtest.lab.models import Models, flag
 SIZES = {"chunk_tokens": 8192, "max_num_seqs": 256, "kv_tokens": 440_000}
 
 
-def test_a_variant_changes_one_parameter():
+def test_a_variant_changes_one_parameter_and_what_that_one_needs():
     usual = Models()
     for name, other in usual.variants(SIZES):
-        changed = [one for one in fields(Models) if getattr(usual, one.name) != getattr(other, one.name)]
-        assert len(changed) == 1, name
-        assert name.replace("--no-", "--").startswith(flag(changed[0]))
+        changed = {one for one in fields(Models) if getattr(usual, one.name) != getattr(other, one.name)}
+        needed = {field for one in changed for field in fields(Models) if field.name in one.metadata["beside"]}
+        assert len(changed - needed) == 1, name
+        assert {word.replace("--no-", "--") for word in name.split() if word[:2] == "--"} == {flag(x) for x in changed}
+
+
+def test_what_does_nothing_alone_is_tried_beside_what_it_needs():
+    names = [name for name, _ in Models().variants(SIZES)]
+    assert "--kv-lost-share 0.01 --no-kv-replay" in names
+    assert {"--scrape-s 2 --replicas 2", "--replicas 2 --replica-delay-s 1"} <= set(names)
+    assert "--scrape-s 2" in [name for name, _ in Models(replicas=3).variants(SIZES)]
+
+
+def test_every_parameter_is_doubted_but_the_size_of_blocks():
+    doubted = {one.name for one in fields(Models) if one.metadata["others"]}
+    assert {one.name for one in fields(Models)} - doubted == {"block_tokens"}
 
 
 def test_sizes_are_halved_and_doubled_from_the_profiles_or_from_what_was_set():

@@ -52,6 +52,14 @@ def test_without_regret_there_is_none_and_the_rest_is_the_same(cell):
     assert without.all.ttft_mean_ms == with_it.all.ttft_mean_ms
 
 
+def test_who_joins_a_siblings_prefill_is_not_charged_for_one_of_its_own(cell):
+    siblings = "generator:sibling_bursts:prompt_p50_tokens=8000,prompt_p90_tokens=9000,high_siblings=4"
+    steady = {"trace": siblings, "models": {"kv_tokens": None, "jitter": 0.0, "speed_spread": 0.0}, "rate": 0.5}
+    joining, spreading = measures(cell(policy="cache_aware", **steady)), measures(cell(policy="round_robin", **steady))
+    assert joining.amplification < 1.1 < 1.5 < spreading.amplification
+    assert joining.all.regret_mean_ms is not None and joining.all.regret_mean_ms < 0.25 * joining.all.ttft_mean_ms
+
+
 def test_tokenising_and_the_network_are_in_the_time_to_first_token(cell):
     quick = measures(cell(models={"tokenise_s": 0.0, "network_s": 0.0, "jitter": 0.0, "speed_spread": 0.0}, rate=0.2))
     slow = measures(cell(models={"tokenise_s": 0.05, "network_s": 0.02, "jitter": 0.0, "speed_spread": 0.0}, rate=0.2))
@@ -65,11 +73,18 @@ def test_a_call_that_waits_too_long_is_a_miss(cell):
     assert found.all.goodput_share <= found.all.answered / found.all.calls
 
 
+def test_where_clients_wait_a_slow_fleet_is_sent_fewer_calls(cell):
+    patient = {"trace": "generator:agents:rate_per_s=0.3,history_s=100,systems=1,system_tokens=2000,human_share=0"}
+    quick, slow = (measures(cell(models={"kv_tokens": None, "max_num_seqs": seqs}, **patient)) for seqs in (None, 1))
+    assert slow.all.calls < quick.all.calls
+    assert slow.all.goodput_per_s < quick.all.goodput_per_s
+
+
 @pytest.mark.parametrize(
     "models",
     [
         {"kv_late_s": 2.0},
-        {"kv_lost_share": 0.3, "kv_replay": False},
+        {"kv_lost_share": 0.01, "kv_replay": False},
         {"chunk_tokens": 256},
         {"max_num_seqs": 2},
         {"kv_tokens": 20_000},

@@ -12,6 +12,7 @@ class Fleet:
 
     def __init__(self, at_one_ms, power=2.0, calls=10_000):
         self.at_one_ms, self.power, self.calls = at_one_ms, power, calls
+        self.rejects = 0.0
         self.cells = []
 
     def run(self, cells):
@@ -20,7 +21,8 @@ class Fleet:
 
     def _result(self, cell):
         p90 = self.at_one_ms * cell.rate**self.power * (1 + 0.1 * (cell.seed - 1))
-        figures = msgspec.structs.replace(ZERO, ttft_p90_ms=p90, calls=round(self.calls * cell.rate))
+        calls = round(self.calls * cell.rate)
+        figures = msgspec.structs.replace(ZERO, ttft_p90_ms=p90, calls=calls, rejected=round(self.rejects * calls))
         return Found(Measured(figures, 3.0 * cell.rate))
 
 
@@ -57,6 +59,14 @@ def test_a_fleet_that_never_saturates_is_too_large(cell):
 def test_a_rate_at_which_next_to_nothing_is_sent_proves_nothing(cell):
     with pytest.raises(SaturationError, match=r"only .* calls are left to measure.*make --window-s longer"):
         saturation(cell(), "lpwl", Fleet(1_000.0, power=0.0).run)
+
+
+def test_a_fleet_that_turns_everything_away_does_not_keep_up(cell):
+    fleet = Fleet(0.0)
+    fleet.rejects = 1.0
+    with pytest.raises(SaturationError, match=r"only 0 calls, beside 30000 that were turned away,.* more --kv-tokens"):
+        saturation(cell(), "lpwl", fleet.run)
+    assert len(fleet.cells) == 3, "one rate was tried"
 
 
 def test_a_level_that_cannot_be_met_is_too_strict(cell):

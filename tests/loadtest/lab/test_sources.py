@@ -1,0 +1,57 @@
+"""What a seed stands for, and what is known of its calls before they are sent."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from loadtest.lab.fold import Asked
+from loadtest.lab.sources import drawn
+from loadtest.workload.errors import WorkloadError
+
+ROWS = (
+    {"session_id": "a", "arrival_time": 0, "round": 0, "prefix_len": 0, "input_len": 40, "output_len": 9},
+    {"session_id": "a", "arrival_time": 0, "round": 1, "prefix_len": 49, "input_len": 20, "output_len": 5},
+    {"session_id": "b", "arrival_time": 9_000, "round": 0, "prefix_len": 0, "input_len": 48, "output_len": 1},
+    {"session_id": "b", "arrival_time": 9_000, "round": 1, "prefix_len": 48, "input_len": 0, "output_len": 1},
+)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "sessions.jsonl"
+    rows = [row | {"tool_wait_after_ms": 2_000} for row in ROWS]
+    path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+    return str(path)
+
+
+def test_what_an_endless_cache_would_have_of_each_call(trace):
+    found = drawn(trace, 0, 20.0, 1.0, None)
+    assert found.asked == {
+        "session-a/0": Asked("agent", 0),
+        "session-a/1": Asked("agent", 48),  # of the 40 + 9 before, the last token was never computed
+        "session-b/0": Asked("agent", 0),
+        "session-b/1": Asked("agent", 32),  # the same 48 tokens again: the last of them has to be computed
+    }
+    assert drawn(trace, 0, 20.0, 1.0, 32).asked["session-a/1"] == Asked("agent", 32)
+
+
+def test_faster_arrivals_leave_pauses_as_they_are(trace):
+    usual, faster = drawn(trace, 0, 20.0, 1.0, None), drawn(trace, 0, 20.0, 4.0, None)
+    assert faster.length_s == usual.length_s / 4
+    moved = [replace(session, start_s=session.start_s / 4) for session in usual.plan.sessions]
+    assert list(faster.plan.sessions) == moved
+    assert faster.asked is usual.asked
+
+
+def test_a_generator_fills_the_window_at_any_rate():
+    usual, faster = (drawn("generator:no_reuse:rate_per_s=2", 0, 30.0, rate, None) for rate in (1.0, 4.0))
+    assert usual.length_s == faster.length_s == 30.0
+    assert len(faster.plan.sessions) > 2 * len(usual.plan.sessions)
+
+
+def test_a_source_that_there_is_not_is_named(tmp_path):
+    with pytest.raises(WorkloadError, match="there is no generator 'nothing'"):
+        drawn("generator:nothing", 0, 10.0, 1.0, None)
+    with pytest.raises(WorkloadError, match="nowhere"):
+        drawn(str(tmp_path / "nowhere"), 0, 10.0, 1.0, None)
