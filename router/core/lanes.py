@@ -287,16 +287,15 @@ def _view(
         error_s = speed.error_s(backlog_s + prefill_s, booked.queued_tokens + uncached_tokens)
     foreign = account.foreign
     weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
-    running_requests = booked.running_requests + round(weight * foreign.requests)
-    kv_tokens = booked.kv_tokens + round(weight * foreign.kv_tokens)
+    running_requests, kv_tokens = booked.running_requests, booked.kv_tokens
     return WorkerView(
         candidate.id,
         match.residency,
         cached_tokens,
         uncached_tokens,
         queued_tokens,
-        running_requests,
-        kv_tokens,
+        running_requests + round(weight * foreign.requests),
+        kv_tokens + round(weight * foreign.kv_tokens),
         candidate.capacity_tokens,
         backlog_s,
         prefill_s,

@@ -88,6 +88,8 @@ class Account:
 
     def book(self, booking: Booking) -> None:
         """Take on a request's load."""
+        others = 0 if self.shared is None else self.shared.others().decode_tokens
+        self._passing.looked(self.decode_tokens + others, booking.at_s)
         if not self.queue:
             self.head_since_s = booking.at_s
         self.queue[booking] = None
@@ -139,7 +141,7 @@ class Account:
         if booking.stage is Stage.PREFILL:
             self._leave_queue(booking, now_s)
         else:
-            self._pass(now_s)
+            self._passing.ended(booking.context_tokens - booking.output_tokens, now_s)
             self.decode_tokens -= booking.context_tokens
         booking.stage = Stage.RELEASED
         self.running_requests -= 1
@@ -150,18 +152,13 @@ class Account:
 
     def passage(self, now_s: float) -> Passage:
         """What has passed here up to now: the decodes of all processes, and our own prefills."""
-        self._pass(now_s)
-        return self._passing.passage
-
-    def _pass(self, now_s: float) -> None:
-        """Before the decodes change by a request; what each of them grows by in between hardly matters."""
-        others = 0 if self.shared is None else self.shared.others().decode_tokens
-        self._passing.decoded(self.decode_tokens + others, now_s)
+        return self._passing.passage(now_s)
 
     def _start_decode(self, booking: Booking, now_s: float) -> None:
         self._leave_queue(booking, now_s)
-        self._pass(now_s)
-        self._passing.prefilled(booking.uncached_tokens, booking.attention)
+        self._passing.began(
+            booking.context_tokens - booking.output_tokens, booking.uncached_tokens, booking.attention, now_s
+        )
         booking.stage = Stage.DECODE
         self.decode_tokens += booking.context_tokens
 

@@ -29,31 +29,47 @@ class Passage(NamedTuple):
 
 
 class Passing:
-    """Keeps count of what passes."""
+    """Keeps count of what passes.
 
-    __slots__ = ("_at_s", "_attention", "_context_token_s", "_tokens")
+    What decodes hold is looked at when a request is booked, and changes by the prompts of those that begin and end in
+    between. How answers grow meanwhile is left out: it is little, and depends on when it is told.
+    """
+
+    __slots__ = ("_at_s", "_attention", "_context_token_s", "_held_tokens", "_tokens")
 
     def __init__(self) -> None:
         self._at_s = 0.0
+        self._held_tokens = 0
         self._context_token_s = 0.0
         self._tokens = 0.0
         self._attention = 0.0
 
-    def decoded(self, context_tokens: int, now_s: float) -> None:
-        """Since the last call and until now decodes held about `context_tokens`."""
-        if now_s > self._at_s:
-            self._context_token_s += context_tokens * (now_s - self._at_s)
-            self._at_s = now_s
+    def looked(self, context_tokens: int, now_s: float) -> None:
+        """Decodes hold so much now."""
+        self._pass(now_s)
+        self._held_tokens = context_tokens
 
-    def prefilled(self, uncached_tokens: int, attention: float) -> None:
-        """A prefill has ended."""
+    def began(self, prompt_tokens: int, uncached_tokens: int, attention: float, now_s: float) -> None:
+        """A prefill has ended, and its decode begun."""
+        self._pass(now_s)
+        self._held_tokens += prompt_tokens
         self._tokens += uncached_tokens
         self._attention += attention
 
-    @property
-    def passage(self) -> Passage:
-        """All of it, up to the last call of `decoded`."""
+    def ended(self, prompt_tokens: int, now_s: float) -> None:
+        """A decode has ended."""
+        self._pass(now_s)
+        self._held_tokens = max(0, self._held_tokens - prompt_tokens)
+
+    def passage(self, now_s: float) -> Passage:
+        """All of it up to now."""
+        self._pass(now_s)
         return Passage(self._context_token_s, self._tokens, self._attention)
+
+    def _pass(self, now_s: float) -> None:
+        if now_s > self._at_s:
+            self._context_token_s += self._held_tokens * (now_s - self._at_s)
+            self._at_s = now_s
 
 
 class StepEstimate:

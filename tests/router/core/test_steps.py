@@ -75,26 +75,27 @@ def test_whatever_is_observed_growth_stays_finite_and_not_negative(estimate, rng
 
 def test_passing_counts_token_seconds_and_prefills():
     passing = Passing()
-    passing.decoded(0, 10.0)
-    passing.decoded(100, 12.0)
-    passing.prefilled(50, 1_250.0)
-    passing.decoded(200, 12.5)
-    assert passing.passage == Passage(300.0, 50.0, 1_250.0)
-    passing.decoded(200, 11.0)  # a prefill taken for done in the past
-    assert passing.passage.context_token_s == 300.0
+    passing.began(100, 50, 1_250.0, 10.0)
+    passing.looked(120, 12.0)  # it has answered 20
+    passing.began(80, 10, 750.0, 12.5)
+    assert passing.passage(13.0) == Passage(2 * 100.0 + 0.5 * 120 + 0.5 * 200, 60.0, 2_000.0)
+    passing.ended(90, 13.0)
+    passing.ended(130, 14.0)  # more than is left
+    assert passing.passage(20.0).context_token_s == 360.0 + 110.0
+    assert passing.passage(19.0).context_token_s == 470.0  # an end that was taken for earlier
 
 
 def test_an_account_counts_what_its_decodes_hold():
     account = Account()
-    first, second = Booking(100, 100, 0.0), Booking(40, 60, 0.0)
+    first, second = Booking(100, 100, 0.0), Booking(40, 60, 2.0)
     account.book(first)
-    account.book(second)
     account.prefilled(first, 1.0)
     account.progressed(first, 10)
-    account.prefilled(second, 3.0)  # 110 tokens for two seconds
+    account.book(second)  # 100 tokens for one second, and 110 from here on
+    account.prefilled(second, 3.0)
     account.release(first, 4.0)  # 170 for one
-    account.release(second, 6.0)  # 60 for two
-    assert account.passage(9.0) == Passage(2 * 110.0 + 170.0 + 2 * 60.0, 140.0, 100 * 50.0 + 40 * (20 + 20.0))
+    account.release(second, 6.0)  # 70 for two: what the first one had answered stays until the next look
+    assert account.passage(6.0) == Passage(100.0 + 110.0 + 170.0 + 2 * 70.0, 140.0, 100 * 50.0 + 40 * (20 + 20.0))
 
 
 def test_joining_costs_both_sides_while_they_overlap():
