@@ -18,6 +18,7 @@ def main() -> int:
         from loadtest.peers import command as peers
         from loadtest.rollout import command as rollout
         from loadtest.soak import command as soak
+        from loadtest.tournament import command as tournament
     except ModuleNotFoundError as error:
         sys.stderr.write(f"python -m loadtest needs the extra: pip install 'warmroute[loadtest]' ({error})\n")
         return 2
@@ -30,6 +31,7 @@ def main() -> int:
         ("rollout", rollout),
         ("sim", lab),
         ("soak", soak),
+        ("tournament", tournament),
     ):
         text = (bench.__doc__ or "").split("\n\n")[0].split(": ", 1)[1].strip()
         command = commands.add_parser(name, help=text, description=bench.__doc__)

@@ -3,5 +3,5 @@
 `cell.Cell` is one run's whole configuration and `play.play` turns it into `measures.Measures`, the same every time;
 `store.Store` keeps finished cells, `sweep` runs the others in parallel, `saturation` finds what load 1.0 is. `models`
 says what is modelled and how one may doubt it. `comparison` compares rules over seeds; `output` writes it all down.
-Nothing imports this package but the command line.
+`question` is all of it on one trace. Nothing imports this package but the command line and the tournament.
 """

@@ -53,14 +53,15 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Results of every cell of one trace: by seed, then rule, then load."""
+    """Results of every cell of one trace: by seed, then load, then rule. `round_robin` is None where that one holds
+    the service level at no rate."""
 
     trace: str
     setting: Setting
     policies: Sequence[str]
     loads: Sequence[float]
     saturation: Saturation
-    round_robin: Saturation
+    round_robin: Saturation | None
     results: tuple[Result, ...]
     doubts: tuple[Doubt, ...] = ()
 

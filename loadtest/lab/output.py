@@ -33,7 +33,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "trace": findings.trace,
         "setting": asdict(findings.setting),
         "load_1": asdict(findings.saturation),
-        "round_robin": asdict(findings.round_robin),
+        "round_robin": None if findings.round_robin is None else asdict(findings.round_robin),
         "standings": [
             {"load": load, "measure": measure.name, **asdict(standing), "verdict": verdict(standing)}
             for load in findings.loads

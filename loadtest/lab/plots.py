@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
 from statistics import fmean
@@ -20,9 +20,13 @@ _LOG_FROM = 20.0
 
 def draw(findings: Findings) -> dict[str, bytes]:
     """PNG by name. The same findings give the same pictures."""
-    curves = {f"{one.name}_by_load": _picture(partial(_curve, findings, one)) for one in MEASURES if one.name in CURVES}
     distributions = {f"ttft_cdf_load_{load:g}": _picture(partial(_cdf, findings, load)) for load in findings.loads}
-    return curves | distributions
+    return curves(findings) | distributions
+
+
+def curves(findings: Findings, names: Sequence[str] = CURVES) -> dict[str, bytes]:
+    """The load curves of the measures named, as PNG by name."""
+    return {f"{one.name}_by_load": _picture(partial(_curve, findings, one)) for one in MEASURES if one.name in names}
 
 
 def _picture(paint: Callable[[Any], None]) -> bytes:
@@ -42,8 +46,9 @@ def _picture(paint: Callable[[Any], None]) -> bytes:
 
 def _curve(findings: Findings, measure: Measure, axes: Any) -> None:
     every: list[float] = []
+    by_load = [findings.standings(measure, load) for load in findings.loads]
     for number, policy in enumerate(findings.policies):
-        found = [findings.standings(measure, load)[number] for load in findings.loads]
+        found = [standings[number] for standings in by_load]
         means = [one.mean for one in found]
         halves = [one.half or 0.0 for one in found]
         axes.errorbar(findings.loads, means, yerr=halves, marker="o", markersize=3, capsize=2, **_line(number, policy))

@@ -22,7 +22,8 @@ from loadtest.lab import flags, output, tables
 from loadtest.lab.cell import Cell, Setting
 from loadtest.lab.findings import Doubt, Findings
 from loadtest.lab.play import RuleFailed
-from loadtest.lab.saturation import RULE, Saturation, SaturationError, saturation
+from loadtest.lab.question import Question
+from loadtest.lab.saturation import Saturation, SaturationError
 from loadtest.lab.sources import drawn
 from loadtest.lab.store import Result, Store, StoreError
 from loadtest.lab.sweep import Sweep
@@ -75,38 +76,27 @@ class _Lab:
         self._args = args
         self._console = console
         self._store = store
-        self._setting = flags.setting(args)
+        self._question = Question(args.trace, args.policy, args.load, args.seeds, flags.setting(args))
         if store.foreign:
             console.print(f"{store.path}: {store.foreign} cells of other code are left out", style="yellow")
 
     def find(self) -> Findings:
-        args = self._args
-        with _bar(self._console) as bar, Sweep(self._store, args.jobs) as sweep:
+        with _bar(self._console) as bar, Sweep(self._store, self._args.jobs) as sweep:
             ours, theirs = self._saturations(bar, sweep)
-            cells = [self._cell(policy, load, seed, ours) for seed, policy, load in self._every()]
-            results = _watched(bar, sweep, "cells", cells)
+            results = _watched(bar, sweep, "cells", self._question.cells(ours))
             doubts = [self._doubt(bar, sweep, ours, *variant) for variant in self._variants()]
-        return Findings(args.trace, self._setting, args.policy, args.load, ours, theirs, tuple(results), tuple(doubts))
+        return self._question.findings(ours, theirs, results, doubts)
 
-    def _saturations(self, bar: Progress, sweep: Sweep) -> tuple[Saturation, Saturation]:
-        like = Cell(self._args.trace, RULE, 1.0, 0, self._setting)
+    def _saturations(self, bar: Progress, sweep: Sweep) -> tuple[Saturation, Saturation | None]:
         task = bar.add_task("load 1.0", total=None)
 
         def tried(cells: list[Cell]) -> list[Result]:
             bar.update(task, description=f"load 1.0: {cells[0].policy} at {cells[0].rate:.2f} x the trace's rate")
             return sweep.results(cells)
 
-        found = saturation(like, RULE, tried), saturation(like, "round_robin", tried)
+        found = self._question.saturations(tried)
         bar.remove_task(task)
         return found
-
-    def _every(self) -> list[tuple[int, str, float]]:
-        """Seeds outermost: the processes then share few plans."""
-        args = self._args
-        return [(seed, policy, load) for seed in range(args.seeds) for policy in args.policy for load in args.load]
-
-    def _cell(self, policy: str, load: float, seed: int, one: Saturation, setting: Setting | None = None) -> Cell:
-        return Cell(self._args.trace, policy, one.rate * load, seed, setting or self._setting, load)
 
     def _variants(self) -> list[tuple[str, Setting]]:
         if not self._args.sensitivity:
@@ -117,17 +107,16 @@ class _Lab:
             "max_num_seqs": profile.max_num_seqs,
             "kv_tokens": profile.kv_tokens,
         }
-        variants = self._setting.models.variants(sizes)
+        variants = self._question.setting.models.variants(sizes)
         return [
-            (name, replace(self._setting, models=models))
+            (name, replace(self._question.setting, models=models))
             for name, models in variants
             if models.warm_up_s < self._args.window_s
         ]
 
     def _doubt(self, bar: Progress, sweep: Sweep, one: Saturation, name: str, setting: Setting) -> Doubt:
         """The same cells, at the same rates, with one parameter changed."""
-        cells = [self._cell(policy, load, seed, one, setting) for seed, policy, load in self._every()]
-        return Doubt(name, tuple(_watched(bar, sweep, name, cells)))
+        return Doubt(name, tuple(_watched(bar, sweep, name, self._question.cells(one, setting))))
 
 
 def _bar(console: Console) -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import exp, inf, isinf, lgamma, log, log1p
 
 _TERMS = 300
@@ -17,6 +18,7 @@ def above(t: float, freedom: int) -> float:
     return tail if t >= 0 else 1.0 - tail
 
 
+@cache
 def point(tail: float, freedom: int) -> float:
     """The t above which `tail` (below a half) of the probability lies."""
     low, high = 0.0, 1.0

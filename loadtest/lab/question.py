@@ -1,0 +1,54 @@
+"""What is asked of the rules on one trace, as cells, and what is made of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loadtest.lab.cell import Cell, Setting
+from loadtest.lab.findings import Doubt, Findings
+from loadtest.lab.saturation import RULE, Run, Saturation, SaturationError, saturation
+from loadtest.lab.store import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How `policies` do on `trace` at each of `loads`, over seeds 0 to `seeds` - 1."""
+
+    trace: str
+    policies: Sequence[str]
+    loads: Sequence[float]
+    seeds: int
+    setting: Setting
+
+    def first(self) -> Cell:
+        """The bisection's first try: the trace at its own rate."""
+        return Cell(self.trace, RULE, 1.0, 0, self.setting)
+
+    def saturations(self, run: Run) -> tuple[Saturation, Saturation | None]:
+        """Load 1.0, and where round robin saturates; None if it holds the level at no rate.
+
+        Raises:
+            SaturationError: there is no load 1.0.
+        """
+        one = saturation(self.first(), RULE, run)
+        try:
+            return one, saturation(self.first(), "round_robin", run)
+        except SaturationError:  # long contexts computed anew at every turn are too slow even for an idle fleet
+            return one, None
+
+    def cells(self, one: Saturation, setting: Setting | None = None) -> list[Cell]:
+        """Every run; those of one plan side by side, so that few are drawn."""
+        return [
+            Cell(self.trace, policy, one.rate * load, seed, setting or self.setting, load)
+            for seed, load, policy in self._every()
+        ]
+
+    def _every(self) -> Iterator[tuple[int, float, str]]:
+        return ((seed, load, policy) for seed in range(self.seeds) for load in self.loads for policy in self.policies)
+
+    def findings(
+        self, one: Saturation, robin: Saturation | None, results: Sequence[Result], doubts: Sequence[Doubt] = ()
+    ) -> Findings:
+        """What came out."""
+        return Findings(self.trace, self.setting, self.policies, self.loads, one, robin, tuple(results), tuple(doubts))

@@ -1,0 +1,127 @@
+"""What is played: six workloads, each on a fleet of its own, and how much of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.lab.cell import Fleet, Setting, Slo
+from loadtest.lab.models import Models
+from loadtest.lab.question import Question
+from loadtest.workload.source import GENERATOR
+from policies.registry import BUILT_IN
+
+WARM_UP_SHARE = 0.2
+"""Of the window: the lab's 240 s of 1200."""
+
+SLOS = {"llama-3.1-8b": Slo(2_000.0, 100.0), "llama-3.1-70b": Slo(2_000.0, 200.0)}
+"""By the model's size, MLPerf Inference's server scenario: Llama-3.1-8B 2000/100 ms, Llama-2-70B 2000/200 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One workload. `trace` is a generator, or the beginning of a file's name in ``--traces``.
+
+    `block_tokens` is the KV block, None the trace's own; `half` says on which side of the held-out check it stands.
+    """
+
+    name: str
+    title: str
+    trace: str
+    fleet: Fleet
+    half: str
+    block_tokens: int | None
+
+    @property
+    def slo(self) -> Slo:
+        """The profile's."""
+        return next(slo for model, slo in SLOS.items() if self.fleet.profile.startswith(model))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it is a file."""
+        return not self.trace.startswith(GENERATOR)
+
+    def source(self, traces: Path | None) -> str | None:
+        """What the lab is given as its trace; None where the file is missing."""
+        if not self.recorded:
+            return self.trace
+        found = sorted(traces.glob(f"{self.trace}*")) if traces is not None else []
+        return str(found[0]) if found else None
+
+
+_EIGHT = Fleet(8, "llama-3.1-8b-h100")
+_HALF = Fleet(4, "llama-3.1-8b-h100")
+_LARGE = Fleet(4, "llama-3.1-70b-4xh100")
+
+# The trace is replayed faster than it was recorded: the more workers, the shorter its window lasts, and with eight a
+# queue has no time to settle.
+#
+# Generators' rates are about their load 1.0, so that the bisection begins near its end and the first cell costs about
+# what a mean one does. Prompts are longer than the generators' defaults where those would make tens of calls a second:
+# twenty minutes of that cost minutes of computing, fifty times for each rule.
+CONTESTS = (
+    Contest("conversation", "conversation trace", "conversation_trace.jsonl", _HALF, "B", None),
+    Contest("agents", "agents", "generator:agents:rate_per_s=0.09", _EIGHT, "A", 256),
+    Contest(
+        "hot_prompt",
+        "hot prompt",
+        "generator:hot_prompt:rate_per_s=5,system_tokens=16000,question_p50_tokens=2000,question_p90_tokens=8000",
+        _LARGE,
+        "B",
+        256,
+    ),
+    Contest(
+        "shared_prefixes",
+        "shared prefixes",
+        "generator:shared_prefixes:rate_per_s=4,low_prefix_tokens=8000,high_prefix_tokens=24000,"
+        "question_p50_tokens=2000,question_p90_tokens=8000",
+        _LARGE,
+        "A",
+        256,
+    ),
+    Contest(
+        "documents_beside_chats",
+        "documents beside chats",
+        "generator:documents_beside_chats:rate_per_s=0.9,upload_share=0.2",
+        _LARGE,
+        "A",
+        128,
+    ),
+    Contest(
+        "no_reuse",
+        "no reuse",
+        "generator:no_reuse:rate_per_s=5,prompt_p50_tokens=4000,prompt_p90_tokens=16000",
+        _LARGE,
+        "B",
+        512,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is played: `policies` (the first is the one judged) at `loads` with `seeds` windows of `window_s`."""
+
+    policies: Sequence[str]
+    loads: Sequence[float]
+    seeds: int
+    window_s: float
+    quick: bool = False
+
+    def question(self, contest: Contest, trace: str) -> Question:
+        """A contest as the lab plays it."""
+        models = Models(block_tokens=contest.block_tokens, warm_up_s=WARM_UP_SHARE * self.window_s)
+        setting = Setting(contest.fleet, contest.slo, models, self.window_s, regret=False)
+        return Question(trace, self.policies, self.loads, self.seeds, setting)
+
+
+def full(policies: Sequence[str] = tuple(BUILT_IN)) -> Extent:
+    """The published table's."""
+    return Extent(policies, (0.3, 0.6, 0.8, 0.95, 1.05), 10, 1_200.0)
+
+
+def quick(policies: Sequence[str] = tuple(BUILT_IN)) -> Extent:
+    """A look: enough to see who leads, not enough to publish."""
+    return Extent(policies, (0.6, 0.95), 3, 300.0, quick=True)

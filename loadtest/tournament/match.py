@@ -1,0 +1,74 @@
+"""The contests, played: load 1.0 of each, then its cells, with the time that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from loadtest.lab.cell import Cell
+from loadtest.lab.findings import Findings
+from loadtest.lab.store import Result
+from loadtest.lab.sweep import Sweep
+from loadtest.tournament.pace import Course, Pace, duration
+
+Report = Callable[[str], None]
+"""Hears what is being done as often as something has been, or what is worth a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A contest, and what came out of it."""
+
+    course: Course
+    findings: Findings
+
+
+class Games:
+    """Plays courses one after the other, all cells in the sweep's store."""
+
+    def __init__(self, courses: Sequence[Course], sweep: Sweep, pace: Pace, report: Report, tell: Report) -> None:
+        self._courses = courses
+        self._sweep = sweep
+        self._pace = pace
+        self._report = report
+        self._tell = tell
+
+    def firsts(self) -> None:
+        """One cell of each course, of those that the bisection begins with: they say how long all will take."""
+        courses = {course.question.trace: course for course in self._courses}
+
+        def heard(result: Result) -> None:
+            course = courses[result.cell["trace"]]
+            self._pace.done(course.contest.name, result)
+            self._report(f"{course.contest.title}: first cell")
+
+        self._report("first cells")
+        self._sweep.results([course.question.first() for course in self._courses], heard)
+
+    def play(self) -> list[Played]:
+        """Every course."""
+        return [Played(course, self._play(course)) for course in self._courses]
+
+    def _play(self, course: Course) -> Findings:
+        asked = course.question
+        one, robin = asked.saturations(partial(self._tried, course))
+        self._pace.saturated(course.contest.name, one.rate)
+        left = duration(self._pace.left_s())
+        self._tell(f"{course.contest.title}: load 1.0 is {one.arrivals_per_s:.2f} calls/s; {left} left of all")
+        cells = asked.cells(one)
+        return asked.findings(one, robin, self._results(course, "cells", cells))
+
+    def _tried(self, course: Course, cells: list[Cell]) -> list[Result]:
+        return self._results(course, f"load 1.0, {cells[0].policy} at {cells[0].rate:.2f} x", cells)
+
+    def _results(self, course: Course, what: str, cells: list[Cell]) -> list[Result]:
+        found = 0
+
+        def heard(result: Result) -> None:
+            nonlocal found
+            found += 1
+            self._pace.done(course.contest.name, result)
+            self._report(f"{course.contest.title}: {what}, {found} of {len(cells)}")
+
+        return self._sweep.results(cells, heard)

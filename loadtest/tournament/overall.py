@@ -1,0 +1,135 @@
+"""All workloads and loads together: goodput, the load that can be sustained, and the held-out check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
+
+from loadtest.lab.comparison import Standing, standings
+from loadtest.lab.tables import swapped
+from loadtest.tournament.ranking import SATURATED, Match, holds, matches
+from loadtest.tournament.scores import Scores, Workload
+
+BOUND = 0.9
+"""A load is sustained while so many of the calls meet the service level (DistServe's attainment; and load 1.0 is where
+lpwl's 90th percentile of TTFT crosses it)."""
+Of = Callable[[Scores, Workload, str, int], float]
+_TIMES = ("ttft_mean_ms", "ttft_p99_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Overall:
+    """One rule over several workloads. `goodput` is per second, in calls of each workload's load 1.0. `times` are
+    geometric means over cells of its mean over the best rule's, by measure; `held` counts
+    matches below saturation in which it is first or not inferior, of `played`; `worst` is the largest share by which
+    its mean is worse than the best, in any match."""
+
+    policy: str
+    goodput: Standing
+    sustained: Standing
+    times: Mapping[str, float]
+    held: int
+    played: int
+    worst: float
+    worst_at: str
+
+
+def overall(scores: Scores, workloads: Sequence[Workload]) -> list[Overall]:
+    """Every rule's, by goodput: the best first."""
+    goodput = _by_policy(_per_seed(scores, workloads, _relative))
+    sustained = _by_policy(_per_seed(scores, workloads, _sustained))
+    played = list(matches(scores, workloads))
+    found = [_of(policy, goodput[policy], sustained[policy], played) for policy in scores.policies]
+    return sorted(found, key=lambda one: (-one.goodput.mean, -one.sustained.mean))
+
+
+def sustainable(loads: Sequence[float], shares: Sequence[float]) -> float:
+    """The highest load up to which the goodput share stays at BOUND or above.
+
+    Between two loads, linearly; 0 if already the lowest misses it, the highest one played if none does.
+    """
+    if shares[0] < BOUND:
+        return 0.0
+    for place in range(1, len(loads)):
+        before, after = shares[place - 1], shares[place]
+        if after < BOUND:
+            return loads[place - 1] + (loads[place] - loads[place - 1]) * (before - BOUND) / (before - after)
+    return loads[-1]
+
+
+def _per_seed(scores: Scores, workloads: Sequence[Workload], of: Of) -> dict[str, list[float]]:
+    """By rule and seed: the mean over workloads."""
+    return {
+        policy: [fmean(of(scores, workload, policy, seed) for workload in workloads) for seed in range(scores.seeds)]
+        for policy in scores.policies
+    }
+
+
+def _relative(scores: Scores, workload: Workload, policy: str, seed: int) -> float:
+    """Goodput per second, in calls of load 1.0; mean over loads."""
+    found = [workload.values("goodput_per_s", policy, load)[seed] for load in scores.loads]
+    return fmean(found) / workload.load_1_calls_per_s
+
+
+def _sustained(scores: Scores, workload: Workload, policy: str, seed: int) -> float:
+    shares = [workload.values("goodput_share", policy, load)[seed] for load in scores.loads]
+    return sustainable(scores.loads, shares)
+
+
+def _by_policy(values: Mapping[str, Sequence[float]]) -> dict[str, Standing]:
+    return {one.policy: one for one in standings(values, higher_is_better=True)}
+
+
+def _of(policy: str, goodput: Standing, sustained: Standing, played: Sequence[Match]) -> Overall:
+    below = [match for match in played if match.load < SATURATED]
+    worst = max(played, key=lambda match: match.of(policy).difference)
+    return Overall(
+        policy,
+        goodput,
+        sustained,
+        {name: _ratio(policy, [match for match in played if match.measure.name == name]) for name in _TIMES},
+        sum(holds(match.of(policy)) for match in below),
+        len(below),
+        worst.of(policy).difference,
+        f"{worst.workload.title}, load {worst.load:g}, {worst.measure.title}",
+    )
+
+
+def _ratio(policy: str, played: Iterable[Match]) -> float:
+    """Geometric mean of the rule's means over the best ones; a mean of 0 says that nothing was answered."""
+    found = [(match.of(policy).mean, match.first.mean) for match in played]
+    answered = [log(ours / best) for ours, best in found if ours > 0.0 < best]
+    return exp(fmean(answered)) if answered else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The held-out check: all rules on one half of the workloads and on the other."""
+
+    names: tuple[str, str]
+    tables: tuple[list[Overall], list[Overall]]
+
+    def place(self, half: int, policy: str) -> int:
+        """1 for the first by goodput."""
+        return [one.policy for one in self.tables[half]].index(policy) + 1
+
+    def of(self, half: int, policy: str) -> Overall:
+        """One rule's row."""
+        return self.tables[half][self.place(half, policy) - 1]
+
+    @property
+    def swaps(self) -> int:
+        """Pairs of rules that stand the other way round on the other half."""
+        first, second = ([one.policy for one in table] for table in self.tables)
+        return swapped(first, second)
+
+
+def halves(scores: Scores) -> Halves | None:
+    """None unless workloads of two halves were played."""
+    names = sorted({workload.half for workload in scores.workloads})
+    if len(names) != 2:
+        return None
+    first, second = ([one for one in scores.workloads if one.half == name] for name in names)
+    return Halves((names[0], names[1]), (overall(scores, first), overall(scores, second)))

@@ -1,0 +1,88 @@
+"""How long it takes: from what finished cells took, and how large the others are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadtest.lab.question import Question
+from loadtest.lab.saturation import SEEDS
+from loadtest.lab.store import Result
+from loadtest.tournament.contests import Contest
+
+TRIES = 8
+"""About so many rates does a bisection look at, from near its end: two or three to bracket it, six to halve to 2 %."""
+_RULES = 2
+"""Load 1.0 is looked for, and round robin's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A contest to be played."""
+
+    contest: Contest
+    question: Question
+
+    def size(self, rate: float) -> float:
+        """A cell's calls, relative to those of one at rate 1: a trace's window holds the same ones at every rate."""
+        return 1.0 if self.contest.recorded else rate
+
+    def cells_size(self, rate: float) -> float:
+        """Of all cells, with load 1.0 at `rate`."""
+        asked = self.question
+        return len(asked.policies) * asked.seeds * sum(self.size(rate * load) for load in asked.loads)
+
+
+class Pace:
+    """What is left of the courses, in seconds of this machine with `jobs` processes.
+
+    A cell's seconds are taken to grow with its calls, per course. A course nothing is known of costs as much per
+    unit of size as the mean of the others.
+    """
+
+    def __init__(self, courses: Sequence[Course], jobs: int) -> None:
+        self._courses = {course.contest.name: course for course in courses}
+        self._jobs = jobs
+        self._seen: dict[str, tuple[float, float]] = {}
+        self._counted: set[str] = set()
+        tries = _RULES * SEEDS * TRIES
+        self._left = {name: tries + course.cells_size(1.0) for name, course in self._courses.items()}
+
+    def done(self, name: str, result: Result) -> None:
+        """A cell, or a try of the bisection, is there: fresh, or kept from before. Heard of again, it counts once."""
+        if result.digest in self._counted:
+            return
+        self._counted.add(result.digest)
+        size = self._courses[name].size(result.cell["rate"])
+        took_s, sizes = self._seen.get(name, (0.0, 0.0))
+        self._seen[name] = (took_s + result.measured.wall_s, sizes + size)
+        self._left[name] = max(0.0, self._left[name] - size)
+
+    def saturated(self, name: str, rate: float) -> None:
+        """Load 1.0 of a course is known, so its tries are over and its cells' sizes are."""
+        self._left[name] = self._courses[name].cells_size(rate)
+
+    def left_s(self) -> float:
+        """Seconds until all is done; infinity before any cell is."""
+        if not self._seen:
+            return float("inf")
+        each = {name: took_s / size for name, (took_s, size) in self._seen.items() if size}
+        usual = sum(each.values()) / len(each)
+        return sum(left * each.get(name, usual) for name, left in self._left.items()) / self._jobs
+
+    def share(self) -> float:
+        """How much is done, by time."""
+        spent_s = sum(took_s for took_s, _ in self._seen.values()) / self._jobs
+        return spent_s / (spent_s + self.left_s()) if spent_s else 0.0
+
+    def statistics(self) -> dict[str, float]:
+        """Cells and tries heard of; seconds they took, one after the other."""
+        return {"cells": len(self._counted), "took_s": sum(took_s for took_s, _ in self._seen.values())}
+
+
+def duration(seconds: float) -> str:
+    """About so many hours and minutes."""
+    minutes = round(seconds / 60.0)
+    if minutes < 1:
+        return "under a minute"
+    return f"about {minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"about {minutes} min"

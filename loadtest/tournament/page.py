@@ -1,0 +1,184 @@
+"""The page for the docs: Markdown made from the scores, nothing of it typed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from loadtest.lab.comparison import MARGIN, Standing
+from loadtest.lab.findings import Measure, verdict
+from loadtest.tournament.figures import MARKS, behind, figure, name
+from loadtest.tournament.held_out import section
+from loadtest.tournament.overall import BOUND, Overall, overall
+from loadtest.tournament.ranking import HEAVY, SATURATED, Loss, Match, losses, matches
+from loadtest.tournament.scores import RANKED, Scores, Workload
+
+FILE = "tournament.md"
+PICTURES = {"goodput_per_s_by_load": "goodput", "ttft_mean_ms_by_load": "mean TTFT", "ttft_p99_ms_by_load": "p99 TTFT"}
+"""By name, what they show."""
+_READING = f"""\
+Means over seeds, ± half the width of their 95 % interval (Student's t). `*` is the best mean; `=` not inferior to it:
+a mean more than {MARGIN * 100:g} % worse is ruled out at 5 %; `-` worse at 5 %. Both by paired t tests over the same
+seeds, corrected by Holm's method for the number of rules compared. No mark: these seeds do not tell. TTFT counts calls
+whose client left with what they had waited; of goodput they are misses, as are those turned away."""
+
+
+def page(scores: Scores) -> str:
+    """All of it."""
+    parts = [
+        "# The tournament: every rule on every workload",
+        _made(scores),
+        *(f"**Left out:** {line}." for line in scores.left_out),
+        _READING,
+        "## Overall",
+        "\n".join(_overall(scores)),
+        f"## Where `{scores.judged}` loses",
+        "\n".join(_losses(scores)),
+        "## First places",
+        "\n".join(_firsts(scores)),
+        "## Held-out check",
+        "\n\n".join(section(scores)),
+        "## What was played",
+        "\n".join(_played(scores)),
+        *(part for workload in scores.workloads for part in _workload(scores, workload)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def picture(workload: Workload, what: str) -> str:
+    """The file name of a workload's picture."""
+    return f"tournament-{workload.name}-{what}.png"
+
+
+def _made(scores: Scores) -> str:
+    seeds = "one seed" if scores.seeds == 1 else f"{scores.seeds} seeds"
+    said = (
+        f"Made by `{scores.asked}`; do not edit. {len(scores.policies)} rules, {len(scores.workloads)} workload(s),"
+        f" loads {', '.join(f'{load:g}' for load in scores.loads)}, {seeds}, windows of {scores.window_s:g} s of which"
+        f" the first {scores.warm_up_s:g} s warm caches and are not measured. Code {scores.code}."
+    )
+    if scores.quick:
+        said += " **A quick look: few seeds and loads, short windows. Nothing here is to be published.**"
+    return said
+
+
+def _overall(scores: Scores) -> Iterator[str]:
+    found = overall(scores, scores.workloads)
+    yield _margin("goodput", [one.goodput for one in found])
+    yield _margin("sustained load", [one.sustained for one in found])
+    yield ""
+    yield "| rule | goodput | sustained load | mean TTFT, x best | p99 TTFT, x best | holds | worst match |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in found:
+        mean, p99 = one.times.values()
+        yield (
+            f"| {name(scores, one.policy)} | {figure(one.goodput, '.3f')} | {figure(one.sustained, '.3f')}"
+            f" | {mean:.2f} | {p99:.2f} | {one.held} of {one.played} | {_worst(one)} |"
+        )
+    yield ""
+    yield (
+        "*goodput*: calls per second that met the service level, in units of each workload's load 1.0, mean over"
+        " workloads and loads. *sustained load*: the"
+        f" highest load up to which at least {BOUND * 100:g} % did, between two loads linearly, at most"
+        f" {scores.loads[-1]:g}, and 0 where the lowest load misses it; mean over workloads. *x best*: geometric mean"
+        " over workloads and loads of the rule's mean over the best rule's. *holds*: matches (workload, load, measure)"
+        f" below load {SATURATED:g} in which it is first or not inferior to the first. *worst match*: where its mean is"
+        " furthest behind the best, at any load."
+    )
+
+
+def _margin(what: str, found: Sequence[Standing]) -> str:
+    """By how much the first leads."""
+    ranked = sorted(found, key=lambda one: one.difference)
+    first = next(one for one in ranked if one.best)
+    others = [one for one in ranked if not one.best]
+    if not others:
+        return f"`{first.policy}` is alone."
+    return f"First in {what}: `{first.policy}`; next: `{others[0].policy}`, {behind(others[0])} behind."
+
+
+def _worst(one: Overall) -> str:
+    return f"{one.worst:+.1%}: {one.worst_at}" if one.worst > 0.0 else "none behind"
+
+
+def _losses(scores: Scores) -> Iterator[str]:
+    found, played = losses(scores), len(list(matches(scores)))
+    below = sum(loss.match.load < SATURATED for loss in found)
+    heavy = sum(loss.heavy for loss in found)
+    yield (
+        f"Of {played} matches `{scores.judged}` is first or not inferior to the first in {played - len(found)}."
+        f" Of the other {len(found)}, {below} lie below load {SATURATED:g}; in {heavy} its mean is more than"
+        f" {HEAVY * 100:g} % worse than the best."
+    )
+    if found:
+        yield ""
+        yield f"| workload | load | measure | `{scores.judged}` | best rule | its mean | behind by | seeds say |"
+        yield "|---|---|---|---|---|---|---|---|"
+        yield from (_loss(loss) for loss in found)
+
+
+def _loss(loss: Loss) -> str:
+    match, ours, form = loss.match, loss.ours, loss.match.measure.form
+    lag = behind(ours)
+    return (
+        f"| {match.workload.title} | {match.load:g} | {match.measure.title} | {ours.mean:{form}}"
+        f" | `{match.first.policy}` | {match.first.mean:{form}} | {f'**{lag}**' if loss.heavy else lag} |"
+        f" {loss.why} |"
+    )
+
+
+def _firsts(scores: Scores) -> Iterator[str]:
+    """Per workload and load who is first, and what the judged rule is beside it."""
+    yield "| workload | load | " + " | ".join(measure.title for measure in RANKED) + " |"
+    yield "|---|---|" + "---|" * len(RANKED)
+    for (title, load), found in groupby(matches(scores), lambda match: (match.workload.title, match.load)):
+        yield f"| {title} | {load:g} | " + " | ".join(_first(scores, match) for match in found) + " |"
+
+
+def _first(scores: Scores, match: Match) -> str:
+    ours = match.of(scores.judged)
+    first = name(scores, match.first.policy)
+    if ours.best:
+        return first
+    return f"{first}; `{scores.judged}` {ours.difference:+.1%}{MARKS.get(verdict(ours), '')}"
+
+
+def _played(scores: Scores) -> Iterator[str]:
+    yield "| workload | half | trace | fleet | SLO, TTFT:TPOT | KV block | load 1.0 | round robin's | calls measured |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for one in scores.workloads:
+        at = one.round_robin_calls_per_s
+        robin = "no rate" if at is None else f"{at:.2f} calls/s"
+        block = "the trace's own" if one.block_tokens is None else f"{one.block_tokens} tokens"
+        yield (
+            f"| {one.title} | {one.half} | `{one.trace}` | {one.workers} x {one.profile}"
+            f" | {one.ttft_ms:g}:{one.tpot_ms:g} ms | {block} | {one.load_1_calls_per_s:.2f} calls/s"
+            f" | {robin} | {one.calls:,} |"
+        )
+    yield ""
+    yield (
+        "Load 1.0 is where `lpwl`'s 90th percentile of TTFT crosses the service level. Of a trace the window is of its"
+        " own time, replayed at each load; a generator fills the window at the rate. KV blocks are larger than an"
+        " engine's 16 tokens where prompts are long: that runs faster, and every rule's caches hit a little less."
+    )
+
+
+def _workload(scores: Scores, workload: Workload) -> Iterator[str]:
+    yield f"## {workload.title[0].upper()}{workload.title[1:]}"
+    yield "\n".join(f"![{shown} by load]({picture(workload, file)})" for file, shown in PICTURES.items())
+    for load in scores.loads:
+        yield f"### {workload.title}, load {load:g}"
+        yield "\n".join(_ranked(scores, workload, load))
+
+
+def _ranked(scores: Scores, workload: Workload, load: float) -> Iterator[str]:
+    """A column per measure, each from its best rule down."""
+    yield "| place | " + " | ".join(measure.title for measure in RANKED) + " |"
+    yield "|---|" + "---|" * len(RANKED)
+    columns = [_column(scores, measure, workload.standings(measure, load, scores.policies)) for measure in RANKED]
+    for place, cells in enumerate(zip(*columns, strict=True), 1):
+        yield f"| {place} | " + " | ".join(cells) + " |"
+
+
+def _column(scores: Scores, measure: Measure, found: Sequence[Standing]) -> list[str]:
+    return [f"{name(scores, one.policy)} {figure(one, measure.form)}" for one in found]

@@ -1,0 +1,132 @@
+"""What was found, by seed: results.json, from which the page is made and can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadtest.lab.cell import code_version
+from loadtest.lab.comparison import Standing, standings
+from loadtest.lab.findings import MEASURES, Findings, Measure
+from loadtest.tournament.contests import Contest, Extent
+
+FILE = "results.json"
+RANKED = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "ttft_p99_ms", "goodput_per_s"))
+"""The measures by which rules are ranked. Goodput by the second, as in the lab's sensitivity runs."""
+_ALSO = ("goodput_share", "tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms", "hit_share", "amplification", "imbalance")
+TOLD = RANKED + tuple(one for one in MEASURES if one.name in _ALSO)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One rule at one load: by measure, a value per seed."""
+
+    policy: str
+    load: float
+    values: dict[str, list[float]]
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """One contest's results. Load 1.0 was `load_1_calls_per_s`; `round_robin_calls_per_s` is where that one
+    saturates, None if it holds the service level at no rate. `block_tokens` is None where it was the trace's own."""
+
+    name: str
+    title: str
+    trace: str
+    half: str
+    workers: int
+    profile: str
+    ttft_ms: float
+    tpot_ms: float
+    block_tokens: int | None
+    load_1_calls_per_s: float
+    round_robin_calls_per_s: float | None
+    calls: int
+    rows: list[Row]
+
+    def values(self, measure: str, policy: str, load: float) -> list[float]:
+        """By seed."""
+        return next(row.values[measure] for row in self.rows if (row.policy, row.load) == (policy, load))
+
+    def standings(self, measure: Measure, load: float, policies: Sequence[str]) -> list[Standing]:
+        """The rules at one load, best mean first."""
+        up = bool(measure.higher_is_better)
+        found = standings({one: self.values(measure.name, one, load) for one in policies}, higher_is_better=up)
+        return sorted(found, key=lambda one: -one.mean if up else one.mean)
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """A whole tournament, as `asked` for; the first of `policies` is the one judged."""
+
+    asked: str
+    code: str
+    quick: bool
+    policies: list[str]
+    loads: list[float]
+    seeds: int
+    window_s: float
+    warm_up_s: float
+    workloads: list[Workload]
+    left_out: list[str] = []
+
+    @property
+    def judged(self) -> str:
+        """The rule whose losses are listed."""
+        return self.policies[0]
+
+
+def workload(contest: Contest, findings: Findings) -> Workload:
+    """What a contest's cells come to. Of a trace only the file's name is kept, not where it lies."""
+    results = [(policy, load, findings.at(policy, load)) for load in findings.loads for policy in findings.policies]
+    return Workload(
+        contest.name,
+        contest.title,
+        Path(findings.trace).name if contest.recorded else findings.trace,
+        contest.half,
+        contest.fleet.workers,
+        contest.fleet.profile,
+        contest.slo.ttft_ms,
+        contest.slo.tpot_ms,
+        contest.block_tokens,
+        findings.saturation.arrivals_per_s,
+        findings.round_robin.arrivals_per_s if findings.round_robin is not None else None,
+        sum(one.measures.all.calls for one in findings.results),
+        [
+            Row(policy, load, {measure.name: [_short(measure.of(one)) for one in found] for measure in TOLD})
+            for policy, load, found in results
+        ],
+    )
+
+
+def _short(value: float) -> float:
+    """Six digits: tens of thousands of them are kept beside the page."""
+    return float(f"{value:.6g}")
+
+
+def scores(
+    extent: Extent, workloads: Sequence[Workload], left_out: Sequence[str], warm_up_s: float, asked: str
+) -> Scores:
+    """All of it."""
+    return Scores(
+        asked,
+        code_version(),
+        extent.quick,
+        list(extent.policies),
+        list(extent.loads),
+        extent.seeds,
+        extent.window_s,
+        warm_up_s,
+        list(workloads),
+        list(left_out),
+    )
+
+
+def write(path: Path, found: Scores) -> None:
+    """The same scores give the same file."""
+    path.write_bytes(msgspec.json.encode(found) + b"\n")
+
+
+def read(path: Path) -> Scores:
+    """What `write` wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=Scores)

@@ -1,0 +1,46 @@
+"""What is played can be played."""
+
+from collections import Counter
+
+import pytest
+
+from backends.engine.profile import load_profile
+from loadtest.lab.cell import Slo
+from loadtest.tournament.contests import CONTESTS, full, quick
+from loadtest.workload.source import parse_source
+from policies.registry import BUILT_IN
+
+
+@pytest.mark.parametrize("contest", CONTESTS, ids=lambda one: one.name)
+def test_every_contest_has_a_fleet_a_service_level_and_blocks_that_divide_its_cache(contest):
+    profile = load_profile(contest.fleet.profile)
+    assert contest.slo in (Slo(2000.0, 100.0), Slo(2000.0, 200.0))
+    assert profile.kv_tokens > 100 * (contest.block_tokens or 512)
+    if not contest.recorded:
+        assert parse_source(contest.trace).draw(0, 60.0).sessions
+
+
+def test_each_half_has_half_of_them():
+    assert Counter(contest.half for contest in CONTESTS) == {"A": 3, "B": 3}
+    assert len({contest.name for contest in CONTESTS}) == len(CONTESTS)
+
+
+def test_a_recorded_one_is_found_packed_or_not(tmp_path):
+    contest = CONTESTS[0]
+    assert contest.source(None) is None and contest.source(tmp_path) is None
+    (tmp_path / "conversation_trace.jsonl.zst").touch()
+    assert contest.source(tmp_path) == str(tmp_path / "conversation_trace.jsonl.zst")
+    assert CONTESTS[1].source(None) == CONTESTS[1].trace
+
+
+def test_the_whole_has_every_rule_and_warms_up_as_the_lab_does():
+    extent = full()
+    assert set(extent.policies) == set(BUILT_IN)
+    setting = extent.question(CONTESTS[1], CONTESTS[1].trace).setting
+    assert (setting.window_s, setting.models.warm_up_s, setting.models.block_tokens) == (1200.0, 240.0, 256)
+    assert setting.models.warm_up_s < setting.window_s and not setting.regret
+
+
+def test_a_quick_look_is_a_part_of_it():
+    extent, whole = quick(), full()
+    assert set(extent.loads) < set(whole.loads) and extent.seeds < whole.seeds and extent.window_s < whole.window_s

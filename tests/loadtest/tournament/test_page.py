@@ -1,0 +1,119 @@
+"""The page says what the scores say."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from loadtest.tournament import scores as files
+from loadtest.tournament.page import page
+
+
+def section(text, title):
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(text):
+    """The cells of a table's rows, heads left out."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def test_losing_cells_are_listed_with_their_figures(scores):
+    text = section(page(scores), "Where `ours` loses")
+    assert "Of 18 matches `ours` is first or not inferior to the first in 16." in text
+    assert "Of the other 2, 1 lie below load 1; in 1 its mean is more than 5 % worse than the best." in text
+    assert rows(text) == [
+        ["first calls", "1.05", "TTFT mean, ms", "1,100", "`a`", "1,000", "**10.0 ±0.0 %**", "worse"],
+        ["second calls", "0.9", "TTFT p99, ms", "416", "`b`", "400", "4.0 ±0.0 %", "worse"],
+    ]
+
+
+def test_first_places_by_workload_and_load(scores):
+    found = rows(section(page(scores), "First places"))
+    assert found == [
+        ["first calls", "0.5", "**`ours`**", "**`ours`**", "**`ours`**"],
+        ["first calls", "0.9", "**`ours`**", "**`ours`**", "**`ours`**"],
+        ["first calls", "1.05", "`a`; `ours` +10.0% -", "**`ours`**", "**`ours`**"],
+        ["second calls", "0.5", "`b`; `ours` +1.0% =", "**`ours`**", "**`ours`**"],
+        ["second calls", "0.9", "**`ours`**", "`b`; `ours` +4.0% -", "**`ours`**"],
+        ["second calls", "1.05", "**`ours`**", "**`ours`**", "**`ours`**"],
+    ]
+
+
+def test_the_overall_table_is_by_goodput(scores):
+    found = rows(section(page(scores), "Overall"))
+    assert [row[0] for row in found] == ["**`ours`**", "`a`", "`b`"]
+    assert found[0][1:] == [
+        "0.711 ±0.000 \\*",
+        "0.938 ±0.000 \\*",
+        "1.02",
+        "1.01",
+        "11 of 12",
+        "+10.0%: first calls, load 1.05, TTFT mean, ms",
+    ]
+    assert found[1][1].endswith(" -")
+    text = section(page(scores), "Overall")
+    assert "First in goodput: `ours`; next: `a`, 9.5 ±0.0 % behind." in text, "0.6433 against 0.7110"
+    assert "First in sustained load: `ours`; next: `a`, 15.9 ±0.0 % behind." in text, "0.7889 against 0.9375"
+
+
+def test_each_cell_ranks_the_rules_by_each_measure(scores):
+    text = page(scores).split("### first calls, load 0.9\n")[1].split("\n#")[0]
+    assert rows(text) == [
+        ["1", "**`ours`** 200 ±0 \\*", "**`ours`** 400 ±0 \\*", "**`ours`** 6.264 ±0.000 \\*"],
+        ["2", "`a` 300 ±0 -", "`b` 800 ±0 -", "`a` 5.220 ±0.000 -"],
+        ["3", "`b` 400 ±0 -", "`a` 900 ±0 -", "`b` 4.567 ±0.000 -"],
+    ]
+
+
+def test_the_halves_stand_side_by_side(scores):
+    text = section(page(scores), "Held-out check")
+    assert "Half A: first calls. Half B: second calls." in text and "0 of 3 pairs of rules" in text
+    assert "Chosen on half A: `ours`. On half B it is first too." in text
+    assert [(row[0], row[1], row[4], row[7]) for row in rows(text)] == [
+        ("**`ours`**", "1", "1", "+0"),
+        ("`a`", "2", "2", "+0"),
+        ("`b`", "3", "3", "+0"),
+    ]
+    alone = page(msgspec.structs.replace(scores, workloads=scores.workloads[:1]))
+    assert "Not possible: only workloads of one half were played." in alone
+
+
+def test_a_choice_that_does_not_hold_on_the_other_half_is_said_to_be_one(scores):
+    second = scores.workloads[1]
+    better = {"goodput_per_s": [7.25] * 3}
+    changed = [
+        msgspec.structs.replace(row, values=row.values | better) if row.policy == "b" else row for row in second.rows
+    ]
+    workloads = [scores.workloads[0], msgspec.structs.replace(second, rows=changed)]
+    text = section(page(msgspec.structs.replace(scores, workloads=workloads)), "Held-out check")
+    assert "Chosen on half A: `ours`. On half B it is number 2, with a goodput of 0.673 against 1.000 of `b`." in text
+    assert "Chosen on half B: `b`. On half A it is number 3" in text
+
+
+def test_how_it_was_made_is_said(scores):
+    text = page(scores)
+    assert "Made by `python -m loadtest tournament`; do not edit. 3 rules, 2 workload(s), loads 0.5, 0.9, 1.05" in text
+    assert "windows of 1200 s of which the first 240 s warm caches" in text
+    assert "**Left out:** some trace: --traces is not given." in text
+    assert "Nothing here is to be published" not in text
+    quick = page(msgspec.structs.replace(scores, quick=True))
+    assert "Nothing here is to be published" in quick
+    found = rows(section(text, "What was played"))
+    assert found[0][3:8] == ["4 x llama-3.1-8b-h100", "2000:100 ms", "64 tokens", "7.25 calls/s", "no rate"]
+    assert found[1][7] == "3.50 calls/s"
+
+
+def test_tables_are_whole(scores):
+    for table in re.findall(r"(?:^\|.*\n)+", page(scores), re.MULTILINE):
+        assert len({line.count(" | ") for line in table.splitlines() if not line.startswith("|---")}) == 1, table
+
+
+def test_scores_read_back_make_the_same_page(scores, tmp_path):
+    path = tmp_path / files.FILE
+    files.write(path, scores)
+    assert page(files.read(path)) == page(scores)
+    first = Path(path).read_bytes()
+    files.write(path, files.read(path))
+    assert Path(path).read_bytes() == first
