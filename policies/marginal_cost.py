@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from math import log
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from math import log, sqrt
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from policies.params import Params
+from policies.sharing import Sharing
 from policies.terms import Terms
 from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+from policies.view import Decision, Edge, FleetView, RequestView, WorkerId, WorkerView
+
+
+class MarginalCostParams(Params, frozen=True):
+    """A value judgement, and nothing about model or hardware: those are learned."""
+
+    stream_weight: Annotated[
+        float,
+        Meta(ge=0, description="What a second of slower streaming counts, against one of waiting for a first token."),
+    ] = 0.1
 
 
 class MarginalCost:
-    """Least ``C = v + s / (1 - rho) + crowd``; ties by running requests, then in turn.
+    """Least ``C = v + s / (1 - rho) + w * j + crowd``; ties by running requests, then in turn.
 
     v is the wait before this prompt starts, s the time its uncached tokens take: together the request's own time to
     first token. Prefill work also delays whoever comes next, and the more so the busier the worker is: for Poisson
     arrivals at rate lambda, s seconds of work in an M/G/1 queue delay later ones by about lambda * s * v / (1 - rho)
     (the first step of policy iteration, Krishnan 1990), of which the factor 1 / (1 - rho) on s is the cheap form.
     At rest it is LPWL in seconds; near saturation reuse counts more and more.
+
+    j is what its decode will cost the answers that stream there, and they it: every decode step takes longer by what
+    each context token adds (learned per worker from answers that have ended, see `router.core.steps`), for the request
+    the tokens they hold and for each of them its own, as long as they run together. Nothing while nothing is learned.
+    These seconds are spread over hundreds of tokens that stream already, where v and s are waited out in silence, so
+    they count with the weight w: services in use allow an answer of some hundred tokens about ten times the time of
+    its first token (MLPerf for an 8B model: 2 s, and 100 ms for each token).
 
     Two things keep a hot prefix from piling onto the one worker that has it, while that worker's prefill queue is
     short and only its decodes are many:
@@ -29,26 +48,38 @@ class MarginalCost:
       noise; the luckiest estimate would get all of them. So candidates whose costs differ by less than their
       standard errors together are equal, if they leave no more tokens uncached than the cheapest does: tokens are
       counted and not estimated, so reuse is never given up to noise. Among equals the fewest running requests win.
-    * `crowd`, zero but on a worker with significantly more running requests than the least busy one: B against A,
-      with (B - A)^2 > z^2 (B + A), the test for two Poisson counts, at two standard deviations for two workers and
-      z^2 growing by 2 ln(N / 2) for N, as chance has more pairs to work with. There it is the most that the crowd can
-      cost this request: a share 1 - A / B of its decode time, if steps lengthened in proportion to their batch (as
-      much as the dearest candidate costs, while nothing is known of decode times). Where copying the prefix costs
-      less than that, it is copied, and from then on both workers tie. It is the spill of smg 1.13 and of consistent
-      hashing with bounded loads, with a price in place of a cliff.
+    * `crowd`, zero but on a worker crowded by what draws this request there. That takes significantly more running
+      requests than on the least busy worker, B against A: (B - A)^2 > z^2 (B + A), the test for two Poisson counts, at
+      two standard deviations for two workers and z^2 growing by 2 ln(N / 2) for N, as chance has more pairs to work
+      with. And it takes as much of those B alone that begin as this prompt does, up to the first block that the least
+      busy worker lacks (up to what is cached, where it lacks none): only then will the ones to come use a copy, too.
+      There the price is the most that the crowd can cost this request: a share 1 - A / B of its decode time, if steps
+      lengthened in proportion to their batch (as much as the dearest candidate costs, while nothing is known of decode
+      times). Where copying the prefix costs less than that, it is copied, and from then on both workers tie. It is the
+      spill of smg 1.13 and of consistent hashing with bounded loads, with a price in place of a cliff. A worker that
+      is busy for other reasons is no crowd: moving a conversation off it costs a prefill that nobody else will use.
     """
 
-    params_type: ClassVar[type[Params]] = Params
+    params_type: ClassVar[type[Params]] = MarginalCostParams
 
-    def __init__(self, params: Params, rng: random.Random) -> None:
+    def __init__(self, params: MarginalCostParams, rng: random.Random) -> None:
+        self._params = params
         self._turns = Turns()
+        self._sharing = Sharing()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by cost, the winner of the ties first."""
         last = self._turns.last
-        crowd = _Crowd(request, fleet)
+        weight = self._params.stream_weight
+        crowd_s = crowd_prices_s(request, fleet, self._sharing)
         priced = [
-            (_cost(view) + crowd.price_s(view), view.running_requests, last(view.id), view) for view in fleet.workers
+            (
+                _first_token_s(view) + weight * view.joining_s + crowd_s.get(view.id, 0.0),
+                view.running_requests,
+                last(view.id),
+                view,
+            )
+            for view in fleet.workers
         ]
         priced.sort(key=_order)
         cheapest_s, _, _, cheapest = priced[0]
@@ -62,48 +93,74 @@ class MarginalCost:
             "least added delay" if len(equals) == 1 else f"least busy of {len(equals)} with equal added delay",
             tuple(entry[0] for entry in priced),
             "s" if cheapest.learned else "tokens",
-            Terms(fleet.workers, crowd.terms),
+            Terms(fleet.workers, _explain(weight, crowd_s)),
         )
 
     def observe(self, edge: Edge) -> None:
-        """Advance the turn."""
+        """Advance the turn; follow who runs where."""
         self._turns.observe(edge)
+        self._sharing.observe(edge)
 
 
 _Priced = tuple[float, int, int, WorkerView]
 
 
-class _Crowd:
-    """Which workers are crowded, and what that costs. Bound to one decision."""
+def crowd_prices_s(request: RequestView, fleet: FleetView, sharing: Sharing) -> dict[WorkerId, float]:
+    """What joining costs on each worker that is crowded by what draws `request` there; the others are left out."""
+    least = min([view.running_requests for view in fleet.workers])
+    usual = _usual(least, len(fleet.workers))
+    busier = [view for view in fleet.workers if view.running_requests > usual]
+    if not busier:
+        return {}
+    calmest = min([view for view in fleet.workers if view.running_requests == least], key=_uncached_tokens)
+    lacked = _blocks(calmest, request) + 1
+    prices_s = {}
+    for view in busier:
+        share = sharing.share(view.id, request, min(lacked, _blocks(view, request)))
+        if share * view.running_requests > usual:
+            prices_s[view.id] = _crowd_s(view, request, fleet, least)
+    return prices_s
 
-    __slots__ = ("_dearest_s", "_decode_s", "_least", "_z_squared")
 
-    def __init__(self, request: RequestView, fleet: FleetView) -> None:
-        workers = fleet.workers
-        self._least = min([view.running_requests for view in workers])
-        self._z_squared = 4.0 + 2.0 * log(max(1.0, len(workers) / 2))
-        self._decode_s = request.decode_s if workers[0].learned else 0.0
-        self._dearest_s = 0.0 if self._decode_s else max([_cost(view) for view in workers])
+def _usual(least: int, workers: int) -> float:
+    """The largest B that (B - A)^2 > z^2 (B + A) does not tell from A, the least of so many workers'."""
+    z_squared = 4.0 + 2.0 * log(max(1.0, workers / 2))
+    return least + 0.5 * (z_squared + sqrt(z_squared * (z_squared + 8.0 * least)))
 
-    def price_s(self, view: WorkerView) -> float:
-        running, least = view.running_requests, self._least
-        if (running - least) ** 2 <= self._z_squared * (running + least):
-            return 0.0
-        return self._decode_s * (1.0 - least / running) if self._decode_s else self._dearest_s
 
-    def terms(self, view: WorkerView) -> Mapping[str, float]:
+def _crowd_s(view: WorkerView, request: RequestView, fleet: FleetView, least: int) -> float:
+    if request.decode_s and view.learned:
+        return request.decode_s * (1.0 - least / view.running_requests)
+    return max([_first_token_s(other) for other in fleet.workers])
+
+
+def _blocks(view: WorkerView, request: RequestView) -> int:
+    return view.cached_tokens // request.block_tokens if request.block_tokens else 0
+
+
+def _explain(weight: float, crowd_s: Mapping[WorkerId, float]) -> Callable[[WorkerView], Mapping[str, float]]:
+    """Bound to prices and not to the request: decisions are kept for a while, and prompts must not be."""
+
+    def terms(view: WorkerView) -> Mapping[str, float]:
         own_s = view.prefill_s
         return {
             "backlog": view.backlog_s,
             "prefill": own_s,
             "delay_to_later": own_s / (1.0 - view.utilisation) - own_s,
-            "crowd": self.price_s(view),
+            "joining": weight * view.joining_s,
+            "crowd": crowd_s.get(view.id, 0.0),
             "error": view.error_s,
         }
 
+    return terms
 
-def _cost(view: WorkerView) -> float:
+
+def _first_token_s(view: WorkerView) -> float:
     return view.backlog_s + view.prefill_s / (1.0 - view.utilisation)
+
+
+def _uncached_tokens(view: WorkerView) -> int:
+    return view.uncached_tokens
 
 
 def _order(entry: _Priced) -> tuple[float, int, int]:

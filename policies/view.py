@@ -55,6 +55,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     its own prefill; `utilisation` (rho) is the share of time spent prefilling, 0 to 0.97. Estimates share one unit
     across candidates but are real seconds only when `learned`; `error_s` is the standard error of
     ``backlog_s + prefill_s``.
+    `joining_s` is by how much this request's decode would lengthen the answers that stream there and they it, all
+    together, 0 while that is not known: the growth of a step with the context it holds, while they run together.
     """
 
     id: WorkerId
@@ -72,6 +74,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     error_s: float = 0.0
     cached_tokens_by_tier: Mapping[str, int] | None = None
     queued_requests: int = 0
+    joining_s: float = 0.0
 
 
 class FleetView(msgspec.Struct, frozen=True):

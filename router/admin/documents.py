@@ -82,16 +82,18 @@ class Load(Shape):
 
 
 class Estimates(Shape):
-    """What first tokens have taught of a candidate's speed; null until learned.
+    """What first tokens and whole answers have taught of a candidate's speed; null until learned.
 
     `backlog_s` is the wait before a new prompt's prefill would start, `utilisation` the share of time spent on
-    prefills, `relative_error` the standard error of a predicted time to first token.
+    prefills, `relative_error` the standard error of a predicted time to first token, `decode_step_context_ns` what each
+    context token that the candidate holds adds to a decode step.
     """
 
     observations: int = 0
     prefill_token_us: float | None = None
     first_token_fixed_ms: float | None = None
     relative_error: float | None = None
+    decode_step_context_ns: float | None = None
     backlog_s: float | None = None
     utilisation: float | None = None
 

@@ -22,6 +22,7 @@ from router.core.ledger import Booking
 from router.core.others import SharedLedger
 from router.core.residency import ResidencySource
 from router.core.selection import Selection, exclusions, select, trial_first, with_room
+from router.core.steps import Output
 from router.core.tickets import Hold, Reject, Ticket, gave_up
 from router.errors import ErrorKind, RequestError
 from router.prefix.difference import Difference
@@ -201,6 +202,7 @@ class Dispatcher:
         if ticket.ended or not ticket.lane.account.prefilled(ticket.booking, now_s):
             return
         ticket.record.ttft_s = now_s - ticket.booking.at_s
+        ticket.passage = ticket.lane.account.passage(now_s)
         if ticket.situation is not None:
             self._lanes.observe(ticket.lane, ticket.situation, ticket.record.ttft_s, now_s)
         self._succeeded(ticket, now_s, complete=False)
@@ -230,7 +232,10 @@ class Dispatcher:
             )
         if served:
             self._comparisons.compare(ticket, usage, difference)
-            self._decoding.observe(ticket.decode_s(now_s), usage.completion_tokens)
+            decode_s = ticket.decode_s(now_s)
+            self._decoding.observe(decode_s, usage.completion_tokens)
+            if decode_s is not None and ticket.passage is not None:
+                self._lanes.decoded(ticket.lane, ticket.passage, _generated(ticket, usage), decode_s, now_s)
         self._end(ticket, now_s, "finished" if served else f"finished with status {status}")
         self._counts["finished"] += 1
         self._tell_policy(EdgeKind.FINISHED, ticket, now_s, usage.cached_tokens)
@@ -330,13 +335,16 @@ class Dispatcher:
         prompt, candidates = request.prompt, selection.candidates
         if prompt is None or not request.reads_cache:
             tokens = request.prompt_tokens if prompt is None else prompt.tokens
-            workers = self._lanes.views(candidates, None, tokens, now_s)
+            workers = self._lanes.views(candidates, None, tokens, now_s, self._output(request))
             return self._request_view(request, ()), FleetView(now_s, workers), {}
         matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
-        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s)
+        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s, self._output(request))
         block_tokens = candidates[0].block_tokens
         view = self._request_view(request, prompt.chain(block_tokens), block_tokens)
         return view, FleetView(now_s, workers), matches
+
+    def _output(self, request: Request) -> Output:
+        return Output(self._decoding.expected_tokens(request.max_tokens), self._decoding.expected_tokens(None))
 
     def _request_view(self, request: Request, hashes: Sequence[int], block_tokens: int = 0) -> RequestView:
         return RequestView(

@@ -292,12 +292,15 @@ class Decoding:
             self._seconds = self._seconds * FORGETTING + decode_s
             self._streamed_tokens = self._streamed_tokens * FORGETTING + (output_tokens - 1)
 
+    def expected_tokens(self, max_tokens: int | None) -> float:
+        """Expected length of an answer with this limit; 0 while nothing has been seen."""
+        return self._tokens if max_tokens is None else min(self._tokens, max_tokens)
+
     def expected_s(self, max_tokens: int | None) -> float:
         """Expected decode time of a request with this limit; 0 while nothing has been seen."""
         if not self._streamed_tokens:
             return 0.0
-        tokens = self._tokens if max_tokens is None else min(self._tokens, max_tokens)
-        return tokens * self._seconds / self._streamed_tokens
+        return self.expected_tokens(max_tokens) * self._seconds / self._streamed_tokens
 
 
 def median_speed(speeds: list[Speed]) -> Speed:

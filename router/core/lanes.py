@@ -12,6 +12,7 @@ from router.core.endpoints import Candidate
 from router.core.estimate import Features, Speed, SpeedEstimate, Utilisation, median_speed
 from router.core.ledger import Account, Booking, attention
 from router.core.others import Booked, SharedLedger, together
+from router.core.steps import Output, Passage, StepEstimate, joining_s
 from router.prefix.view import Match
 
 STALE_S = 60.0
@@ -26,6 +27,9 @@ class Situation(NamedTuple):
 
     features: Features
     head_start_s: float
+
+
+NO_OUTPUT = Output(0.0, 0.0)
 
 
 class Lane:
@@ -43,6 +47,7 @@ class Lane:
         "learned",
         "mean_uncached_tokens",
         "speed",
+        "steps",
         "tested_s",
         "utilisation",
     )
@@ -55,6 +60,7 @@ class Lane:
         self.speed: Speed | None = None
         self.tested_s = 0.0
         self.utilisation = Utilisation()
+        self.steps = StepEstimate()
         self.agreement = Agreement()
         self.mean_uncached_tokens = 0.0
 
@@ -87,6 +93,16 @@ class Lane:
         self.estimate.observe(situation.features, ttft_s + situation.head_start_s)
         self.tested_s = now_s
         self.learned = self.estimate.learned() or self.learned
+
+    def decoded(self, since: Passage, gaps: int, decode_s: float, now_s: float) -> None:
+        """An answer came in `decode_s` after its first token, when what had passed here was `since`."""
+        speed = self.speed
+        if speed is None or decode_s <= 0.0:
+            return
+        passed = self.account.passage(now_s)
+        prefill_s = speed.token_s * (passed.prefilled_tokens - since.prefilled_tokens)
+        prefill_s += speed.attention_s * (passed.prefilled_attention - since.prefilled_attention)
+        self.steps.observe(gaps, (passed.context_token_s - since.context_token_s) / decode_s, prefill_s, decode_s)
 
     def queued_tokens(self, now_s: float, booked: Booked) -> int:
         """P: booked here, plus what seems to wait from elsewhere (of our own requests' mean size)."""
@@ -125,13 +141,14 @@ class Lane:
 
     def statistics(self) -> dict[str, Any]:
         """Booked load, fitted coefficients, and how predictions compared with reports."""
-        speed = self.speed
+        speed, step_s = self.speed, self.steps.context_token_s
         return {
             **self.account.statistics(),
             "observations": self.estimate.count,
             "prefill_token_us": speed.token_s * 1e6 if speed else None,
             "first_token_fixed_ms": speed.fixed_s * 1e3 if speed else None,
             "relative_error": speed.relative_error if speed else None,
+            "decode_step_context_ns": None if step_s is None else step_s * 1e9,
             "predicted_cached": self.agreement.statistics(),
         }
 
@@ -144,6 +161,8 @@ class Lanes:
         self._lanes: list[Lane | None] = []
         self._common: Speed | None = None
         self._stale = False
+        self._common_step_s: float | None = None
+        self._step_stale = False
 
     def of(self, candidate: Candidate) -> Lane:
         """The candidate's lane."""
@@ -173,6 +192,21 @@ class Lanes:
         if common is not None and lane.estimate.tested:
             lane.speed = lane.estimate.speed(common)
 
+    def decoded(self, lane: Lane, since: Passage, tokens: int | None, decode_s: float, now_s: float) -> None:
+        """An answer of so many tokens is complete."""
+        if tokens:
+            lane.decoded(since, tokens - 1, decode_s, now_s)
+            self._step_stale = True
+
+    def common_step_s(self) -> float | None:
+        """The growth of a step per context token, the median over the workers that have learned theirs."""
+        if self._step_stale:
+            known = [lane.steps.context_token_s for lane in self._lanes if lane is not None and lane.candidate.live]
+            learned = sorted([step_s for step_s in known if step_s is not None])
+            self._common_step_s = learned[(len(learned) - 1) // 2] if learned else None
+            self._step_stale = False
+        return self._common_step_s
+
     def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
         """Gauges of the candidate were scraped."""
         lane = self.of(candidate)
@@ -189,7 +223,12 @@ class Lanes:
         return self._common
 
     def views(
-        self, candidates: Sequence[Candidate], matches: dict[int, Match] | None, prompt_tokens: int, now_s: float
+        self,
+        candidates: Sequence[Candidate],
+        matches: dict[int, Match] | None,
+        prompt_tokens: int,
+        now_s: float,
+        output: Output = NO_OUTPUT,
     ) -> tuple[WorkerView, ...]:
         """What is known of `candidates` for a prompt; `matches` by slot, None where the prompt has no identity.
 
@@ -199,11 +238,21 @@ class Lanes:
         tested_s = now_s - STALE_S
         own = [lane.speed if lane.tested_s >= tested_s else None for lane in lanes]
         common = self.common_speed() if None in own else None
+        steps_s = [lane.steps.context_token_s for lane in lanes]
+        common_step_s = self.common_step_s() if None in steps_s else None
         found = {} if matches is None else matches
         return tuple(
             [
-                _view(lane, found.get(lane.candidate.slot, NOTHING_KNOWN), prompt_tokens, speed or common, now_s)
-                for lane, speed in zip(lanes, own, strict=True)
+                _view(
+                    lane,
+                    found.get(lane.candidate.slot, NOTHING_KNOWN),
+                    prompt_tokens,
+                    speed or common,
+                    now_s,
+                    output,
+                    common_step_s if step_s is None else step_s,
+                )
+                for lane, speed, step_s in zip(lanes, own, steps_s, strict=True)
             ]
         )
 
@@ -212,7 +261,15 @@ class Lanes:
         return {candidate.id: self.of(candidate).statistics() for candidate in candidates}
 
 
-def _view(lane: Lane, match: Match, prompt_tokens: int, speed: Speed | None, now_s: float) -> WorkerView:
+def _view(
+    lane: Lane,
+    match: Match,
+    prompt_tokens: int,
+    speed: Speed | None,
+    now_s: float,
+    output: Output,
+    step_s: float | None,
+) -> WorkerView:
     account, candidate = lane.account, lane.candidate
     others = None if account.shared is None else account.shared.others()
     cached_tokens = match.tokens
@@ -230,14 +287,15 @@ def _view(lane: Lane, match: Match, prompt_tokens: int, speed: Speed | None, now
         error_s = speed.error_s(backlog_s + prefill_s, booked.queued_tokens + uncached_tokens)
     foreign = account.foreign
     weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
+    running_requests, kv_tokens = booked.running_requests, booked.kv_tokens
     return WorkerView(
         candidate.id,
         match.residency,
         cached_tokens,
         uncached_tokens,
         queued_tokens,
-        booked.running_requests + round(weight * foreign.requests),
-        booked.kv_tokens + round(weight * foreign.kv_tokens),
+        running_requests + round(weight * foreign.requests),
+        kv_tokens + round(weight * foreign.kv_tokens),
         candidate.capacity_tokens,
         backlog_s,
         prefill_s,
@@ -246,4 +304,5 @@ def _view(lane: Lane, match: Match, prompt_tokens: int, speed: Speed | None, now
         error_s,
         match.by_tier,
         booked.queued_requests + (round(weight * foreign.waiting) if foreign.waiting else 0),
+        0.0 if step_s is None else joining_s(step_s, output, prompt_tokens, running_requests, kv_tokens),
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from backends.worker import LoadReport
 from router.core.others import Booked, SharedAccount
+from router.core.steps import Passage, Passing
 
 
 class Stage(IntEnum):
@@ -49,6 +50,7 @@ class Account:
     """
 
     __slots__ = (
+        "_passing",
         "decode_tokens",
         "foreign",
         "freed_s",
@@ -62,6 +64,7 @@ class Account:
     )
 
     def __init__(self) -> None:
+        self._passing = Passing()
         self.queue: dict[Booking, None] = {}
         self.queued_tokens = 0
         self.queued_attention = 0.0
@@ -85,6 +88,8 @@ class Account:
 
     def book(self, booking: Booking) -> None:
         """Take on a request's load."""
+        others = 0 if self.shared is None else self.shared.others().decode_tokens
+        self._passing.looked(self.decode_tokens + others, booking.at_s)
         if not self.queue:
             self.head_since_s = booking.at_s
         self.queue[booking] = None
@@ -136,6 +141,7 @@ class Account:
         if booking.stage is Stage.PREFILL:
             self._leave_queue(booking, now_s)
         else:
+            self._passing.ended(booking.context_tokens - booking.output_tokens, now_s)
             self.decode_tokens -= booking.context_tokens
         booking.stage = Stage.RELEASED
         self.running_requests -= 1
@@ -144,8 +150,15 @@ class Account:
             self.shared.publish(self)
         return True
 
+    def passage(self, now_s: float) -> Passage:
+        """What has passed here up to now: the decodes of all processes, and our own prefills."""
+        return self._passing.passage(now_s)
+
     def _start_decode(self, booking: Booking, now_s: float) -> None:
         self._leave_queue(booking, now_s)
+        self._passing.began(
+            booking.context_tokens - booking.output_tokens, booking.uncached_tokens, booking.attention, now_s
+        )
         booking.stage = Stage.DECODE
         self.decode_tokens += booking.context_tokens
 

@@ -10,6 +10,7 @@ from router.core.edges import FailurePhase, Request
 from router.core.endpoints import Candidate, FleetEndpoint
 from router.core.lanes import Lane, Situation
 from router.core.ledger import Booking
+from router.core.steps import Passage
 from router.errors import ErrorKind, RequestError
 
 RETRY_AFTER_S = 1.0
@@ -31,6 +32,7 @@ class Ticket:
         "ended",
         "id",
         "lane",
+        "passage",
         "predicted_cached_tokens",
         "record",
         "refusal_s",
@@ -59,6 +61,8 @@ class Ticket:
         self.residency = Residency.UNKNOWN
         self.predicted_cached_tokens = record.predicted_cached_tokens
         self.situation: Situation | None = None
+        self.passage: Passage | None = None
+        """What had passed on the worker when the first token came."""
         self.trial = False
         self.tried: tuple[str, ...] = ()
         """Endpoints of earlier attempts."""

@@ -75,10 +75,10 @@ def run(policy: str, seed: int, groups: int, starts_per_s: float) -> Row:
 
 @contextmanager
 def no_crowd_term():
-    kept = marginal_cost._Crowd.price_s
-    marginal_cost._Crowd.price_s = lambda crowd, view: 0.0
+    kept = marginal_cost.crowd_prices_s
+    marginal_cost.crowd_prices_s = lambda request, fleet, sharing: {}
     yield
-    marginal_cost._Crowd.price_s = kept
+    marginal_cost.crowd_prices_s = kept
 
 
 def main() -> None:

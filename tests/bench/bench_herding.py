@@ -55,13 +55,13 @@ def main() -> None:
     if parser.parse_args().slow:
         slow()
         return
-    priced = rule._Crowd.price_s
+    priced = rule.crowd_prices_s
     for primed in (0, 1, 20):
         run("marginal_cost", "marginal_cost", primed)
-    rule._Crowd.price_s = lambda self, view: 0.0
+    rule.crowd_prices_s = lambda request, fleet, sharing: {}
     for primed in (0, 1, 20):
         run("marginal_cost without crowd", "marginal_cost", primed)
-    rule._Crowd.price_s = priced
+    rule.crowd_prices_s = priced
     for policy in ("lpwl", "least_tokens", "round_robin"):
         run(policy, policy, 20)
 

@@ -24,8 +24,8 @@ def make_fleet(**workers):
     return FleetView(0.0, tuple(make_view(name, **fields) for name, fields in workers.items()))
 
 
-def make_request(tokens=100, blocks=(), block_tokens=16, **fields):
-    return RequestView("r", "m", tokens, block_tokens, blocks, **fields)
+def make_request(tokens=100, blocks=(), block_tokens=16, name="r", **fields):
+    return RequestView(name, "m", tokens, block_tokens, blocks, **fields)
 
 
 def book(policy, worker, request):

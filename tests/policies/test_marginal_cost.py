@@ -2,13 +2,13 @@ import random
 
 import pytest
 
-from policies.marginal_cost import MarginalCost
-from policies.params import Params
+from policies.marginal_cost import MarginalCost, MarginalCostParams
+from policies.view import Edge, EdgeKind, WorkerId
 
 
 @pytest.fixture
 def policy():
-    return MarginalCost(Params(), random.Random(0))
+    return MarginalCost(MarginalCostParams(), random.Random(0))
 
 
 def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, request_view):
@@ -21,8 +21,20 @@ def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, reque
     assert decision.costs == pytest.approx((0.4, 0.5))
     assert decision.unit == "s"
     assert decision.terms["a"] == pytest.approx(
-        {"backlog": 0.1, "prefill": 0.2, "delay_to_later": 0.2, "crowd": 0.0, "error": 0.0}
+        {"backlog": 0.1, "prefill": 0.2, "delay_to_later": 0.2, "joining": 0.0, "crowd": 0.0, "error": 0.0}
     )
+
+
+@pytest.mark.parametrize(("weight", "chosen"), [(0.0, "a"), (0.1, "b"), (1.0, "b")])
+def test_joining_running_streams_is_priced_at_its_weight(fleet, request_view, weight, chosen):
+    policy = MarginalCost(MarginalCostParams(stream_weight=weight), random.Random(0))
+    view = fleet(
+        a={"learned": True, "prefill_s": 0.1, "joining_s": 3.0},
+        b={"learned": True, "prefill_s": 0.2, "joining_s": 1.0},
+    )
+    decision = policy.decide(request_view(), view)
+    assert decision.ranked[0] == chosen
+    assert decision.terms["a"]["joining"] == pytest.approx(3.0 * weight)
 
 
 def test_before_anything_is_learned_it_ranks_as_lpwl(policy, fleet, request_view):
@@ -56,24 +68,90 @@ def test_noise_never_outweighs_counted_tokens(policy, fleet, request_view):
     assert policy.decide(request_view(), view).ranked[0] == "a"
 
 
-def test_a_crowd_is_priced_once_it_is_significant(policy, fleet, request_view):
-    holder = {"learned": True, "prefill_s": 0.001, "uncached_tokens": 50}
-    other = {"learned": True, "prefill_s": 0.040, "uncached_tokens": 2_000}
-    request = request_view(decode_s=0.2)
-    usual = fleet(a={**holder, "running_requests": 5}, b=other, c=other, d=other)
-    assert policy.decide(request, usual).ranked[0] == "a"
-    crowded = fleet(a={**holder, "running_requests": 6}, b=other, c=other, d=other)
-    decision = policy.decide(request, crowded)
+HOT = (1, 2, 3)
+"""Blocks of a prefix: 48 tokens, and each question adds blocks of its own."""
+HOLDER = {"learned": True, "prefill_s": 0.001, "uncached_tokens": 16, "cached_tokens": 48}
+OTHER = {"learned": True, "prefill_s": 0.040, "uncached_tokens": 64}
+
+
+@pytest.fixture
+def running(policy, request_view):
+    """Books requests with these blocks on a worker; gives the one that is to be placed next."""
+
+    def book(worker, count, blocks=HOT):
+        for number in range(count):
+            name = f"{worker}-{blocks}-{number}"
+            request = request_view(tokens=64, blocks=(*blocks, 100 + number), name=name)
+            policy.observe(Edge(EdgeKind.BOOKED, request, WorkerId(worker), 0.0))
+
+    return book
+
+
+@pytest.fixture
+def hot(request_view):
+    return request_view(tokens=64, blocks=(*HOT, 9), decode_s=0.2)
+
+
+def test_a_crowd_is_priced_once_it_is_significant(policy, fleet, hot, running):
+    running("a", 6)
+    usual = fleet(a={**HOLDER, "running_requests": 5}, b=OTHER, c=OTHER, d=OTHER)
+    assert policy.decide(hot, usual).ranked[0] == "a"
+    crowded = fleet(a={**HOLDER, "running_requests": 6}, b=OTHER, c=OTHER, d=OTHER)
+    decision = policy.decide(hot, crowded)
     assert decision.ranked[0] == "b"
     assert decision.terms["a"]["crowd"] == pytest.approx(0.2)
-    busy = fleet(a={**holder, "running_requests": 20}, b={**other, "running_requests": 8})
-    assert policy.decide(request, busy).terms["a"]["crowd"] == pytest.approx(0.2 * (1 - 8 / 20))
-    dear = {**other, "prefill_s": 4.0}
-    assert policy.decide(request, fleet(a={**holder, "running_requests": 32}, b=dear)).ranked[0] == "a"
+    busy = fleet(a={**HOLDER, "running_requests": 20}, b={**OTHER, "running_requests": 8})
+    assert policy.decide(hot, busy).terms["a"]["crowd"] == pytest.approx(0.2 * (1 - 8 / 20))
+    dear = {**OTHER, "prefill_s": 4.0}
+    assert policy.decide(hot, fleet(a={**HOLDER, "running_requests": 32}, b=dear)).ranked[0] == "a"
 
 
-def test_a_crowd_is_avoided_while_its_price_is_unknown(policy, fleet, request_view):
-    view = fleet(a={"prefill_s": 50.0, "uncached_tokens": 50, "running_requests": 5}, b={"prefill_s": 2_000.0})
-    decision = policy.decide(request_view(decode_s=1.0), view)
+def test_a_crowd_is_avoided_while_its_price_is_unknown(policy, fleet, hot, running):
+    running("a", 5)
+    view = fleet(
+        a={**HOLDER, "learned": False, "prefill_s": 50.0, "running_requests": 5},
+        b={**OTHER, "learned": False, "prefill_s": 2_000.0},
+    )
+    decision = policy.decide(hot, view)
     assert decision.ranked[0] == "b"
     assert decision.terms["a"]["crowd"] == 2_000.0
+
+
+def test_a_worker_busy_with_other_prompts_is_no_crowd(policy, fleet, hot, running):
+    """Of 20 requests 5 share the prefix: no more than chance, beside none on the other worker, would be 4."""
+    running("a", 15, blocks=(7, 8))
+    view = fleet(a={**HOLDER, "running_requests": 20}, b=OTHER)
+    assert policy.decide(hot, view).terms["a"]["crowd"] == 0.0
+    running("a", 5)
+    assert policy.decide(hot, view).terms["a"]["crowd"] == pytest.approx(0.2)
+    assert policy.decide(hot, fleet(a={**HOLDER, "running_requests": 16}, b=OTHER)).terms["a"]["crowd"] == 0.0
+
+
+def test_what_both_hold_draws_nobody_but_what_one_lacks_does(policy, fleet, request_view, running):
+    """The system prompt is everywhere, the conversation behind it on one worker: nobody else would use a copy of it."""
+    running("a", 12)
+    turn = request_view(tokens=80, blocks=(*HOT, 50, 51), decode_s=0.2)
+    holder = {**HOLDER, "cached_tokens": 64, "running_requests": 12}
+    assert policy.decide(turn, fleet(a=holder, b={**OTHER, "cached_tokens": 48})).terms["a"]["crowd"] == 0.0
+    assert policy.decide(turn, fleet(a=holder, b={**OTHER, "cached_tokens": 32})).terms["a"]["crowd"] > 0.0
+
+
+def test_copies_share_their_crowd(policy, fleet, hot, running):
+    """Both hold the prefix, one has all the requests: to the other one, at no cost in reuse."""
+    running("a", 12)
+    view = fleet(a={**HOLDER, "running_requests": 12, "prefill_s": 0.0005}, b=HOLDER)
+    assert policy.decide(hot, view).ranked[0] == "b"
+
+
+def test_terms_stay_as_they_were_decided_on(policy, fleet, hot, running):
+    running("a", 6)
+    decision = policy.decide(hot, fleet(a={**HOLDER, "running_requests": 6}, b=OTHER))
+    running("a", 40, blocks=(7, 8))
+    assert decision.terms["a"]["crowd"] == pytest.approx(0.2)
+
+
+def test_a_prompt_without_identity_meets_no_crowd(policy, fleet, request_view, running):
+    running("a", 12)
+    request = request_view(tokens=64, block_tokens=0, decode_s=0.2)
+    view = fleet(a={**HOLDER, "cached_tokens": 0, "running_requests": 12}, b=OTHER)
+    assert policy.decide(request, view).terms["a"]["crowd"] == 0.0

@@ -111,6 +111,13 @@ def test_a_slow_worker_gets_less(virtual_fleet):
     assert shares[3] < 0.6 * min(shares[:3])
 
 
+def test_the_growth_of_a_step_is_learned_on_the_way(virtual_fleet):
+    """41.4 ns per context token are the engine's profile."""
+    fleet = virtual_fleet().run(conversations(40, 6.0))
+    for worker in fleet.dispatcher.statistics()["workers"].values():
+        assert worker["decode_step_context_ns"] == pytest.approx(41.4, rel=0.5)
+
+
 def test_everything_is_given_back(virtual_fleet):
     fleet = virtual_fleet().run(conversations(10, 3.0))
     for worker in fleet.dispatcher.statistics()["workers"].values():

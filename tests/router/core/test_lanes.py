@@ -7,6 +7,7 @@ from router.core.estimate import Speed
 from router.core.fleet import Fleet
 from router.core.lanes import Lane, Lanes
 from router.core.ledger import Booking
+from router.core.steps import Output
 from router.prefix.view import Match
 
 SPEED = Speed(1e-4, 0.01, 0.0, 1e-8, 0.05)
@@ -116,6 +117,46 @@ def test_a_fit_nobody_has_tested_for_a_minute_gives_way(fleet):
     assert late[1].prefill_s == late[0].prefill_s
     lanes.observe(slow, slow.situation(100, 100, 61.0), 0.02, 61.0)
     assert lanes.views(fleet.candidates, {}, 10_000, 62.0)[1].prefill_s > 4 * early[0].prefill_s
+
+
+def decode(lanes, lane, context_tokens, count=40, step_s=(0.01, 1e-7)):
+    """Answers of 101 tokens, one by one, beside a request that holds so much context."""
+    fixed_s, context_token_s = step_s
+    for index in range(count):
+        held = context_tokens * (index % 4)
+        decode_s = 100 * (fixed_s + context_token_s * held)
+        now_s = 1_000.0 * index
+        other = book(lane, held, now_s)
+        lane.account.prefilled(other, now_s)
+        since = lane.account.passage(now_s)
+        lanes.decoded(lane, since, 101, decode_s, now_s + decode_s)
+        lane.account.release(other, now_s + decode_s)
+
+
+def test_joining_is_priced_by_the_growth_of_a_step(fleet):
+    """Own steps 30,000 tokens longer, two others' 1,050 tokens, for 50 tokens; lent to who has not seen any."""
+    lanes = Lanes()
+    output = Output(100.0, 100.0)
+    first, second, _ = (lanes.of(candidate) for candidate in fleet.candidates)
+    teach(lanes, first, 1e-5)
+    assert [view.joining_s for view in lanes.views(fleet.candidates, {}, 1_000, 0.0, output)] == [0.0, 0.0, 0.0]
+    decode(lanes, first, 50_000)
+    book(first, 10_000, 90_000.0)
+    book(first, 20_000, 90_000.0)
+    book(second, 30_000, 90_000.0)
+    views = lanes.views(fleet.candidates, {}, 1_000, 90_000.0, output)
+    assert views[0].joining_s == pytest.approx(1e-7 * 50 * (30_000 + 2 * 1_050), rel=0.1)
+    assert views[1].joining_s == pytest.approx(1e-7 * 50 * (30_000 + 1 * 1_050), rel=0.1)
+    assert views[2].joining_s == 0.0
+    assert lanes.views(fleet.candidates, {}, 1_000, 90_000.0)[0].joining_s == 0.0
+
+
+def test_answers_teach_nothing_while_prefills_cannot_be_told_from_them(fleet):
+    lanes = Lanes()
+    lane = lanes.of(fleet.candidates[0])
+    decode(lanes, lane, 50_000)
+    lanes.decoded(lane, lane.account.passage(0.0), None, 1.0, 1.0)
+    assert lane.steps.count == 0
 
 
 def test_foreign_load_counts_in_the_views(fleet):
