@@ -92,7 +92,8 @@ class Pool:
     def __init__(self, weight: float) -> None:
         self._weight = weight
         self._asked = Asked()
-        self._fleets: dict[int, FleetView] = {}
+        self._fleet: FleetView | None = None
+        """The most candidates that a request has had since the last plan: not every one may go everywhere."""
         self._planned_s = -math.inf
         self.plan: Plan | None = None
         self.lane: frozenset[WorkerId] = frozenset()
@@ -101,15 +102,14 @@ class Pool:
         """A request goes to `placed`, out of `fleet`."""
         longest_s = max([view.prefill_s for view in fleet.workers])
         self._asked.observe(placed, longest_s, request.decode_s, fleet.now_s)
-        self._fleets[len(fleet.workers)] = fleet
+        if self._fleet is None or len(fleet.workers) >= len(self._fleet.workers):
+            self._fleet = fleet
         if fleet.now_s >= self._planned_s + REPLAN_S:
             self._planned_s = fleet.now_s
-            self._replan()
+            self._replan(self._fleet.workers)
 
-    def _replan(self) -> None:
-        """For all who were candidates since the last time: not every request may go everywhere."""
-        views = list({view.id: view for fleet in self._fleets.values() for view in fleet.workers}.values())
-        self._fleets.clear()
+    def _replan(self, views: tuple[WorkerView, ...]) -> None:
+        self._fleet = None
         mixes = list(self._asked.splits(sum([view.utilisation for view in views])))
         self.plan = planned(mixes, self.plan, views, self._weight)
         self.lane = frozenset() if self.plan is None else _staffed(views, self.plan.workers)
