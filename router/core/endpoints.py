@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
@@ -63,11 +64,15 @@ class Candidate:
 class FleetEndpoint:
     """One worker endpoint and all that is known of it. `facts` is None until a probe has succeeded."""
 
-    __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "lengths")
+    __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "labels", "lengths")
 
-    def __init__(self, endpoint: Endpoint, health: Health, now_s: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, health: Health, now_s: float, labels: Mapping[str, str] | None = None
+    ) -> None:
         self.id = endpoint.authority
         self.endpoint = endpoint
+        self.labels: Mapping[str, str] = labels or {}
+        """The operator's, for policies."""
         self.health = health
         self.facts: WorkerFacts | None = None
         self.candidates: tuple[Candidate, ...] = ()

@@ -271,38 +271,6 @@ def _share(work: Work, speed: Speed, now_s: float) -> float:
     return min(UTILISATION_CAP, work_s / window_s)
 
 
-class Decoding:
-    """How many tokens answers have, and how long each takes: means over the last fifty or so, all workers together."""
-
-    __slots__ = ("_seconds", "_streamed_tokens", "_tokens", "_weight")
-
-    def __init__(self) -> None:
-        self._weight = 0.0
-        self._tokens = 0.0
-        self._seconds = 0.0
-        self._streamed_tokens = 0.0
-
-    def observe(self, decode_s: float | None, output_tokens: int | None) -> None:
-        """An answer of `output_tokens` ended `decode_s` after its first token (None: that was not seen)."""
-        if not output_tokens:
-            return
-        self._weight = self._weight * FORGETTING + 1.0
-        self._tokens += (output_tokens - self._tokens) / self._weight
-        if decode_s is not None and output_tokens > 1:
-            self._seconds = self._seconds * FORGETTING + decode_s
-            self._streamed_tokens = self._streamed_tokens * FORGETTING + (output_tokens - 1)
-
-    def expected_tokens(self, max_tokens: int | None) -> float:
-        """Expected length of an answer with this limit; 0 while nothing has been seen."""
-        return self._tokens if max_tokens is None else min(self._tokens, max_tokens)
-
-    def expected_s(self, max_tokens: int | None) -> float:
-        """Expected decode time of a request with this limit; 0 while nothing has been seen."""
-        if not self._streamed_tokens:
-            return 0.0
-        return self.expected_tokens(max_tokens) * self._seconds / self._streamed_tokens
-
-
 def median_speed(speeds: list[Speed]) -> Speed:
     """Coefficient by coefficient, the lower one of two: optimism is what gets an unknown worker tried. Attention and
     decodes by those who saw them cost something. Its errors are the largest of theirs,

@@ -305,4 +305,5 @@ def _view(
         match.by_tier,
         booked.queued_requests + (round(weight * foreign.waiting) if foreign.waiting else 0),
         0.0 if step_s is None else joining_s(step_s, output, prompt_tokens, running_requests, kv_tokens),
+        candidate.endpoint.labels,
     )

@@ -21,7 +21,7 @@ def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, reque
     assert decision.costs == pytest.approx((0.4, 0.5))
     assert decision.unit == "s"
     assert decision.terms["a"] == pytest.approx(
-        {"backlog": 0.1, "prefill": 0.2, "delay_to_later": 0.2, "joining": 0.0, "crowd": 0.0, "error": 0.0}
+        {"backlog": 0.1, "prefill": 0.2, "delay_to_later": 0.2, "joining": 0.0, "crowd": 0.0, "lane": 0.0, "error": 0.0}
     )
 
 

@@ -215,3 +215,11 @@ def test_small_prompts_and_then_a_huge_one_lock_nobody_out(fleet):
     assert first.utilisation < 0.1
     assert first.prefill_s < 3.0 * second.prefill_s
     assert first.backlog_s + first.prefill_s < 3.0 * (second.backlog_s + second.prefill_s)
+
+
+def test_views_carry_the_operators_labels(shadow_residency, facts):
+    fleet = Fleet(HealthConfig(), shadow_residency)
+    for port, labels in ((1, {"lane": "prefill"}), (2, None)):
+        fleet.add(Endpoint("http", "h", port), 0.0, labels)
+        fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
+    assert [view.labels for view in Lanes().views(fleet.candidates, None, 100, 0.0)] == [{"lane": "prefill"}, {}]
