@@ -34,6 +34,8 @@ WINDOW_S = 60.0
 WARM_UP_S = 10.0
 """Idle time assumed before a worker's first request, or that request alone would look like saturation."""
 UTILISATION_CAP = 0.97
+SQUARES = 200
+"""Answers that the mean square of their times is taken over: a few long ones make it, so it takes more than a mean."""
 ROUNDING = 1e-9
 """Share of a sum of squares below which what is left of it after subtraction is rounding."""
 
@@ -274,13 +276,16 @@ def _share(work: Work, speed: Speed, now_s: float) -> float:
 class Decoding:
     """How many tokens answers have, and how long each takes: means over the last fifty or so, all workers together."""
 
-    __slots__ = ("_seconds", "_streamed_tokens", "_tokens", "_weight")
+    __slots__ = ("_count", "_mean_s", "_seconds", "_squares", "_streamed_tokens", "_tokens", "_weight")
 
     def __init__(self) -> None:
         self._weight = 0.0
         self._tokens = 0.0
         self._seconds = 0.0
         self._streamed_tokens = 0.0
+        self._count = 0
+        self._mean_s = 0.0
+        self._squares = 0.0
 
     def observe(self, decode_s: float | None, output_tokens: int | None) -> None:
         """An answer of `output_tokens` ended `decode_s` after its first token (None: that was not seen)."""
@@ -291,6 +296,18 @@ class Decoding:
         if decode_s is not None and output_tokens > 1:
             self._seconds = self._seconds * FORGETTING + decode_s
             self._streamed_tokens = self._streamed_tokens * FORGETTING + (output_tokens - 1)
+            self._count += 1
+            gain = 1.0 / min(self._count, SQUARES)
+            self._mean_s += gain * (decode_s - self._mean_s)
+            self._squares += gain * (decode_s * decode_s - self._squares)
+
+    def remaining_s(self) -> float:
+        """How much longer an answer takes that is met on its way; 0 before enough have been seen.
+
+        E[T^2] / 2 E[T], the mean residual life of renewal theory: long answers are met more often than short ones, so
+        where lengths spread widely it is a multiple of the mean.
+        """
+        return self._squares / (2.0 * self._mean_s) if self._count >= ENOUGH and self._mean_s > 0.0 else 0.0
 
     def expected_tokens(self, max_tokens: int | None) -> float:
         """Expected length of an answer with this limit; 0 while nothing has been seen."""

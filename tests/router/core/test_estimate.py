@@ -104,6 +104,20 @@ def test_decoding_expects_what_it_has_seen_up_to_the_limit():
     assert decoding.expected_s(10) == pytest.approx(0.1, rel=0.01)
 
 
+def test_answers_met_on_their_way_are_the_longer_ones():
+    decoding = Decoding()
+    for _ in range(ENOUGH - 1):
+        decoding.observe(2.0, 100)
+    assert decoding.remaining_s() == 0.0
+    for _ in range(1_000):
+        decoding.observe(2.0, 100)
+    assert decoding.remaining_s() == pytest.approx(1.0)
+    rng = random.Random(0)
+    for _ in range(1_000):
+        decoding.observe(rng.choice([1.0, 1.0, 1.0, 17.0]), 100)
+    assert decoding.remaining_s() == pytest.approx((3 * 1.0 + 17.0**2) / (2 * 20.0), rel=0.15)
+
+
 def test_median_is_by_coefficient_and_optimistic():
     middle = median_speed([Speed(1, 6, 0, 2, 0.1), Speed(3, 4, 0, 1, 0.3), Speed(2, 5, 9, 3, 0.2)])
     assert middle == Speed(2, 5, 9, 2, 0.3)
