@@ -31,9 +31,10 @@ class MarginalCostParams(Params, frozen=True):
 
 
 class MarginalCost:
-    """Least ``C = v + s / (1 - rho) + w * j + crowd + lane``; ties by running requests, then in turn.
+    """Least ``C = v + r + s / (1 - rho) + w * j + crowd + lane``; ties by running requests, then in turn.
 
-    v is the wait before this prompt starts, s the time its uncached tokens take: together the request's own time to
+    v is the wait for the prefills before this prompt, r the wait for room in the KV cache where running requests hold
+    too much of it (see `router.core.room`), s the time its uncached tokens take: together the request's own time to
     first token. Prefill work also delays whoever comes next, and the more so the busier the worker is: for Poisson
     arrivals at rate lambda, s seconds of work in an M/G/1 queue delay later ones by about lambda * s * v / (1 - rho)
     (the first step of policy iteration, Krishnan 1990), of which the factor 1 / (1 - rho) on s is the cheap form.
@@ -162,6 +163,7 @@ def _explain(
         own_s = view.prefill_s
         return {
             "backlog": view.backlog_s,
+            "room": view.room_s,
             "prefill": own_s,
             "delay_to_later": own_s / (1.0 - view.utilisation) - own_s,
             "joining": weight * view.joining_s,
@@ -174,7 +176,7 @@ def _explain(
 
 
 def _first_token_s(view: WorkerView) -> float:
-    return view.backlog_s + view.prefill_s / (1.0 - view.utilisation)
+    return view.backlog_s + view.room_s + view.prefill_s / (1.0 - view.utilisation)
 
 
 def _uncached_tokens(view: WorkerView) -> int:

@@ -58,6 +58,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     `labels` are the operator's, from the worker's configuration.
     `joining_s` is by how much this request's decode would lengthen the answers that stream there and they it, all
     together, 0 while that is not known: the growth of a step with the context it holds, while they run together.
+    `room_s` is how long the prompt would wait, besides, until there is room for it in the KV cache beside the context
+    that running requests hold: 0 where it fits, and while it is not known how long they run.
     """
 
     id: WorkerId
@@ -76,6 +78,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     cached_tokens_by_tier: Mapping[str, int] | None = None
     queued_requests: int = 0
     joining_s: float = 0.0
+    room_s: float = 0.0
     labels: Mapping[str, str] = {}
 
 

@@ -334,12 +334,13 @@ class Dispatcher:
         """The views a policy gets, the request and, in the order of `selection`, its candidates; and by slot what was
         found of the prompt."""
         prompt, candidates = request.prompt, selection.candidates
+        remaining_s = self._outputs.remaining_s()
         if prompt is None or not request.reads_cache:
             tokens = request.prompt_tokens if prompt is None else prompt.tokens
-            workers = self._lanes.views(candidates, None, tokens, now_s, self._output(request))
+            workers = self._lanes.views(candidates, None, tokens, now_s, self._output(request), remaining_s)
             return self._request_view(request, ()), FleetView(now_s, workers), {}
         matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
-        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s, self._output(request))
+        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s, self._output(request), remaining_s)
         block_tokens = candidates[0].block_tokens
         view = self._request_view(request, prompt.chain(block_tokens), block_tokens)
         return view, FleetView(now_s, workers), matches
@@ -371,7 +372,14 @@ class Dispatcher:
     ) -> Ticket:
         lane = self._lanes.of(candidate)
         prompt_tokens = view.cached_tokens + view.uncached_tokens
-        booking = Booking(view.uncached_tokens, prompt_tokens, now_s, streams=request.stream)
+        booking = Booking(
+            view.uncached_tokens,
+            prompt_tokens,
+            now_s,
+            streams=request.stream,
+            hashes=record.request.block_hashes,
+            block_tokens=record.request.block_tokens,
+        )
         ticket = Ticket(request, record.request, lane, booking, record)
         ticket.residency = view.residency
         if _teaches(request, view):

@@ -12,6 +12,7 @@ from router.core.endpoints import Candidate
 from router.core.estimate import Features, Speed, SpeedEstimate, Utilisation, median_speed
 from router.core.ledger import Account, Booking, attention
 from router.core.others import Booked, SharedLedger, together
+from router.core.room import room_s
 from router.core.steps import Output, Passage, StepEstimate, joining_s
 from router.prefix.view import Match
 
@@ -229,10 +230,13 @@ class Lanes:
         prompt_tokens: int,
         now_s: float,
         output: Output = NO_OUTPUT,
+        remaining_s: float = 0.0,
     ) -> tuple[WorkerView, ...]:
         """What is known of `candidates` for a prompt; `matches` by slot, None where the prompt has no identity.
 
-        Before anything is learned of any worker all of them cost one unit per token, so that costs rank as P + u does.
+        `remaining_s` is how much longer answers under way
+        take. Before anything is learned of any worker all of them cost one unit per token, so that costs rank as P + u
+        does.
         """
         lanes = [self.of(candidate) for candidate in candidates]
         tested_s = now_s - STALE_S
@@ -251,6 +255,7 @@ class Lanes:
                     now_s,
                     output,
                     common_step_s if step_s is None else step_s,
+                    remaining_s,
                 )
                 for lane, speed, step_s in zip(lanes, own, steps_s, strict=True)
             ]
@@ -269,8 +274,10 @@ def _view(
     now_s: float,
     output: Output,
     step_s: float | None,
+    remaining_s: float,
 ) -> WorkerView:
     account, candidate = lane.account, lane.candidate
+    capacity_tokens = candidate.capacity_tokens
     others = None if account.shared is None else account.shared.others()
     cached_tokens = match.tokens
     uncached_tokens = prompt_tokens - cached_tokens
@@ -288,6 +295,7 @@ def _view(
     foreign = account.foreign
     weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
     running_requests, kv_tokens = booked.running_requests, booked.kv_tokens
+    foreign_tokens = round(weight * foreign.kv_tokens)
     return WorkerView(
         candidate.id,
         match.residency,
@@ -295,8 +303,8 @@ def _view(
         uncached_tokens,
         queued_tokens,
         running_requests + round(weight * foreign.requests),
-        kv_tokens + round(weight * foreign.kv_tokens),
-        candidate.capacity_tokens,
+        kv_tokens + foreign_tokens,
+        capacity_tokens,
         backlog_s,
         prefill_s,
         utilisation,
@@ -305,5 +313,14 @@ def _view(
         match.by_tier,
         booked.queued_requests + (round(weight * foreign.waiting) if foreign.waiting else 0),
         0.0 if step_s is None else joining_s(step_s, output, prompt_tokens, running_requests, kv_tokens),
+        0.0
+        if speed is None or kv_tokens + foreign_tokens + prompt_tokens <= capacity_tokens
+        else room_s(
+            prompt_tokens,
+            kv_tokens * account.held_share + foreign_tokens,
+            running_requests,
+            capacity_tokens,
+            remaining_s,
+        ),
         candidate.endpoint.labels,
     )

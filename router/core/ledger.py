@@ -7,11 +7,13 @@ ours (another router, a batch job); see `ForeignLoad`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
 from backends.worker import LoadReport
 from router.core.others import Booked, SharedAccount
+from router.core.room import Share, SharedContext
 from router.core.steps import Passage, Passing
 
 
@@ -30,15 +32,25 @@ class Booking:
     `streams` is False where nobody will see the end of the prefill.
     """
 
-    __slots__ = ("at_s", "attention", "context_tokens", "output_tokens", "stage", "streams", "uncached_tokens")
+    __slots__ = ("at_s", "attention", "context_tokens", "output_tokens", "share", "stage", "streams", "uncached_tokens")
 
-    def __init__(self, uncached_tokens: int, prompt_tokens: int, at_s: float, *, streams: bool = True) -> None:
+    def __init__(
+        self,
+        uncached_tokens: int,
+        prompt_tokens: int,
+        at_s: float,
+        *,
+        streams: bool = True,
+        hashes: Sequence[int] = (),
+        block_tokens: int = 0,
+    ) -> None:
         self.uncached_tokens = uncached_tokens
         self.context_tokens = prompt_tokens
         self.attention = attention(uncached_tokens, prompt_tokens - uncached_tokens)
         self.output_tokens = 0
         self.at_s = at_s
         self.streams = streams
+        self.share = Share(hashes, block_tokens)
         self.stage = Stage.PREFILL
 
 
@@ -51,6 +63,7 @@ class Account:
 
     __slots__ = (
         "_passing",
+        "_sharing",
         "decode_tokens",
         "foreign",
         "freed_s",
@@ -65,6 +78,7 @@ class Account:
 
     def __init__(self) -> None:
         self._passing = Passing()
+        self._sharing = SharedContext()
         self.queue: dict[Booking, None] = {}
         self.queued_tokens = 0
         self.queued_attention = 0.0
@@ -82,6 +96,11 @@ class Account:
         return len(self.queue)
 
     @property
+    def held_share(self) -> float:
+        """Of the context tokens, those that are left when what several requests have in common counts once."""
+        return 1.0 - self._sharing.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
+
+    @property
     def head(self) -> Booking | None:
         """The prefill that runs, or runs next."""
         return next(iter(self.queue), None)
@@ -97,6 +116,7 @@ class Account:
         self.queued_attention += booking.attention
         self.running_requests += 1
         self.kv_tokens += booking.context_tokens
+        self._sharing.add(booking.share)
         if self.shared is not None:
             self.shared.publish(self)
 
@@ -146,6 +166,7 @@ class Account:
         booking.stage = Stage.RELEASED
         self.running_requests -= 1
         self.kv_tokens -= booking.context_tokens
+        self._sharing.remove(booking.share)
         if self.shared is not None:
             self.shared.publish(self)
         return True

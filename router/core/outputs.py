@@ -6,13 +6,15 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from router.core.edges import Request
-from router.core.estimate import FORGETTING
+from router.core.estimate import ENOUGH, FORGETTING
 
 KEPT = 1_024
 """Groups remembered, by their last answer: names of models may come from clients."""
 LENT_ANSWERS = 2.0
 """Answers that the mean of the wider group counts as: the first of a new kind may be an odd one, and many kinds have
 lengths of their own."""
+SQUARES = 200
+"""Answers that the mean square of their times is taken over: a few long ones make it, so it takes more than a mean."""
 
 _Group = tuple[str, ...]
 
@@ -45,6 +47,9 @@ class Outputs:
         self._all = _Mean()
         self._seconds = 0.0
         self._streamed_tokens = 0.0
+        self._count = 0
+        self._mean_s = 0.0
+        self._squares = 0.0
 
     @property
     def mean_tokens(self) -> float:
@@ -65,6 +70,18 @@ class Outputs:
         if decode_s is not None and output_tokens > 1:
             self._seconds = self._seconds * FORGETTING + decode_s
             self._streamed_tokens = self._streamed_tokens * FORGETTING + (output_tokens - 1)
+            self._count += 1
+            gain = 1.0 / min(self._count, SQUARES)
+            self._mean_s += gain * (decode_s - self._mean_s)
+            self._squares += gain * (decode_s * decode_s - self._squares)
+
+    def remaining_s(self) -> float:
+        """How much longer an answer takes that is met on its way; 0 before enough have been seen.
+
+        E[T^2] / 2 E[T], the mean residual life of renewal theory: long answers are met more often than short ones, so
+        where lengths spread widely it is a multiple of the mean.
+        """
+        return self._squares / (2.0 * self._mean_s) if self._count >= ENOUGH and self._mean_s > 0.0 else 0.0
 
     def expected_tokens(self, request: Request) -> float:
         """Expected length of the answer to `request`; 0 while nothing has been seen or said."""

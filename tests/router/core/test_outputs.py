@@ -1,6 +1,9 @@
+import random
+
 import pytest
 
 from router.core.edges import Request, SessionKind
+from router.core.estimate import ENOUGH
 from router.core.outputs import KEPT, Outputs
 
 
@@ -75,3 +78,16 @@ def test_groups_are_bounded_and_the_last_used_stay(outputs, asks):
             outputs.observe(asks(), None, 400)
     assert len(outputs._means) <= KEPT
     assert outputs.expected_tokens(asks()) > 300
+
+
+def test_answers_met_on_their_way_are_the_longer_ones(outputs, asks):
+    for _ in range(ENOUGH - 1):
+        outputs.observe(asks(), 2.0, 100)
+    assert outputs.remaining_s() == 0.0
+    for _ in range(1_000):
+        outputs.observe(asks(), 2.0, 100)
+    assert outputs.remaining_s() == pytest.approx(1.0)
+    rng = random.Random(0)
+    for _ in range(1_000):
+        outputs.observe(asks(), rng.choice([1.0, 1.0, 1.0, 17.0]), 100)
+    assert outputs.remaining_s() == pytest.approx((3 * 1.0 + 17.0**2) / (2 * 20.0), rel=0.15)
