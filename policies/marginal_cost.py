@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from math import log, sqrt
+from operator import itemgetter
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -119,6 +120,8 @@ class MarginalCost:
 
 
 _Priced = tuple[float, int, int, WorkerView]
+_order = itemgetter(0, 1, 2)
+_turn = itemgetter(1, 2)
 
 
 def crowd_prices_s(request: RequestView, fleet: FleetView, sharing: Sharing) -> dict[WorkerId, float]:
@@ -181,14 +184,6 @@ def _first_token_s(view: WorkerView) -> float:
 
 def _uncached_tokens(view: WorkerView) -> int:
     return view.uncached_tokens
-
-
-def _order(entry: _Priced) -> tuple[float, int, int]:
-    return entry[:3]
-
-
-def _turn(entry: _Priced) -> tuple[int, int]:
-    return entry[1:3]
 
 
 def _equal(cost_s: float, view: WorkerView, cheapest_s: float, cheapest: WorkerView) -> bool:

@@ -24,6 +24,7 @@ class Candidate:
         "block_tokens",
         "caches",
         "capacity_blocks",
+        "capacity_tokens",
         "endpoint",
         "events",
         "id",
@@ -41,14 +42,11 @@ class Candidate:
         self.live = True
         self.block_tokens = DEFAULT_BLOCK_TOKENS
         self.capacity_blocks: int | None = None
+        self.capacity_tokens = 0
+        """Size of the KV cache; 0 where the worker does not say."""
         self.caches = True
         self.events = False
         self.load: LoadReport | None = None
-
-    @property
-    def capacity_tokens(self) -> int:
-        """Size of the KV cache; 0 where the worker does not say."""
-        return self.block_tokens * (self.capacity_blocks or 0)
 
     def describe(self, cache: RankCache | None, events: bool) -> bool:
         """Take over what a probe said of this rank's cache; True if anything changed."""
@@ -56,6 +54,7 @@ class Candidate:
         if cache is not None:
             self.block_tokens = cache.hash_block_size or cache.block_size
             self.capacity_blocks = cache.capacity_tokens // self.block_tokens
+            self.capacity_tokens = self.block_tokens * self.capacity_blocks
             self.caches = cache.prefix_caching
         self.events = events
         return before != (self.block_tokens, self.capacity_blocks, self.caches, self.events)

@@ -58,7 +58,8 @@ class Account:
     """The load booked on one candidate: P (`queued_tokens`), B (`running_requests`) and K (`kv_tokens`).
 
     Prefills are taken to run first come, first served, as vLLM's default scheduler does; `head_since_s` is when the
-    oldest unfinished one can have started at the earliest. `shared` is where other processes see it, if there are any.
+    oldest unfinished one can have started at the earliest. Nobody will see the end of `unseen` of them. `shared` is
+    where other processes see it, if there are any.
     """
 
     __slots__ = (
@@ -74,12 +75,14 @@ class Account:
         "queued_tokens",
         "running_requests",
         "shared",
+        "unseen",
     )
 
     def __init__(self) -> None:
         self._passing = Passing()
         self._sharing = SharedContext()
         self.queue: dict[Booking, None] = {}
+        self.unseen = 0
         self.queued_tokens = 0
         self.queued_attention = 0.0
         self.running_requests = 0
@@ -112,6 +115,7 @@ class Account:
         if not self.queue:
             self.head_since_s = booking.at_s
         self.queue[booking] = None
+        self.unseen += not booking.streams
         self.queued_tokens += booking.uncached_tokens
         self.queued_attention += booking.attention
         self.running_requests += 1
@@ -187,6 +191,7 @@ class Account:
         if self.head is booking:
             self.head_since_s = self.freed_s = now_s
         del self.queue[booking]
+        self.unseen -= not booking.streams
         self.queued_tokens -= booking.uncached_tokens
         self.queued_attention = self.queued_attention - booking.attention if self.queue else 0.0
 
