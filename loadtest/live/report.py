@@ -85,17 +85,22 @@ def _machine(findings: Findings) -> Sheet:
 
 def summary(findings: Findings) -> str:
     """What was asked of which fleet, in a sentence or two."""
-    setting, models = findings.cell.setting, findings.cell.setting.models
+    setting = findings.cell.setting
     measured = fmean(one.live[rule].measures.all.calls for one in findings.seeds for rule in findings.policies)
     rate = fmean(one.modelled[rule].arrivals_per_s for one in findings.seeds for rule in findings.policies)
+    return (
+        f"{findings.cell.trace}: {_fleet(findings)}, {_load(findings)}: {rate:.2f} calls/s, {measured:.0f} calls "
+        f"measured per run, in {setting.window_s - setting.models.warm_up_s:g} of {setting.window_s:g} s. SLO: TTFT "
+        f"{setting.slo.ttft_ms:g} ms, TPOT {setting.slo.tpot_ms:g} ms."
+    )
+
+
+def _fleet(findings: Findings) -> str:
+    fleet, kv_tokens = findings.cell.setting.fleet, findings.cell.setting.models.kv_tokens
     kind = "vLLM servers without a GPU" if findings.backend == "vllm" else "embedded workers"
     stretched = f", step times stretched by {findings.time_scale:g}" if findings.time_scale != 1.0 else ""
-    cache = f", {models.kv_tokens:,} tokens of KV cache each" if models.kv_tokens else ""
-    return (
-        f"{findings.cell.trace}: {setting.fleet.workers} {kind} ({setting.fleet.profile}{stretched}{cache}), "
-        f"{_load(findings)}: {rate:.2f} calls/s, {measured:.0f} calls measured per run, in "
-        f"{setting.window_s - models.warm_up_s:g} of {setting.window_s:g} s. SLO: TTFT {setting.slo.ttft_ms:g} ms, TPOT {setting.slo.tpot_ms:g} ms."
-    )
+    cache = f", {kv_tokens:,} tokens of KV cache each" if kv_tokens else ""
+    return f"{fleet.workers} {kind} ({fleet.profile}{stretched}{cache})"
 
 
 def _load(findings: Findings) -> str:
