@@ -14,6 +14,7 @@ from loadtest.live.trial import Machine, Trial
 
 MACHINE = Machine(0.8, 0.1, 9.0, 50.0, 8.0, 3.5)
 SLOWER = {"lpwl": 1.0, "round_robin": 1.5}
+ONE = Saturation("lpwl", 1.2, 12.0)
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def findings(cell):
         figures = structs.replace(base.all, ttft_mean_ms=(100.0 + seed) * factor, hit_share=0.5 / factor)
         return structs.replace(base, all=figures)
 
-    def found(modelled, seeds=3, saturation=Saturation("lpwl", 1.2, 12.0), errors=()):
+    def found(modelled, seeds=3, saturation=ONE, errors=()):
         runs = [
             Seed(
                 seed,
