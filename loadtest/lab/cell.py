@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -21,7 +22,6 @@ from loadtest.workload.source import GENERATOR
 from policies.registry import build_policy
 
 _WHAT_DECIDES = (
-    "policies",
     "backends",
     "router.config",
     "router.core",
@@ -30,7 +30,7 @@ _WHAT_DECIDES = (
     "loadtest.workload",
     "loadtest.lab",
 )
-"""Packages whose code can change what a cell measures."""
+"""Packages whose code can change what a cell measures; of `policies` only what its own rule is made of counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +98,45 @@ def code_version() -> str:
 
 @cache
 def _rule(policy: str) -> str:
-    """A digest of the code of a rule that is not ours: of its class's module, or of the package which that is in."""
+    """A digest of a rule's code: of ours with what it imports of `policies`, of someone else's with all of it."""
     name, params = parse_policy(policy)
     kind = type(build_policy(name, params, random.Random(0)))
     if kind.__module__.startswith("policies."):
-        return ""
+        return _digest([_module(module) for module in sorted(_imported(kind.__module__))])
+    return _digest([*_sources(files("policies")), *_foreign(kind)])
+
+
+def _foreign(kind: type) -> list[Traversable]:
+    """The file of a rule that is not ours, or its package's."""
     try:
         file = Path(inspect.getfile(kind))
     except (OSError, TypeError):  # made on the fly: there is no file that could change
-        return ""
+        return []
     packed = "." in kind.__module__ or file.name == "__init__.py"
-    return _digest(_sources(file.parent) if packed else [file])
+    return _sources(file.parent) if packed else [file]
+
+
+def _imported(module: str) -> set[str]:
+    """The module and those of `policies` that it imports, directly or not."""
+    found, waiting = {module}, [module]
+    while waiting:
+        tree = ast.parse(_module(waiting.pop()).read_bytes())
+        named = [name for node in ast.walk(tree) for name in _named(node) if name.startswith("policies.")]
+        waiting.extend(set(named) - found)
+        found.update(named)
+    return found
+
+
+def _named(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.ImportFrom) and node.module is not None:
+        yield node.module
+    elif isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+
+
+def _module(name: str) -> Traversable:
+    package, _, stem = name.rpartition(".")
+    return files(package) / f"{stem}.py"
 
 
 def _digest(sources: Iterable[Traversable]) -> str:

@@ -68,7 +68,7 @@ def test_the_code_is_that_of_everything_that_a_run_loads():
     script = "import sys, loadtest.lab.play; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     ours = [name for name in loaded if name.startswith(("backends.", "loadtest.", "policies.", "router."))]
-    told = (*cells._WHAT_DECIDES, *NO_PART)
+    told = (*cells._WHAT_DECIDES, "policies", *NO_PART)
     left_out = [name for name in ours if not any(f"{name}.".startswith(f"{package}.") for package in told)]
     assert "loadtest.lab.play" in ours and not left_out
 
@@ -104,11 +104,33 @@ def test_a_rule_of_ones_own_counts_by_its_code(cell, tmp_path, monkeypatch, with
 
     first = written("in order")
     assert written("as they come") != first == written("in order")
-    assert cells._rule("lpwl") == ""
     cells._rule.cache_clear()
 
 
-def test_a_rule_without_a_file_has_no_code_that_could_change(monkeypatch):
+def test_one_of_ours_counts_by_the_modules_that_it_is_made_of(cell, monkeypatch):
+    assert cells._imported("policies.rules.lpwl") == {
+        "policies.params",
+        "policies.rules.lpwl",
+        "policies.terms",
+        "policies.turns",
+        "policies.view",
+    }
+    assert {"policies.marginal_cost", "policies.sharing"} <= cells._imported("policies.marginal_cost")
+    before = {name: digest(cell(policy=name)) for name in ("lpwl", "marginal_cost")}
+    module = cells._module
+
+    def changed(name):
+        return module("policies.rules.random" if name == "policies.sharing" else name)
+
+    monkeypatch.setattr(cells, "_module", changed)
+    cells._rule.cache_clear()
+    assert digest(cell(policy="lpwl")) == before["lpwl"]
+    assert digest(cell(policy="marginal_cost")) != before["marginal_cost"]
+    cells._rule.cache_clear()
+
+
+def test_a_rule_without_a_file_counts_by_what_it_may_import(monkeypatch):
+    made = cells._rule("lpwl")
     monkeypatch.setattr(cells, "build_policy", lambda name, params, rng: object())
-    assert cells._rule("made") == ""
+    assert cells._rule("made") not in ("", made)
     cells._rule.cache_clear()
