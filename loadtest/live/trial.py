@@ -76,7 +76,7 @@ def run_trial(stage: Stage, cell: Cell, progress: Callable[[], None]) -> Trial:
     empty_caches(stage.workers, stage.model)
     site, found = stage.site(), asked(cell)
     log = stage.logs / f"seed-{cell.seed}-{cell.policy.replace(':', '-')}.log"
-    with running_router(_gateway(cell.policy), site, log) as router:
+    with running_router(gateway_of(cell.policy), site, log) as router:
         before = Reading.take(stage.workers, router.pid)
         answered, lags_s = uvloop.run(_play(stage, site, found.plan, found.length_s, progress))
         usage = Reading.take(stage.workers, router.pid).since(before, percentile(lags_s, 0.99))
@@ -84,7 +84,8 @@ def run_trial(stage: Stage, cell: Cell, progress: Callable[[], None]) -> Trial:
     return Trial(measures, machine(usage, len(answered)), tuple(one.error for one in answered if one.error is not None))
 
 
-def _gateway(policy: str) -> Contender:
+def gateway_of(policy: str) -> Contender:
+    """Warmroute with a rule as the lab names it, parameters included."""
     name, params = parse_policy(policy)
     flags = [word for key, value in params.items() for word in ("--policy-param", f"{key}={_said(value)}")]
     return Contender(f"warmroute:{policy}", "warmroute", name, tuple(flags))

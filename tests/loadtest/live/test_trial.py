@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.lab.fold import Asked
-from loadtest.live.trial import _gateway, machine, measured
+from loadtest.live.trial import gateway_of, machine, measured
 from loadtest.peers.figures import Usage
 from loadtest.peers.workers import Counters
 from loadtest.sim.outcome import Ending, Outcome
@@ -48,8 +48,8 @@ def test_shares_of_the_machine():
     assert found.client_lag_p99_ms == 4.0
 
 
-def test_a_rules_parameters_reach_the_gateway():
-    gateway = _gateway("cache_aware:balance_abs_threshold=32:on_miss=shortest_tree")
+def test_a_rules_parameters_reach_thegateway_of():
+    gateway = gateway_of("cache_aware:balance_abs_threshold=32:on_miss=shortest_tree")
     assert gateway.policy == "cache_aware"
     assert gateway.flags == (
         "--policy-param",
