@@ -1,7 +1,8 @@
 """Whether two sides put rules in the same order, as far as their seeds can tell.
 
-Seeds pair: with one seed every rule is asked the same. A side puts one rule before another if the 95 % interval of the
-paired difference leaves out 0; else they are level there. An order is contradicted only by its opposite.
+Seeds pair: with one seed every rule is asked the same. A side puts one rule before another if the 95 % interval of
+their difference, seed by seed and relative to the two's mean in that seed, leaves out 0; else they are level there.
+Relative, because some seeds are far busier than others, and would alone decide. Only its opposite contradicts an order.
 """
 
 from __future__ import annotations
@@ -73,8 +74,13 @@ def ordering(measure: str, live: Values, modelled: Values, *, higher_is_better: 
 
 
 def _better(values: Values, first: str, second: str, sign: float) -> int:
-    by = interval([sign * (one - other) for one, other in zip(values[first], values[second], strict=True)])
+    by = interval([sign * _apart(one, other) for one, other in zip(values[first], values[second], strict=True)])
     return int(by.low > 0.0) - int(by.high < 0.0)
+
+
+def _apart(one: float, other: float) -> float:
+    """How far, in units of their mean: from -2 to 2."""
+    return 2.0 * (one - other) / ((one + other) or 1.0)
 
 
 def _in_words(values: Values, sign: float) -> str:

@@ -58,7 +58,7 @@ def _orders(found: Sequence[Ordering]) -> Sheet:
         "orders, best first",
         ("measure", "live", "model", "pairs in the same order", "level on one side", "contradicted"),
         rows,
-        "`>`: the paired 95 % interval of the two neighbours' difference leaves out 0; `~`: it does not",
+        "`>`: the 95 % interval of two neighbours' relative difference, paired by seed, leaves out 0; `~`: it does not",
     )
 
 

@@ -40,6 +40,16 @@ def test_only_the_opposite_contradicts(modelled, same, told_by_one, inverted):
     assert (found.same, found.told_by_one, len(found.inverted)) == (same, told_by_one, inverted)
 
 
+def test_a_busy_seed_counts_no_more_than_others():
+    values = {"a": [10.0, 11.0, 1_000.0], "b": [20.0, 23.0, 2_100.0]}
+    assert ordering("ttft", values, values, higher_is_better=False).live == "a > b"
+
+
+def test_nothing_met_is_level_with_nothing_met():
+    values = {"a": [0.0, 0.0, 0.0], "b": [0.0, 0.0, 0.0], "c": [0.0, 1.0, 0.0]}
+    assert ordering("goodput", values, values, higher_is_better=True).live == "c ~ a ~ b"
+
+
 def test_neighbours_that_differ_are_set_apart():
     values = {"slow": [9.0, 9.1, 9.2], "fast": [1.0, 1.1, 1.0], "also": [1.0, 1.1, 1.0]}
     assert ordering("ttft", values, values, higher_is_better=False).live == "fast ~ also > slow"
