@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from types import TracebackType
 
 from loadtest.lab.cell import Cell
@@ -26,7 +28,7 @@ class Sweep:
     def __init__(self, store: Store, jobs: int) -> None:
         self._store = store
         # Spawned, not forked: a fork of a process with threads (the progress bar's) may hang.
-        self._pool = ProcessPoolExecutor(jobs, get_context("spawn"), _leave_ctrl_c_to_the_parent)
+        self._pool = ProcessPoolExecutor(jobs, get_context("spawn"), _follow_the_parent)
 
     def __enter__(self) -> Sweep:
         return self
@@ -57,5 +59,14 @@ class Sweep:
             yield cell, self._store.add(cell, *future.result())
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
+def _follow_the_parent() -> None:
+    """Ctrl-C is the parent's to act on; and when that has died, however it did, there is nobody left to work for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -13,8 +13,8 @@ import argparse
 import os
 from pathlib import Path
 
-from loadtest.arguments import positive
-from loadtest.lab.flags import policies
+from loadtest.arguments import above_zero, positive
+from loadtest.lab.flags import loads, policies
 from loadtest.tournament.contests import CONTESTS
 from policies.registry import BUILT_IN
 
@@ -43,6 +43,9 @@ def register(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[,NAME...]",
         help=f"these only, of {', '.join(contest.name for contest in CONTESTS)}",
     )
+    parser.add_argument("--load", type=loads, metavar="L[,L...]", help="other loads than 0.3,0.6,0.8,0.95,1.05")
+    parser.add_argument("--seeds", type=positive, metavar="K", help="seeds 0 to K - 1, not 10 (or 3) of them")
+    parser.add_argument("--window-s", type=above_zero, metavar="S", help="other windows than of 1200 s (or 300)")
 
 
 def workloads(text: str) -> list[str]:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from loadtest.lab.comparison import MARGIN, Standing
 from loadtest.lab.findings import Measure, verdict
+from loadtest.tournament.contests import ENOUGH_SEEDS
 from loadtest.tournament.figures import MARKS, behind, figure, name
 from loadtest.tournament.held_out import section
 from loadtest.tournament.overall import BOUND, Overall, overall
@@ -58,7 +59,7 @@ def _made(scores: Scores) -> str:
         f" the first {scores.warm_up_s:g} s warm caches and are not measured. Code {scores.code}."
     )
     if scores.quick:
-        said += " **A quick look: few seeds and loads, short windows. Nothing here is to be published.**"
+        said += f" **A look only: fewer than {ENOUGH_SEEDS} seeds. Nothing here is to be published.**"
     return said
 
 

@@ -28,9 +28,14 @@ from policies.registry import BUILT_IN
 
 def run(args: argparse.Namespace) -> int:
     """Answers with the exit code; 2 where something has to be corrected first."""
-    extent = quick(args.policy) if args.quick else full(args.policy)
+    extent = _extent(args)
     contests = [contest for contest in CONTESTS if contest.name in args.workload]
     return hold(extent, contests, args.traces, args.out, args.jobs, _asked(args))
+
+
+def _extent(args: argparse.Namespace) -> Extent:
+    usual = quick(args.policy) if args.quick else full(args.policy)
+    return Extent(args.policy, args.load or usual.loads, args.seeds or usual.seeds, args.window_s or usual.window_s)
 
 
 def _asked(args: argparse.Namespace) -> str:
@@ -39,6 +44,9 @@ def _asked(args: argparse.Namespace) -> str:
     words += ["--quick"] if args.quick else []
     words += [f"--policy {','.join(args.policy)}"] if args.policy != list(BUILT_IN) else []
     words += [f"--workload {','.join(args.workload)}"] if len(args.workload) < len(CONTESTS) else []
+    words += [f"--load {','.join(f'{load:g}' for load in args.load)}"] if args.load else []
+    words += [f"--seeds {args.seeds}"] if args.seeds else []
+    words += [f"--window-s {args.window_s:g}"] if args.window_s else []
     return " ".join(words)
 
 
@@ -128,7 +136,7 @@ def _left(pace: Pace) -> str:
 
 def _estimate(extent: Extent, courses: Sequence[Course], pace: Pace, jobs: int) -> str:
     cells = len(courses) * len(extent.policies) * len(extent.loads) * extent.seeds
-    size = "a quick look, not to be published: " if extent.quick else ""
+    size = "a look, not to be published: " if extent.quick else ""
     return (
         f"{size}{len(extent.policies)} rules x {len(courses)} workload(s) x {len(extent.loads)} loads x {extent.seeds}"
         f" seed(s) = {cells:,} cells of {extent.window_s:g} s, and the search for load 1.0 of each. By a first cell of"

@@ -1,5 +1,11 @@
 """Cells in other processes, kept as they end."""
 
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from loadtest.lab import sweep as sweeps
@@ -43,3 +49,37 @@ def test_ctrl_c_keeps_what_has_finished(quick, tmp_path):
         sweep.results(quick, interrupt)
     again = Store(tmp_path)
     assert [again.get(cell) is not None for cell in quick].count(True) == 1
+
+
+ENDLESS = """
+import os, sys, time
+from pathlib import Path
+from loadtest.lab.store import Store
+from loadtest.lab.sweep import Sweep
+
+if __name__ == "__main__":
+    with Sweep(Store(Path(sys.argv[1])), jobs=1) as sweep:
+        print(sweep._pool.submit(os.getpid).result(), flush=True)
+        sweep._pool.submit(time.sleep, 600).result()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_its_processes_end_with_it_however_it_dies(number, tmp_path):
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
+        child = int(parent.stdout.readline())
+        parent.send_signal(number)
+    until_s = time.monotonic() + 20.0
+    while _runs(child) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert not _runs(child)
+
+
+def _runs(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

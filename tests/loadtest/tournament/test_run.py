@@ -165,6 +165,15 @@ def test_flags_make_it_smaller(monkeypatch):
     assert [one.name for one in contests] == ["agents"]
 
 
+def test_loads_seeds_and_windows_are_set_one_by_one(monkeypatch):
+    words = ("--quick", "--load", "0.6,0.9", "--seeds", "10", "--window-s", "450")
+    extent, *_, asked = held(monkeypatch, *words)
+    assert asked == f"python -m loadtest tournament {' '.join(words)}"
+    assert (extent.loads, extent.seeds, extent.window_s, extent.quick) == ([0.6, 0.9], 10, 450.0, False)
+    extent, *_ = held(monkeypatch, "--seeds", "9")
+    assert (extent.seeds, extent.window_s, extent.quick) == (9, 1200.0, True)
+
+
 def test_a_wrong_workload_is_named_with_those_there_are(capsys):
     parser = argparse.ArgumentParser()
     command.register(parser)
