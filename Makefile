@@ -44,11 +44,11 @@ compiled: $(STAMP)
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(COMPILED_VENV)/wheels/*.whl)[loadtest]"
 	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.relay as m; print('compiled:', m.__file__)"
 
-# The suites that talk to a whole gateway over sockets, against the compiled one.
+# The suites that talk to a whole gateway over sockets, and those of the simulator, against the compiled one.
 test-compiled: compiled
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --group dev
-	$(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider tests/faults tests/end_to_end
+	$(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider -m "not (real_vllm or source_only)" tests/faults tests/end_to_end tests/loadtest/sim tests/backends/engine
 
 soak: $(STAMP)
 	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),30)

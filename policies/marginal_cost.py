@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from math import log, sqrt
+from operator import itemgetter
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from policies.params import Params
+from policies.phases import Phases
 from policies.sharing import Sharing
 from policies.terms import Terms
 from policies.turns import Turns
@@ -23,12 +25,17 @@ class MarginalCostParams(Params, frozen=True):
         float,
         Meta(ge=0, description="What a second of slower streaming counts, against one of waiting for a first token."),
     ] = 0.1
+    phases: Annotated[
+        bool,
+        Meta(description="Keep long prefills and streams apart, on workers of their own, while that is cheaper."),
+    ] = True
 
 
 class MarginalCost:
-    """Least ``C = v + s / (1 - rho) + w * j + crowd``; ties by running requests, then in turn.
+    """Least ``C = v + r + s / (1 - rho) + w * j + crowd + lane``; ties by running requests, then in turn.
 
-    v is the wait before this prompt starts, s the time its uncached tokens take: together the request's own time to
+    v is the wait for the prefills before this prompt, r the wait for room in the KV cache where running requests hold
+    too much of it (see `router.core.room`), s the time its uncached tokens take: together the request's own time to
     first token. Prefill work also delays whoever comes next, and the more so the busier the worker is: for Poisson
     arrivals at rate lambda, s seconds of work in an M/G/1 queue delay later ones by about lambda * s * v / (1 - rho)
     (the first step of policy iteration, Krishnan 1990), of which the factor 1 / (1 - rho) on s is the cheap form.
@@ -40,6 +47,12 @@ class MarginalCost:
     These seconds are spread over hundreds of tokens that stream already, where v and s are waited out in silence, so
     they count with the weight w: services in use allow an answer of some hundred tokens about ten times the time of
     its first token (MLPerf for an 8B model: 2 s, and 100 ms for each token).
+
+    `lane` keeps long prefills and the answers that they would stall apart, as long as that saves more delay than it
+    costs: zero where it does not (see `policies.phases`). Then some of the workers take long prefills, as many as the
+    load asks for, and there a request costs the part of its decode that will be spent waiting for those, with the
+    weight w; a long prefill costs w times its seconds for each answer that streams on a worker of either kind. The
+    label `lane` on a worker, `prefill` or `decode`, says on which side it always is.
 
     Two things keep a hot prefix from piling onto the one worker that has it, while that worker's prefill queue is
     short and only its decodes are many:
@@ -66,15 +79,17 @@ class MarginalCost:
         self._params = params
         self._turns = Turns()
         self._sharing = Sharing()
+        self._phases = Phases(params.stream_weight) if params.phases else None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by cost, the winner of the ties first."""
         last = self._turns.last
         weight = self._params.stream_weight
         crowd_s = crowd_prices_s(request, fleet, self._sharing)
+        lane_s = {} if self._phases is None else self._phases.prices_s(request, fleet)
         priced = [
             (
-                _first_token_s(view) + weight * view.joining_s + crowd_s.get(view.id, 0.0),
+                _first_token_s(view) + weight * view.joining_s + crowd_s.get(view.id, 0.0) + lane_s.get(view.id, 0.0),
                 view.running_requests,
                 last(view.id),
                 view,
@@ -93,16 +108,20 @@ class MarginalCost:
             "least added delay" if len(equals) == 1 else f"least busy of {len(equals)} with equal added delay",
             tuple(entry[0] for entry in priced),
             "s" if cheapest.learned else "tokens",
-            Terms(fleet.workers, _explain(weight, crowd_s)),
+            Terms(fleet.workers, _explain(weight, crowd_s, lane_s)),
         )
 
     def observe(self, edge: Edge) -> None:
         """Advance the turn; follow who runs where."""
         self._turns.observe(edge)
         self._sharing.observe(edge)
+        if self._phases is not None:
+            self._phases.observe(edge)
 
 
 _Priced = tuple[float, int, int, WorkerView]
+_order = itemgetter(0, 1, 2)
+_turn = itemgetter(1, 2)
 
 
 def crowd_prices_s(request: RequestView, fleet: FleetView, sharing: Sharing) -> dict[WorkerId, float]:
@@ -138,17 +157,21 @@ def _blocks(view: WorkerView, request: RequestView) -> int:
     return view.cached_tokens // request.block_tokens if request.block_tokens else 0
 
 
-def _explain(weight: float, crowd_s: Mapping[WorkerId, float]) -> Callable[[WorkerView], Mapping[str, float]]:
+def _explain(
+    weight: float, crowd_s: Mapping[WorkerId, float], lane_s: Mapping[WorkerId, float]
+) -> Callable[[WorkerView], Mapping[str, float]]:
     """Bound to prices and not to the request: decisions are kept for a while, and prompts must not be."""
 
     def terms(view: WorkerView) -> Mapping[str, float]:
         own_s = view.prefill_s
         return {
             "backlog": view.backlog_s,
+            "room": view.room_s,
             "prefill": own_s,
             "delay_to_later": own_s / (1.0 - view.utilisation) - own_s,
             "joining": weight * view.joining_s,
             "crowd": crowd_s.get(view.id, 0.0),
+            "lane": lane_s.get(view.id, 0.0),
             "error": view.error_s,
         }
 
@@ -156,19 +179,11 @@ def _explain(weight: float, crowd_s: Mapping[WorkerId, float]) -> Callable[[Work
 
 
 def _first_token_s(view: WorkerView) -> float:
-    return view.backlog_s + view.prefill_s / (1.0 - view.utilisation)
+    return view.backlog_s + view.room_s + view.prefill_s / (1.0 - view.utilisation)
 
 
 def _uncached_tokens(view: WorkerView) -> int:
     return view.uncached_tokens
-
-
-def _order(entry: _Priced) -> tuple[float, int, int]:
-    return entry[:3]
-
-
-def _turn(entry: _Priced) -> tuple[int, int]:
-    return entry[1:3]
 
 
 def _equal(cost_s: float, view: WorkerView, cheapest_s: float, cheapest: WorkerView) -> bool:

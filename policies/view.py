@@ -55,8 +55,11 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     its own prefill; `utilisation` (rho) is the share of time spent prefilling, 0 to 0.97. Estimates share one unit
     across candidates but are real seconds only when `learned`; `error_s` is the standard error of
     ``backlog_s + prefill_s``.
+    `labels` are the operator's, from the worker's configuration.
     `joining_s` is by how much this request's decode would lengthen the answers that stream there and they it, all
     together, 0 while that is not known: the growth of a step with the context it holds, while they run together.
+    `room_s` is how long the prompt would wait, besides, until there is room for it in the KV cache beside the context
+    that running requests hold: 0 where it fits, and while it is not known how long they run.
     """
 
     id: WorkerId
@@ -75,6 +78,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     cached_tokens_by_tier: Mapping[str, int] | None = None
     queued_requests: int = 0
     joining_s: float = 0.0
+    room_s: float = 0.0
+    labels: Mapping[str, str] = {}
 
 
 class FleetView(msgspec.Struct, frozen=True):
@@ -110,7 +115,8 @@ class EdgeKind(StrEnum):
 class Edge(msgspec.Struct, frozen=True):
     """What happened to `request` on `worker` at `now_s`; `cached_tokens` as reported, once finished.
 
-    `placed` comes with `BOOKED`: what was known of the worker when it was chosen, the new request not counted.
+    `placed` and `fleet` come with `BOOKED`: what was known of the worker when it was chosen, the new request not
+    counted, and of all those that it was chosen from.
     """
 
     kind: EdgeKind
@@ -119,6 +125,7 @@ class Edge(msgspec.Struct, frozen=True):
     now_s: float
     cached_tokens: int | None = None
     placed: WorkerView | None = None
+    fleet: FleetView | None = None
 
 
 class Policy(Protocol):

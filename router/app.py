@@ -132,7 +132,7 @@ class System:
     def begin(self) -> None:
         """Watch the configured workers."""
         for worker in self.config.workers:
-            self.fleet.add(parse_endpoint(worker.url), self.now_s())
+            self.fleet.add(parse_endpoint(worker.url), self.now_s(), worker.labels)
         if self._seat is not None:
             for endpoint_id in self._seat.drained:
                 self.fleet.drain(endpoint_id)
@@ -239,7 +239,7 @@ class System:
         endpoint = parse_endpoint(worker.url)
         if self.fleet.get(endpoint.authority) is not None:
             raise KeyError(endpoint.authority)
-        joined = self.fleet.add(endpoint, self.now_s())
+        joined = self.fleet.add(endpoint, self.now_s(), worker.labels)
         self.gateway.learn_worker_key(joined.id, worker.api_key)
         self.watcher.watch(joined.id, worker)
         return joined

@@ -302,9 +302,8 @@ class Engine:
             if generated < state.output_limit:
                 outputs.append((state.id, token, None))
             else:
-                self._finish(state, end_s)
                 finished = True
-                outputs.append((state.id, token, state.finish_reason))
+                outputs.append((state.id, token, self._finish(state, end_s)))
         self._generation_tokens += len(outputs)
         if finished:
             scheduler = self._scheduler
@@ -325,9 +324,10 @@ class Engine:
         self._prompt_tokens += state.prompt_tokens
         self._prompt_cached_tokens += state.cached_tokens or 0
 
-    def _finish(self, state: RequestState, end_s: float) -> None:
+    def _finish(self, state: RequestState, end_s: float) -> FinishReason:
         state.finish_reason = reason = state.natural_end
         state.finished_s = end_s
         self._finished[reason] += 1
         self._scheduler.finish(state)
         del self._states[state.id]
+        return reason

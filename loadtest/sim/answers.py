@@ -26,9 +26,17 @@ class StepEnds:
 
     def look(self, now_s: float) -> bool:
         """Bring `arrived` up to date; False if nothing has come since. `now_s` is never less than before."""
-        before, later_s = self.arrived, self.later_s
-        self.arrived = bisect_right(self.ends_s, now_s, before, key=lambda end_s: end_s + later_s)
-        return self.arrived > before
+        ends_s, later_s, before = self.ends_s, self.later_s, self.arrived
+        if before == len(ends_s) or ends_s[before] + later_s > now_s:
+            return False
+        arrived = bisect_right(ends_s, now_s - later_s, before)
+        # What counts is the sum; the difference may be off by its rounding.
+        while arrived > before and ends_s[arrived - 1] + later_s > now_s:
+            arrived -= 1
+        while arrived < len(ends_s) and ends_s[arrived] + later_s <= now_s:
+            arrived += 1
+        self.arrived = arrived
+        return True
 
     def statistics(self) -> dict[str, int]:
         """How many there are."""

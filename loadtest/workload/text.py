@@ -6,7 +6,7 @@ both at the cost of two numbers, so a conversation of 200,000 tokens is a few hu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -19,7 +19,6 @@ SEED = 0x7761726D_74657874
 """Stands before a text's first block; fixed, so that runs repeat."""
 
 _SPAN = Struct("<QQQ").pack
-_Span = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +66,26 @@ def chain(text: Text, block_tokens: int) -> list[int]:
 
 
 def extend(links: Sequence[int], text: Text, block_tokens: int) -> list[int]:
-    """The chain of `text`, given that of a text it begins with: only the blocks that `links` lacks are hashed."""
+    """The chain of `text`, given that of a text it begins with: only the blocks that `links` lacks are hashed.
+
+    A block's hash is that of the (id, offset, tokens) of every span in it, packed, after its predecessor's. Written as
+    one loop: every block of every prompt comes through here.
+    """
     grown = list(links)
     parent = grown[-1] if grown else SEED
-    for block in _blocks(text.pieces, len(grown) * block_tokens, block_tokens):
-        parent = xxh3_64_intdigest(block, seed=parent)
-        grown.append(parent)
-    return grown
-
-
-def _blocks(pieces: Iterable[Piece], skip_tokens: int, block_tokens: int) -> Iterator[bytes]:
-    """What fills each full block after the first `skip_tokens`, packed: (id, offset, tokens) of every span in it."""
+    skip_tokens = len(grown) * block_tokens
     begun, room = b"", block_tokens
-    for id_, offset, end in _unskipped(pieces, skip_tokens):
-        while end - offset >= room:
-            yield begun + _SPAN(id_, offset, room)
+    for id_, tokens in text.pieces:
+        if skip_tokens >= tokens:
+            skip_tokens -= tokens
+            continue
+        offset, skip_tokens = skip_tokens, 0
+        while tokens - offset >= room:
+            parent = xxh3_64_intdigest(begun + _SPAN(id_, offset, room), seed=parent)
+            grown.append(parent)
             offset += room
             begun, room = b"", block_tokens
-        if offset < end:
-            begun += _SPAN(id_, offset, end - offset)
-            room -= end - offset
-
-
-def _unskipped(pieces: Iterable[Piece], skip_tokens: int) -> Iterator[_Span]:
-    """(id, first offset, end) of the pieces after the first `skip_tokens`."""
-    for id_, tokens in pieces:
-        if skip_tokens < tokens:
-            yield id_, skip_tokens, tokens
-            skip_tokens = 0
-        else:
-            skip_tokens -= tokens
+        if offset < tokens:
+            begun += _SPAN(id_, offset, tokens - offset)
+            room -= tokens - offset
+    return grown

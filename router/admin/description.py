@@ -55,6 +55,7 @@ class _Describing:
             models=self._models(endpoint),
             candidates=[self._candidate(candidate, watch) for candidate in endpoint.candidates],
             notes=list(facts.notes) if facts else [],
+            labels=dict(endpoint.labels),
         )
 
     def _models(self, endpoint: FleetEndpoint) -> list[ServedModel]:

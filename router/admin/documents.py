@@ -46,16 +46,17 @@ class Ready(Shape, kw_only=True):
 class NewWorker(Request):
     """A worker to add. `kv_events` only where the worker's /kv_event_sources cannot say.
 
-    `api_key` where vLLM was started with one; it is never shown again.
+    `api_key` where vLLM was started with one; it is never shown again. `labels` are for the policy.
     """
 
     url: str
     kv_events: KvEventsConfig | None = None
     api_key: Secret | None = None
+    labels: dict[str, str] = {}
 
     def __repr__(self) -> str:
         """Without the key."""
-        return f"NewWorker(url={self.url!r}, kv_events={self.kv_events!r})"
+        return f"NewWorker(url={self.url!r}, kv_events={self.kv_events!r}, labels={self.labels!r})"
 
 
 class ServedModel(Shape):
@@ -192,6 +193,7 @@ class Worker(Shape):
     models: list[ServedModel]
     candidates: list[Candidate]
     notes: list[str]
+    labels: dict[str, str]
 
 
 class Workers(Shape):

@@ -35,7 +35,7 @@ async def show(call: Call) -> Answer:
 async def add(call: Call) -> Answer:
     """Validate, then let it join; probes decide when it takes requests."""
     wanted: NewWorker = call.body
-    worker = WorkerConfig(url=wanted.url, kv_events=wanted.kv_events, api_key=wanted.api_key)
+    worker = configured(wanted)
     for path, problem, fix in worker_findings(worker, ()):
         raise invalid(f"{'.'.join(map(str, path))}: {problem}; {fix}")
     worker_id = parse_endpoint(worker.url).authority
@@ -47,6 +47,11 @@ async def add(call: Call) -> Answer:
         raise _there_already(worker_id) from None
     location = f"/admin/v1/workers/{quote(endpoint.id)}"
     return Answer(describe_workers(call.system, (endpoint,))[0], HTTPStatus.CREATED, {"location": location})
+
+
+def configured(wanted: NewWorker) -> WorkerConfig:
+    """The worker as the configuration has it."""
+    return WorkerConfig(url=wanted.url, kv_events=wanted.kv_events, api_key=wanted.api_key, labels=dict(wanted.labels))
 
 
 async def remove(call: Call) -> Answer:

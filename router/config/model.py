@@ -45,10 +45,13 @@ class WorkerConfig(Section, frozen=True):
     api_key: Secret | None = None
     """The key that vLLM got as --api-key, for probes and the self-test. Forwarded requests carry it while the public
     port has keys of its own (`auth`) or auth.inject_worker_key is set; otherwise what their client sent."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """What a policy may go by. marginal_cost reads `lane`: prefill keeps the worker in the lane of long prefills,
+    decode out of it."""
 
     def __repr__(self) -> str:
         """Without the key: this ends up in logs."""
-        return f"WorkerConfig(url={self.url!r}, kv_events={self.kv_events!r})"
+        return f"WorkerConfig(url={self.url!r}, kv_events={self.kv_events!r}, labels={self.labels!r})"
 
 
 class ModelConfig(Section, frozen=True):

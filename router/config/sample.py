@@ -37,6 +37,7 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
             "url": "http://10.0.0.6:8000",
             "kv_events": {"endpoint": "tcp://10.0.0.6:5557", "replay_endpoint": "tcp://10.0.0.6:5558", "topic": ""},
             "api_key": "what-vllm-got-as---api-key",
+            "labels": {"lane": "prefill"},
         },
     ],
     ("model_dir",): "/models/Llama-3.1-8B-Instruct",

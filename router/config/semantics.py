@@ -11,6 +11,7 @@ from random import Random
 from urllib.parse import unquote
 
 from backends.worker import parse_endpoint
+from policies.phases import DECODE, LABEL, PREFILL
 from policies.registry import PolicyError, build_policy
 from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig, WorkerTlsConfig
 from router.config.tree import Path
@@ -156,6 +157,9 @@ def worker_findings(worker: WorkerConfig, path: Path) -> Iterator[Finding]:
         problem, _, fix = str(error).partition("; ")
         yield (*path, "url"), problem, fix
     yield from _events(worker, (*path, "kv_events"))
+    lane = worker.labels.get(LABEL)
+    if lane not in (None, PREFILL, DECODE):
+        yield (*path, "labels", LABEL), f"{lane!r} is no lane", f"write {PREFILL} or {DECODE}, or leave it out"
 
 
 def _events(worker: WorkerConfig, path: Path) -> Iterator[Finding]:

@@ -14,12 +14,12 @@ from router.core.comparison import ComparisonObserver, Comparisons, prediction
 from router.core.decisions import DecisionRecord, Explanation
 from router.core.edges import FailurePhase, Request, Usage
 from router.core.endpoints import Candidate
-from router.core.estimate import Decoding
 from router.core.fleet import Fleet
 from router.core.further import FurtherAttempts, RefusalObserver, follow, longest, tried
 from router.core.lanes import Lanes
 from router.core.ledger import Booking
 from router.core.others import SharedLedger
+from router.core.outputs import Outputs
 from router.core.residency import ResidencySource
 from router.core.selection import Selection, exclusions, select, trial_first, with_room
 from router.core.steps import Output
@@ -76,7 +76,7 @@ class Dispatcher:
         self._chooser = Chooser(policy, policy_name, policy_params or {}, failed)
         self._observer = observer
         self._lanes = Lanes(ledger)
-        self._decoding = Decoding()
+        self._outputs = Outputs()
         self._records: deque[DecisionRecord] = deque(maxlen=decisions_kept)
         self._comparisons = Comparisons(observer)
         self._ids = itertools.count(1)
@@ -233,7 +233,7 @@ class Dispatcher:
         if served:
             self._comparisons.compare(ticket, usage, difference)
             decode_s = ticket.decode_s(now_s)
-            self._decoding.observe(decode_s, usage.completion_tokens)
+            self._outputs.observe(ticket.request, decode_s, usage.completion_tokens)
             if decode_s is not None and ticket.passage is not None:
                 self._lanes.decoded(ticket.lane, ticket.passage, _generated(ticket, usage), decode_s, now_s)
         self._end(ticket, now_s, "finished" if served else f"finished with status {status}")
@@ -300,7 +300,8 @@ class Dispatcher:
             ticket.trial = True
             self._fleet.trial_started(selection.trial, now_s)
         self._counts["dispatched"] += 1
-        self._tell_policy(EdgeKind.BOOKED, ticket, now_s, placed=worker)
+        if self._chooser.observes:
+            self._chooser.observe(Edge(EdgeKind.BOOKED, view, candidate.id, now_s, placed=worker, fleet=fleet))
         if self._observer is not None:
             self._observer.decided(ticket)
         return ticket
@@ -333,18 +334,19 @@ class Dispatcher:
         """The views a policy gets, the request and, in the order of `selection`, its candidates; and by slot what was
         found of the prompt."""
         prompt, candidates = request.prompt, selection.candidates
+        remaining_s = self._outputs.remaining_s()
         if prompt is None or not request.reads_cache:
             tokens = request.prompt_tokens if prompt is None else prompt.tokens
-            workers = self._lanes.views(candidates, None, tokens, now_s, self._output(request))
+            workers = self._lanes.views(candidates, None, tokens, now_s, self._output(request), remaining_s)
             return self._request_view(request, ()), FleetView(now_s, workers), {}
         matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
-        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s, self._output(request))
+        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s, self._output(request), remaining_s)
         block_tokens = candidates[0].block_tokens
         view = self._request_view(request, prompt.chain(block_tokens), block_tokens)
         return view, FleetView(now_s, workers), matches
 
     def _output(self, request: Request) -> Output:
-        return Output(self._decoding.expected_tokens(request.max_tokens), self._decoding.expected_tokens(None))
+        return Output(self._outputs.expected_tokens(request), self._outputs.mean_tokens)
 
     def _request_view(self, request: Request, hashes: Sequence[int], block_tokens: int = 0) -> RequestView:
         return RequestView(
@@ -356,7 +358,7 @@ class Dispatcher:
             session_id=request.session_id,
             max_tokens=request.max_tokens,
             priority=request.priority,
-            decode_s=self._decoding.expected_s(request.max_tokens),
+            decode_s=self._outputs.expected_s(request),
         )
 
     def _book(
@@ -370,7 +372,14 @@ class Dispatcher:
     ) -> Ticket:
         lane = self._lanes.of(candidate)
         prompt_tokens = view.cached_tokens + view.uncached_tokens
-        booking = Booking(view.uncached_tokens, prompt_tokens, now_s, streams=request.stream)
+        booking = Booking(
+            view.uncached_tokens,
+            prompt_tokens,
+            now_s,
+            streams=request.stream,
+            hashes=record.request.block_hashes,
+            block_tokens=record.request.block_tokens,
+        )
         ticket = Ticket(request, record.request, lane, booking, record)
         ticket.residency = view.residency
         if _teaches(request, view):
@@ -438,10 +447,9 @@ class Dispatcher:
         ticket: Ticket,
         now_s: float,
         cached_tokens: int | None = None,
-        placed: WorkerView | None = None,
     ) -> None:
         if self._chooser.observes:
-            self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens, placed))
+            self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:

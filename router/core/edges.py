@@ -29,6 +29,17 @@ class FailurePhase(StrEnum):
     """Failed after the first real event: the client has seen part of the answer."""
 
 
+class SessionKind(StrEnum):
+    """What a request says of the session that it is part of: answers of one kind are about as long."""
+
+    AGENT = "agent"
+    """Brings tools along."""
+    CONVERSATION = "conversation"
+    """Has a session id, and no tools."""
+    SINGLE = "single"
+    """Neither."""
+
+
 class Request(msgspec.Struct, frozen=True):
     """A request to place. `prompt` is None where it has no identity (routed by load alone).
 
@@ -51,6 +62,9 @@ class Request(msgspec.Struct, frozen=True):
     """False: vLLM computes the whole prompt, cached or not (prompt log-probabilities are asked for)."""
     answers: int = 1
     """Answers wanted (`n`). With several, vLLM reports the cached tokens of one that found the first one's blocks."""
+    kind: SessionKind = SessionKind.SINGLE
+    hinted_tokens: int | None = None
+    """How long the client says that the answer will be."""
 
     @property
     def tells_cached(self) -> bool:

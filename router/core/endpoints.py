@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
@@ -23,6 +24,7 @@ class Candidate:
         "block_tokens",
         "caches",
         "capacity_blocks",
+        "capacity_tokens",
         "endpoint",
         "events",
         "id",
@@ -40,14 +42,11 @@ class Candidate:
         self.live = True
         self.block_tokens = DEFAULT_BLOCK_TOKENS
         self.capacity_blocks: int | None = None
+        self.capacity_tokens = 0
+        """Size of the KV cache; 0 where the worker does not say."""
         self.caches = True
         self.events = False
         self.load: LoadReport | None = None
-
-    @property
-    def capacity_tokens(self) -> int:
-        """Size of the KV cache; 0 where the worker does not say."""
-        return self.block_tokens * (self.capacity_blocks or 0)
 
     def describe(self, cache: RankCache | None, events: bool) -> bool:
         """Take over what a probe said of this rank's cache; True if anything changed."""
@@ -55,6 +54,7 @@ class Candidate:
         if cache is not None:
             self.block_tokens = cache.hash_block_size or cache.block_size
             self.capacity_blocks = cache.capacity_tokens // self.block_tokens
+            self.capacity_tokens = self.block_tokens * self.capacity_blocks
             self.caches = cache.prefix_caching
         self.events = events
         return before != (self.block_tokens, self.capacity_blocks, self.caches, self.events)
@@ -63,11 +63,15 @@ class Candidate:
 class FleetEndpoint:
     """One worker endpoint and all that is known of it. `facts` is None until a probe has succeeded."""
 
-    __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "lengths")
+    __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "labels", "lengths")
 
-    def __init__(self, endpoint: Endpoint, health: Health, now_s: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, health: Health, now_s: float, labels: Mapping[str, str] | None = None
+    ) -> None:
         self.id = endpoint.authority
         self.endpoint = endpoint
+        self.labels: Mapping[str, str] = labels or {}
+        """The operator's, for policies."""
         self.health = health
         self.facts: WorkerFacts | None = None
         self.candidates: tuple[Candidate, ...] = ()

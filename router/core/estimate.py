@@ -259,48 +259,16 @@ class Utilisation:
         """rho, from 0 to `UTILISATION_CAP`; `others` is what other processes dispatched."""
         if others is not None:
             work = self.work
-            return _share(others if work is None else work.plus(others), speed, now_s)
-        if self._since_s is None:
-            return 0.0
-        return _share(Work(self._tokens, self._attention, self._at_s, self._since_s), speed, now_s)
+            return _share(*(others if work is None else work.plus(others)), speed, now_s)
+        since_s = self._since_s
+        return 0.0 if since_s is None else _share(self._tokens, self._attention, self._at_s, since_s, speed, now_s)
 
 
-def _share(work: Work, speed: Speed, now_s: float) -> float:
-    work_s = (speed.token_s * work.tokens + speed.attention_s * work.attention) * exp((work.at_s - now_s) / WINDOW_S)
-    window_s = -WINDOW_S * expm1((work.since_s - WARM_UP_S - now_s) / WINDOW_S)
-    return min(UTILISATION_CAP, work_s / window_s)
-
-
-class Decoding:
-    """How many tokens answers have, and how long each takes: means over the last fifty or so, all workers together."""
-
-    __slots__ = ("_seconds", "_streamed_tokens", "_tokens", "_weight")
-
-    def __init__(self) -> None:
-        self._weight = 0.0
-        self._tokens = 0.0
-        self._seconds = 0.0
-        self._streamed_tokens = 0.0
-
-    def observe(self, decode_s: float | None, output_tokens: int | None) -> None:
-        """An answer of `output_tokens` ended `decode_s` after its first token (None: that was not seen)."""
-        if not output_tokens:
-            return
-        self._weight = self._weight * FORGETTING + 1.0
-        self._tokens += (output_tokens - self._tokens) / self._weight
-        if decode_s is not None and output_tokens > 1:
-            self._seconds = self._seconds * FORGETTING + decode_s
-            self._streamed_tokens = self._streamed_tokens * FORGETTING + (output_tokens - 1)
-
-    def expected_tokens(self, max_tokens: int | None) -> float:
-        """Expected length of an answer with this limit; 0 while nothing has been seen."""
-        return self._tokens if max_tokens is None else min(self._tokens, max_tokens)
-
-    def expected_s(self, max_tokens: int | None) -> float:
-        """Expected decode time of a request with this limit; 0 while nothing has been seen."""
-        if not self._streamed_tokens:
-            return 0.0
-        return self.expected_tokens(max_tokens) * self._seconds / self._streamed_tokens
+def _share(tokens: float, attention: float, at_s: float, since_s: float, speed: Speed, now_s: float) -> float:
+    """Of `Work`, taken apart: this runs for every worker at every decision."""
+    work_s = (speed.token_s * tokens + speed.attention_s * attention) * exp((at_s - now_s) / WINDOW_S)
+    share = work_s / (-WINDOW_S * expm1((since_s - WARM_UP_S - now_s) / WINDOW_S))
+    return share if share < UTILISATION_CAP else UTILISATION_CAP
 
 
 def median_speed(speeds: list[Speed]) -> Speed:

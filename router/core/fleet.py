@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,12 +82,12 @@ class Fleet:
 
     # the operator's doing
 
-    def add(self, endpoint: Endpoint, now_s: float) -> FleetEndpoint:
-        """Let an endpoint join; one that is here already stays as it is."""
+    def add(self, endpoint: Endpoint, now_s: float, labels: Mapping[str, str] | None = None) -> FleetEndpoint:
+        """Let an endpoint join, with what policies may go by; one that is here already stays as it is."""
         known = self._endpoints.get(endpoint.authority)
         if known is not None:
             return known
-        joined = FleetEndpoint(endpoint, Health(self._health), now_s)
+        joined = FleetEndpoint(endpoint, Health(self._health), now_s, labels)
         self._endpoints[joined.id] = joined
         self._look_anew()
         return joined

@@ -12,6 +12,7 @@ from router.core.endpoints import Candidate
 from router.core.estimate import Features, Speed, SpeedEstimate, Utilisation, median_speed
 from router.core.ledger import Account, Booking, attention
 from router.core.others import Booked, SharedLedger, together
+from router.core.room import room_s
 from router.core.steps import Output, Passage, StepEstimate, joining_s
 from router.prefix.view import Match
 
@@ -111,7 +112,9 @@ class Lane:
             return booked.queued_tokens
         return booked.queued_tokens + round(foreign.waiting * self.mean_uncached_tokens * foreign.weight(now_s))
 
-    def backlog_s(self, speed: Speed, now_s: float, booked: Booked | None = None) -> float:
+    def backlog_s(
+        self, speed: Speed, now_s: float, booked: Booked | None = None, queued_tokens: int | None = None
+    ) -> float:
         """v: the fixed wait, the decodes' share, and the prefills booked before, less the time they have run.
 
         Short prefills share a step and end together, so that time counts against all of them and not only the first.
@@ -120,8 +123,9 @@ class Lane:
         price itself out of the market while its requests still hang.
         """
         booked = self.booked() if booked is None else booked
+        queued_tokens = self.queued_tokens(now_s, booked) if queued_tokens is None else queued_tokens
         fixed_s = speed.fixed_s + speed.decode_s * booked.decode_tokens
-        queued_s = speed.token_s * self.queued_tokens(now_s, booked) + speed.attention_s * booked.queued_attention
+        queued_s = speed.token_s * queued_tokens + speed.attention_s * booked.queued_attention
         if not booked.queue:
             return fixed_s + queued_s
         left_s = fixed_s + queued_s - (now_s - booked.head_since_s)
@@ -159,6 +163,8 @@ class Lanes:
     def __init__(self, ledger: SharedLedger | None = None) -> None:
         self._ledger = ledger
         self._lanes: list[Lane | None] = []
+        self._seen: tuple[Sequence[Candidate], list[Lane]] = ((), [])
+        """The candidates of the last decision and their lanes: a fleet that does not change asks for the same tuple."""
         self._common: Speed | None = None
         self._stale = False
         self._common_step_s: float | None = None
@@ -176,6 +182,7 @@ class Lanes:
 
     def _new(self, candidate: Candidate, before: Lane | None) -> Lane:
         lane = Lane(candidate)
+        self._seen = ((), [])
         if candidate.live:
             self._lanes[candidate.slot] = lane
             if before is not None and before.account.shared is not None:
@@ -229,32 +236,34 @@ class Lanes:
         prompt_tokens: int,
         now_s: float,
         output: Output = NO_OUTPUT,
+        remaining_s: float = 0.0,
     ) -> tuple[WorkerView, ...]:
         """What is known of `candidates` for a prompt; `matches` by slot, None where the prompt has no identity.
 
-        Before anything is learned of any worker all of them cost one unit per token, so that costs rank as P + u does.
+        `remaining_s` is how much longer answers under way take. Before anything is learned of any worker all of them
+        cost one unit per token, so that costs rank as P + u does.
         """
-        lanes = [self.of(candidate) for candidate in candidates]
         tested_s = now_s - STALE_S
-        own = [lane.speed if lane.tested_s >= tested_s else None for lane in lanes]
-        common = self.common_speed() if None in own else None
-        steps_s = [lane.steps.context_token_s for lane in lanes]
-        common_step_s = self.common_step_s() if None in steps_s else None
         found = {} if matches is None else matches
-        return tuple(
-            [
-                _view(
-                    lane,
-                    found.get(lane.candidate.slot, NOTHING_KNOWN),
-                    prompt_tokens,
-                    speed or common,
-                    now_s,
-                    output,
-                    common_step_s if step_s is None else step_s,
-                )
-                for lane, speed, step_s in zip(lanes, own, steps_s, strict=True)
-            ]
-        )
+        seen: list[WorkerView] = []
+        for lane in self._all_of(candidates):
+            speed = lane.speed if lane.tested_s >= tested_s else None
+            if speed is None:
+                speed = self.common_speed()
+            step_s = lane.steps.context_token_s
+            if step_s is None:
+                step_s = self.common_step_s()
+            match = found.get(lane.candidate.slot, NOTHING_KNOWN)
+            seen.append(_view(lane, match, prompt_tokens, speed, now_s, output, step_s, remaining_s))
+        return tuple(seen)
+
+    def _all_of(self, candidates: Sequence[Candidate]) -> list[Lane]:
+        seen, lanes = self._seen
+        if candidates is not seen:
+            lanes = [self.of(candidate) for candidate in candidates]
+            if isinstance(candidates, tuple) and all(candidate.live for candidate in candidates):
+                self._seen = (candidates, lanes)
+        return lanes
 
     def statistics(self, candidates: Iterable[Candidate]) -> dict[str, Any]:
         """Per worker."""
@@ -269,34 +278,37 @@ def _view(
     now_s: float,
     output: Output,
     step_s: float | None,
+    remaining_s: float,
 ) -> WorkerView:
     account, candidate = lane.account, lane.candidate
+    capacity_tokens = candidate.capacity_tokens
     others = None if account.shared is None else account.shared.others()
     cached_tokens = match.tokens
     uncached_tokens = prompt_tokens - cached_tokens
-    if speed is not None and account.queue:
+    if speed is not None and account.unseen:
         lane.settle(speed, now_s)
     booked: Booked = account if others is None else together(account, others)
-    queued_tokens = lane.queued_tokens(now_s, booked)
+    foreign = account.foreign
+    queued_tokens = lane.queued_tokens(now_s, booked) if foreign.waiting else booked.queued_tokens
     if speed is None:
         backlog_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
     else:
-        backlog_s = lane.backlog_s(speed, now_s, booked)
+        backlog_s = lane.backlog_s(speed, now_s, booked, queued_tokens)
         prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
         utilisation = lane.utilisation.share(speed, now_s, None if others is None else others.work)
         error_s = speed.error_s(backlog_s + prefill_s, booked.queued_tokens + uncached_tokens)
-    foreign = account.foreign
     weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
     running_requests, kv_tokens = booked.running_requests, booked.kv_tokens
+    foreign_tokens = round(weight * foreign.kv_tokens) if weight else 0
     return WorkerView(
         candidate.id,
         match.residency,
         cached_tokens,
         uncached_tokens,
         queued_tokens,
-        running_requests + round(weight * foreign.requests),
-        kv_tokens + round(weight * foreign.kv_tokens),
-        candidate.capacity_tokens,
+        running_requests + round(weight * foreign.requests) if weight else running_requests,
+        kv_tokens + foreign_tokens,
+        capacity_tokens,
         backlog_s,
         prefill_s,
         utilisation,
@@ -305,4 +317,14 @@ def _view(
         match.by_tier,
         booked.queued_requests + (round(weight * foreign.waiting) if foreign.waiting else 0),
         0.0 if step_s is None else joining_s(step_s, output, prompt_tokens, running_requests, kv_tokens),
+        0.0
+        if speed is None or kv_tokens + foreign_tokens + prompt_tokens <= capacity_tokens
+        else room_s(
+            prompt_tokens,
+            kv_tokens * account.held_share + foreign_tokens,
+            running_requests,
+            capacity_tokens,
+            remaining_s,
+        ),
+        candidate.endpoint.labels,
     )

@@ -7,11 +7,13 @@ ours (another router, a batch job); see `ForeignLoad`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
 from backends.worker import LoadReport
 from router.core.others import Booked, SharedAccount
+from router.core.room import Share, SharedContext
 from router.core.steps import Passage, Passing
 
 
@@ -30,15 +32,25 @@ class Booking:
     `streams` is False where nobody will see the end of the prefill.
     """
 
-    __slots__ = ("at_s", "attention", "context_tokens", "output_tokens", "stage", "streams", "uncached_tokens")
+    __slots__ = ("at_s", "attention", "context_tokens", "output_tokens", "share", "stage", "streams", "uncached_tokens")
 
-    def __init__(self, uncached_tokens: int, prompt_tokens: int, at_s: float, *, streams: bool = True) -> None:
+    def __init__(
+        self,
+        uncached_tokens: int,
+        prompt_tokens: int,
+        at_s: float,
+        *,
+        streams: bool = True,
+        hashes: Sequence[int] = (),
+        block_tokens: int = 0,
+    ) -> None:
         self.uncached_tokens = uncached_tokens
         self.context_tokens = prompt_tokens
         self.attention = attention(uncached_tokens, prompt_tokens - uncached_tokens)
         self.output_tokens = 0
         self.at_s = at_s
         self.streams = streams
+        self.share = Share(hashes, block_tokens)
         self.stage = Stage.PREFILL
 
 
@@ -46,11 +58,13 @@ class Account:
     """The load booked on one candidate: P (`queued_tokens`), B (`running_requests`) and K (`kv_tokens`).
 
     Prefills are taken to run first come, first served, as vLLM's default scheduler does; `head_since_s` is when the
-    oldest unfinished one can have started at the earliest. `shared` is where other processes see it, if there are any.
+    oldest unfinished one can have started at the earliest. Nobody will see the end of `unseen` of them. `shared` is
+    where other processes see it, if there are any.
     """
 
     __slots__ = (
         "_passing",
+        "_sharing",
         "decode_tokens",
         "foreign",
         "freed_s",
@@ -61,11 +75,14 @@ class Account:
         "queued_tokens",
         "running_requests",
         "shared",
+        "unseen",
     )
 
     def __init__(self) -> None:
         self._passing = Passing()
+        self._sharing = SharedContext()
         self.queue: dict[Booking, None] = {}
+        self.unseen = 0
         self.queued_tokens = 0
         self.queued_attention = 0.0
         self.running_requests = 0
@@ -82,6 +99,11 @@ class Account:
         return len(self.queue)
 
     @property
+    def held_share(self) -> float:
+        """Of the context tokens, those that are left when what several requests have in common counts once."""
+        return 1.0 - self._sharing.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
+
+    @property
     def head(self) -> Booking | None:
         """The prefill that runs, or runs next."""
         return next(iter(self.queue), None)
@@ -93,10 +115,12 @@ class Account:
         if not self.queue:
             self.head_since_s = booking.at_s
         self.queue[booking] = None
+        self.unseen += not booking.streams
         self.queued_tokens += booking.uncached_tokens
         self.queued_attention += booking.attention
         self.running_requests += 1
         self.kv_tokens += booking.context_tokens
+        self._sharing.add(booking.share)
         if self.shared is not None:
             self.shared.publish(self)
 
@@ -146,6 +170,7 @@ class Account:
         booking.stage = Stage.RELEASED
         self.running_requests -= 1
         self.kv_tokens -= booking.context_tokens
+        self._sharing.remove(booking.share)
         if self.shared is not None:
             self.shared.publish(self)
         return True
@@ -166,6 +191,7 @@ class Account:
         if self.head is booking:
             self.head_since_s = self.freed_s = now_s
         del self.queue[booking]
+        self.unseen -= not booking.streams
         self.queued_tokens -= booking.uncached_tokens
         self.queued_attention = self.queued_attention - booking.attention if self.queue else 0.0
 

@@ -79,10 +79,12 @@ class StepEstimate:
     twice of it. What the data cannot tell apart goes to the fixed part, so that growth is never made up.
     """
 
-    __slots__ = ("_coefficients", "_moments", "_products", "_weight", "count")
+    __slots__ = ("_coefficients", "_moments", "_products", "_weight", "context_token_s", "count")
 
     def __init__(self) -> None:
         self.count = 0
+        self.context_token_s: float | None = None
+        """k, seconds that each context token adds to a step; None before there are observations enough."""
         self._weight = 0.0
         self._coefficients = [0.0, 0.0, 0.0]
         self._moments = [[0.0] * 3 for _ in range(3)]
@@ -105,11 +107,8 @@ class StepEstimate:
             self._products[i] = self._products[i] * FORGETTING + weighted * decode_s
         self.count += 1
         self._solve()
-
-    @property
-    def context_token_s(self) -> float | None:
-        """k, seconds that each context token adds to a step; None before there are observations enough."""
-        return self._coefficients[1] if self.count >= ENOUGH else None
+        if self.count >= ENOUGH:
+            self.context_token_s = self._coefficients[1]
 
     def _solve(self) -> None:
         doubt = 1.0 + RIDGE_OBSERVATIONS / self._weight
@@ -143,5 +142,6 @@ def joining_s(context_token_s: float, output: Output, prompt_tokens: int, reques
     Each of its steps takes k * S longer for their `context_tokens`, and each of theirs k * n for its own n (its prompt
     and half of its answer), as long as they run together.
     """
-    own_tokens = prompt_tokens + 0.5 * output.tokens
+    tokens = output[0]
+    own_tokens = prompt_tokens + 0.5 * tokens
     return context_token_s * output.overlap_tokens() * (context_tokens + requests * own_tokens)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from policies.view import WorkerId
-from router.core.edges import Request
+from router.core.edges import Request, SessionKind
 from router.errors import ErrorKind, RequestError
 from router.gateway.head import RequestHead
 from router.gateway.paths import ModelSource, PathTable, Route
@@ -25,6 +25,10 @@ _STORED_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,256})"')
 # Where a body is not understood its size stands in for its tokens: about four bytes each in English.
 _BYTES_PER_TOKEN = 4
 
+
+EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
+"""Request header: about how long the answer will be, if its client knows."""
+_FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
 
 _PEEK = msgspec.json.Decoder(PeekedBody)
 
@@ -110,7 +114,21 @@ def describe(
         stream=reading.stream,
         reads_cache=parsed is None or parsed.reads_cache,
         answers=1 if parsed is None else parsed.answers,
+        kind=_kind(parsed, session_id),
+        hinted_tokens=_hinted_tokens(head),
     )
+
+
+def _kind(parsed: ParsedBody | None, session_id: str | None) -> SessionKind:
+    if parsed is not None and parsed.fields.tools:
+        return SessionKind.AGENT
+    return SessionKind.SINGLE if session_id is None else SessionKind.CONVERSATION
+
+
+def _hinted_tokens(head: RequestHead) -> int | None:
+    """A number of tokens; anything else is no hint."""
+    text = head.fields.get(EXPECTED_OUTPUT)
+    return int(text) if text is not None and _FEW_DIGITS.fullmatch(text) else None
 
 
 def _priority(head: RequestHead, parsed: ParsedBody | None) -> int:

@@ -17,7 +17,7 @@ from router.admin import documents, health
 from router.admin.operations import Answer, Call, Operation
 from router.admin.problems import MEDIA_TYPE, AdminError
 from router.admin.table import OPERATIONS
-from router.admin.workers import still_busy, still_not_ready
+from router.admin.workers import configured, still_busy, still_not_ready
 from router.config.model import PolicyConfig, WorkerConfig
 from router.core.health import SERVING
 from router.processes.asking import Asking, Member, Unanswered, ask_all
@@ -155,7 +155,7 @@ class _ForAll:
     async def add_worker(self, operation: Operation, call: Call) -> Answer:
         """To every process."""
         wanted: documents.NewWorker = call.body
-        worker = WorkerConfig(url=wanted.url, kv_events=wanted.kv_events, api_key=wanted.api_key)
+        worker = configured(wanted)
 
         def inverse() -> Asking | None:
             try:
@@ -275,7 +275,10 @@ def _worker_path(worker_id: str) -> str:
 
 
 def _new_worker(worker: WorkerConfig) -> bytes:
-    return msgspec.json.encode(documents.NewWorker(url=worker.url, kv_events=worker.kv_events, api_key=worker.api_key))
+    wanted = documents.NewWorker(
+        url=worker.url, kv_events=worker.kv_events, api_key=worker.api_key, labels=worker.labels
+    )
+    return msgspec.json.encode(wanted)
 
 
 def _good(answers: dict[int, httpx.Response]) -> Iterable[tuple[int, httpx.Response]]:

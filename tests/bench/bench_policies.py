@@ -2,19 +2,29 @@
 
 Cells of the policy lab, short ones: four workers of one profile, the last three quarters of each window measured. Rates
 are what ``python -m loadtest sim`` found to be about 0.6 and 0.95 of lpwl's saturation over one seed; they are written
-down here so that other code meets the same traffic. The first two rows are the default rule before
-docs/decisions/0007-crowds-and-steps.md, and with its half: without a price for joining decodes.
+down here so that other code meets the same traffic. The first three rows are the default rule before
+docs/decisions/0007-crowds-and-steps.md, with its half (without a price for joining decodes), and without the price for
+room of docs/decisions/0009-room-in-the-cache.md.
+
+With ``--contests`` the cells are the tournament's instead: its fleets and prompts, windows of ``--window-s``,
+and loads as factors of each generator's own rate. The last columns compare the mean TTFT and the goodput with the first
+row's, seed by seed, with 95 % t intervals.
+
+``--tournament`` plays the tournament's fleets (conversations beside them) for 300 s each, at fractions of rates that
+were found as the others were, over two seeds; rules are compared with the first one, seed by seed.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
+from math import log, sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -23,13 +33,20 @@ from loadtest.lab.cell import Cell, Fleet, Setting, Slo
 from loadtest.lab.measures import Figures
 from loadtest.lab.models import Models
 from loadtest.lab.play import play
+from loadtest.report.confidence import interval
+from loadtest.tournament.contests import CONTESTS, Contest, Extent
 from policies.sharing import Sharing
+from router.core import lanes
+
+CONTESTED = [contest.name for contest in CONTESTS]
 
 PROFILE = "llama-3.1-70b-4xh100"
+WITHOUT_ROOM = "marginal_cost without room"
 BEFORE, WITHOUT_JOINING = "marginal_cost before", "marginal_cost:stream_weight=0"
 RULES = [
     BEFORE,
     WITHOUT_JOINING,
+    WITHOUT_ROOM,
     "marginal_cost",
     "lpwl",
     "lmetric",
@@ -47,6 +64,16 @@ WORKLOADS = {  # window in seconds, tokens per block, rate of load 1.0 (times th
     "rag": (120.0, 128, 1.0),
     "conversation_trace": (600.0, 512, 0.545),
 }
+TOURNAMENT_RATES = {  # of load 1.0
+    "agents": 0.907,
+    "documents_beside_chats": 1.164,
+    "hot_prompt": 0.927,
+    "multi_turn": 2.59,
+    "no_reuse": 1.022,
+    "shared_prefixes": 0.968,
+}
+TOURNAMENT_WINDOW_S = 300.0
+BLOCK_TOKENS, SLO = 128, Slo(2_000.0, 200.0)
 
 
 @contextmanager
@@ -58,14 +85,64 @@ def all_alike() -> Iterator[None]:
     Sharing.share = kept  # type: ignore[method-assign]
 
 
-def figures(workload: str, source: str, rule: str, load: float, seed: int) -> Figures:
-    """One cell, played."""
+@contextmanager
+def room_for_all() -> Iterator[None]:
+    """No prompt ever waits for room, as far as views say."""
+    kept = lanes.room_s
+    lanes.room_s = lambda *_: 0.0
+    yield
+    lanes.room_s = kept
+
+
+VARIANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[None]]]] = {
+    BEFORE: (WITHOUT_JOINING, all_alike),
+    WITHOUT_ROOM: ("marginal_cost", room_for_all),
+}
+
+
+def cell(workload: str, source: str, rule: str, load: float, seed: int) -> Cell:
+    """A short one."""
     window_s, block_tokens, rate = WORKLOADS[workload]
     models = replace(Models(), block_tokens=block_tokens, warm_up_s=window_s / 4)
     setting = Setting(Fleet(4, PROFILE), Slo(2_000.0, 100.0), models, window_s, regret=False)
-    with all_alike() if rule == BEFORE else nullcontext():
-        name = WITHOUT_JOINING if rule == BEFORE else rule
-        return play(Cell(source, name, rate * load, seed, setting))[0].all
+    return Cell(source, rule, rate * load, seed, setting)
+
+
+def contest_cell(contest: Contest, source: str, rule: str, load: float, seed: int, window_s: float) -> Cell:
+    """One of the tournament's."""
+    setting = Extent((rule,), (load,), 1, window_s).question(contest, source).setting
+    return Cell(source, rule, load, seed, setting)
+
+
+def figures(played: Cell) -> Figures:
+    """A cell's."""
+    rule, changed = VARIANTS.get(played.policy, (played.policy, nullcontext))
+    with changed():
+        return play(replace(played, policy=rule))[0].all
+
+
+def contested(workload: str, rule: str, load: float, seed: int) -> Figures:
+    """One cell on the tournament's fleet."""
+    known = {contest.name: contest for contest in CONTESTS}.get(workload)
+    models = Models(block_tokens=known.block_tokens if known else BLOCK_TOKENS, warm_up_s=TOURNAMENT_WINDOW_S / 5)
+    fleet, slo = (known.fleet, known.slo) if known else (Fleet(4, PROFILE), SLO)
+    setting = Setting(fleet, slo, models, TOURNAMENT_WINDOW_S, regret=False)
+    trace = known.trace if known else f"generator:{workload}"
+    return play(Cell(trace, rule, TOURNAMENT_RATES[workload] * load, seed, setting))[0].all
+
+
+def print_contest(workload: str, load: float, rules: list[str], seeds: int) -> None:
+    """Means of the first rule, and of the differences to it with their standard errors."""
+    print(f"\n{workload} at {load:g}, {seeds} seeds", flush=True)
+    base = [contested(workload, rules[0], load, seed) for seed in range(seeds)]
+    print(f"  {rules[0]}: " + ", ".join(f"{name} {fmean(getattr(run, name) for run in base):.4g}" for name in COMPARED))
+    for rule in rules[1:]:
+        runs = [contested(workload, rule, load, seed) for seed in range(seeds)]
+        said = []
+        for name in COMPARED:
+            apart = [getattr(run, name) - getattr(first, name) for run, first in zip(runs, base, strict=True)]
+            said.append(f"{name} {fmean(apart):+.3g} +- {stdev(apart) / sqrt(seeds):.2g}")
+        print(f"  {rule}: " + ", ".join(said), flush=True)
 
 
 def main() -> None:
@@ -76,25 +153,63 @@ def main() -> None:
     parser.add_argument("--loads", type=float, nargs="+", default=[0.6, 0.95])
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rules", nargs="+", default=RULES)
+    parser.add_argument("--contests", nargs="+", choices=CONTESTED, help="cells of the tournament instead")
+    parser.add_argument("--window-s", type=float, default=600.0, help="length of a contest's window")
+    parser.add_argument("--tournament", action="store_true", help="the tournament's fleets, at rates set down here")
     args = parser.parse_args()
-    for workload in args.only:
-        source = args.trace if workload == "conversation_trace" else f"generator:{workload}"
-        if source is not None:
+    if args.tournament:
+        for workload in [name for name in args.only if name in TOURNAMENT_RATES]:
             for load in args.loads:
-                print_cell(workload, source, load, args)
+                print_contest(workload, load, args.rules, args.seeds)
+        return
+    for name, cells in (contests(args) if args.contests else short(args)).items():
+        for load in args.loads:
+            print_cell(name, partial(cells, load=load), load, args)
 
 
-def print_cell(workload: str, source: str, load: float, args: Any) -> None:
-    """Means over the seeds."""
+Cells = Callable[..., Cell]
+
+
+def short(args: Any) -> dict[str, Cells]:
+    """The cells above, by workload; to be told rule, load and seed."""
+    sources = {name: args.trace if name == "conversation_trace" else f"generator:{name}" for name in args.only}
+    return {name: partial(cell, name, source) for name, source in sources.items() if source is not None}
+
+
+def contests(args: Any) -> dict[str, Cells]:
+    """The tournament's."""
+    found = {one: args.trace if one.recorded else one.trace for one in CONTESTS if one.name in args.contests}
+    return {
+        one.name: partial(contest_cell, one, source, window_s=args.window_s)
+        for one, source in found.items()
+        if source is not None
+    }
+
+
+def print_cell(workload: str, cells: Cells, load: float, args: Any) -> None:
+    """Means over the seeds, and paired differences from the first rule's."""
     print(f"\n{workload} at {load:g}, {args.seeds} seeds")
-    print(f"{'':32}{'TTFT ms':>9}{'p99':>9}{'E2E s':>8}{'TPOT ms':>9}{'goodput':>9}{'cached':>8}", flush=True)
+    print(f"{'':32}{'TTFT ms':>9}{'p99':>9}{'E2E s':>8}{'TPOT ms':>9}{'goodput':>9}{'cached':>8}", end="")
+    print(f"{'TTFT %':>17}{'goodput %':>17}", flush=True)
+    first: list[Figures] = []
     for rule in args.rules:
-        runs = [figures(workload, source, rule, load, seed) for seed in range(args.seeds)]
+        runs = [figures(cells(rule=rule, seed=seed)) for seed in range(args.seeds)]
         mean = {name: fmean(getattr(run, name) for run in runs) for name in SHOWN}
         ttft, p99, e2e, tpot, good, hit = mean.values()
-        print(f"{rule:32}{ttft:9.0f}{p99:9.0f}{e2e / 1e3:8.2f}{tpot:9.1f}{good:9.3f}{hit:8.3f}", flush=True)
+        print(f"{rule:32}{ttft:9.0f}{p99:9.0f}{e2e / 1e3:8.2f}{tpot:9.1f}{good:9.3f}{hit:8.3f}", end="")
+        print(against(first, runs) if first and args.seeds > 1 else "", flush=True)
+        first = first or runs
 
 
+def against(first: list[Figures], runs: list[Figures]) -> str:
+    """By how much the mean TTFT is longer (a geometric mean) and goodput higher, in percent and percentage points."""
+    pairs = list(zip(first, runs, strict=True))
+    longer = interval([100.0 * log(run.ttft_mean_ms / base.ttft_mean_ms) for base, run in pairs])
+    higher = interval([100.0 * (run.goodput_share - base.goodput_share) for base, run in pairs])
+    return "".join([f"{found.mean:+9.1f} ±{found.half:6.1f}" for found in (longer, higher)])
+
+
+COMPARED = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms", "goodput_share", "hit_share")
 SHOWN = ("ttft_mean_ms", "ttft_p99_ms", "e2e_mean_ms", "tpot_mean_ms", "goodput_share", "hit_share")
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT))  # behind what is installed: that may be compiled
 
 from backends.engine.profile import load_profile  # noqa: E402
 from loadtest.sim.clients import Clients  # noqa: E402

@@ -33,6 +33,11 @@ def book(policy, worker, request):
 
 
 @pytest.fixture
+def view():
+    return make_view
+
+
+@pytest.fixture
 def fleet():
     return make_fleet
 

@@ -21,8 +21,28 @@ def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, reque
     assert decision.costs == pytest.approx((0.4, 0.5))
     assert decision.unit == "s"
     assert decision.terms["a"] == pytest.approx(
-        {"backlog": 0.1, "prefill": 0.2, "delay_to_later": 0.2, "joining": 0.0, "crowd": 0.0, "error": 0.0}
+        {
+            "backlog": 0.1,
+            "room": 0.0,
+            "prefill": 0.2,
+            "delay_to_later": 0.2,
+            "joining": 0.0,
+            "crowd": 0.0,
+            "lane": 0.0,
+            "error": 0.0,
+        }
     )
+
+
+@pytest.mark.parametrize(("room_s", "chosen"), [(0.2, "a"), (0.4, "b")])
+def test_a_cached_prefix_is_left_where_waiting_for_room_takes_longer(policy, fleet, request_view, room_s, chosen):
+    view = fleet(
+        a={"learned": True, "prefill_s": 0.1, "room_s": room_s},
+        b={"learned": True, "prefill_s": 0.4},
+    )
+    decision = policy.decide(request_view(), view)
+    assert decision.ranked[0] == chosen
+    assert decision.terms["a"]["room"] == room_s
 
 
 @pytest.mark.parametrize(("weight", "chosen"), [(0.0, "a"), (0.1, "b"), (1.0, "b")])

@@ -39,3 +39,15 @@ async def test_a_worker_added_at_run_time_gets_its_key_with_requests_until_it_le
         assert keys.line(worker.id) == b""
     finally:
         await system.aclose()
+
+
+async def test_policies_see_the_labels_of_configured_and_of_added_workers():
+    workers = [{"url": "http://127.0.0.1:9", "labels": {"lane": "prefill"}}]
+    settings = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "workers": workers}
+    system = System(msgspec.convert(settings, Config))
+    await system.start()
+    try:
+        await system.add_worker(WorkerConfig(url="http://127.0.0.1:10", labels={"lane": "decode"}))
+        assert [one.labels for one in system.fleet.endpoints] == [{"lane": "prefill"}, {"lane": "decode"}]
+    finally:
+        await system.aclose()

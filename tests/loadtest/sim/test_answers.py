@@ -1,5 +1,8 @@
+from math import nextafter
+
 import pytest
 
+from backends.engine.request import EngineRequest, RequestState
 from loadtest.sim.answers import Answer, StepEnds
 
 
@@ -13,7 +16,7 @@ def steps():
 
 @pytest.fixture
 def answer(steps):
-    return Answer(None, (), steps, lambda tokens, finish: None)
+    return Answer(RequestState(EngineRequest("r", (1,), 5), 16, 0.0), (), steps, lambda tokens, finish: None)
 
 
 def test_steps_arrive_as_time_goes_on(steps):
@@ -40,3 +43,14 @@ def test_a_break_in_between_is_kept(answer):
     assert list(answer.times_s(5)) == [1.5, 2.5, 3.5, 6.5, 7.5]
     assert list(answer.times_s(2)) == [1.5, 2.5]
     assert list(answer.times_s(0)) == []
+
+
+def test_a_step_has_arrived_when_its_end_and_the_way_have_passed_as_floats_have_it():
+    """Sums and differences of floats round differently; the sum is what clients see."""
+    ends = StepEnds(0.0005)
+    ends.ends_s.extend(number * 0.0037 for number in range(1, 400))
+    for end_s in ends.ends_s:
+        arrives_s = end_s + 0.0005
+        assert not ends.look(nextafter(arrives_s, 0.0))
+        before = ends.arrived
+        assert ends.look(arrives_s) and ends.arrived == before + 1

@@ -28,6 +28,8 @@ from router.prefix.chain import SEED, extend_chain
 from router.prefix.prompt import Prompt, PromptSource
 from router.prefix.residency import ResidencyMap
 
+pytestmark = pytest.mark.source_only  # parts are replaced by classes derived from them
+
 WORKERS = 4
 POLICY_SEED = 5
 

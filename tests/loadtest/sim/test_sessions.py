@@ -1,3 +1,5 @@
+import pytest
+
 from loadtest.sim.sessions import TextCall, sessions_of
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text, chain
@@ -16,6 +18,7 @@ def test_gateway_and_worker_know_a_text_by_the_same_hashes():
     assert (request.max_tokens, request.stop_after, call.max_tokens) == (50, 9, 50)
 
 
+@pytest.mark.source_only
 def test_a_call_that_goes_on_from_another_hashes_only_what_is_new(monkeypatch):
     first = TextCall(FIRST)
     known = first.chain(8)

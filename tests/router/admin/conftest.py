@@ -76,7 +76,7 @@ class FakeSystem:
         return self.clock_s
 
     async def add_worker(self, worker):
-        endpoint = self.fleet.add(parse_endpoint(worker.url), self.clock_s)
+        endpoint = self.fleet.add(parse_endpoint(worker.url), self.clock_s, worker.labels)
         self.watched[endpoint.id] = worker.kv_events
         self.added.append(worker)
         return endpoint

@@ -34,6 +34,12 @@ async def test_a_key_goes_in_and_never_comes_out(client, system):
     assert "sk-5371" not in repr(system.added[-1])
 
 
+async def test_labels_are_kept_and_shown(client, system):
+    wanted = {"url": "http://gpu1:8000", "labels": {"lane": "prefill", "rack": "7"}}
+    assert (await client.post("/admin/v1/workers", json=wanted)).json()["labels"] == wanted["labels"]
+    assert system.fleet.get("gpu1:8000").labels == system.added[-1].labels == wanted["labels"]
+
+
 async def test_ipv6_id(client):
     location = (await client.post("/admin/v1/workers", json={"url": "http://[fd00::1]:8000"})).headers["location"]
     assert (await client.get(location)).json()["id"] == "[fd00::1]:8000"
@@ -52,6 +58,7 @@ async def test_twice_is_a_conflict(client, problem):
     [
         ({"url": "ftp://a:1"}, "url: 'ftp://a:1' has scheme 'ftp'; write http://HOST:PORT or https://HOST:PORT"),
         ({"url": "http://a:1", "kv_events": {"endpoint": "a:1"}}, "kv_events.endpoint: 'a:1' is not a ZeroMQ address"),
+        ({"url": "http://a:1", "labels": {"lane": "fast"}}, "labels.lane: 'fast' is no lane; write prefill or decode"),
         ({"url": 5}, "$.url"),
         ({"uri": "http://a:1"}, "uri"),
         ({"url": "http://a:1/v1"}, "url: 'http://a:1/v1' is the address of the API, not of the worker; drop /v1"),

@@ -26,7 +26,7 @@ def test_origins(inside, tmp_path):
     assert ran.stdout.splitlines() == [
         'host: "i"  # WARMROUTE_HOST',
         "port: 8  # --port",
-        'workers: [{"url": "a:1", "kv_events": null, "api_key": null}]  # w.yaml:5',
+        'workers: [{"url": "a:1", "kv_events": null, "api_key": null, "labels": {}}]  # w.yaml:5',
         "timeouts.total_s: 50.0  # w.yaml:3",
     ]
     assert inside("config", "--origins").stdout == "every setting has its default\n"
@@ -40,7 +40,7 @@ def test_origins_of_toml_and_of_set(inside, tmp_path):
     assert ran.stdout.splitlines() == [
         'host: "h"  # w.toml:1',
         "port: 9000  # --set port",
-        'workers: [{"url": "a:1", "kv_events": null, "api_key": null}]  # w.toml:5',
+        'workers: [{"url": "a:1", "kv_events": null, "api_key": null, "labels": {}}]  # w.toml:5',
         "policy.params: {}  # w.toml:7",
         "timeouts.connect_s: 1.0  # --set timeouts.connect_s",
         "timeouts.total_s: 50.0  # w.toml:10",

@@ -361,7 +361,8 @@ def test_explain_changes_nothing_and_agrees_with_dispatch(rig):
     assert told["choice"] == rig.dispatch(300, now_s=0.5).candidate.id
     assert told["candidates"][0]["worker"] == told["choice"]
     assert {"cached_tokens", "queued_tokens", "predicted_s", "terms", "cost"} <= set(told["candidates"][0])
-    assert set(told["candidates"][0]["terms"]) == {"backlog", "prefill", "delay_to_later", "joining", "crowd", "error"}
+    terms = {"backlog", "room", "prefill", "delay_to_later", "joining", "crowd", "lane", "error"}
+    assert set(told["candidates"][0]["terms"]) == terms
     assert list(told["excluded"]) == ["h:4"]
 
 
@@ -522,10 +523,13 @@ def test_a_booking_comes_with_what_was_known_of_the_worker(rig):
 
         def observe(self, edge):
             placed.append(edge.placed)
+            fleets.append(edge.fleet)
 
+    fleets = []
     rig.dispatcher.set_policy(Listener(), "listener", {})
     ticket = rig.dispatch(100)
     rig.dispatcher.first_token(ticket, 0.1)
+    assert [fleet and fleet.workers[-1] is placed[0] for fleet in fleets] == [True, None]
     assert [view and (view.id, view.uncached_tokens, view.running_requests) for view in placed] == [
         (ticket.candidate.id, 100, 0),
         None,

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from router.core.estimate import ENOUGH, UTILISATION_CAP, Decoding, Speed, SpeedEstimate, Utilisation, median_speed
+from router.core.estimate import ENOUGH, UTILISATION_CAP, Speed, SpeedEstimate, Utilisation, median_speed
 from router.core.ledger import attention
 
 TRUE = (18.5e-6, 8e-3, 0.8e-9, 60e-9)
@@ -90,18 +90,6 @@ def test_utilisation_is_modest_at_the_first_request():
     utilisation = Utilisation()
     utilisation.dispatched(1_000, 0.0, 50.0)
     assert utilisation.share(Speed(1e-4, 0.0, 0.0, 0.0, 0.0), 50.0) == pytest.approx(0.01, rel=0.1)
-
-
-def test_decoding_expects_what_it_has_seen_up_to_the_limit():
-    decoding = Decoding()
-    decoding.observe(None, None)
-    assert decoding.expected_s(None) == 0.0
-    decoding.observe(None, 300)
-    assert decoding.expected_s(None) == 0.0
-    for _ in range(200):
-        decoding.observe(0.99, 100)
-    assert decoding.expected_s(None) == pytest.approx(1.0, rel=0.1)
-    assert decoding.expected_s(10) == pytest.approx(0.1, rel=0.01)
 
 
 def test_median_is_by_coefficient_and_optimistic():

@@ -151,6 +151,48 @@ def test_joining_is_priced_by_the_growth_of_a_step(fleet):
     assert lanes.views(fleet.candidates, {}, 1_000, 90_000.0)[0].joining_s == 0.0
 
 
+def prompt(*blocks, tokens=0):
+    hashes = [hash(blocks[: end + 1]) for end in range(len(blocks))]
+    return Booking(tokens or len(blocks) * 16, tokens or len(blocks) * 16, 0.0, hashes=hashes, block_tokens=16)
+
+
+def test_a_prompt_waits_where_running_requests_leave_no_room(fleet):
+    """440,000 tokens of room, of which five hold 500,000 by their lengths, and 420,000 as they begin alike."""
+    lanes = Lanes()
+    full, sharing, _ = (lanes.of(candidate) for candidate in fleet.candidates)
+    teach(lanes, full, 1e-5)
+    for lane in (full, sharing):
+        for number in range(5):
+            system = ["system"] * 1_250 if lane is sharing else []
+            lane.book(prompt(*system, *[number] * (6_250 - len(system))), 0.0)
+    assert [view.room_s for view in lanes.views(fleet.candidates, {}, 10_000, 0.0)] == [0.0, 0.0, 0.0]
+    waits = [view.room_s for view in lanes.views(fleet.candidates, {}, 10_000, 0.0, remaining_s=10.0)]
+    assert waits == [10.0 * 1 / 5, 0.0, 0.0]
+    waits = [view.room_s for view in lanes.views(fleet.candidates, {}, 240_000, 0.0, remaining_s=10.0)]
+    assert waits == pytest.approx([10.0 * 300 / 500, 10.0 * 220 / 420, 0.0])
+
+
+def test_no_wait_for_room_is_told_in_tokens(fleet):
+    lanes = Lanes()
+    book(lanes.of(fleet.candidates[0]), 440_000, 0.0)
+    assert lanes.views(fleet.candidates, {}, 1_000, 0.0, remaining_s=10.0)[0].room_s == 0.0
+
+
+def test_what_comes_free_when_a_request_ends_waits_for_nobody(fleet):
+    lanes = Lanes()
+    lane = lanes.of(fleet.candidates[0])
+    teach(lanes, lane, 1e-5)
+    first, second = prompt(*["system"] * 15_000), prompt(*["system"] * 15_000, *["own"] * 12_500)
+    for booking in (first, second):
+        lane.book(booking, 0.0)
+    assert lane.account.held_share == pytest.approx(440 / 680)
+    lane.account.release(first, 1.0)
+    assert lane.account.held_share == 1.0
+    assert lanes.views(fleet.candidates, {}, 1_000, 1.0, remaining_s=10.0)[0].room_s == 10.0
+    lane.account.release(second, 2.0)
+    assert lanes.views(fleet.candidates, {}, 1_000, 2.0, remaining_s=10.0)[0].room_s == 0.0
+
+
 def test_answers_teach_nothing_while_prefills_cannot_be_told_from_them(fleet):
     lanes = Lanes()
     lane = lanes.of(fleet.candidates[0])
@@ -215,3 +257,11 @@ def test_small_prompts_and_then_a_huge_one_lock_nobody_out(fleet):
     assert first.utilisation < 0.1
     assert first.prefill_s < 3.0 * second.prefill_s
     assert first.backlog_s + first.prefill_s < 3.0 * (second.backlog_s + second.prefill_s)
+
+
+def test_views_carry_the_operators_labels(shadow_residency, facts):
+    fleet = Fleet(HealthConfig(), shadow_residency)
+    for port, labels in ((1, {"lane": "prefill"}), (2, None)):
+        fleet.add(Endpoint("http", "h", port), 0.0, labels)
+        fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
+    assert [view.labels for view in Lanes().views(fleet.candidates, None, 100, 0.0)] == [{"lane": "prefill"}, {}]

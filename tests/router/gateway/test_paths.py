@@ -283,6 +283,22 @@ async def test_session_and_priority_come_from_headers_too(rig, kit):
     assert (second.session_id, second.priority, second.max_tokens) == ("in-header", 0, None)
 
 
+async def test_what_is_known_of_the_answers_length(rig, kit):
+    gate = await rig(kit.answer_json)
+    hint = b"X-Warmroute-Expected-Output-Tokens: "
+    tools = b'{"model":"m","messages":[],"session_id":"s","tools":[{"type":"function"}]}'
+    for body, extra in (
+        (kit.PLAIN, b""),
+        (kit.PLAIN, hint + b"900\r\nX-Session-ID: s\r\n"),
+        (tools, hint + b"many\r\n"),
+        (kit.PLAIN, hint + b"-1\r\n"),
+    ):
+        await gate.ask(kit.post(body=body, extra=extra))
+    seen = [(one.kind.value, one.hinted_tokens) for one in gate.dispatcher.requests]
+    assert seen == [("single", None), ("conversation", 900), ("agent", None), ("single", None)]
+    assert gate.workers[0].requests[1].header(b"x-warmroute-expected-output-tokens") == b"900"
+
+
 async def test_a_preview_is_the_request_without_the_dispatch(rig, kit):
     gate = await rig(kit.answer_json)
     headers = {"X-Session-ID": "s", "X-Request-Id": "r"}

@@ -23,7 +23,7 @@ def worker(name="a:1", state="ready", running=1, foreign=0, observations=0, toke
     )  # fmt: skip
     return Worker(
         id=name, url=f"http://{name}", state=state, reason="why", version=None, restarts=0, in_flight=running,
-        models=[], candidates=[candidate], notes=["a note"],
+        models=[], candidates=[candidate], notes=["a note"], labels={"lane": "decode"},
     )  # fmt: skip
 
 
@@ -38,6 +38,7 @@ def test_loads_and_counts_are_summed_and_views_taken_from_the_first():
     assert candidate.predicted_cached.differences == {"other": 6}
     assert candidate.blocks == 3
     assert merged.in_flight == 5
+    assert merged.labels == {"lane": "decode"}
     assert merged.notes == ["a note"]
 
 

@@ -1,0 +1,291 @@
+import random
+from itertools import pairwise
+
+import pytest
+
+from policies.marginal_cost import MarginalCost, MarginalCostParams
+from policies.mix import Mix, Part
+from policies.phases import REPLAN_S, Phases, delay_per_s, planned
+from policies.view import Edge, EdgeKind, FleetView
+
+DOCUMENT_S, CHAT_S = 4.0, 0.1
+WORKERS = ("a", "b", "c", "d")
+LEARNED = {"learned": True, "utilisation": 0.3}
+
+
+def documents(per_s, decode_s=2.0):
+    """So many a second."""
+    return Part(per_s, per_s * DOCUMENT_S, per_s * DOCUMENT_S**2, per_s * decode_s)
+
+
+def chats(per_s, decode_s=7.0):
+    return Part(per_s, per_s * CHAT_S, per_s * CHAT_S**2, per_s * decode_s)
+
+
+def split(long, free, tied=None):
+    return Mix(1.0, long, long if tied is None else tied, free)
+
+
+@pytest.fixture
+def views(view):
+    def make(count, **labelled):
+        names = [f"w{number}" for number in range(count)]
+        return [view(name, labels={"lane": labelled[name]} if name in labelled else {}, **LEARNED) for name in names]
+
+    return make
+
+
+class Traffic:
+    """Documents of four seconds among chats of a tenth, placed in turn, as a policy gets to see them."""
+
+    def __init__(self, policy, view):
+        self.policy, self.view, self.now_s, self.labels = policy, view, 0.0, {}
+
+    def fleet(self, prefill_s, **other):
+        workers = [
+            self.view(name, prefill_s=prefill_s, labels=self.labels.get(name, {}), **{**LEARNED, **other})
+            for name in WORKERS
+        ]
+        return FleetView(self.now_s, tuple(workers))
+
+    def chat(self, request):
+        self._place(request, CHAT_S)
+
+    def document(self, request):
+        self._place(request, DOCUMENT_S)
+
+    def _place(self, request, prefill_s, **other):
+        fleet = self.fleet(prefill_s, **other)
+        self.now_s += 0.2
+        placed = fleet.workers[round(self.now_s * 5) % 4]
+        self.policy.observe(Edge(EdgeKind.BOOKED, request, placed.id, fleet.now_s, placed=placed, fleet=fleet))
+
+    def mixed(self, request, seconds, every=25):
+        for number in range(round(seconds * 5)):
+            self._place(request, CHAT_S if number % every else DOCUMENT_S)
+
+
+@pytest.fixture
+def phases():
+    return Phases(0.1)
+
+
+@pytest.fixture
+def traffic(phases, view):
+    return Traffic(phases, view)
+
+
+@pytest.fixture
+def chat(request_view):
+    return request_view(decode_s=7.0)
+
+
+# what lanes cost and save
+
+
+def test_delay_grows_with_load_and_with_streams_and_goes_on_beyond_saturation():
+    delays = [delay_per_s(chats(per_s).plus(documents(0.2)), 4, 0.1) for per_s in (1, 5, 20, 38, 60)]
+    assert all(one < other for one, other in pairwise(delays))
+    assert delay_per_s(chats(5), 4, 0.0) < delay_per_s(chats(5), 4, 0.1) < delay_per_s(chats(5, decode_s=9.0), 4, 0.1)
+    assert delay_per_s(Part(), 4, 0.1) == 0.0
+
+
+def test_documents_beside_chats_pay_for_a_lane_and_either_kind_alone_does_not(views):
+    plan = planned([split(documents(0.2), chats(6))], None, views(4), 0.1)
+    assert plan is not None
+    assert 1 <= plan.workers <= 3
+    assert plan.streams_without > plan.streams_within
+    assert planned([split(documents(0.2), chats(0.01))], None, views(4), 0.1) is None
+    assert planned([], None, views(4), 0.1) is None
+
+
+def test_no_lane_where_nearly_all_who_stream_are_tied_to_long_prefixes(views):
+    long = documents(0.2, decode_s=3.0)
+    everybody_else = Part(6.0, 0.6, 0.1, 42.0)
+    assert planned([split(long, chats(0.1), tied=long.plus(everybody_else))], None, views(4), 0.1) is None
+
+
+def test_the_lane_follows_the_load(views):
+    sizes = []
+    for per_s in (0.1, 0.4, 1.0, 2.0):
+        plan = planned([split(documents(per_s), chats(6))], None, views(8), 0.1)
+        assert plan is not None
+        sizes.append(plan.workers)
+    assert sizes == sorted(sizes)
+    assert 1 <= sizes[0] < sizes[-1] <= 7
+
+
+def test_neither_kind_is_left_without_a_worker(views):
+    for long, free in ((2.0, 0.5), (0.01, 60.0), (5.0, 200.0)):
+        plan = planned([split(documents(long), chats(free))], None, views(3), 0.1)
+        assert plan is None or 1 <= plan.workers <= 2
+
+
+def test_one_worker_has_no_lanes(views):
+    assert planned([split(documents(0.2), chats(6))], None, views(1), 0.1) is None
+
+
+def test_a_plan_is_kept_until_another_saves_a_tenth(views):
+    mixes = [split(documents(0.4), chats(6))]
+    best = planned(mixes, None, views(8), 0.1)
+    near = best._replace(workers=best.workers - 1)
+    costs = [
+        delay_per_s(mixes[0].tied, plan.workers, 0.1) + delay_per_s(mixes[0].free, 8 - plan.workers, 0.1)
+        for plan in (best, near)
+    ]
+    assert 1.0 < costs[1] / costs[0] < 1.0 / 0.9
+    assert planned(mixes, near, views(8), 0.1).workers == near.workers
+    assert planned(mixes, best, views(8), 0.1) == best
+    assert planned([split(documents(0.6), chats(0.01))], best, views(8), 0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("pins", "sizes"),
+    [
+        ({"w0": "prefill"}, {1, 2, 3}),
+        ({"w0": "prefill", "w1": "prefill", "w2": "prefill"}, {3}),
+        ({"w0": "decode", "w1": "decode", "w2": "decode"}, {1}),
+        ({"w0": "prefill", "w1": "decode", "w2": "decode", "w3": "decode"}, {1}),
+    ],
+)
+def test_pinned_workers_bound_the_lane(views, pins, sizes):
+    plan = planned([split(documents(0.1), chats(40))], None, views(4, **pins), 0.1)
+    assert plan.workers in sizes
+
+
+def test_a_pinned_prefill_worker_is_a_lane_even_where_it_does_not_pay(views):
+    alone = [split(documents(0.2), chats(0.01))]
+    assert planned(alone, None, views(4, w0="prefill"), 0.1) is not None
+    assert planned(alone, None, views(4, w0="decode"), 0.1) is None
+
+
+def test_pins_that_leave_nobody_for_one_kind_are_no_lanes(views):
+    pins = {f"w{number}": "prefill" for number in range(4)}
+    assert planned([split(documents(0.2), chats(6))], None, views(4, **pins), 0.1) is None
+
+
+# prices
+
+
+def lane(phases, traffic, chat):
+    """Workers on which a chat costs more than elsewhere."""
+    prices = phases.prices_s(chat, traffic.fleet(CHAT_S))
+    return {worker for worker, price_s in prices.items() if price_s}
+
+
+def test_nothing_is_priced_before_there_is_a_lane(phases, traffic, chat):
+    assert phases.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
+    for _ in range(200):
+        traffic.chat(chat)
+    assert phases.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
+
+
+def test_documents_are_dearer_out_of_the_lane_and_chats_in_it(phases, traffic, chat):
+    traffic.mixed(chat, 60)
+    within = lane(phases, traffic, chat)
+    assert 1 <= len(within) <= 3
+    document = phases.prices_s(chat, traffic.fleet(DOCUMENT_S))
+    assert max(document[one] for one in within) < min(document[one] for one in document if one not in within)
+
+
+def test_prices_grow_with_what_is_stalled_and_stay_finite(phases, traffic, request_view, chat):
+    traffic.mixed(chat, 60)
+    longer = phases.prices_s(chat, traffic.fleet(2 * DOCUMENT_S))
+    long = phases.prices_s(chat, traffic.fleet(DOCUMENT_S))
+    assert all(long[worker] < longer[worker] < 1e3 for worker in long)
+    short = phases.prices_s(request_view(decode_s=0.1), traffic.fleet(CHAT_S))
+    assert sum(short.values()) < sum(phases.prices_s(chat, traffic.fleet(CHAT_S)).values())
+
+
+def test_the_lane_is_given_up_when_documents_stop(phases, traffic, chat):
+    traffic.mixed(chat, 60)
+    assert phases.prices_s(chat, traffic.fleet(CHAT_S))
+    for _ in range(5 * 1_200):
+        traffic.chat(chat)
+    assert phases.prices_s(chat, traffic.fleet(CHAT_S)) == {}
+
+
+def test_another_process_with_the_same_traffic_has_the_same_lane(view, chat):
+    lanes = []
+    for _ in range(2):
+        phases = Phases(0.1)
+        traffic = Traffic(phases, view)
+        traffic.mixed(chat, 60)
+        lanes.append(phases.prices_s(chat, traffic.fleet(CHAT_S)))
+    assert lanes[0] == lanes[1]
+
+
+def test_labels_pin_workers_to_the_lane_and_out_of_it(phases, traffic, chat):
+    traffic.labels = {"c": {"lane": "prefill"}, "a": {"lane": "decode"}, "b": {"lane": "decode"}}
+    traffic.mixed(chat, 60)
+    prices = phases.prices_s(chat, traffic.fleet(CHAT_S))
+    assert prices["c"] > 0.0
+    assert prices["a"] == prices["b"] == 0.0
+
+
+def test_a_worker_that_has_gone_leaves_the_lane_to_the_next(phases, traffic, chat):
+    traffic.labels = {"c": {"lane": "prefill"}}
+    traffic.mixed(chat, 60)
+    without = FleetView(traffic.now_s, tuple(view for view in traffic.fleet(CHAT_S).workers if view.id != "c"))
+    for _ in range(3):
+        now_s = without.now_s + REPLAN_S
+        without = FleetView(now_s, without.workers)
+        for prefill_s in (CHAT_S, DOCUMENT_S):
+            placed = traffic.view("a", prefill_s=prefill_s, **LEARNED)
+            phases.observe(Edge(EdgeKind.BOOKED, chat, placed.id, now_s, placed=placed, fleet=without))
+    prices = phases.prices_s(chat, without)
+    assert "c" not in prices
+    assert prices == {} or max(prices.values()) > 0.0
+
+
+def test_requests_that_may_not_go_everywhere_do_not_take_the_lane_along(phases, traffic, chat):
+    traffic.mixed(chat, 60)
+    before = lane(phases, traffic, chat)
+    for _ in range(50):
+        traffic.chat(chat)
+        fleet = traffic.fleet(CHAT_S)
+        few = FleetView(fleet.now_s, tuple(view for view in fleet.workers if view.id not in before))
+        phases.observe(Edge(EdgeKind.BOOKED, chat, few.workers[0].id, few.now_s, placed=few.workers[0], fleet=few))
+    assert before & lane(phases, traffic, chat)
+
+
+def test_edges_that_say_too_little_are_passed_over(phases, traffic, chat, booked):
+    booked(phases, "a", chat)
+    unlearned = traffic.fleet(DOCUMENT_S, learned=False)
+    for kind in EdgeKind:
+        phases.observe(Edge(kind, chat, unlearned.workers[0].id, 1.0, placed=unlearned.workers[0], fleet=unlearned))
+    assert phases.prices_s(chat, unlearned) == {}
+
+
+# in the default rule
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_marginal_cost_explains_the_lane_and_can_do_without(view, chat, on):
+    policy = MarginalCost(MarginalCostParams(phases=on), random.Random(0))
+    traffic = Traffic(policy, view)
+    traffic.mixed(chat, 60)
+    decision = policy.decide(chat, traffic.fleet(DOCUMENT_S))
+    terms = [decision.terms[worker]["lane"] for worker in WORKERS]
+    assert (max(terms) > min(terms)) is on
+    costs = dict(zip(decision.ranked, decision.costs, strict=True))
+    assert costs[decision.ranked[0]] == min(costs.values())
+    if on:
+        assert decision.terms[decision.ranked[0]]["lane"] == min(terms)
+
+
+def test_a_long_prefill_spills_where_the_lane_is_full(view, chat):
+    policy = MarginalCost(MarginalCostParams(), random.Random(0))
+    traffic = Traffic(policy, view)
+    traffic.mixed(chat, 60)
+    fleet = traffic.fleet(DOCUMENT_S)
+    costs = policy.decide(chat, fleet).terms
+    dearest = max(costs[worker]["lane"] for worker in WORKERS)
+    full = [
+        traffic.view(one.id, prefill_s=DOCUMENT_S, backlog_s=dearest + 1.0, **LEARNED)
+        if costs[one.id]["lane"] < dearest
+        else one
+        for one in fleet.workers
+    ]
+    chosen = policy.decide(chat, FleetView(fleet.now_s, tuple(full))).ranked[0]
+    assert costs[chosen]["lane"] == dearest

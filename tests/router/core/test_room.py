@@ -1,0 +1,56 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.room import Share, SharedContext, room_s
+
+BLOCK = 16
+
+PROMPTS = st.lists(st.integers(0, 2), max_size=6).map(
+    lambda path: [hash(tuple(path[: i + 1])) for i in range(len(path))]
+)
+"""Chains of hashes, as those of prompts that often begin alike."""
+
+
+def held_blocks(running):
+    return len({block for share in running for block in share.hashes})
+
+
+@given(st.lists(st.tuples(PROMPTS, st.integers(0, 99), st.booleans()), max_size=40))
+def test_every_block_that_is_held_counts_once(steps):
+    context, running = SharedContext(), []
+    for hashes, place, ends in steps:
+        if ends and running:
+            context.remove(running.pop(place % len(running)))
+        else:
+            running.append(Share(hashes, BLOCK))
+            context.add(running[-1])
+        total = sum(len(share.hashes) for share in running)
+        assert total * BLOCK - context.shared_tokens == held_blocks(running) * BLOCK
+    for share in running:
+        context.remove(share)
+    assert context.shared_tokens == 0
+
+
+def test_a_prompt_without_identity_shares_nothing():
+    context, share = SharedContext(), Share((), 0)
+    context.add(share)
+    assert context.shared_tokens == 0
+    context.remove(share)
+    assert context.shared_tokens == 0
+
+
+def test_what_fits_does_not_wait():
+    assert room_s(400, 600, 3, 1_000, 5.0) == 0.0
+
+
+def test_what_does_not_waits_for_the_first_to_end_or_longer():
+    assert room_s(410, 600, 3, 1_000, 6.0) == pytest.approx(2.0)
+    assert room_s(700, 600, 3, 1_000, 6.0) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("held", "requests", "capacity", "remaining_s"), [(0, 0, 100, 5.0), (500, 2, 0, 5.0), (500, 2, 100, 0.0)]
+)
+def test_nothing_is_made_up_where_something_is_not_known(held, requests, capacity, remaining_s):
+    assert room_s(400, held, requests, capacity, remaining_s) == 0.0
