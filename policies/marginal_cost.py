@@ -118,6 +118,10 @@ class MarginalCost:
         if self._phases is not None:
             self._phases.observe(edge)
 
+    def statistics(self) -> dict[str, object]:
+        """The lanes of long prefills that there are, by model."""
+        return {"lanes": {} if self._phases is None else self._phases.statistics()}
+
 
 _Priced = tuple[float, int, int, WorkerView]
 _order = itemgetter(0, 1, 2)

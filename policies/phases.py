@@ -85,6 +85,14 @@ class Phases:
         if len(self._pools) > _POOLS_KEPT:
             self._pools.popitem(last=False)
 
+    def statistics(self) -> dict[str, dict[str, object]]:
+        """The lane of each model that has one, and the plan behind it."""
+        return {
+            model: {**pool.plan._asdict(), "workers": sorted(pool.lane)}
+            for model, pool in self._pools.items()
+            if pool.plan is not None
+        }
+
 
 class Pool:
     """One model's workers: what they were asked for, and their lane."""

@@ -132,7 +132,8 @@ class Policy(Protocol):
     """A rule. One object per process, built from its parameters and a seeded `random.Random`.
 
     `decide` must not change the policy's state (drawing from its random source is allowed): it is also called to
-    explain. State follows `observe`, which is called for every edge if the policy has it.
+    explain. State follows `observe`, which is called for every edge if the policy has it. What it shows of that to
+    operators is `statistics()`, if it has it: a dict of what JSON can hold.
     """
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:

@@ -218,10 +218,12 @@ class AvailablePolicy(Shape):
 
 
 class Policy(Shape):
-    """The policy in use, and all that can be."""
+    """The policy in use, and all that can be. `statistics` is what it shows of its state, its own; of several
+    processes that of the one which answers."""
 
     name: str
     params: dict[str, Any]
+    statistics: dict[str, Any]
     available: list[AvailablePolicy]
 
 

@@ -30,7 +30,12 @@ async def change(call: Call) -> Answer:
 
 def _document(call: Call) -> Policy:
     dispatcher = call.system.dispatcher
-    return Policy(name=dispatcher.policy_name, params=dict(dispatcher.policy_params), available=_available())
+    return Policy(
+        name=dispatcher.policy_name,
+        params=dict(dispatcher.policy_params),
+        statistics=dispatcher.policy_statistics(),
+        available=_available(),
+    )
 
 
 def _available() -> list[AvailablePolicy]:

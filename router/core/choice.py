@@ -73,6 +73,15 @@ class Chooser:
             self.observe_errors += 1
             self._fail(f"observe raised {error!r}")
 
+    def shown(self) -> dict[str, Any]:
+        """What the policy itself shows of its state; empty for one that shows nothing."""
+        shows = getattr(self.policy, "statistics", None)
+        try:
+            return {} if shows is None else dict(shows())
+        except Exception as error:  # a third party's code: anything may come
+            self._fail(f"statistics raised {error!r}")
+            return {}
+
     def _fail(self, problem: str) -> None:
         self.last_error = problem
         first, self._sound = self._sound, False

@@ -95,6 +95,10 @@ class Dispatcher:
         """The parameters it was built with, as given."""
         return self._chooser.params
 
+    def policy_statistics(self) -> dict[str, Any]:
+        """What the policy shows of its state."""
+        return self._chooser.shown()
+
     def set_policy(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
         """Use `policy` from the next decision on."""
         self._chooser.adopt(policy, name, params)

@@ -188,6 +188,15 @@ def test_documents_are_dearer_out_of_the_lane_and_chats_in_it(phases, traffic, c
     assert max(document[one] for one in within) < min(document[one] for one in document if one not in within)
 
 
+def test_the_lane_is_shown(phases, traffic, chat):
+    assert phases.statistics() == {}
+    traffic.mixed(chat, 120)
+    (shown,) = phases.statistics().values()
+    plan = phases._pools[chat.model].plan
+    assert shown["workers"] == sorted(phases._pools[chat.model].lane) and len(shown["workers"]) == plan.workers
+    assert shown["long_s"] == plan.long_s and shown["streams_without"] == plan.streams_without > 0.0
+
+
 def test_prices_grow_with_what_is_stalled_and_stay_finite(phases, traffic, request_view, chat):
     traffic.mixed(chat, 60)
     longer = phases.prices_s(chat, traffic.fleet(2 * DOCUMENT_S))

@@ -10,6 +10,24 @@ async def test_the_policy_in_use_and_those_to_choose_from(client):
     assert all(one["summary"] for one in document["available"])
 
 
+async def test_what_the_policy_shows_of_its_state(client, system):
+    assert (await client.get("/admin/v1/policy")).json()["statistics"] == {"lanes": {}}
+    await client.put("/admin/v1/policy", json={"name": "lpwl"})
+    assert (await client.get("/admin/v1/policy")).json()["statistics"] == {}
+
+
+async def test_a_policy_that_cannot_say_how_it_is_shows_nothing(client, system):
+    class Mute:
+        decide = None
+
+        def statistics(self):
+            raise ValueError("no")
+
+    system.dispatcher.set_policy(Mute(), "mute", {})
+    assert (await client.get("/admin/v1/policy")).json()["statistics"] == {}
+    assert "statistics raised ValueError" in system.dispatcher.statistics()["last_error"]
+
+
 async def test_change_takes_effect_on_the_next_request(client, system):
     for port in (1, 2, 3):
         system.join(f"http://a:{port}")
