@@ -15,6 +15,7 @@ def main() -> int:
         from loadtest.bench import events, gateway
         from loadtest.fidelity import command as fidelity
         from loadtest.lab import command as lab
+        from loadtest.live import command as live
         from loadtest.peers import command as peers
         from loadtest.rollout import command as rollout
         from loadtest.soak import command as soak
@@ -30,6 +31,7 @@ def main() -> int:
         ("fidelity", fidelity),
         ("rollout", rollout),
         ("sim", lab),
+        ("live", live),
         ("soak", soak),
         ("tournament", tournament),
     ):

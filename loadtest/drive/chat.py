@@ -1,4 +1,5 @@
-"""One chat request, timed. Clocks start at the intended send time, so a late generator counts against itself."""
+"""One request, timed: a chat, or the completion of a prompt in token ids. Clocks start at the intended send time, so a
+late generator counts against itself."""
 
 from __future__ import annotations
 
@@ -61,7 +62,15 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    delta: _Delta
+    """A chat's has a delta, a completion's the text itself."""
+
+    delta: _Delta | None = None
+    text: str | None = None
+
+    @property
+    def words(self) -> str:
+        """What this frame adds to the answer."""
+        return (self.text if self.delta is None else self.delta.content) or ""
 
 
 class _Frame(msgspec.Struct):
@@ -72,17 +81,36 @@ class _Frame(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(_Frame)
+_STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 async def chat(
     client: Client, body: dict[str, Any], intended_s: float | None = None, headers: dict[str, str] | None = None
 ) -> Timing:
     """Send one streamed chat completion and read it to its end. Failures are recorded, not raised."""
-    loop = asyncio.get_running_loop()
-    timing = Timing(started_s=loop.time() if intended_s is None else intended_s)
-    payload = msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
+    return await _send(client, "/v1/chat/completions", msgspec.json.encode({**body, **_STREAMED}), intended_s, headers)
+
+
+async def complete(
+    client: Client,
+    body: dict[str, Any],
+    prompt: bytes,
+    intended_s: float | None = None,
+    headers: dict[str, str] | None = None,
+) -> Timing:
+    """The same for the completion of a prompt: `prompt` is its token ids as the inside of a JSON array, so that a long
+    one costs the load generator no more than a copy."""
+    rest = msgspec.json.encode({**body, **_STREAMED})
+    payload = b'{"prompt":[%b],%b' % (prompt, rest[1:])
+    return await _send(client, "/v1/completions", payload, intended_s, headers)
+
+
+async def _send(
+    client: Client, path: str, payload: bytes, intended_s: float | None, headers: dict[str, str] | None
+) -> Timing:
+    timing = Timing(started_s=asyncio.get_running_loop().time() if intended_s is None else intended_s)
     try:
-        async with client.exchange(client.request_bytes("POST", "/v1/chat/completions", payload, headers)) as response:
+        async with client.exchange(client.request_bytes("POST", path, payload, headers)) as response:
             timing.worker = response.headers.get("x-warmroute-worker")
             predicted = response.headers.get("x-warmroute-predicted-cached-tokens")
             timing.predicted_cached_tokens = int(predicted) if predicted else None
@@ -133,4 +161,4 @@ def _take(frame: _Frame, timing: Timing) -> str:
         timing.cached_tokens = (details.cached_tokens or 0) if details else 0
     if frame.metrics is not None and frame.metrics.time_to_first_token_ms is not None:
         timing.engine_ttft_s = ((frame.metrics.queue_time_ms or 0.0) + frame.metrics.time_to_first_token_ms) / 1e3
-    return "".join(choice.delta.content or "" for choice in frame.choices)
+    return "".join([choice.words for choice in frame.choices])

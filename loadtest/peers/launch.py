@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from loadtest.fleet.process import Process, StartError
+from loadtest.fleet.process import Process, StartError, uninterrupted
 from loadtest.peers.contenders import Contender, Site
 
 READY_LIMIT_S = 60.0
@@ -22,13 +22,13 @@ def running_router(contender: Contender, site: Site, log: Path) -> Iterator[Proc
     Raises:
         StartError: it ended, or did not know every worker in time.
     """
-    process = Process(contender.command(site), contender.name, log=log)
-    try:
+    with ExitStack() as stack:
+        with uninterrupted():
+            process = Process(contender.command(site), contender.name, log=log)
+            stack.callback(process.stop)
         _wait_until_registered(contender, site, process)
         time.sleep(SETTLE_S)
         yield process
-    finally:
-        process.stop()
 
 
 def _wait_until_registered(contender: Contender, site: Site, process: Process) -> None:

@@ -40,7 +40,8 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class FleetShape:
-    """What the workers are. `kv_tokens` is each one's cache, `time_scale` stretches the modelled step times."""
+    """What the workers are. `kv_tokens` is each one's cache, `time_scale` stretches the modelled step times;
+    `vllm_flags` are further ones for vLLM's servers, and win over ours."""
 
     workers: int = 4
     simulated: bool = False
@@ -49,6 +50,7 @@ class FleetShape:
     time_scale: float = 4.0
     seed: int = 0
     vllm_env: Path | None = None
+    vllm_flags: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -92,7 +94,13 @@ def _vllm(shape: FleetShape, logs: Path, progress: Callable[[int], None], stack:
             clock=ClockSettings(
                 profile=shape.profile, time_scale=shape.time_scale, jitter=0.05, seed=shape.seed + number
             ),
-            flags=(*_length(shape), "--num-gpu-blocks-override", str(shape.blocks), "--enable-scale-out"),
+            flags=(
+                *_length(shape),
+                "--num-gpu-blocks-override",
+                str(shape.blocks),
+                "--enable-scale-out",
+                *shape.vllm_flags,
+            ),
         )
         for number in range(shape.workers)
     ]

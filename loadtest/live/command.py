@@ -1,0 +1,69 @@
+"""``python -m loadtest live``: rules on real processes beside the same plans in virtual time, and whether they agree.
+
+Starts a fleet (embedded workers, or vLLM's own servers with the GPU replaced by a clock), and for every seed plays the
+same calls through the gateway under each rule in turn, each time from empty caches. The very same calls are played by
+the lab on a model of that fleet. The tables have both sides; the exit code is 1 if they contradict each other on any
+pair of rules, or if a call failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from backends.engine.profile import profile_names
+from loadtest.arguments import above_zero, positive
+from loadtest.lab.cell import Slo
+from loadtest.lab.flags import policies, seconds, slo
+from loadtest.workload.source import FORM
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    parser.add_argument("--trace", required=True, metavar=FORM, help="what is asked, as in `sim`")
+    parser.add_argument(
+        "--policy", required=True, type=policies, metavar="NAME[:key=value...],NAME...", help="rules to compare"
+    )
+    parser.add_argument("--backend", choices=("embedded", "vllm"), default="embedded", help="default: %(default)s")
+    how_fast = parser.add_mutually_exclusive_group()
+    how_fast.add_argument(
+        "--load", type=above_zero, default=0.85, metavar="L", help="fraction of the modelled fleet's saturation (0.85)"
+    )
+    how_fast.add_argument(
+        "--rate", type=above_zero, metavar="R", help="instead: so many times the trace's own rate, nothing to be found"
+    )
+    parser.add_argument("--seeds", type=positive, default=3, metavar="K", help="seeds 0 to K - 1 (default %(default)s)")
+    parser.add_argument("--window-s", type=above_zero, default=90.0, metavar="S", help="per run (default 90)")
+    parser.add_argument(
+        "--warm-up-s", type=seconds, default=20.0, metavar="S", help="of it, not measured (default %(default)g)"
+    )
+    parser.add_argument(
+        "--slo", type=slo, default=Slo(2_000.0, 200.0), metavar="TTFT_MS:TPOT_MS", help="default 2000:200"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="live.md, results.json and logs")
+    _add_fleet(parser.add_argument_group("workers"))
+
+
+def _add_fleet(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--workers", type=positive, default=4, metavar="N", help="default %(default)s")
+    group.add_argument(
+        "--profile", choices=profile_names(), default="llama-3.1-70b-4xh100", help="default: %(default)s"
+    )
+    group.add_argument(
+        "--kv-tokens", type=positive, metavar="N", help="KV cache of each worker (default: the profile's)"
+    )
+    group.add_argument(
+        "--time-scale",
+        type=above_zero,
+        default=1.0,
+        metavar="S",
+        help="stretch the modelled step times on both sides, so that a few cores suffice (default %(default)g)",
+    )
+    group.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM in it (default: found)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Both sides, then the tables."""
+    from loadtest.live.run import run as start  # late: other commands' help must not wait for it
+
+    return start(args)

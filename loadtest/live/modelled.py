@@ -1,0 +1,69 @@
+"""The other side: the same plans in virtual time, over the lab's model of the same fleet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backends.engine.profile import DecodeCost, PrefillCost, Profile
+from loadtest.lab.cell import Cell
+from loadtest.lab.fold import fold
+from loadtest.lab.measures import Measured, Measures
+from loadtest.lab.play import Stage, profile_of
+from loadtest.lab.saturation import RULE, Saturation, saturation
+from loadtest.lab.sources import Drawn, drawn
+from loadtest.lab.store import Result
+from loadtest.sim.sessions import sessions_of
+from loadtest.workload.plan import Call, Plan, Session
+
+UNMEASURED = Measured(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def asked(cell: Cell) -> Drawn:
+    """What both sides are asked: the seed's window, each client's limit being the length of its answer.
+
+    A live worker ends an answer where its limit says, and the gateway reads the limit: so the modelled one has to.
+    """
+    models = cell.setting.models
+    found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
+    return replace(found, plan=_limited(found.plan))
+
+
+def play(cell: Cell, time_scale: float) -> Measures:
+    """A cell on workers whose steps take `time_scale` times as long. Equal arguments, equal measures."""
+    found = asked(cell)
+    stage = Stage(cell, slowed(profile_of(cell, found), time_scale), found.length_s)
+    stage.play(sessions_of(found.plan, cell.setting.models.timeout_s))
+    stage.check()
+    return fold(stage.played(found), cell.setting.slo)
+
+
+def saturates(first: Cell, time_scale: float) -> Saturation:
+    """Load 1.0 of such a fleet, found as the lab finds it.
+
+    Raises:
+        SaturationError: there is none.
+    """
+
+    def run(cells: list[Cell]) -> list[Result]:
+        return [Result("", "", {}, play(cell, time_scale), UNMEASURED) for cell in cells]
+
+    return saturation(first, RULE, run)
+
+
+def slowed(profile: Profile, time_scale: float) -> Profile:
+    """The same worker with every step `time_scale` times as long."""
+    prefill, decode = profile.prefill, profile.decode
+    return replace(
+        profile,
+        prefill=PrefillCost(prefill.a_ms * time_scale, prefill.b_us * time_scale, prefill.d_ns * time_scale),
+        decode=DecodeCost(decode.a_ms * time_scale, decode.b_ms * time_scale, decode.k_ns * time_scale),
+    )
+
+
+def _limited(plan: Plan) -> Plan:
+    return replace(plan, sessions=tuple(_limited_session(session) for session in plan.sessions))
+
+
+def _limited_session(session: Session) -> Session:
+    calls: tuple[Call, ...] = tuple(replace(call, max_tokens=call.answer[1]) for call in session.calls)
+    return replace(session, calls=calls)

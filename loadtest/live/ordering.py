@@ -1,0 +1,90 @@
+"""Whether two sides put rules in the same order, as far as their seeds can tell.
+
+Seeds pair: with one seed every rule is asked the same. A side puts one rule before another if the 95 % interval of
+their difference, seed by seed and relative to the two's mean in that seed, leaves out 0; else they are level there.
+Relative, because some seeds are far busier than others, and would alone decide. Only its opposite contradicts an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from statistics import fmean
+
+from loadtest.report.confidence import interval
+
+Values = Mapping[str, Sequence[float]]
+"""One value per seed, the same seeds in the same order for every rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two rules; on either side 1 if `first` is better, -1 if `second` is, 0 if they are level."""
+
+    first: str
+    second: str
+    live: int
+    modelled: int
+
+    @property
+    def inverted(self) -> bool:
+        """Whether the sides contradict each other."""
+        return self.live * self.modelled < 0
+
+    @property
+    def same(self) -> bool:
+        """Whether both sides tell the rules apart, and the same way round."""
+        return self.live * self.modelled > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """One measure: every pair of rules, and either side's order in words, best first."""
+
+    measure: str
+    pairs: tuple[Pair, ...]
+    live: str
+    modelled: str
+
+    @property
+    def same(self) -> int:
+        """Pairs that both sides put in the same order."""
+        return sum(pair.same for pair in self.pairs)
+
+    @property
+    def inverted(self) -> list[Pair]:
+        """Pairs on which they contradict each other."""
+        return [pair for pair in self.pairs if pair.inverted]
+
+    @property
+    def told_by_one(self) -> int:
+        """Pairs that are level on one side only."""
+        return sum((pair.live == 0) != (pair.modelled == 0) for pair in self.pairs)
+
+
+def ordering(measure: str, live: Values, modelled: Values, *, higher_is_better: bool) -> Ordering:
+    """Of one measure."""
+    sign = 1.0 if higher_is_better else -1.0
+    pairs = tuple(
+        Pair(first, second, _better(live, first, second, sign), _better(modelled, first, second, sign))
+        for first, second in combinations(live, 2)
+    )
+    return Ordering(measure, pairs, _in_words(live, sign), _in_words(modelled, sign))
+
+
+def _better(values: Values, first: str, second: str, sign: float) -> int:
+    by = interval([sign * _apart(one, other) for one, other in zip(values[first], values[second], strict=True)])
+    return int(by.low > 0.0) - int(by.high < 0.0)
+
+
+def _apart(one: float, other: float) -> float:
+    """How far, in units of their mean: from -2 to 2."""
+    return 2.0 * (one - other) / ((one + other) or 1.0)
+
+
+def _in_words(values: Values, sign: float) -> str:
+    """By means, best first; `>` between neighbours that differ, `~` between those that are level."""
+    ranked = sorted(values, key=lambda rule: -sign * fmean(values[rule]))
+    signs = [" > " if _better(values, first, second, sign) else " ~ " for first, second in pairwise(ranked)]
+    return "".join(word for both in zip(ranked, [*signs, ""], strict=True) for word in both)

@@ -1,0 +1,115 @@
+"""A plan played over HTTP: sessions at their times, each call after the end of the one before, all in token ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loadtest.drive.chat import Timing, complete
+from loadtest.drive.http import Client
+from loadtest.live.wording import Wording
+from loadtest.sim.outcome import Ending, Outcome
+from loadtest.workload.plan import Call, Plan, Session
+
+LEAD_S = 0.3
+"""Between the begin of a run and its plan's second 0, so that every session's task waits for its time by then."""
+SESSION_HEADER = "x-session-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One call as the simulator would tell of it, and what went wrong, if anything did."""
+
+    outcome: Outcome
+    error: str | None
+
+
+class Player:
+    """Plays plans through the gateway at `base_url`."""
+
+    def __init__(self, base_url: str, model: str, wording: Wording) -> None:
+        self._base_url = base_url
+        self._model = model
+        self._wording = wording
+
+    async def play(self, plan: Plan, until_s: float, progress: Callable[[], None]) -> list[Answered]:
+        """Every call that is due before `until_s` of the plan; `progress` hears of each that has ended."""
+        client = Client(self._base_url)
+        begin_s = asyncio.get_running_loop().time() + LEAD_S
+        try:
+            runs = [
+                _Run(client, self._model, self._wording, session, begin_s).play(until_s, progress)
+                for session in plan.sessions
+            ]
+            return [answered for found in await asyncio.gather(*runs) for answered in found]
+        finally:
+            client.close()
+
+
+class _Run:
+    """One session. `_answers` are the ids with which the model has worded the answers so far."""
+
+    def __init__(self, client: Client, model: str, wording: Wording, session: Session, begin_s: float) -> None:
+        self._client = client
+        self._model = model
+        self._wording = wording
+        self._session = session
+        self._begin_s = begin_s
+        self._answers: dict[int, Sequence[int]] = {}
+
+    async def play(self, until_s: float, progress: Callable[[], None]) -> list[Answered]:
+        """Stops at a call that failed: what follows it would quote an answer that there is not."""
+        loop = asyncio.get_running_loop()
+        due_s = self._begin_s + self._session.start_s
+        found: list[Answered] = []
+        for number, call in enumerate(self._session.calls):
+            due_s += call.pause_s if number else 0.0
+            if due_s >= self._begin_s + until_s:
+                break
+            await asyncio.sleep(due_s - loop.time())
+            found.append(await self._send(number, call, due_s))
+            progress()
+            if found[-1].error is not None:
+                break
+            due_s = loop.time()
+        return found
+
+    async def _send(self, number: int, call: Call, due_s: float) -> Answered:
+        body = {"model": self._model, "max_tokens": call.answer[1], "ignore_eos": True}
+        headers = {SESSION_HEADER: self._session.id}
+        prompt = self._wording.prompt(call.prompt, self._answers)
+        timing = await complete(self._client, body, prompt, due_s, headers)
+        error = self._heard(call, timing)
+        return Answered(self._outcome(f"{self._session.id}/{number}", call, timing, error), error)
+
+    def _heard(self, call: Call, timing: Timing) -> str | None:
+        """Keep the answer's ids; what is wrong with it, or with the counts of tokens."""
+        if timing.error is not None:
+            return timing.error
+        ids = self._answers[call.answer[0]] = self._wording.read(timing.text)
+        for name, wanted, got in (
+            ("prompt", call.prompt.tokens, timing.prompt_tokens),
+            ("answer", call.answer[1], timing.completion_tokens),
+            ("answer's text", call.answer[1], len(ids)),
+        ):
+            if got != wanted:
+                return f"the {name} has {got} tokens, the plan says {wanted}"
+        return None
+
+    def _outcome(self, name: str, call: Call, timing: Timing, error: str | None) -> Outcome:
+        failed = error is not None
+        end_s = asyncio.get_running_loop().time() if timing.end_s is None else timing.end_s
+        return Outcome(
+            id=name,
+            session=self._session.id,
+            ending=Ending.REJECTED if failed else Ending.FINISHED,
+            worker=timing.worker or "",
+            sent_s=timing.started_s - self._begin_s,
+            ended_s=end_s - self._begin_s,
+            ttft_s=timing.ttft_s,
+            prompt_tokens=call.prompt.tokens,
+            output_tokens=timing.completion_tokens,
+            predicted_tokens=timing.predicted_cached_tokens,
+            cached_tokens=timing.cached_tokens,
+        )
