@@ -279,6 +279,8 @@ class Decision(Shape):
     `residency` is how far `predicted_cached_tokens` could be trusted: approximate where the prompt was known as text
     only, however exact the worker's view is. `difference` is what explains that another number was reported (pending,
     or one of those of `PredictedCached`), null where none was. `process` is which of the gateway's processes decided.
+    `candidates` are all there were for the latest decisions, and the chosen one for those before: each process keeps
+    32,768 in all.
     """
 
     at: str

@@ -357,7 +357,7 @@ class Config(Section, frozen=True):
     access_log: bool = False
     """One log line per request."""
     decisions_kept: Count = 1_000
-    """Decisions kept for GET /admin/v1/decisions."""
+    """Decisions kept for GET /admin/v1/decisions, with all candidates as far back as 32,768 of them reach."""
     admin_hosts: tuple[str, ...] = ()
     """Further Host names the admin port answers to, besides loopback names and admin_host."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
 from router.prefix.difference import Difference
+
+CANDIDATES_KEPT = 32_768
+"""Views in the log, about 15 MB of them. A thousand decisions among 512 workers would hold a quarter of a gigabyte, and
+freeing what has long left the processor's caches made each decision a tenth slower."""
 
 
 class DecisionRecord(msgspec.Struct):
@@ -53,6 +59,16 @@ class DecisionRecord(msgspec.Struct):
             view.decode_s,
         )
 
+    def thin(self) -> None:
+        """Forget all candidates but the chosen one."""
+        decision, worker = self.decision, self.worker
+        costs = dict(zip(decision.ranked, decision.costs, strict=False))
+        terms = {worker: dict(decision.terms[worker])} if worker in decision.terms else {}
+        self.workers = tuple(view for view in self.workers if view.id == worker)
+        self.decision = Decision(
+            (worker,), decision.reason, (costs[worker],) if worker in costs else (), decision.unit, terms
+        )
+
     def to_builtins(self) -> dict[str, object]:
         """For the admin API."""
         return {
@@ -74,6 +90,33 @@ class DecisionRecord(msgspec.Struct):
             "outcome": self.outcome,
             "candidates": describe_candidates(self.workers, self.decision),
         }
+
+
+class DecisionLog:
+    """The latest `kept` decisions. The latest of those that `candidates_kept` views are enough for are whole, the
+    others know their chosen candidate only."""
+
+    def __init__(self, kept: int, candidates_kept: int = CANDIDATES_KEPT) -> None:
+        self._records: deque[DecisionRecord] = deque(maxlen=kept)
+        self._whole: deque[DecisionRecord] = deque(maxlen=kept)
+        self._candidates = 0
+        self._candidates_kept = candidates_kept
+
+    def add(self, record: DecisionRecord) -> None:
+        """A decision was taken."""
+        if len(self._whole) == self._whole.maxlen and self._whole:
+            self._candidates -= len(self._whole[0].workers)
+        self._records.append(record)
+        self._whole.append(record)
+        self._candidates += len(record.workers)
+        while self._candidates > self._candidates_kept and len(self._whole) > 1:
+            oldest = self._whole.popleft()
+            self._candidates -= len(oldest.workers)
+            oldest.thin()
+
+    def latest(self, limit: int) -> list[DecisionRecord]:
+        """Newest first."""
+        return list(islice(reversed(self._records), limit))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -11,7 +10,7 @@ from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestVi
 from router.config.model import HedgingConfig, RetriesConfig
 from router.core.choice import Chooser
 from router.core.comparison import ComparisonObserver, Comparisons, prediction
-from router.core.decisions import DecisionRecord, Explanation
+from router.core.decisions import DecisionLog, DecisionRecord, Explanation
 from router.core.edges import FailurePhase, Request, Usage
 from router.core.endpoints import Candidate
 from router.core.fleet import Fleet
@@ -77,7 +76,7 @@ class Dispatcher:
         self._observer = observer
         self._lanes = Lanes(ledger)
         self._outputs = Outputs()
-        self._records: deque[DecisionRecord] = deque(maxlen=decisions_kept)
+        self._log = DecisionLog(decisions_kept)
         self._comparisons = Comparisons(observer)
         self._ids = itertools.count(1)
         self._counts = dict.fromkeys(
@@ -193,7 +192,7 @@ class Dispatcher:
 
     def decisions(self, limit: int) -> list[DecisionRecord]:
         """The latest ones, newest first."""
-        return list(itertools.islice(reversed(self._records), limit))
+        return self._log.latest(limit)
 
     # edges
 
@@ -417,7 +416,7 @@ class Dispatcher:
             residency=view.residency,
             predicted_cached_tokens=predicted_cached_tokens,
         )
-        self._records.append(record)
+        self._log.add(record)
         return record
 
     def _succeeded(self, ticket: Ticket, now_s: float, *, complete: bool) -> None:
