@@ -11,6 +11,7 @@ from loadtest.lab import command
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import problem, setting
 from loadtest.lab.models import Models, flag
+from loadtest.live import command as live
 
 RIGHT = {
     "--trace": "generator:multi_turn",
@@ -80,11 +81,15 @@ def test_flags_that_do_not_go_together_are_named():
     assert "name more in --policy" in (problem(parsed("--sensitivity", policy="lpwl")) or "")
 
 
+def options(module):
+    parser = argparse.ArgumentParser()
+    module.register(parser)
+    return {option for action in parser._actions for option in action.option_strings}
+
+
 def test_the_guide_names_every_model_and_no_flag_that_there_is_not():
     page = Path(__file__).parents[3] / "docs/how-to/judge-a-policy.md"
     named = set(re.findall(r"--[a-z][a-z-]*[a-z]", page.read_text()))
-    parser = argparse.ArgumentParser()
-    command.register(parser)
-    there = {option for action in parser._actions for option in action.option_strings}
+    there = options(command) | options(live)  # the guide's last section is about `loadtest live`
     assert named <= there
     assert {flag(one) for one in fields(Models)} <= named
