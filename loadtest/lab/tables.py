@@ -32,12 +32,17 @@ def print_findings(console: Console, findings: Findings) -> None:
     """Every sheet."""
     console.print(summary(findings), highlight=False, markup=False)
     for sheet in sheets(findings):
-        table = Table(title=sheet.title, title_justify="left", caption=sheet.note, caption_justify="left")
-        for place, head in enumerate(sheet.heads):
-            table.add_column(head, justify="right" if place else "left")
-        for row in sheet.rows:
-            table.add_row(*row)
-        console.print(table)
+        print_sheet(console, sheet)
+
+
+def print_sheet(console: Console, sheet: Sheet) -> None:
+    """One table."""
+    table = Table(title=sheet.title, title_justify="left", caption=sheet.note, caption_justify="left")
+    for place, head in enumerate(sheet.heads):
+        table.add_column(head, justify="right" if place else "left")
+    for row in sheet.rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def summary(findings: Findings) -> str:

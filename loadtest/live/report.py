@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from loadtest.lab.cell import as_json
 from loadtest.lab.findings import Measure
-from loadtest.lab.tables import Sheet
+from loadtest.lab.tables import Sheet, print_sheet
 from loadtest.live.findings import COMPARED, Findings
 from loadtest.live.ordering import Ordering
 from loadtest.live.trial import Machine
@@ -127,12 +126,7 @@ def show(console: Console, findings: Findings) -> None:
     """Every sheet on the console."""
     console.print(summary(findings), highlight=False, markup=False)
     for sheet in sheets(findings):
-        table = Table(title=sheet.title, title_justify="left", caption=sheet.note, caption_justify="left")
-        for place, head in enumerate(sheet.heads):
-            table.add_column(head, justify="right" if place else "left")
-        for row in sheet.rows:
-            table.add_row(*row)
-        console.print(table)
+        print_sheet(console, sheet)
     console.print(verdict(findings), highlight=False, markup=False)
 
 
