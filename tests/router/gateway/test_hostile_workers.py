@@ -269,7 +269,7 @@ async def test_a_started_stream_ends_within_its_deadlines(rig, kit, hostile):
         if data.endswith(kit.END):
             break
     trickle = hostile.__name__.startswith(("drips", "stops"))
-    assert time.monotonic() - started_s < (2.5 * limits["stream_idle_s"] if trickle else limits["total_s"]) + 0.4
+    assert time.monotonic() - started_s < (2.5 * limits["stream_idle_s"] if trickle else limits["total_s"]) + 0.9
     assert psutil.Process().memory_info().rss - rss < 16_000_000
     code = "stream_idle_timeout" if trickle else "total_timeout"
     assert gate.metrics.named("error") == [(code, "stream")]
