@@ -68,9 +68,11 @@ class MarginalCost:
       busy worker lacks (up to what is cached, where it lacks none): only then will the ones to come use a copy, too.
       There the price is the most that the crowd can cost this request: a share 1 - A / B of its decode time, if steps
       lengthened in proportion to their batch (as much as the dearest candidate costs, while nothing is known of decode
-      times). Where copying the prefix costs less than that, it is copied, and from then on both workers tie. It is the
-      spill of smg 1.13 and of consistent hashing with bounded loads, with a price in place of a cliff. A worker that
-      is busy for other reasons is no crowd: moving a conversation off it costs a prefill that nobody else will use.
+      times). Where copying the prefix costs less than that, it is copied. Once the least busy worker has all of it, the
+      price is at most what it saves: no more than that draws a request, and the one block that all of a service's long
+      prompts begin with must not outweigh a queue. It is the spill of smg 1.13 and of consistent hashing with bounded
+      loads, with a price in place of a cliff. A worker that is busy for other reasons is no crowd: moving a
+      conversation off it costs a prefill that nobody else will use.
     """
 
     params_type: ClassVar[type[Params]] = MarginalCostParams
@@ -139,9 +141,10 @@ def crowd_prices_s(request: RequestView, fleet: FleetView, sharing: Sharing) -> 
     lacked = _blocks(calmest, request) + 1
     prices_s = {}
     for view in busier:
-        share = sharing.share(view.id, request, min(lacked, _blocks(view, request)))
-        if share * view.running_requests > usual:
-            prices_s[view.id] = _crowd_s(view, request, fleet, least)
+        cached = _blocks(view, request)
+        if sharing.share(view.id, request, min(lacked, cached)) * view.running_requests > usual:
+            crowd_s = _crowd_s(view, request, fleet, least)
+            prices_s[view.id] = crowd_s if cached >= lacked else min(crowd_s, _saved_s(view))
     return prices_s
 
 
@@ -155,6 +158,11 @@ def _crowd_s(view: WorkerView, request: RequestView, fleet: FleetView, least: in
     if request.decode_s and view.learned:
         return request.decode_s * (1.0 - least / view.running_requests)
     return max([_first_token_s(other) for other in fleet.workers])
+
+
+def _saved_s(view: WorkerView) -> float:
+    """What its cached tokens would take at the pace of the uncached ones."""
+    return view.prefill_s * view.cached_tokens / max(1, view.uncached_tokens)
 
 
 def _blocks(view: WorkerView, request: RequestView) -> int:

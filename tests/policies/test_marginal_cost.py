@@ -163,6 +163,18 @@ def test_copies_share_their_crowd(policy, fleet, hot, running):
     assert policy.decide(hot, view).ranked[0] == "b"
 
 
+def test_a_copy_counts_no_more_than_it_saves(policy, fleet, request_view, running):
+    """All prompts begin with one block, and both workers have it: its 16 tokens of 1,616 must not outweigh a queue."""
+    running("a", 12, blocks=(1, 7))
+    request = request_view(tokens=1_616, blocks=(1, 8), decode_s=10.0)
+    known = {"learned": True, "cached_tokens": 16, "uncached_tokens": 1_600, "prefill_s": 0.1}
+    queue = fleet(a={**known, "running_requests": 12}, b={**known, "backlog_s": 0.01})
+    decision = policy.decide(request, queue)
+    assert decision.terms["a"]["crowd"] == pytest.approx(0.001)
+    assert decision.ranked[0] == "a"
+    assert policy.decide(request, fleet(a={**known, "running_requests": 12}, b=known)).ranked[0] == "b"
+
+
 def test_terms_stay_as_they_were_decided_on(policy, fleet, hot, running):
     running("a", 6)
     decision = policy.decide(hot, fleet(a={**HOLDER, "running_requests": 6}, b=OTHER))
