@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import log, sqrt
-from operator import itemgetter
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -85,33 +84,39 @@ class MarginalCost:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by cost, the winner of the ties first."""
-        last = self._turns.last
+        workers = fleet.workers
         weight = self._params.stream_weight
         crowd_s = crowd_prices_s(request, fleet, self._sharing)
         lane_s = {} if self._phases is None else self._phases.prices_s(request, fleet)
-        priced = [
-            (
-                _first_token_s(view) + weight * view.joining_s + crowd_s.get(view.id, 0.0) + lane_s.get(view.id, 0.0),
-                view.running_requests,
-                last(view.id),
-                view,
-            )
-            for view in fleet.workers
-        ]
-        priced.sort(key=_order)
-        cheapest_s, _, _, cheapest = priced[0]
-        equals = [entry for entry in priced if _equal(entry[0], entry[3], cheapest_s, cheapest)]
-        chosen = min(equals, key=_turn)
-        if chosen is not priced[0]:
-            priced.remove(chosen)
-            priced.insert(0, chosen)
+        costs_s = _costs_s(workers, weight, crowd_s, lane_s)
+        ranked = self._ranked(workers, costs_s)
+        cheapest = ranked[0]
+        equals = _equals(workers, costs_s, ranked)
+        chosen = min(equals, key=lambda place: self._turn(workers[place]))
+        if chosen != cheapest:
+            ranked.remove(chosen)
+            ranked.insert(0, chosen)
         return Decision(
-            tuple(entry[3].id for entry in priced),
+            tuple([workers[place].id for place in ranked]),
             "least added delay" if len(equals) == 1 else f"least busy of {len(equals)} with equal added delay",
-            tuple(entry[0] for entry in priced),
-            "s" if cheapest.learned else "tokens",
-            Terms(fleet.workers, _explain(weight, crowd_s, lane_s)),
+            tuple([costs_s[place] for place in ranked]),
+            "s" if workers[cheapest].learned else "tokens",
+            Terms(workers, _explain(weight, crowd_s, lane_s)),
         )
+
+    def _ranked(self, workers: Sequence[WorkerView], costs_s: Sequence[float]) -> list[int]:
+        """Places in `workers`, by cost; where that is the same, by running requests and in turn.
+
+        Few costs are the same, and sorting numbers is a fraction of the work of sorting tuples.
+        """
+        ranked = list(range(len(workers)))
+        if len(set(costs_s)) < len(costs_s):
+            ranked.sort(key=lambda place: self._turn(workers[place]))
+        ranked.sort(key=costs_s.__getitem__)
+        return ranked
+
+    def _turn(self, view: WorkerView) -> tuple[int, int]:
+        return view.running_requests, self._turns.last(view.id)
 
     def observe(self, edge: Edge) -> None:
         """Advance the turn; follow who runs where."""
@@ -123,11 +128,6 @@ class MarginalCost:
     def statistics(self) -> dict[str, object]:
         """The lanes of long prefills that there are, by model."""
         return {"lanes": {} if self._phases is None else self._phases.statistics()}
-
-
-_Priced = tuple[float, int, int, WorkerView]
-_order = itemgetter(0, 1, 2)
-_turn = itemgetter(1, 2)
 
 
 def crowd_prices_s(request: RequestView, fleet: FleetView, sharing: Sharing) -> dict[WorkerId, float]:
@@ -169,6 +169,22 @@ def _blocks(view: WorkerView, request: RequestView) -> int:
     return view.cached_tokens // request.block_tokens if request.block_tokens else 0
 
 
+def _costs_s(
+    workers: Sequence[WorkerView], weight: float, crowd_s: Mapping[WorkerId, float], lane_s: Mapping[WorkerId, float]
+) -> list[float]:
+    """In their order. `_first_token_s` is written out: a call for each worker takes longer than the sum."""
+    costs_s = [
+        view.backlog_s + view.room_s + view.prefill_s / (1.0 - view.utilisation) + weight * view.joining_s
+        for view in workers
+    ]
+    if not crowd_s and not lane_s:
+        return costs_s
+    return [
+        cost_s + crowd_s.get(view.id, 0.0) + lane_s.get(view.id, 0.0)
+        for cost_s, view in zip(costs_s, workers, strict=True)
+    ]
+
+
 def _explain(
     weight: float, crowd_s: Mapping[WorkerId, float], lane_s: Mapping[WorkerId, float]
 ) -> Callable[[WorkerView], Mapping[str, float]]:
@@ -198,6 +214,13 @@ def _uncached_tokens(view: WorkerView) -> int:
     return view.uncached_tokens
 
 
-def _equal(cost_s: float, view: WorkerView, cheapest_s: float, cheapest: WorkerView) -> bool:
-    noise_s = view.error_s + cheapest.error_s
-    return cost_s - cheapest_s <= noise_s and view.uncached_tokens <= cheapest.uncached_tokens
+def _equals(workers: Sequence[WorkerView], costs_s: Sequence[float], ranked: Sequence[int]) -> list[int]:
+    """Those of `ranked` that cost as good as what the first does and leave no more uncached; the first is one."""
+    cheapest, cheapest_s = workers[ranked[0]], costs_s[ranked[0]]
+    uncached_tokens, error_s = cheapest.uncached_tokens, cheapest.error_s
+    return [
+        place
+        for place in ranked
+        if workers[place].uncached_tokens <= uncached_tokens
+        and costs_s[place] - cheapest_s <= workers[place].error_s + error_s
+    ]

@@ -61,11 +61,15 @@ class DecisionRecord(msgspec.Struct):
     def thin(self) -> None:
         """Forget all candidates but the chosen one."""
         decision, worker = self.decision, self.worker
-        costs = dict(zip(decision.ranked, decision.costs, strict=False))
-        terms = {worker: dict(decision.terms[worker])} if worker in decision.terms else {}
-        self.workers = tuple(view for view in self.workers if view.id == worker)
+        place = decision.ranked.index(worker)  # the first, as a rule
+        terms = decision.terms.get(worker)
+        self.workers = (next(view for view in self.workers if view.id == worker),)
         self.decision = Decision(
-            (worker,), decision.reason, (costs[worker],) if worker in costs else (), decision.unit, terms
+            (worker,),
+            decision.reason,
+            decision.costs[place : place + 1],
+            decision.unit,
+            {} if terms is None else {worker: dict(terms)},
         )
 
     def to_builtins(self) -> dict[str, object]:

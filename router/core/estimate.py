@@ -257,18 +257,15 @@ class Utilisation:
 
     def share(self, speed: Speed, now_s: float, others: Work | None = None) -> float:
         """rho, from 0 to `UTILISATION_CAP`; `others` is what other processes dispatched."""
+        tokens, attention, at_s, since_s = self._tokens, self._attention, self._at_s, self._since_s
         if others is not None:
             work = self.work
-            return _share(*(others if work is None else work.plus(others)), speed, now_s)
-        since_s = self._since_s
-        return 0.0 if since_s is None else _share(self._tokens, self._attention, self._at_s, since_s, speed, now_s)
-
-
-def _share(tokens: float, attention: float, at_s: float, since_s: float, speed: Speed, now_s: float) -> float:
-    """Of `Work`, taken apart: this runs for every worker at every decision."""
-    work_s = (speed.token_s * tokens + speed.attention_s * attention) * exp((at_s - now_s) / WINDOW_S)
-    share = work_s / (-WINDOW_S * expm1((since_s - WARM_UP_S - now_s) / WINDOW_S))
-    return share if share < UTILISATION_CAP else UTILISATION_CAP
+            tokens, attention, at_s, since_s = others if work is None else work.plus(others)
+        if since_s is None:
+            return 0.0
+        work_s = (speed.token_s * tokens + speed.attention_s * attention) * exp((at_s - now_s) / WINDOW_S)
+        share = work_s / (-WINDOW_S * expm1((since_s - WARM_UP_S - now_s) / WINDOW_S))
+        return share if share < UTILISATION_CAP else UTILISATION_CAP
 
 
 def median_speed(speeds: list[Speed]) -> Speed:

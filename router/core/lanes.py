@@ -246,6 +246,7 @@ class Lanes:
         tested_s = now_s - STALE_S
         found = {} if matches is None else matches
         seen: list[WorkerView] = []
+        overlap_tokens, own_tokens = output.overlap_tokens(), output.held_tokens(prompt_tokens)
         for lane in self._all_of(candidates):
             speed = lane.speed if lane.tested_s >= tested_s else None
             if speed is None:
@@ -254,7 +255,9 @@ class Lanes:
             if step_s is None:
                 step_s = self.common_step_s()
             match = found.get(lane.candidate.slot, NOTHING_KNOWN)
-            seen.append(_view(lane, match, prompt_tokens, speed, now_s, output, step_s, remaining_s))
+            seen.append(
+                _view(lane, match, prompt_tokens, speed, now_s, step_s, overlap_tokens, own_tokens, remaining_s)
+            )
         return tuple(seen)
 
     def _all_of(self, candidates: Sequence[Candidate]) -> list[Lane]:
@@ -276,37 +279,47 @@ def _view(
     prompt_tokens: int,
     speed: Speed | None,
     now_s: float,
-    output: Output,
     step_s: float | None,
+    overlap_tokens: float,
+    own_tokens: float,
     remaining_s: float,
 ) -> WorkerView:
-    account, candidate = lane.account, lane.candidate
-    capacity_tokens = candidate.capacity_tokens
+    """This runs for every candidate at every decision, so what is short is written out: a call takes longer."""
+    account, candidate, foreign = lane.account, lane.candidate, lane.account.foreign
     others = None if account.shared is None else account.shared.others()
-    cached_tokens = match.tokens
-    uncached_tokens = prompt_tokens - cached_tokens
     if speed is not None and account.unseen:
         lane.settle(speed, now_s)
     booked: Booked = account if others is None else together(account, others)
-    foreign = account.foreign
-    queued_tokens = lane.queued_tokens(now_s, booked) if foreign.waiting else booked.queued_tokens
+    queued_tokens = booked.queued_tokens
+    queued_requests = len(account.queue) if others is None else booked.queued_requests
+    running_requests, kv_tokens = booked.running_requests, booked.kv_tokens
+    foreign_requests = foreign_tokens = 0
+    if foreign.requests or foreign.kv_tokens or foreign.waiting:
+        weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
+        queued_tokens = lane.queued_tokens(now_s, booked)
+        queued_requests += round(weight * foreign.waiting)
+        foreign_requests, foreign_tokens = round(weight * foreign.requests), round(weight * foreign.kv_tokens)
+    cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
+    uncached_tokens = prompt_tokens - cached_tokens
+    wait_s = 0.0
     if speed is None:
         backlog_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
     else:
+        pairs = uncached_tokens * (cached_tokens + 0.5 * uncached_tokens)  # `attention`
         backlog_s = lane.backlog_s(speed, now_s, booked, queued_tokens)
-        prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
+        prefill_s = speed.token_s * uncached_tokens + speed.attention_s * pairs
         utilisation = lane.utilisation.share(speed, now_s, None if others is None else others.work)
         error_s = speed.error_s(backlog_s + prefill_s, booked.queued_tokens + uncached_tokens)
-    weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
-    running_requests, kv_tokens = booked.running_requests, booked.kv_tokens
-    foreign_tokens = round(weight * foreign.kv_tokens) if weight else 0
+        if kv_tokens + foreign_tokens + prompt_tokens > capacity_tokens:
+            held_tokens = kv_tokens * account.held_share + foreign_tokens
+            wait_s = room_s(prompt_tokens, held_tokens, running_requests, capacity_tokens, remaining_s)
     return WorkerView(
         candidate.id,
         match.residency,
         cached_tokens,
         uncached_tokens,
         queued_tokens,
-        running_requests + round(weight * foreign.requests) if weight else running_requests,
+        running_requests + foreign_requests,
         kv_tokens + foreign_tokens,
         capacity_tokens,
         backlog_s,
@@ -315,16 +328,8 @@ def _view(
         speed is not None,
         error_s,
         match.by_tier,
-        booked.queued_requests + (round(weight * foreign.waiting) if foreign.waiting else 0),
-        0.0 if step_s is None else joining_s(step_s, output, prompt_tokens, running_requests, kv_tokens),
-        0.0
-        if speed is None or kv_tokens + foreign_tokens + prompt_tokens <= capacity_tokens
-        else room_s(
-            prompt_tokens,
-            kv_tokens * account.held_share + foreign_tokens,
-            running_requests,
-            capacity_tokens,
-            remaining_s,
-        ),
+        queued_requests,
+        0.0 if step_s is None else joining_s(step_s, overlap_tokens, own_tokens, running_requests, kv_tokens),
+        wait_s,
         candidate.endpoint.labels,
     )

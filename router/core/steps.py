@@ -135,13 +135,17 @@ class Output(NamedTuple):
         both = self.tokens + self.others_tokens
         return self.tokens * self.others_tokens / both if both > 0.0 else 0.0
 
+    def held_tokens(self, prompt_tokens: int) -> float:
+        """What the request's context comes to on average while it decodes: the prompt and half of the answer."""
+        return prompt_tokens + 0.5 * self.tokens
 
-def joining_s(context_token_s: float, output: Output, prompt_tokens: int, requests: int, context_tokens: int) -> float:
+
+def joining_s(
+    context_token_s: float, overlap_tokens: float, own_tokens: float, requests: int, context_tokens: int
+) -> float:
     """What a decode costs itself and the `requests` that it joins, in seconds of streaming, all together.
 
-    Each of its steps takes k * S longer for their `context_tokens`, and each of theirs k * n for its own n (its prompt
-    and half of its answer), as long as they run together.
+    Each of its steps takes k * S longer for their `context_tokens`, and each of theirs k * n for its own n
+    (`Output.held_tokens`), as long as they run together (`Output.overlap_tokens`).
     """
-    tokens = output[0]
-    own_tokens = prompt_tokens + 0.5 * tokens
-    return context_token_s * output.overlap_tokens() * (context_tokens + requests * own_tokens)
+    return context_token_s * overlap_tokens * (context_tokens + requests * own_tokens)

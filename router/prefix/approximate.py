@@ -102,6 +102,8 @@ class ApproximateView:
 
     def match(self, chain: Sequence[int], usable: int, tokens: int) -> int:
         """Blocks of `chain` (its first `usable`) that the worker should have, for a prompt of `tokens` tokens."""
+        if not usable or chain[0] not in self._root.children:
+            return 0  # as on most workers, for most prompts
         depth, generated = self._continuation(chain, usable, tokens)
         return min(usable, depth + generated) if self.answers_return else depth
 

@@ -19,22 +19,35 @@ class _Group:
         self.closed = 0
         self.open_ = 0
         self.slots: dict[int, int] = {}
-        """Bit of the index -> ``1 << slot``."""
+        """By bit of the index."""
 
 
-def resident_lengths(index: BlockIndex, prompt: Prompt, views: Mapping[int, Slot]) -> dict[int, dict[int, int]]:
-    """Block size -> blocks of `prompt` resident -> slots (as ``1 << slot``) that have so many; each slot once."""
-    found: dict[int, dict[int, int]] = {}
+def resident_lengths(index: BlockIndex, prompt: Prompt, views: Mapping[int, Slot]) -> dict[int, dict[int, list[int]]]:
+    """Block size -> blocks of `prompt` resident -> slots that have so many; each slot once."""
+    found: dict[int, dict[int, list[int]]] = {}
     groups: dict[int, _Group] = {}
+    chains: dict[int, tuple[Sequence[int], int]] = {}
+    exact, tokens = prompt.exact, prompt.tokens
     for slot, view in views.items():
-        if view.modelled or not prompt.exact:
-            _put(found.setdefault(view.block_size, {}), view.modelled_length(prompt), 1 << slot)
+        block_size = view.block_size
+        if view.modelled or not exact:
+            if block_size not in chains:
+                chains[block_size] = usable_chain(prompt, block_size)
+                found.setdefault(block_size, {})
+            chain, usable = chains[block_size]
+            model = view.model
+            length = 0 if model is None else model.match(chain, usable, tokens)
+            by_length = found[block_size]
+            if length in by_length:
+                by_length[length].append(slot)
+            else:
+                by_length[length] = [slot]
             continue
-        group = groups.get(view.block_size)
+        group = groups.get(block_size)
         if group is None:
-            group = groups[view.block_size] = _Group()
+            group = groups[block_size] = _Group()
         bit = view.bit
-        group.slots[bit] = 1 << slot
+        group.slots[bit] = slot
         if view.closed:
             group.closed |= bit
         else:
@@ -44,13 +57,9 @@ def resident_lengths(index: BlockIndex, prompt: Prompt, views: Mapping[int, Slot
         by_length = found.setdefault(block_size, {})
         slots = group.slots
         for length, bits in lengths(_probe(index, chain), usable, group.closed, group.open_):
-            for bit in each_bit(bits):
-                by_length[length] = by_length.get(length, 0) | slots[bit]
+            if bits:
+                by_length.setdefault(length, []).extend([slots[bit] for bit in each_bit(bits)])
     return found
-
-
-def _put(by_length: dict[int, int], length: int, bits: int) -> None:
-    by_length[length] = by_length.get(length, 0) | bits
 
 
 def _probe(index: BlockIndex, chain: Sequence[int]) -> Probe:

@@ -9,7 +9,7 @@ from router.prefix.blocks import BlockIndex
 from router.prefix.difference import Difference
 from router.prefix.inflight import Booking, InFlight
 from router.prefix.lookup import by_tier, resident_lengths
-from router.prefix.matching import Lengths, each_bit, lengths
+from router.prefix.matching import each_bit, lengths
 from router.prefix.prompt import Prompt
 from router.prefix.published import PublishedView
 from router.prefix.slot import Slot, usable_chain
@@ -162,43 +162,51 @@ class ResidencyMap:
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Cached tokens of `prompt` on each of `slots`; a slot that is not there has none, and is unknown."""
-        asked = {slot: self._slots.get(slot) for slot in slots}
-        views = {slot: view for slot, view in asked.items() if view is not None}
-        for view in views.values():
+        matches: dict[int, Match] = {}
+        views: dict[int, Slot] = {}
+        known = self._slots
+        for slot in slots:
+            view = known.get(slot)
+            if view is None:
+                matches[slot] = _ABSENT
+                continue
             if view.stale:
                 view.refresh()
-        matches = {slot: _ABSENT for slot, view in asked.items() if view is None} if len(views) < len(asked) else {}
+            views[slot] = view
         for block_size, by_length in resident_lengths(self._index, prompt, views).items():
             chain, usable = usable_chain(prompt, block_size)
             for start, here in by_length.items():
-                for end, bits in self._with_booked(chain, start, usable, here):
-                    self._answer(matches, views, bits, block_size, start, end, prompt.exact)
+                for end, held in self._with_booked(chain, start, usable, here):
+                    self._answer(matches, views, held, block_size, start, end, prompt.exact)
         if self._index.lower:
             self._add_tiers(matches, views, prompt)
         return matches
 
-    def _with_booked(self, chain: Sequence[int], start: int, usable: int, here: int) -> Lengths:
+    def _with_booked(
+        self, chain: Sequence[int], start: int, usable: int, here: list[int]
+    ) -> list[tuple[int, list[int]]]:
         """Slots of `here` hold `start` blocks: how far what is booked behind them goes on."""
         booked = self._in_flight.masks
-        going_on = booked.get(chain[start], 0) & here if booked and start < usable else 0
-        if not going_on:
+        next_booked = booked.get(chain[start], 0) if booked and start < usable else 0
+        if not next_booked:
             return [(start, here)]
+        going_on = next_booked & sum([1 << slot for slot in here])
         ends = lengths(lambda index: booked.get(chain[index], 0), usable, going_on, 0, start)
-        return [*ends, (start, here & ~going_on)]
+        further = [(end, [bit.bit_length() - 1 for bit in each_bit(bits)]) for end, bits in ends]
+        return [*further, (start, [slot for slot in here if not going_on >> slot & 1])]
 
     @staticmethod
     def _answer(
         matches: dict[int, Match],
         views: dict[int, Slot],
-        bits: int,
+        held: list[int],
         block_size: int,
         start: int,
         end: int,
         exact: bool,
     ) -> None:
         same: dict[Residency, Match] = {}
-        for bit in each_bit(bits):
-            slot = bit.bit_length() - 1
+        for slot in held:
             residency = views[slot].residency
             if not exact and residency is not Residency.OFF:
                 residency = Residency.APPROXIMATE

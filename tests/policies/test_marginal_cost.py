@@ -73,6 +73,15 @@ def test_ties_go_to_the_fewest_requests_then_take_turns(policy, fleet, request_v
     assert "3" in decision.reason
 
 
+def test_the_whole_ranking_is_by_cost_then_requests_then_turn(policy, fleet, request_view, booked):
+    dear = {"backlog_s": 9.0}
+    view = fleet(a={"running_requests": 1}, b={}, c=dear, d={}, e={}, f={**dear, "backlog_s": 8.0})
+    booked(policy, "b", request_view())
+    decision = policy.decide(request_view(), view)
+    assert decision.ranked == ("d", "e", "b", "a", "f", "c")
+    assert decision.costs == (0.0, 0.0, 0.0, 0.0, 8.0, 9.0)
+
+
 def test_costs_within_their_errors_are_equal(policy, fleet, request_view):
     near = {"learned": True, "prefill_s": 0.010, "error_s": 0.001}
     view = fleet(a={**near, "running_requests": 3}, b={**near, "prefill_s": 0.0115}, c={**near, "prefill_s": 0.013})

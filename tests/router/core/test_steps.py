@@ -101,7 +101,7 @@ def test_an_account_counts_what_its_decodes_hold():
 def test_joining_costs_both_sides_while_they_overlap():
     """Answers of 100 tokens overlap for 50; ours brings 1,000 and half of its answer, ten others hold 20,000."""
     output = Output(100.0, 100.0)
-    assert output.overlap_tokens() == 50.0
-    assert joining_s(1e-6, output, 1_000, 10, 20_000) == pytest.approx(1e-6 * 50 * (20_000 + 10 * 1_050))
+    assert (output.overlap_tokens(), output.held_tokens(1_000)) == (50.0, 1_050.0)
+    assert joining_s(1e-6, 50.0, 1_050.0, 10, 20_000) == pytest.approx(1e-6 * 50 * (20_000 + 10 * 1_050))
     assert Output(10.0, 190.0).overlap_tokens() == pytest.approx(9.5)
-    assert joining_s(1e-6, Output(0.0, 0.0), 1_000, 10, 20_000) == 0.0
+    assert Output(0.0, 0.0).overlap_tokens() == 0.0
