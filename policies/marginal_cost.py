@@ -172,11 +172,8 @@ def _blocks(view: WorkerView, request: RequestView) -> int:
 def _costs_s(
     workers: Sequence[WorkerView], weight: float, crowd_s: Mapping[WorkerId, float], lane_s: Mapping[WorkerId, float]
 ) -> list[float]:
-    """In their order. `_first_token_s` is written out: a call for each worker takes longer than the sum."""
-    costs_s = [
-        view.backlog_s + view.room_s + view.prefill_s / (1.0 - view.utilisation) + weight * view.joining_s
-        for view in workers
-    ]
+    """In their order."""
+    costs_s = [_first_token_s(view) + weight * view.joining_s for view in workers]
     if not crowd_s and not lane_s:
         return costs_s
     return [

@@ -284,15 +284,13 @@ def _view(
     own_tokens: float,
     remaining_s: float,
 ) -> WorkerView:
-    """This runs for every candidate at every decision, so what is short is written out: a call takes longer."""
     account, candidate, foreign = lane.account, lane.candidate, lane.account.foreign
     others = None if account.shared is None else account.shared.others()
     if speed is not None and account.unseen:
         lane.settle(speed, now_s)
     booked: Booked = account if others is None else together(account, others)
     queued_tokens = booked.queued_tokens
-    queued_requests = len(account.queue) if others is None else booked.queued_requests
-    running_requests, kv_tokens = booked.running_requests, booked.kv_tokens
+    queued_requests, running_requests, kv_tokens = booked.queued_requests, booked.running_requests, booked.kv_tokens
     foreign_requests = foreign_tokens = 0
     if foreign.requests or foreign.kv_tokens or foreign.waiting:
         weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
@@ -305,9 +303,8 @@ def _view(
     if speed is None:
         backlog_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
     else:
-        pairs = uncached_tokens * (cached_tokens + 0.5 * uncached_tokens)  # `attention`
         backlog_s = lane.backlog_s(speed, now_s, booked, queued_tokens)
-        prefill_s = speed.token_s * uncached_tokens + speed.attention_s * pairs
+        prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
         utilisation = lane.utilisation.share(speed, now_s, None if others is None else others.work)
         error_s = speed.error_s(backlog_s + prefill_s, booked.queued_tokens + uncached_tokens)
         if kv_tokens + foreign_tokens + prompt_tokens > capacity_tokens:

@@ -35,13 +35,7 @@ def resident_lengths(index: BlockIndex, prompt: Prompt, views: Mapping[int, Slot
                 chains[block_size] = usable_chain(prompt, block_size)
                 found.setdefault(block_size, {})
             chain, usable = chains[block_size]
-            model = view.model
-            length = 0 if model is None else model.match(chain, usable, tokens)
-            by_length = found[block_size]
-            if length in by_length:
-                by_length[length].append(slot)
-            else:
-                by_length[length] = [slot]
+            found[block_size].setdefault(view.modelled_blocks(chain, usable, tokens), []).append(slot)
             continue
         group = groups.get(block_size)
         if group is None:

@@ -139,10 +139,11 @@ class Slot:
 
     def modelled_length(self, prompt: Prompt) -> int:
         """Blocks of `prompt` that the model has."""
-        if self.model is None:
-            return 0
-        chain, usable = usable_chain(prompt, self.block_size)
-        return self.model.match(chain, usable, prompt.tokens)
+        return self.modelled_blocks(*usable_chain(prompt, self.block_size), prompt.tokens)
+
+    def modelled_blocks(self, chain: Sequence[int], usable: int, tokens: int) -> int:
+        """The same, of a prompt whose `usable_chain` is at hand."""
+        return 0 if self.model is None else self.model.match(chain, usable, tokens)
 
     def needed_model(self) -> ApproximateView:
         """The model, made if there was none."""
