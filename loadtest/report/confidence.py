@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import nan, sqrt
 from statistics import fmean, stdev
 
-_STUDENT_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-"""Two-sided 95 % points for 1, 2, ... degrees of freedom."""
+from loadtest.report.student import point
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +29,8 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of `values`, taken as draws from one normal distribution (Student's t; 2.0 beyond 16 of them)."""
+    """The mean of `values`, taken as draws from one normal distribution (Student's t)."""
     count = len(values)
     if count < 2:
         return Interval(fmean(values), nan)
-    t = _STUDENT_T[count - 2] if count - 2 < len(_STUDENT_T) else 2.0
-    return Interval(fmean(values), t * stdev(values) / sqrt(count))
+    return Interval(fmean(values), point(0.025, count - 1) * stdev(values) / sqrt(count))
