@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from policies.holding import Holding
 from policies.params import Params
 from policies.phases import Phases
 from policies.sharing import Sharing
@@ -24,6 +25,14 @@ class MarginalCostParams(Params, frozen=True):
         float,
         Meta(ge=0, description="What a second of slower streaming counts, against one of waiting for a first token."),
     ] = 0.1
+    hold: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="A prompt may wait in the gateway, for a worker that is prefilling, until it has waited this "
+            "many times as long as its own prefill will take. 0: each goes to its worker at once.",
+        ),
+    ] = 2.0
     phases: Annotated[
         bool,
         Meta(description="Keep long prefills and streams apart, on workers of their own, while that is cheaper."),
@@ -53,6 +62,9 @@ class MarginalCost:
     weight w; a long prefill costs w times its seconds for each answer that streams on a worker of either kind. The
     label `lane` on a worker, `prefill` or `decode`, says on which side it always is.
 
+    A long prompt may have to wait for it: in the gateway, while the worker it would go to is busy with other prefills
+    (see `policies.holding`).
+
     Two things keep a hot prefix from piling onto the one worker that has it, while that worker's prefill queue is
     short and only its decodes are many:
 
@@ -80,6 +92,7 @@ class MarginalCost:
         self._params = params
         self._turns = Turns()
         self._sharing = Sharing()
+        self._holding = Holding(params.hold)
         self._phases = Phases(params.stream_weight) if params.phases else None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
@@ -102,6 +115,7 @@ class MarginalCost:
             tuple([costs_s[place] for place in ranked]),
             "s" if workers[cheapest].learned else "tokens",
             Terms(workers, _explain(weight, crowd_s, lane_s)),
+            self._holding.hold_s(request, workers[chosen]),
         )
 
     def _ranked(self, workers: Sequence[WorkerView], costs_s: Sequence[float]) -> list[int]:
@@ -122,6 +136,7 @@ class MarginalCost:
         """Advance the turn; follow who runs where."""
         self._turns.observe(edge)
         self._sharing.observe(edge)
+        self._holding.observe(edge)
         if self._phases is not None:
             self._phases.observe(edge)
 

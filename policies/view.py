@@ -30,7 +30,8 @@ class RequestView(msgspec.Struct, frozen=True):
 
     `block_hashes` chains the prompt's full blocks of `block_tokens` tokens each (empty when the prompt has no
     identity); equal hashes mean equal prefixes. `max_tokens` is the client's output limit, if it gave one.
-    `decode_s` is how long requests of its kind have been decoding of late, 0 while that is not known.
+    `decode_s` is how long requests of its kind have been decoding of late, 0 while that is not known. `waited_s` is how
+    long ago it arrived.
     """
 
     id: str
@@ -42,6 +43,7 @@ class RequestView(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     priority: int = 0
     decode_s: float = 0.0
+    waited_s: float = 0.0
 
 
 class WorkerView(msgspec.Struct, frozen=True, gc=False):
@@ -94,6 +96,10 @@ class Decision(msgspec.Struct, frozen=True):
 
     `costs` runs parallel to `ranked`, lower is better, in the policy's own unit (`unit`); empty for rules without a
     price. `terms` explains: per worker, named parts of its cost.
+
+    `hold_s` greater than zero: not yet. The request stays in the gateway, and the policy is asked again after so many
+    seconds, or once the first of `ranked` has no prefill left before. Where it cannot wait (an earlier
+    attempt has failed, the gateway has no room for another one that does), it is placed at once.
     """
 
     ranked: tuple[WorkerId, ...]
@@ -101,6 +107,7 @@ class Decision(msgspec.Struct, frozen=True):
     costs: tuple[float, ...] = ()
     unit: str = ""
     terms: Mapping[WorkerId, Mapping[str, float]] = msgspec.field(default_factory=dict)
+    hold_s: float = 0.0
 
 
 class EdgeKind(StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from backends.engine.engine import Engine
 from backends.engine.profile import Profile
 from loadtest.lab.regret import Placed, prefill_s
-from loadtest.sim.gateway import GatewayPlacement, Rejected, SimulatedGateway
+from loadtest.sim.gateway import Deferred, GatewayPlacement, Rejected, SimulatedGateway
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -19,9 +19,9 @@ Note = Callable[[str, Asked, GatewayPlacement], None]
 class Front:
     """Deals sessions out to the routers in turn, as connections are; each stays where it began.
 
-    `decisions_s` is what each decision took by `clock`, lookups included. Before it, what streams have brought since
-    the last one is caught up with, as a live gateway does that token by token, and the prompt's blocks (of
-    `block_tokens`) are hashed: the time of that is modelled.
+    `decisions_s` is what each call's first decision took by `clock`, lookups included. Before it, what streams have
+    brought since the last one is caught up with, as a live gateway does that token by token, and the prompt's blocks
+    (of `block_tokens`) are hashed: the time of that is modelled.
     """
 
     def __init__(
@@ -38,17 +38,24 @@ class Front:
         self._block_tokens = block_tokens
         self._sessions: dict[str, SimulatedGateway] = {}
 
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected:
-        """Have the session's router choose a worker."""
+    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | Deferred:
+        """Have the session's router choose a worker, now or later."""
         gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
         gateway.hear()
         call.prompt().chain(self._block_tokens)
         begun = self._clock()
         placed = gateway.place(name, session, call)
         self.decisions_s.append(self._clock() - begun)
+        if self._note is not None:
+            if isinstance(placed, Deferred):
+                placed.heard.append(lambda placement: self._noted(name, call, placement))
+            else:
+                self._noted(name, call, placed)
+        return placed
+
+    def _noted(self, name: str, call: Asked, placed: GatewayPlacement | Rejected) -> None:
         if self._note is not None and isinstance(placed, GatewayPlacement):
             self._note(name, call, placed)
-        return placed
 
     def statistics(self) -> dict[str, int]:
         """Sessions dealt out, decisions noted."""

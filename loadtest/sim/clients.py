@@ -7,7 +7,7 @@ from math import inf
 from typing import Protocol
 
 from loadtest.sim.exchange import Direct, Exchange, Placement
-from loadtest.sim.gateway import Rejected
+from loadtest.sim.gateway import Deferred, Rejected
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.sim.sessions import Asked, Session
 from loadtest.sim.virtual_time import VirtualTime
@@ -17,8 +17,8 @@ from loadtest.sim.worker import EngineWorker
 class Places(Protocol):
     """What chooses a worker for a call: a gateway, or several that share the clients."""
 
-    def place(self, name: str, session: str, call: Asked) -> Placement | Rejected:
-        """Choose a worker for a call that has just arrived."""
+    def place(self, name: str, session: str, call: Asked) -> Placement | Rejected | Deferred:
+        """Choose a worker for a call that has just arrived, now or later."""
         ...
 
 
@@ -69,8 +69,18 @@ class Clients:
     def _arrived(self, session: Session, number: int, sent_s: float) -> None:
         call, name = session.calls[number], f"{session.id}/{number}"
         placed = self._place(session, name, call)
+        if isinstance(placed, Deferred):
+            placed.heard.append(lambda placement: self._placed(placement, session, number, sent_s))
+            if call.leaves_after_s is not None:
+                leaves_s = max(self._time.now_s, sent_s + call.leaves_after_s)
+                self._time.at(leaves_s, self._left, placed, session, number, sent_s)
+        else:
+            self._placed(placed, session, number, sent_s)
+
+    def _placed(self, placed: Placement | Rejected, session: Session, number: int, sent_s: float) -> None:
+        call, name = session.calls[number], f"{session.id}/{number}"
         if isinstance(placed, Rejected):
-            self._ended(_rejected(session, name, call, sent_s, self._time.now_s), session, number)
+            self._unplaced(Ending.REJECTED, session, number, sent_s)
             return
         Exchange(
             self._time,
@@ -83,7 +93,16 @@ class Clients:
             sent_s,
         )
 
-    def _place(self, session: Session, name: str, call: Asked) -> Placement | Rejected:
+    def _left(self, deferred: Deferred, session: Session, number: int, sent_s: float) -> None:
+        if deferred.leave():
+            self._unplaced(Ending.LEFT, session, number, sent_s)
+
+    def _unplaced(self, ending: Ending, session: Session, number: int, sent_s: float) -> None:
+        name, tokens = f"{session.id}/{number}", session.calls[number].prompt_tokens
+        outcome = Outcome(name, session.id, ending, "", sent_s, self._time.now_s, None, tokens, 0, None, None)
+        self._ended(outcome, session, number)
+
+    def _place(self, session: Session, name: str, call: Asked) -> Placement | Rejected | Deferred:
         if session.direct is not None:
             return Direct(self._workers[session.direct])
         return self._gateway.place(name, session.id, call)
@@ -96,8 +115,3 @@ class Clients:
     def statistics(self) -> dict[str, int]:
         """Calls that have ended."""
         return {"ended": len(self.outcomes)}
-
-
-def _rejected(session: Session, name: str, call: Asked, sent_s: float, now_s: float) -> Outcome:
-    prompt_tokens = call.prompt_tokens
-    return Outcome(name, session.id, Ending.REJECTED, "", sent_s, now_s, None, prompt_tokens, 0, None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 
 from backends.engine.engine import RequestState
@@ -12,14 +13,15 @@ from loadtest.sim.link import EventLink
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
-from policies.view import Policy
+from policies.view import Policy, WorkerId
 from router.config.model import HealthConfig
-from router.core.dispatcher import Dispatcher, Reject, Ticket
+from router.core.dispatcher import Deferral, Dispatcher, Reject, Ticket
 from router.core.edges import Request, Usage
 from router.core.endpoints import FleetEndpoint
 from router.core.fleet import Fleet
 from router.core.others import SharedLedger
 from router.core.residency import ResidencySource
+from router.core.tickets import ASKED_AT_ONCE
 from router.prefix.residency import ResidencyMap
 
 MODEL = "model"
@@ -79,6 +81,8 @@ class SimulatedGateway:
                 lost = _losses(delays.kv_lost_share, Random(f"{seed} {number}"))
                 link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
                 worker.on_events.append(link.published)
+        self._deferred = _DeferredCalls(time, self._dispatch)
+        self.dispatcher.on_relief.append(self._deferred.relieved)
         time.after(delays.load_interval_s, self._read_loads)
 
     @property
@@ -91,9 +95,8 @@ class SimulatedGateway:
         for worker in self._workers.values():
             worker.catch_up()
 
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected:
-        """Choose a worker for a call that has just arrived."""
-        self.hear()
+    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | Deferred:
+        """Choose a worker for a call that has just arrived, now or later."""
         prompt = call.prompt()
         request = Request(
             name,
@@ -105,9 +108,16 @@ class SimulatedGateway:
             max_tokens=call.max_tokens,
             session_id=session,
         )
-        answer = self.dispatcher.dispatch(request, self._time.now_s)
+        answer = self._dispatch(request)
+        return self._deferred.enter(request, answer) if isinstance(answer, Deferral) else answer
+
+    def _dispatch(self, request: Request) -> GatewayPlacement | Rejected | Deferral:
+        self.hear()
+        answer = self.dispatcher.dispatch(request, self._time.now_s, defers=True)
         if isinstance(answer, Ticket):
             return GatewayPlacement(self, answer, self._workers[answer.candidate.endpoint.id])
+        if isinstance(answer, Deferral):
+            return answer
         return Rejected(answer.error.message if isinstance(answer, Reject) else answer.reason)
 
     def statistics(self) -> dict[str, object]:
@@ -136,6 +146,78 @@ class Rejected:
     reason: str
 
 
+class Deferred:
+    """A call that waits in the gateway. `heard` is told where it was placed in the end; not if its client left."""
+
+    __slots__ = ("_among", "deferral", "heard", "request")
+
+    def __init__(self, among: _DeferredCalls, request: Request, deferral: Deferral) -> None:
+        self._among = among
+        self.request = request
+        self.deferral = deferral
+        self.heard: list[Callable[[GatewayPlacement | Rejected], None]] = []
+
+    def leave(self) -> bool:
+        """Its client closed the connection; False if it does not wait any more."""
+        return self._among.leave(self)
+
+
+class _DeferredCalls:
+    """Who waits for which worker, in the order in which they were last asked, as in `router.gateway.waiting`."""
+
+    def __init__(
+        self, time: VirtualTime, dispatch: Callable[[Request], GatewayPlacement | Rejected | Deferral]
+    ) -> None:
+        self._time = time
+        self._dispatch = dispatch
+        self._waiting: dict[WorkerId, dict[Deferred, None]] = {}
+
+    def enter(self, request: Request, deferral: Deferral) -> Deferred:
+        """A call is to wait."""
+        deferred = Deferred(self, request, deferral)
+        self._wait(deferred)
+        return deferred
+
+    def leave(self, deferred: Deferred) -> bool:
+        """A call waits no longer; False if it did not."""
+        waiting = self._waiting[deferred.deferral.worker]
+        if deferred not in waiting:
+            return False
+        del waiting[deferred]
+        return True
+
+    def relieved(self, worker: WorkerId) -> None:
+        """Nothing is left to be prefilled there. The dispatcher says so in the middle of its own work, so not now."""
+        if self._waiting.get(worker):
+            self._time.after(0.0, self._offer, worker)
+
+    def _wait(self, deferred: Deferred) -> None:
+        self._waiting.setdefault(deferred.deferral.worker, {})[deferred] = None
+        self._time.at(deferred.deferral.until_s, self._expired, deferred, deferred.deferral)
+
+    def _offer(self, worker: WorkerId) -> None:
+        for deferred in list(islice(self._waiting[worker], ASKED_AT_ONCE)):
+            if self._again(deferred) == worker:
+                return
+
+    def _expired(self, deferred: Deferred, deferral: Deferral) -> None:
+        if deferred.deferral is deferral:
+            self._again(deferred)
+
+    def _again(self, deferred: Deferred) -> WorkerId | None:
+        """Where it has been placed now, if anywhere."""
+        if not self.leave(deferred):
+            return None
+        answer = self._dispatch(deferred.request)
+        if isinstance(answer, Deferral):
+            deferred.deferral = answer
+            self._wait(deferred)
+            return None
+        for heard in deferred.heard:
+            heard(answer)
+        return answer.id if isinstance(answer, GatewayPlacement) else None
+
+
 class GatewayPlacement:
     """A ticket and the edges of its request's life."""
 
@@ -147,6 +229,11 @@ class GatewayPlacement:
         self._time = gateway.time
         self._ticket = ticket
         self.worker = worker
+
+    @property
+    def id(self) -> WorkerId:
+        """The worker's, as the gateway knows it."""
+        return self._ticket.candidate.id
 
     @property
     def predicted_tokens(self) -> int | None:

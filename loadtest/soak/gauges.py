@@ -11,6 +11,7 @@ import psutil
 AT_REST = (
     "warmroute_active_requests",
     "warmroute_held_requests",
+    "warmroute_deferred_requests",
     "warmroute_buffered_body_bytes",
     "warmroute_client_connections",
 )

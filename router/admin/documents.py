@@ -260,13 +260,16 @@ class CandidateView(Shape):
 
 
 class Explanation(Shape):
-    """What would be decided now; nothing was sent or booked. `choice` is null where it would wait or be refused."""
+    """What would be decided now; nothing was sent or booked. `choice` is null where it would wait for any worker to be
+    ready, or be refused. `hold_s` above 0: it would be kept back first, until that worker has no prefill left, or
+    for so long."""
 
     request_id: str
     model: str | None
     prompt_tokens: int
     policy: str
     choice: str | None
+    hold_s: float
     reason: str
     candidates: list[CandidateView]
     excluded: dict[str, str]
@@ -276,6 +279,7 @@ class Decision(Shape):
     """One attempt at one request. `outcome` is running, finished, cancelled, "cancelled: another worker answered first"
     or "failed: ...". `hedge`: it was made while the one before was still waiting for its first event.
 
+    `waited_s` is how long before that it had arrived: a moment, unless the policy kept it back or an attempt failed.
     `residency` is how far `predicted_cached_tokens` could be trusted: approximate where the prompt was known as text
     only, however exact the worker's view is. `difference` is what explains that another number was reported (pending,
     or one of those of `PredictedCached`), null where none was. `process` is which of the gateway's processes decided.
@@ -288,6 +292,7 @@ class Decision(Shape):
     request_id: str
     model: str | None
     prompt_tokens: int
+    waited_s: float
     attempt: int
     hedge: bool
     policy: str

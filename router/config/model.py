@@ -87,7 +87,8 @@ class LimitsConfig(Section, frozen=True):
     """All request bodies in memory together: those being received, and those kept until a worker has begun to answer.
     Further ones get 503; a single body larger than this gets 413, whatever max_body_bytes says."""
     max_held_requests: Count = 1_000
-    """Requests that may wait for a worker at once; further ones get 503."""
+    """Requests that may wait at once because no worker is ready; further ones get 503. As many may wait because the
+    policy keeps them back; further ones are sent to a worker without delay."""
     max_concurrent_requests: Count = 0
     """Requests in progress at once, those that wait for a worker included, per process; further ones get 503 with
     Retry-After. 0: no limit."""

@@ -105,9 +105,11 @@ def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | s
     try:
         decision = policy.decide(request, fleet)
         first = decision.ranked[0]
-        if first in [view.id for view in fleet.workers]:
-            return decision
-        return f"it chose {first!r}, which is no candidate"
+        if first not in [view.id for view in fleet.workers]:
+            return f"it chose {first!r}, which is no candidate"
+        if not decision.hold_s >= 0.0:
+            return f"it would hold the request for {decision.hold_s!r} s"
+        return decision
     except Exception as error:  # a third party's code: anything may come
         return f"it raised {error!r}"
 

@@ -56,6 +56,7 @@ class DecisionRecord(msgspec.Struct):
             view.max_tokens,
             view.priority,
             view.decode_s,
+            view.waited_s,
         )
 
     def thin(self) -> None:
@@ -79,6 +80,7 @@ class DecisionRecord(msgspec.Struct):
             "request_id": self.request.id,
             "model": self.request.model,
             "prompt_tokens": self.request.prompt_tokens,
+            "waited_s": self.request.waited_s,
             "attempt": self.attempt,
             "hedge": self.hedge,
             "policy": self.policy,
@@ -145,6 +147,7 @@ class Explanation:
             "prompt_tokens": self.request.prompt_tokens,
             "policy": self.policy,
             "choice": self.choice,
+            "hold_s": self.decision.hold_s if self.decision is not None else 0.0,
             "reason": self.reason,
             "candidates": candidates,
             "excluded": dict(self.excluded),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
-from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerView
+from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerId, WorkerView
 from router.config.model import HedgingConfig, RetriesConfig
 from router.core.choice import Chooser
 from router.core.comparison import ComparisonObserver, Comparisons, prediction
@@ -16,18 +16,22 @@ from router.core.endpoints import Candidate
 from router.core.fleet import Fleet
 from router.core.further import FurtherAttempts, RefusalObserver, follow, longest, tried
 from router.core.lanes import Lanes
-from router.core.ledger import Booking
+from router.core.ledger import Booking, Stage
 from router.core.others import SharedLedger
 from router.core.outputs import Outputs
 from router.core.residency import ResidencySource
 from router.core.selection import Selection, exclusions, select, trial_first, with_room
-from router.core.steps import Output
-from router.core.tickets import Hold, Reject, Ticket, gave_up
+from router.core.sight import Sight
+from router.core.tickets import Deferral, Hold, Reject, Ticket, gave_up
 from router.errors import ErrorKind, RequestError
 from router.prefix.difference import Difference
 from router.prefix.view import Match
 
-__all__ = ["DispatchObserver", "Dispatcher", "Hold", "Reject", "Ticket"]
+__all__ = ["Deferral", "DispatchObserver", "Dispatcher", "Hold", "Reject", "Ticket"]
+
+
+LONGEST_HOLD_S = 60.0
+"""No policy keeps a request back for longer, all in all."""
 
 
 class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
@@ -44,6 +48,14 @@ class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
         """The policy called `policy` raised or answered nonsense, the `first` time since it was adopted or again."""
+
+
+class _Decided(NamedTuple):
+    selection: Selection
+    view: RequestView
+    fleet: FleetView
+    matches: Mapping[int, Match]
+    decision: Decision
 
 
 class Dispatcher:
@@ -76,8 +88,11 @@ class Dispatcher:
         self._observer = observer
         self._lanes = Lanes(ledger)
         self._outputs = Outputs()
+        self._sight = Sight(self._lanes, residency, self._outputs)
         self._log = DecisionLog(decisions_kept)
         self._comparisons = Comparisons(observer)
+        self.on_relief: list[Callable[[WorkerId], None]] = []
+        """Called when a worker has no prefill left of those booked here; not a place to dispatch from."""
         self._ids = itertools.count(1)
         self._counts = dict.fromkeys(
             ("dispatched", "held", "rejected", "retried", "hedged", "finished", "cancelled", "failed"), 0
@@ -104,11 +119,16 @@ class Dispatcher:
 
     # decisions
 
-    def dispatch(self, request: Request, now_s: float) -> Ticket | Hold | Reject:
-        """Choose a candidate and book the request there, in one step."""
+    def dispatch(self, request: Request, now_s: float, *, defers: bool = False) -> Ticket | Deferral | Hold | Reject:
+        """Choose a candidate and book the request there, in one step; or, if the policy says so and the caller
+        `defers`, wait for it."""
         selection = self._select(request, (), now_s)
         if isinstance(selection, Selection):
-            return self._place(request, selection, now_s, attempt=1)
+            decided = self._decide(request, selection, now_s)
+            until_s = min(now_s + decided.decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
+            if defers and until_s > now_s:
+                return Deferral(decided.decision.ranked[0], until_s)
+            return self._place(request, decided, now_s, attempt=1)
         if isinstance(selection, Hold):
             self._counts["held"] += 1
             return selection
@@ -134,7 +154,7 @@ class Dispatcher:
             selection = None
         if selection is None:
             return self._reject(ticket.request, gave_up(phase, reason, refusal_s))
-        again = self._place(ticket.request, selection, now_s, attempt=ticket.attempt + 1)
+        again = self._place(ticket.request, self._decide(ticket.request, selection, now_s), now_s, ticket.attempt + 1)
         follow(ticket, again, phase, refusal_s)
         if phase is FailurePhase.ANSWERED:
             again.suspect = (ticket.candidate.endpoint, reason)
@@ -151,7 +171,7 @@ class Dispatcher:
             return None
         if not self._further.pay_hedge(self._requests, now_s):
             return None
-        second = self._place(ticket.request, selection, now_s, attempt=ticket.attempt + 1)
+        second = self._place(ticket.request, self._decide(ticket.request, selection, now_s), now_s, ticket.attempt + 1)
         follow(ticket, second, FailurePhase.CONNECT, None)
         second.record.hedge = True
         self._counts["hedged"] += 1
@@ -181,8 +201,8 @@ class Dispatcher:
         name = self._chooser.name
         if not isinstance(selection, Selection):
             reason = selection.reason if isinstance(selection, Hold) else selection.error.message
-            return Explanation(self._request_view(request, ()), name, None, reason, None, None, excluded)
-        view, fleet, _ = self._look(request, selection, now_s)
+            return Explanation(self._sight.request_view(request, now_s), name, None, reason, None, None, excluded)
+        view, fleet, _ = self._sight.look(request, selection.candidates, now_s)
         decision = trial_first(self._chooser.explain(view, fleet), selection)
         return Explanation(view, name, decision.ranked[0], decision.reason, fleet, decision, excluded)
 
@@ -212,6 +232,7 @@ class Dispatcher:
         if ticket.request.prompt is not None and ticket.candidate.live:
             self._residency.first_token(ticket.candidate.slot, ticket.id)
         self._tell_policy(EdgeKind.FIRST_TOKEN, ticket, now_s)
+        self._relieved(ticket)
 
     def progress(self, ticket: Ticket, output_tokens: int, now_s: float) -> None:
         """The stream has brought `output_tokens` so far, in all."""
@@ -291,9 +312,13 @@ class Dispatcher:
 
     # within
 
-    def _place(self, request: Request, selection: Selection, now_s: float, attempt: int) -> Ticket:
-        view, fleet, matches = self._look(request, selection, now_s)
+    def _decide(self, request: Request, selection: Selection, now_s: float) -> _Decided:
+        view, fleet, matches = self._sight.look(request, selection.candidates, now_s)
         decision = trial_first(self._chooser.decide(view, fleet), selection)
+        return _Decided(selection, view, fleet, matches, decision)
+
+    def _place(self, request: Request, decided: _Decided, now_s: float, attempt: int) -> Ticket:
+        selection, view, fleet, matches, decision = decided
         index = [candidate.id for candidate in selection.candidates].index(decision.ranked[0])
         candidate, worker = selection.candidates[index], fleet.workers[index]
         predicted = prediction(request, candidate, worker)
@@ -330,39 +355,6 @@ class Dispatcher:
     def _requests(self) -> int:
         """Placed so far, each counted once."""
         return self._counts["dispatched"] - self._counts["retried"] - self._counts["hedged"]
-
-    def _look(
-        self, request: Request, selection: Selection, now_s: float
-    ) -> tuple[RequestView, FleetView, Mapping[int, Match]]:
-        """The views a policy gets, the request and, in the order of `selection`, its candidates; and by slot what was
-        found of the prompt."""
-        prompt, candidates = request.prompt, selection.candidates
-        remaining_s = self._outputs.remaining_s()
-        if prompt is None or not request.reads_cache:
-            tokens = request.prompt_tokens if prompt is None else prompt.tokens
-            workers = self._lanes.views(candidates, None, tokens, now_s, self._output(request), remaining_s)
-            return self._request_view(request, ()), FleetView(now_s, workers), {}
-        matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
-        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s, self._output(request), remaining_s)
-        block_tokens = candidates[0].block_tokens
-        view = self._request_view(request, prompt.chain(block_tokens), block_tokens)
-        return view, FleetView(now_s, workers), matches
-
-    def _output(self, request: Request) -> Output:
-        return Output(self._outputs.expected_tokens(request), self._outputs.mean_tokens)
-
-    def _request_view(self, request: Request, hashes: Sequence[int], block_tokens: int = 0) -> RequestView:
-        return RequestView(
-            id=request.id,
-            model=request.model or "",
-            prompt_tokens=request.prompt_tokens if request.prompt is None else request.prompt.tokens,
-            block_tokens=block_tokens,
-            block_hashes=hashes,
-            session_id=request.session_id,
-            max_tokens=request.max_tokens,
-            priority=request.priority,
-            decode_s=self._outputs.expected_s(request),
-        )
 
     def _book(
         self,
@@ -430,6 +422,7 @@ class Dispatcher:
     def _end(self, ticket: Ticket, now_s: float, outcome: str) -> None:
         """Give back all that the ticket holds."""
         ticket.ended = True
+        prefilling = ticket.booking.stage is Stage.PREFILL
         ticket.lane.account.release(ticket.booking, now_s)
         ticket.record.close(outcome, now_s)
         if ticket.request.prompt is not None and ticket.candidate.live:
@@ -437,6 +430,13 @@ class Dispatcher:
         if ticket.trial:
             ticket.trial = False
             self._fleet.trial_given_up(ticket.candidate.endpoint)
+        if prefilling:
+            self._relieved(ticket)
+
+    def _relieved(self, ticket: Ticket) -> None:
+        if not ticket.lane.account.queue:
+            for listener in self.on_relief:
+                listener(ticket.candidate.id)
 
     def _reject(self, request: Request, reject: Reject) -> Reject:
         self._counts["rejected"] += 1

@@ -1,10 +1,10 @@
-"""What the dispatcher answers: a ticket (dispatched), a hold or a reject."""
+"""What the dispatcher answers: a ticket (dispatched), a deferral, a hold or a reject."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.view import RequestView, Residency
+from policies.view import RequestView, Residency, WorkerId
 from router.core.decisions import DecisionRecord
 from router.core.edges import FailurePhase, Request
 from router.core.endpoints import Candidate, FleetEndpoint
@@ -13,6 +13,9 @@ from router.core.ledger import Booking
 from router.core.steps import Passage
 from router.errors import ErrorKind, RequestError
 
+ASKED_AT_ONCE = 16
+"""Of the deferred requests of a worker that is free, so many may be asked for again until one goes there: each costs a
+decision, and those that are left have their own times."""
 RETRY_AFTER_S = 1.0
 """Retry-After where no worker named one: a probe later the picture is new."""
 
@@ -85,6 +88,15 @@ class Hold:
     """No candidate is ready for this request now, but one may come: wait for `Fleet.on_change` and ask again."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """The policy would rather wait for `worker`: ask again when that has no prefill left (`Dispatcher.on_relief`), at
+    the latest at `until_s`."""
+
+    worker: WorkerId
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)

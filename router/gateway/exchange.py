@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from router.core.edges import FailurePhase, Request, Usage
-from router.core.tickets import Hold, Reject, Ticket
+from router.core.tickets import Deferral, Hold, Reject
 from router.errors import ErrorKind, RequestError
 from router.gateway.books import Books
 from router.gateway.head import RequestHead
@@ -107,19 +107,27 @@ class Exchange(Tries):
         self.place()
 
     def place(self) -> None:
-        """Ask for a worker; also called again, while waiting for one, when the fleet has changed."""
+        """Ask for a worker; also called again, while waiting for one, when that may have become another answer."""
         assert self._request is not None
         plane = self.plane
+        plane.deferrals.leave(self)
         now_s = plane.time()
         started_s = perf_counter()
-        placed = plane.dispatcher.dispatch(self._request, now_s)
+        placed = plane.dispatcher.dispatch(self._request, now_s, defers=plane.deferrals.open)
         plane.metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Hold):
             self._wait(placed)
             return
         if self.phase is Phase.WORKER:
             plane.waiting.leave(self)
-            plane.metrics.held(now_s - self._phase_began_s, isinstance(placed, Ticket))
+            plane.metrics.held(now_s - self._phase_began_s, not isinstance(placed, Reject))
+        if isinstance(placed, Deferral):
+            plane.deferrals.enter(self, placed)
+            if self.phase is not Phase.DEFERRED:
+                self.enter(Phase.DEFERRED)
+            return
+        if self.phase is Phase.DEFERRED:
+            plane.metrics.deferred(now_s - self._phase_began_s)
         if isinstance(placed, Reject):
             self._answer(placed.error)
             return
@@ -390,6 +398,7 @@ class Exchange(Tries):
 
     def _stop_waiting(self) -> None:
         self.plane.waiting.leave(self)
+        self.plane.deferrals.leave(self)
         identifying, self._identifying = self._identifying, None
         if identifying is not None:
             identifying.cancel()

@@ -14,11 +14,12 @@ class Phase(IntEnum):
 
     IDENTITY = 0
     WORKER = 1
-    DIAL = 2
-    FIRST_EVENT = 3
-    STREAM = 4
-    TUNNEL = 5
-    OVER = 6
+    DEFERRED = 2
+    DIAL = 3
+    FIRST_EVENT = 4
+    STREAM = 5
+    TUNNEL = 6
+    OVER = 7
 
 
 def phase_limits_s(timeouts: TimeoutsConfig) -> Mapping[Phase, float]:
@@ -26,6 +27,7 @@ def phase_limits_s(timeouts: TimeoutsConfig) -> Mapping[Phase, float]:
     return {
         Phase.IDENTITY: math.inf,
         Phase.WORKER: timeouts.no_worker_wait_s,
+        Phase.DEFERRED: math.inf,
         Phase.DIAL: timeouts.connect_s,
         Phase.FIRST_EVENT: timeouts.first_event_s,
         Phase.STREAM: timeouts.stream_idle_s,

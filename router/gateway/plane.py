@@ -28,6 +28,7 @@ from router.gateway.request_ids import RequestIds
 from router.gateway.rewrites import Relearn, Rewrites
 from router.gateway.shared_listener import Turns
 from router.gateway.unsent import UnsentBytes
+from router.gateway.waiting import Deferrals, WaitingRoom
 from router.gateway.worker_keys import worker_keys
 from router.secure.keys import api_keys
 from router.secure.workers import WorkerTls
@@ -78,51 +79,6 @@ class Pins:
         return len(self._workers)
 
 
-class WaitingRoom:
-    """Exchanges for which no worker was ready, oldest first; all are offered again when the fleet changes."""
-
-    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
-        self._loop = loop
-        self._limit = limit
-        self._waiting: dict[Exchange, None] = {}
-        self._offered = False
-        self._fleet = fleet
-        fleet.on_change.append(self.changed)
-
-    def enter(self, exchange: Exchange) -> bool:
-        """False when too many wait already."""
-        if exchange not in self._waiting and len(self._waiting) >= self._limit:
-            return False
-        self._waiting[exchange] = None
-        return True
-
-    def leave(self, exchange: Exchange) -> None:
-        """`exchange` no longer waits."""
-        self._waiting.pop(exchange, None)
-
-    def changed(self) -> None:
-        """A candidate may have become available. The fleet calls this in the middle of its own work, so not now."""
-        if self._waiting and not self._offered:
-            self._offered = True
-            self._loop.call_soon(self._offer)
-
-    def close(self) -> None:
-        """Listen to the fleet no longer."""
-        if self.changed in self._fleet.on_change:
-            self._fleet.on_change.remove(self.changed)
-
-    def _offer(self) -> None:
-        self._offered = False
-        for exchange in list(self._waiting):
-            try:
-                exchange.place()
-            except Exception:
-                exchange.crashed()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-
 class Plane:
     """The gateway's parts and its open connections."""
 
@@ -159,6 +115,7 @@ class Plane:
             tls.context_for,
         )
         self.waiting = WaitingRoom(fleet, loop, config.limits.max_held_requests)
+        self.deferrals = Deferrals(dispatcher, fleet, loop, config.limits.max_held_requests)
         self.rewrites = Rewrites(config, fleet, relearn)
         self.pins = Pins()
         self.request_ids = RequestIds()
@@ -247,6 +204,7 @@ class Plane:
             "connections": len(self.connections),
             "streams": len(self.exchanges),
             "waiting": len(self.waiting),
+            "deferred": len(self.deferrals),
             "buffered_body_bytes": self.bodies.used_bytes,
             "buffered_response_bytes": self.unsent.used_bytes,
             "slow_readers_cut": self.unsent.cut,

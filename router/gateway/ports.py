@@ -37,11 +37,16 @@ class GatewayMetrics(Protocol):
         ...
 
     def decision_took(self, duration_s: float) -> None:
-        """A worker was chosen and booked for a request, or none could be. Decisions after a failure are not timed."""
+        """A worker was chosen and booked for a request, or none could be, or it is to wait for one. Decisions after a
+        failure are not timed."""
         ...
 
     def held(self, wait_s: float, placed: bool) -> None:
         """A request waited because no worker was ready; `placed` tells whether one came in time."""
+        ...
+
+    def deferred(self, wait_s: float) -> None:
+        """The policy kept a request back for so long, until it went to a worker after all (or was turned away)."""
         ...
 
     def retried(self, phase: FailurePhase) -> None:

@@ -169,6 +169,7 @@ class Gateway:
         plane.losses.close()
         plane.rewrites.close()
         plane.waiting.close()
+        plane.deferrals.close()
         plane.pools.close()
 
     async def _emptied(self, plane: Plane) -> None:

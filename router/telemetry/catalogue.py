@@ -90,6 +90,9 @@ GATEWAY = (
     _histogram(
         "hold_seconds", WAIT_S, "Wait of requests that found no worker ready; placed says if one came.", "placed"
     ),
+    _histogram(
+        "deferral_seconds", WAIT_S, "Wait of requests that the policy kept back while their worker prefilled others."
+    ),
     _histogram("decision_seconds", CPU_S, "Time to choose and book a worker."),
     _counter("errors", "Errors answered by the gateway itself, by code and phase.", "code", "phase"),
     _counter("retries", "Attempts that failed and went to another worker, by the phase they failed in.", "phase"),
@@ -120,6 +123,7 @@ GATEWAY = (
     _counter("slow_readers_cut", "Clients cut off because all unsent response bytes together were too many."),
     _gauge("active_requests", "Requests in flight, streams included."),
     _gauge("held_requests", "Requests waiting now because no worker is ready."),
+    _gauge("deferred_requests", "Requests waiting now because the policy would rather not send them to a worker yet."),
 )
 
 IDENTITY = (

@@ -69,6 +69,7 @@ class Metrics:
         self._itl = histogram("inter_token_latency_seconds").at()
         self._identify = histogram("identify_seconds")
         self._hold = histogram("hold_seconds")
+        self._deferral = histogram("deferral_seconds").at()
         self._decision = histogram("decision_seconds").at()
         self._errors = counter("errors")
         self._retries = counter("retries")
@@ -121,6 +122,10 @@ class Metrics:
     def held(self, wait_s: float, placed: bool) -> None:
         """A request had waited for a worker."""
         self._hold.observe(wait_s, ("true" if placed else "false",))
+
+    def deferred(self, wait_s: float) -> None:
+        """A request had been kept back."""
+        self._deferral.observe(wait_s)
 
     def retried(self, phase: FailurePhase) -> None:
         """Another worker got the request."""

@@ -55,6 +55,7 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_tasks", (), plane.get("tasks", 0)
     yield "warmroute_active_requests", (), plane.get("streams", 0)
     yield "warmroute_held_requests", (), plane.get("waiting", 0)
+    yield "warmroute_deferred_requests", (), plane.get("deferred", 0)
     yield "warmroute_buffered_body_bytes", (), plane.get("buffered_body_bytes", 0)
     yield "warmroute_buffered_response_bytes", (), plane.get("buffered_response_bytes", 0)
     yield "warmroute_slow_readers_cut", (), plane.get("slow_readers_cut", 0)

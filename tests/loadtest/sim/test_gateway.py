@@ -4,11 +4,12 @@ from random import Random
 
 from backends.engine.engine import Engine
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Delays, Rejected, SimulatedGateway, facts_of
+from loadtest.sim.gateway import Deferred, Delays, GatewayPlacement, Rejected, SimulatedGateway, facts_of
 from loadtest.sim.outcome import Ending
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
+from policies.view import Decision
 from router.prefix.residency import ResidencyMap
 
 
@@ -52,3 +53,70 @@ def test_edges_reach_the_dispatcher_and_loads_the_fleet(spec, make_call, make_se
     assert (figures["dispatched"], figures["finished"], figures["cancelled"]) == (2, 1, 1)
     assert all(worker["running_requests"] == 0 for worker in figures["workers"].values())
     assert all(candidate.load is not None for candidate in gateway.fleet.candidates), "scraped once a second"
+
+
+class Patient:
+    """Everything goes to the first worker, and waits until that has no prefill left, for two seconds at most."""
+
+    def decide(self, request, fleet):
+        first = fleet.workers[0]
+        left_s = 2.0 - request.waited_s if first.queued_requests else 0.0
+        return Decision(tuple(view.id for view in fleet.workers), "first", hold_s=max(0.0, left_s))
+
+
+def test_calls_that_are_kept_back_go_one_at_a_time_and_whoever_asked_first_is_the_first(spec, make_call, make_session):
+    time, engines, gateway = build(spec)
+    gateway.dispatcher.set_policy(Patient(), "patient", {})
+    clients = Clients(time, gateway, engines, 0.0)
+    for number in range(3):
+        answer = [1] * 3
+        clients.play(
+            make_session(f"s{number}", make_call(range(10 * number, 10 * number + 8), answer), start_s=0.001 * number)
+        )
+    time.run(until_s=0.9)
+    ttft_s = {one.session: one.ttft_s for one in clients.outcomes}
+    assert sorted(ttft_s) == ["s0", "s1", "s2"] and {one.worker for one in clients.outcomes} == {"w0"}
+    assert ttft_s["s0"] < ttft_s["s1"] < ttft_s["s2"]
+    waited = [record.request.waited_s for record in gateway.dispatcher.decisions(3)]
+    assert waited[2] == 0.0 < waited[1] < waited[0] < 0.1
+
+
+def test_a_call_that_has_waited_enough_goes_all_the_same(spec, make_call):
+    time, _, gateway = build(spec)
+    gateway.dispatcher.set_policy(Patient(), "patient", {})
+    assert isinstance(gateway.place("first", "s", make_call(range(8), [1])), GatewayPlacement)
+    deferred = gateway.place("second", "t", make_call(range(8), [1]))
+    assert isinstance(deferred, Deferred)
+    placed = []
+    deferred.heard.append(lambda placement: placed.append((time.now_s, placement)))
+    time.run(until_s=1.9)
+    assert placed == []
+    time.run(until_s=2.1)
+    ((at_s, placement),) = placed
+    assert at_s == 2.0 and isinstance(placement, GatewayPlacement) and placement.id == "127.0.0.1:9000"
+
+
+def test_a_call_is_turned_away_where_its_workers_leave_meanwhile(spec, make_call):
+    time, _, gateway = build(spec)
+    gateway.dispatcher.set_policy(Patient(), "patient", {})
+    gateway.place("first", "s", make_call(range(8), [1]))
+    deferred, told = gateway.place("second", "t", make_call(range(8), [1])), []
+    deferred.heard.append(told.append)
+    for endpoint in gateway.fleet.endpoints:
+        gateway.fleet.drain(endpoint.id)
+    time.run(until_s=2.1)
+    assert isinstance(told[0], Rejected)
+
+
+def test_a_client_may_leave_while_its_call_is_kept_back(spec, make_call, make_session):
+    time, engines, gateway = build(spec)
+    gateway.dispatcher.set_policy(Patient(), "patient", {})
+    clients = Clients(time, gateway, engines, 0.0)
+    clients.play(make_session("long", make_call(range(28), [1])))
+    clients.play(make_session("short", make_call(range(100, 108), [1], leaves_after_s=0.01), make_call([5], [1])))
+    clients.play(make_session("patient", make_call(range(200, 208), [1], leaves_after_s=9.0)))
+    time.run(until_s=1.0)
+    left, *others = sorted(clients.outcomes, key=lambda one: one.ended_s)
+    assert (left.id, left.ending, left.ended_s, left.ttft_s, left.worker) == ("short/0", Ending.LEFT, 0.01, None, "")
+    assert {one.id: one.ending for one in others} == dict.fromkeys(("long/0", "short/1", "patient/0"), Ending.FINISHED)
+    assert gateway.statistics()["dispatched"] == 3

@@ -21,7 +21,7 @@ from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
 from router.app import System
 from router.config.model import Config, PolicyConfig
-from router.core.dispatcher import Dispatcher
+from router.core.dispatcher import Deferral, Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet
 from router.prefix.chain import SEED, extend_chain
@@ -74,12 +74,12 @@ def taped(tape, ids):
             return super().load_reported(endpoint_id, report, now_s)
 
     class TapedDispatcher(Dispatcher):
-        def dispatch(self, request, now_s):
-            said = (request.id, request.path, request.model, request.max_tokens, request.session_id)
+        def dispatch(self, request, now_s, *, defers=False):
+            said = (request.id, request.path, request.model, request.arrived_s, request.max_tokens, request.session_id)
             tape("dispatch", said, ids[request.id])
-            ticket = super().dispatch(request, now_s)
-            tape.decisions[request.id] = decision(ticket)
-            return ticket
+            answer = super().dispatch(request, now_s, defers=defers)
+            tape.decisions.setdefault(request.id, []).append(decision(answer))
+            return answer
 
         def first_token(self, ticket, now_s):
             tape("first_token", ticket.request.id)
@@ -96,10 +96,12 @@ def taped(tape, ids):
     return TapedResidency, TapedFleet, TapedDispatcher
 
 
-def decision(ticket):
+def decision(answer):
     """What was decided, to the last digit."""
-    record = ticket.record
-    return record.worker, record.decision.ranked, record.decision.costs, ticket.predicted_cached_tokens
+    if isinstance(answer, Deferral):
+        return answer
+    record = answer.record
+    return record.worker, record.decision.ranked, record.decision.costs, answer.predicted_cached_tokens
 
 
 def record(policy, sessions, monkeypatch):
@@ -120,7 +122,7 @@ def record(policy, sessions, monkeypatch):
     for outcome in clients.outcomes:
         for tokens, at_s in enumerate(outcome.token_times_s(), 1):
             tape.entries.append((at_s, "progress", (outcome.id, tokens)))
-    tape.entries.sort(key=lambda entry: entry[0])
+    tape.entries.sort(key=lambda entry: (entry[0], entry[1] != "progress"))  # who decides has heard what came with it
     return tape, clients.outcomes
 
 
@@ -154,12 +156,12 @@ class Live:
         self.system.fleet.load_reported(endpoint_id, report, self.now_s)
 
     def dispatch(self, said, ids):
-        name, path, model, max_tokens, session = said
+        name, path, model, arrived_s, max_tokens, session = said
         packed = array("I", ids).tobytes()
         prompt = Prompt(len(ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens))
-        request = Request(name, path, model, prompt, len(ids), self.now_s, max_tokens=max_tokens, session_id=session)
-        ticket = self.tickets[name] = self.system.dispatcher.dispatch(request, self.now_s)
-        self.decisions[name] = decision(ticket)
+        request = Request(name, path, model, prompt, len(ids), arrived_s, max_tokens=max_tokens, session_id=session)
+        answer = self.tickets[name] = self.system.dispatcher.dispatch(request, self.now_s, defers=True)
+        self.decisions.setdefault(name, []).append(decision(answer))
 
     def first_token(self, name):
         self.system.dispatcher.first_token(self.tickets[name], self.now_s)
@@ -174,17 +176,34 @@ class Live:
         self.system.dispatcher.cancelled(self.tickets[name], self.now_s)
 
 
-@pytest.fixture(scope="module")
-def sessions():
-    return conversations(replace(LONG_TAIL, sessions=60, prefixes=20, leaving_share=0.1), WORKERS, 3)
+def sessions(starts_per_s):
+    shape = replace(
+        LONG_TAIL,
+        sessions=100,
+        prefixes=20,
+        leaving_share=0.1,
+        starts_per_s=starts_per_s,
+        prefix_tokens=(2_000, 16_000),
+    )
+    return conversations(shape, WORKERS, 3)
 
 
-@pytest.mark.parametrize("policy", ["marginal_cost", "lpwl", "cache_aware", "power_of_two"])
-def test_the_live_core_decides_what_the_simulated_one_did(policy, sessions, monkeypatch):
-    tape, outcomes = record(policy, sessions, monkeypatch)
+@pytest.mark.parametrize(
+    ("policy", "starts_per_s", "waits"),
+    [
+        ("marginal_cost", 4.0, False),
+        ("marginal_cost", 20.0, True),
+        ("lpwl", 4.0, False),
+        ("cache_aware", 4.0, False),
+        ("power_of_two", 4.0, False),
+    ],
+)
+def test_the_live_core_decides_what_the_simulated_one_did(policy, starts_per_s, waits, monkeypatch):
+    tape, outcomes = record(policy, sessions(starts_per_s), monkeypatch)
     live = Live(policy)
     live.play(tape)
     assert live.decisions == tape.decisions
     assert len(live.decisions) == len(outcomes) > 100
-    assert len({worker for worker, *_ in live.decisions.values()}) == WORKERS
+    assert len({decisions[-1][0] for decisions in live.decisions.values()}) == WORKERS
+    assert any(len(decisions) > 1 for decisions in live.decisions.values()) is waits
     assert {outcome.ending for outcome in outcomes} == {Ending.FINISHED, Ending.LEFT}

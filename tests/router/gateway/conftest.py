@@ -202,8 +202,8 @@ class RecordingDispatcher(Dispatcher):
         self.edges = []
         self.requests = []
 
-    def dispatch(self, request, now_s):
-        outcome = super().dispatch(request, now_s)
+    def dispatch(self, request, now_s, *, defers=False):
+        outcome = super().dispatch(request, now_s, defers=defers)
         self.edges.append(type(outcome).__name__.lower())
         self.requests.append(request)
         return outcome

@@ -1,0 +1,209 @@
+"""Requests that the policy keeps back until their worker is free, their time is up, or the fleet changes."""
+
+import asyncio
+
+import pytest
+
+from policies.view import Decision
+
+LONG_S = 60.0
+
+
+class Patient:
+    """Everything goes to the first worker, and not before that has no prefill left, or `hold_s` have passed."""
+
+    def __init__(self, hold_s=LONG_S):
+        self.hold_s = hold_s
+
+    def decide(self, request, fleet):
+        first = fleet.workers[0]
+        left_s = self.hold_s - request.waited_s if first.queued_requests else 0.0
+        return Decision(tuple(view.id for view in fleet.workers), "first", hold_s=max(0.0, left_s))
+
+
+class Slow:
+    """A worker that answers when it is told to, in the order in which it was asked."""
+
+    def __init__(self, kit):
+        self.kit, self.waiting = kit, []
+
+    async def __call__(self, script):
+        go = asyncio.Event()
+        self.waiting.append(go)
+        await go.wait()
+        await self.kit.answer_stream(script)
+
+    def answer(self):
+        self.waiting.pop(0).set()
+
+
+@pytest.fixture
+async def gate(rig, kit):
+    """Two workers, of which the first is busy with a request, and another request that waits for it."""
+
+    async def make(hold_s=LONG_S, **options):
+        slow = Slow(kit)
+        made = await rig(slow, kit.answer_stream, **options)
+        made.slow = slow
+        made.dispatcher.set_policy(Patient(hold_s), "patient", {})
+        made.first, made.second = await made.connect(), await made.connect()
+        made.first.writer.write(kit.post())
+        await kit.eventually(lambda: slow.waiting)
+        made.second.writer.write(kit.post())
+        await kit.eventually(lambda: made.dispatcher.edges[1:2])
+        return made
+
+    return make
+
+
+def deferred(gate):
+    return gate.gateway.statistics()["deferred"]
+
+
+async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate, kit):
+    made = await gate()
+    assert made.dispatcher.edges == ["ticket", "deferral"] and deferred(made) == 1
+    assert len(made.workers[0].requests) == 1
+    made.slow.answer()
+    assert (await made.first.read()).status == 200
+    await kit.eventually(lambda: made.slow.waiting)
+    made.slow.answer()
+    assert (await made.second.read()).status == 200
+    assert deferred(made) == 0 and not made.workers[1].requests
+    ((wait_s,),) = made.metrics.named("deferred")
+    assert 0.0 < wait_s < LONG_S
+    assert made.dispatcher.decisions(1)[0].request.waited_s == pytest.approx(wait_s, abs=0.1)
+    await kit.eventually(lambda: made.idle)
+
+
+async def test_it_goes_when_its_time_is_up(gate, kit):
+    made = await gate(hold_s=0.2)
+    await kit.eventually(lambda: len(made.slow.waiting) == 2)
+    assert made.dispatcher.decisions(1)[0].request.waited_s > 0.199
+    for _ in range(2):
+        made.slow.answer()
+    assert (await made.first.read()).status == (await made.second.read()).status == 200
+
+
+async def test_one_goes_at_a_time_and_whoever_asked_first_is_the_first(gate, kit):
+    made = await gate()
+    third = await made.connect()
+    third.writer.write(kit.post())
+    await kit.eventually(lambda: deferred(made) == 2)
+    for client, left in ((made.first, 1), (made.second, 0), (third, 0)):
+        made.slow.answer()
+        assert (await client.read()).status == 200
+        await kit.eventually(lambda left=left: deferred(made) == left)
+        await kit.eventually(lambda left=left, client=client: made.slow.waiting or client is third)
+    assert len(made.workers[0].requests) == 3
+
+
+async def test_a_client_that_leaves_meanwhile_is_forgotten(gate, kit):
+    made = await gate()
+    made.second.leave()
+    await kit.eventually(lambda: deferred(made) == 0)
+    made.slow.answer()
+    assert (await made.first.read()).status == 200
+    await kit.eventually(lambda: made.idle)
+    assert len(made.workers[0].requests) == 1 and made.metrics.named("client_aborted") == [("before_first",)]
+
+
+async def test_the_first_one_leaving_frees_the_worker(gate, kit):
+    made = await gate()
+    made.first.leave()
+    await kit.eventually(lambda: len(made.workers[0].requests) == 2)
+    made.slow.waiting[-1].set()
+    assert (await made.second.read()).status == 200
+
+
+async def test_without_room_it_goes_at_once(gate, kit):
+    made = await gate(limits={"max_held_requests": 1})
+    third = await made.connect()
+    third.writer.write(kit.post())
+    await kit.eventually(lambda: len(made.slow.waiting) == 2)
+    assert made.dispatcher.edges.count("ticket") == 2 and deferred(made) == 1
+
+
+async def test_its_worker_leaves_the_fleet(gate, kit):
+    made = await gate()
+    made.fleet.remove(made.workers[0].id, made.loop.time())
+    assert (await made.second.read()).status == 200
+    assert len(made.workers[1].requests) >= 1
+
+
+async def test_all_workers_leave_and_one_comes_back(gate, kit):
+    made = await gate()
+    for worker in made.workers:
+        made.fleet.remove(worker.id, made.loop.time())
+    await kit.eventually(lambda: made.gateway.statistics()["waiting"] == 1 and deferred(made) == 0)
+    made.join(made.workers[1])
+    assert (await made.second.read()).status == 200
+
+
+async def test_a_failed_attempt_is_not_kept_back_again(rig, kit):
+    async def dies(script):
+        await script.die()
+
+    slow = Slow(kit)
+    made = await rig(dies, slow)
+
+    class Late:
+        def decide(self, request, fleet):
+            busy = len(fleet.workers) == 1
+            return Decision(tuple(view.id for view in fleet.workers), "first", hold_s=LONG_S if busy else 0.0)
+
+    made.dispatcher.set_policy(Late(), "late", {})
+    client = await made.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: slow.waiting)
+    slow.answer()
+    assert (await client.read()).status == 200 and "deferral" not in made.dispatcher.edges
+
+
+async def test_it_is_told_when_the_gateway_stops(gate, kit):
+    made = await gate()
+    closing = asyncio.ensure_future(made.gateway.aclose(0.1))
+    reply = await made.second.read()
+    assert (reply.status, reply.code) == (503, "shutting_down")
+    await closing
+    assert deferred(made) == 0
+
+
+async def test_a_stream_that_waits_hears_comments(gate, kit):
+    made = await gate(timeouts={"header_hold_s": 0.05, "comment_interval_s": 0.05})
+    await asyncio.sleep(0.3)
+    made.slow.answer()
+    await kit.eventually(lambda: made.slow.waiting)
+    made.slow.answer()
+    reply = await made.second.read()
+    assert reply.status == 200 and b": warmroute is waiting for a worker" in reply.body
+
+
+async def test_it_may_not_wait_longer_than_its_total(gate, kit):
+    made = await gate(timeouts={"total_s": 0.5})
+    reply = await made.second.read()
+    assert (reply.status, reply.code) == (504, "total_timeout")
+    assert deferred(made) == 0
+
+
+async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, kit, monkeypatch):
+    monkeypatch.setattr("router.gateway.waiting.ASKED_AT_ONCE", 2)
+    made = await gate()
+    others = [await made.connect() for _ in range(4)]
+    for client in others:
+        client.writer.write(kit.post())
+    await kit.eventually(lambda: deferred(made) == 5)
+    asked = made.dispatcher.edges.count("deferral")
+    made.dispatcher.set_policy(Hesitant(), "hesitant", {})
+    made.slow.answer()
+    assert (await made.first.read()).status == 200
+    await kit.eventually(lambda: made.dispatcher.edges.count("deferral") > asked)
+    await asyncio.sleep(0.1)
+    assert made.dispatcher.edges.count("deferral") == asked + 2 and deferred(made) == 5
+
+
+class Hesitant:
+    """Would rather wait for the second worker, whatever that does."""
+
+    def decide(self, request, fleet):
+        return Decision((fleet.workers[1].id, fleet.workers[0].id), "second", hold_s=LONG_S)
