@@ -52,10 +52,7 @@ class WaitingRoom:
     def _offer(self) -> None:
         self._offered = False
         for exchange in list(self._waiting):
-            try:
-                exchange.place()
-            except Exception:
-                exchange.crashed()
+            _place(exchange)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -140,12 +137,15 @@ class Deferrals:
                     break
 
     def _offer_one(self, exchange: Exchange) -> None:
-        if exchange not in self._waiting:  # it has left meanwhile
-            return
-        try:
-            exchange.place()
-        except Exception:
-            exchange.crashed()
+        if exchange in self._waiting:  # or it has left meanwhile
+            _place(exchange)
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+
+def _place(exchange: Exchange) -> None:
+    try:
+        exchange.place()
+    except Exception:
+        exchange.crashed()

@@ -241,7 +241,8 @@ async def test_a_thousand_stalled_readers(rig, kit, firehose, event_bytes):
     held_mb, grown_mb = held / 1e6, grown(before) / 1e6
     print(f"1,000 stalled readers, events of {event_bytes} bytes: {held_mb:.0f} MB held, {grown_mb:.0f} MB more in all")
     assert held <= 268_435_456
-    assert grown(before) < (160_000_000 if event_bytes < 1_000 else 300_000_000)
+    # Small events: 2.5 bytes for each held one, which were 47 to 68 MB, as the machine's sockets happened to fill.
+    assert grown(before) < (220_000_000 if event_bytes < 1_000 else 300_000_000)
     for client in clients:
         client.close()
     await kit.eventually(lambda: gate.idle, 20)
