@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from random import Random
 
 from backends.engine.engine import RequestState
@@ -15,13 +14,13 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.view import Policy, WorkerId
 from router.config.model import HealthConfig
+from router.core.deferred import Deferred
 from router.core.dispatcher import Deferral, Dispatcher, Reject, Ticket
 from router.core.edges import Request, Usage
 from router.core.endpoints import FleetEndpoint
 from router.core.fleet import Fleet
 from router.core.others import SharedLedger
 from router.core.residency import ResidencySource
-from router.core.tickets import ASKED_AT_ONCE
 from router.prefix.residency import ResidencyMap
 
 MODEL = "model"
@@ -95,7 +94,7 @@ class SimulatedGateway:
         for worker in self._workers.values():
             worker.catch_up()
 
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | Deferred:
+    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | DeferredCall:
         """Choose a worker for a call that has just arrived, now or later."""
         prompt = call.prompt()
         request = Request(
@@ -146,7 +145,7 @@ class Rejected:
     reason: str
 
 
-class Deferred:
+class DeferredCall:
     """A call that waits in the gateway. `heard` is told where it was placed in the end; not if its client left."""
 
     __slots__ = ("_among", "deferral", "heard", "request")
@@ -163,59 +162,55 @@ class Deferred:
 
 
 class _DeferredCalls:
-    """Who waits for which worker, in the order in which they were last asked, as in `router.gateway.waiting`."""
+    """Offers again, on virtual time, what waits: as `router.gateway.waiting` does, in the same order."""
 
     def __init__(
         self, time: VirtualTime, dispatch: Callable[[Request], GatewayPlacement | Rejected | Deferral]
     ) -> None:
         self._time = time
         self._dispatch = dispatch
-        self._waiting: dict[WorkerId, dict[Deferred, None]] = {}
+        self._waiting: Deferred[DeferredCall] = Deferred()
 
-    def enter(self, request: Request, deferral: Deferral) -> Deferred:
+    def enter(self, request: Request, deferral: Deferral) -> DeferredCall:
         """A call is to wait."""
-        deferred = Deferred(self, request, deferral)
-        self._wait(deferred)
-        return deferred
+        call = DeferredCall(self, request, deferral)
+        self._wait(call)
+        return call
 
-    def leave(self, deferred: Deferred) -> bool:
+    def leave(self, call: DeferredCall) -> bool:
         """A call waits no longer; False if it did not."""
-        waiting = self._waiting[deferred.deferral.worker]
-        if deferred not in waiting:
-            return False
-        del waiting[deferred]
-        return True
+        return self._waiting.leave(call)
 
     def relieved(self, worker: WorkerId) -> None:
         """Nothing is left to be prefilled there. The dispatcher says so in the middle of its own work, so not now."""
-        if self._waiting.get(worker):
+        if self._waiting.first(worker):
             self._time.after(0.0, self._offer, worker)
 
-    def _wait(self, deferred: Deferred) -> None:
-        self._waiting.setdefault(deferred.deferral.worker, {})[deferred] = None
-        self._time.at(deferred.deferral.until_s, self._expired, deferred, deferred.deferral)
+    def _wait(self, call: DeferredCall) -> None:
+        self._waiting.enter(call, call.deferral.worker)
+        self._time.at(call.deferral.until_s, self._expired, call, call.deferral)
 
     def _offer(self, worker: WorkerId) -> None:
-        for deferred in list(islice(self._waiting[worker], ASKED_AT_ONCE)):
-            if self._again(deferred) == worker:
+        for call in self._waiting.first(worker):
+            if self._again(call) == worker:
                 return
 
-    def _expired(self, deferred: Deferred, deferral: Deferral) -> None:
-        if deferred.deferral is deferral:
-            self._again(deferred)
+    def _expired(self, call: DeferredCall, deferral: Deferral) -> None:
+        if call.deferral is deferral:
+            self._again(call)
 
-    def _again(self, deferred: Deferred) -> WorkerId | None:
+    def _again(self, call: DeferredCall) -> WorkerId | None:
         """Where it has been placed now, if anywhere."""
-        if not self.leave(deferred):
+        if not self.leave(call):
             return None
-        answer = self._dispatch(deferred.request)
+        answer = self._dispatch(call.request)
         if isinstance(answer, Deferral):
-            deferred.deferral = answer
-            self._wait(deferred)
+            call.deferral = answer
+            self._wait(call)
             return None
-        for heard in deferred.heard:
+        for heard in call.heard:
             heard(answer)
-        return answer.id if isinstance(answer, GatewayPlacement) else None
+        return answer.worker_id if isinstance(answer, GatewayPlacement) else None
 
 
 class GatewayPlacement:
@@ -231,8 +226,8 @@ class GatewayPlacement:
         self.worker = worker
 
     @property
-    def id(self) -> WorkerId:
-        """The worker's, as the gateway knows it."""
+    def worker_id(self) -> WorkerId:
+        """What the gateway calls the worker."""
         return self._ticket.candidate.id
 
     @property

@@ -13,9 +13,6 @@ from router.core.ledger import Booking
 from router.core.steps import Passage
 from router.errors import ErrorKind, RequestError
 
-ASKED_AT_ONCE = 16
-"""Of the deferred requests of a worker that is free, so many may be asked for again until one goes there: each costs a
-decision, and those that are left have their own times."""
 RETRY_AFTER_S = 1.0
 """Retry-After where no worker named one: a probe later the picture is new."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from policies.view import WorkerId
+from router.core.deferred import Deferred
 from router.core.dispatcher import Dispatcher
 from router.core.endpoints import FleetEndpoint
 from router.core.fleet import Fleet
-from router.core.tickets import ASKED_AT_ONCE, Deferral
+from router.core.tickets import Deferral
 
 if TYPE_CHECKING:
     from router.gateway.exchange import Exchange
@@ -68,8 +68,8 @@ class Deferrals:
     def __init__(self, dispatcher: Dispatcher, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
         self._limit = limit
-        self._workers: dict[WorkerId, dict[Exchange, None]] = {}
-        self._waiting: dict[Exchange, tuple[WorkerId, asyncio.TimerHandle]] = {}
+        self._waiting: Deferred[Exchange] = Deferred()
+        self._timers: dict[Exchange, asyncio.TimerHandle] = {}
         self._relieved: dict[WorkerId, None] = {}
         self._dispatcher = dispatcher
         self._fleet = fleet
@@ -84,30 +84,22 @@ class Deferrals:
 
     def enter(self, exchange: Exchange, deferral: Deferral) -> None:
         """`exchange` is to wait; it must not be waiting already."""
-        timer = self._loop.call_at(deferral.until_s, self._offer_one, exchange)
-        self._waiting[exchange] = deferral.worker, timer
-        self._workers.setdefault(deferral.worker, {})[exchange] = None
+        self._waiting.enter(exchange, deferral.worker)
+        self._timers[exchange] = self._loop.call_at(deferral.until_s, self._offer_one, exchange)
 
     def leave(self, exchange: Exchange) -> None:
         """`exchange` does not wait, or no longer."""
-        place = self._waiting.pop(exchange, None)
-        if place is None:
-            return
-        worker, timer = place
-        timer.cancel()
-        others = self._workers[worker]
-        del others[exchange]
-        if not others:
-            del self._workers[worker]
+        if self._waiting.leave(exchange):
+            self._timers.pop(exchange).cancel()
 
     def relieved(self, worker: WorkerId) -> None:
         """A worker has no prefill left. The dispatcher calls this in the middle of its own work, so not now."""
-        if worker in self._workers:
+        if self._waiting.first(worker):
             self._soon(worker)
 
     def changed(self) -> None:
         """So does the fleet, when workers have come or gone."""
-        for worker in self._workers:
+        for worker in self._waiting.workers:
             self._soon(worker)
 
     def lost(self, endpoint: FleetEndpoint) -> None:
@@ -130,7 +122,7 @@ class Deferrals:
     def _offer(self) -> None:
         relieved, self._relieved = self._relieved, {}
         for worker in relieved:
-            for exchange in list(islice(self._workers.get(worker, ()), ASKED_AT_ONCE)):
+            for exchange in self._waiting.first(worker):
                 self._offer_one(exchange)
                 ticket = exchange.ticket
                 if ticket is not None and ticket.candidate.id == worker:

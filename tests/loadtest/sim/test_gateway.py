@@ -4,7 +4,7 @@ from random import Random
 
 from backends.engine.engine import Engine
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Deferred, Delays, GatewayPlacement, Rejected, SimulatedGateway, facts_of
+from loadtest.sim.gateway import DeferredCall, Delays, GatewayPlacement, Rejected, SimulatedGateway, facts_of
 from loadtest.sim.outcome import Ending
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -86,14 +86,14 @@ def test_a_call_that_has_waited_enough_goes_all_the_same(spec, make_call):
     gateway.dispatcher.set_policy(Patient(), "patient", {})
     assert isinstance(gateway.place("first", "s", make_call(range(8), [1])), GatewayPlacement)
     deferred = gateway.place("second", "t", make_call(range(8), [1]))
-    assert isinstance(deferred, Deferred)
+    assert isinstance(deferred, DeferredCall)
     placed = []
     deferred.heard.append(lambda placement: placed.append((time.now_s, placement)))
     time.run(until_s=1.9)
     assert placed == []
     time.run(until_s=2.1)
     ((at_s, placement),) = placed
-    assert at_s == 2.0 and isinstance(placement, GatewayPlacement) and placement.id == "127.0.0.1:9000"
+    assert at_s == 2.0 and isinstance(placement, GatewayPlacement) and placement.worker_id == "127.0.0.1:9000"
 
 
 def test_a_call_is_turned_away_where_its_workers_leave_meanwhile(spec, make_call):

@@ -238,3 +238,73 @@ def facts():
 @pytest.fixture
 def prompt():
     return make_prompt
+
+
+class Recorder:
+    def __init__(self):
+        self.calls = []
+
+    def decided(self, ticket):
+        self.calls.append(("decided", ticket.candidate.id))
+
+    def rejected(self, request, error):
+        self.calls.append(("rejected", error.kind))
+
+    def failed(self, ticket, phase, reason):
+        self.calls.append(("failed", phase))
+
+    def compared(self, worker, predicted_tokens, reported_tokens):
+        self.calls.append(("compared", predicted_tokens, reported_tokens))
+
+    def differed(self, worker, difference):
+        self.calls.append(("differed", difference))
+
+    def retry_refused(self):
+        self.calls.append(("retry refused",))
+
+    def policy_failed(self, policy, reason, first):
+        self.calls.append(("policy failed", policy, first))
+
+
+class Rig:
+    def __init__(self, residency, facts, prompt, workers=4, policy="marginal_cost"):
+        self.residency, self.prompt = residency, prompt
+        self.fleet = Fleet(HealthConfig(), residency)
+        for port in range(1, workers + 1):
+            self.fleet.add(Endpoint("http", "h", port), 0.0)
+            self.fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
+        self.observer = Recorder()
+        policy_ = build_policy(policy, {}, random.Random(0))
+        self.dispatcher = Dispatcher(
+            self.fleet, residency, policy_, policy_name=policy, decisions_kept=50, observer=self.observer
+        )
+
+    def ask(self, tokens=100, start=0, **fields):
+        prompt = self.prompt(range(start, start + tokens))
+        return Request(f"r{start}", "/v1/completions", "m", prompt, tokens, 0.0, **fields)
+
+    def dispatch(self, *args, now_s=0.0, **fields):
+        ticket = self.dispatcher.dispatch(self.ask(*args, **fields), now_s)
+        assert isinstance(ticket, Ticket), ticket
+        return ticket
+
+    def booked(self):
+        workers = self.dispatcher.statistics()["workers"].values()
+        return [(w["running_requests"], w["queued_tokens"], w["kv_tokens"]) for w in workers]
+
+    def assert_empty(self):
+        assert set(self.booked()) == {(0, 0, 0)}
+        assert self.residency.booked_blocks == {}
+
+
+@pytest.fixture
+def make_rig(shadow_residency, facts, prompt):
+    def make(residency=None, **options):
+        return Rig(residency or shadow_residency, facts, prompt, **options)
+
+    return make
+
+
+@pytest.fixture
+def rig(make_rig):
+    return make_rig()

@@ -9,82 +9,11 @@ from msgspec.structs import replace
 from backends.worker import Endpoint, WorkerFacts
 from policies.registry import BUILT_IN, build_policy
 from policies.view import Decision, EdgeKind, Residency, WorkerId
-from router.config.model import HealthConfig
-from router.core.dispatcher import Deferral, Dispatcher, Hold, Reject, Ticket
+from router.core.dispatcher import Hold, Reject, Ticket
 from router.core.edges import FailurePhase, Request, Usage
-from router.core.fleet import Fleet, WorkerState
+from router.core.fleet import WorkerState
 from router.errors import ErrorKind
 from router.prefix.prompt import Prompt, PromptSource
-
-
-class Recorder:
-    def __init__(self):
-        self.calls = []
-
-    def decided(self, ticket):
-        self.calls.append(("decided", ticket.candidate.id))
-
-    def rejected(self, request, error):
-        self.calls.append(("rejected", error.kind))
-
-    def failed(self, ticket, phase, reason):
-        self.calls.append(("failed", phase))
-
-    def compared(self, worker, predicted_tokens, reported_tokens):
-        self.calls.append(("compared", predicted_tokens, reported_tokens))
-
-    def differed(self, worker, difference):
-        self.calls.append(("differed", difference))
-
-    def retry_refused(self):
-        self.calls.append(("retry refused",))
-
-    def policy_failed(self, policy, reason, first):
-        self.calls.append(("policy failed", policy, first))
-
-
-class Rig:
-    def __init__(self, residency, facts, prompt, workers=4, policy="marginal_cost"):
-        self.residency, self.prompt = residency, prompt
-        self.fleet = Fleet(HealthConfig(), residency)
-        for port in range(1, workers + 1):
-            self.fleet.add(Endpoint("http", "h", port), 0.0)
-            self.fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
-        self.observer = Recorder()
-        policy_ = build_policy(policy, {}, random.Random(0))
-        self.dispatcher = Dispatcher(
-            self.fleet, residency, policy_, policy_name=policy, decisions_kept=50, observer=self.observer
-        )
-
-    def ask(self, tokens=100, start=0, **fields):
-        prompt = self.prompt(range(start, start + tokens))
-        return Request(f"r{start}", "/v1/completions", "m", prompt, tokens, 0.0, **fields)
-
-    def dispatch(self, *args, now_s=0.0, **fields):
-        ticket = self.dispatcher.dispatch(self.ask(*args, **fields), now_s)
-        assert isinstance(ticket, Ticket), ticket
-        return ticket
-
-    def booked(self):
-        workers = self.dispatcher.statistics()["workers"].values()
-        return [(w["running_requests"], w["queued_tokens"], w["kv_tokens"]) for w in workers]
-
-    def assert_empty(self):
-        assert set(self.booked()) == {(0, 0, 0)}
-        assert self.residency.booked_blocks == {}
-
-
-@pytest.fixture
-def make_rig(shadow_residency, facts, prompt):
-    def make(**options):
-        return Rig(shadow_residency, facts, prompt, **options)
-
-    return make
-
-
-@pytest.fixture
-def rig(make_rig):
-    return make_rig()
 
 
 def test_choosing_books_in_the_same_step(rig):
@@ -122,8 +51,8 @@ def test_edges_move_the_books(rig):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_order_edges_come_in_nothing_stays_booked(shadow_residency, facts, prompt, data):
-    rig = Rig(type(shadow_residency)(), facts, prompt, workers=3)
+def test_whatever_order_edges_come_in_nothing_stays_booked(shadow_residency, make_rig, data):
+    rig = make_rig(residency=type(shadow_residency)(), workers=3)
     dispatcher, tickets, now_s = rig.dispatcher, [], 0.0
     for _ in range(data.draw(st.integers(1, 40))):
         now_s += data.draw(st.floats(0, 0.5))
@@ -485,8 +414,8 @@ def test_unknown_models_are_passed_on(rig):
     assert asked == ["who"]
 
 
-def test_an_alternative_is_one_that_is_ready(shadow_residency, facts, prompt):
-    rig = Rig(shadow_residency, facts, prompt, workers=2)
+def test_an_alternative_is_one_that_is_ready(make_rig, facts):
+    rig = make_rig(workers=2)
     ticket = rig.dispatch()
     assert rig.dispatcher.has_alternative(ticket, FailurePhase.SENT, 0.0)
     assert not rig.dispatcher.has_alternative(ticket, FailurePhase.STREAM, 0.0)
@@ -552,8 +481,8 @@ def test_every_policy_serves(make_rig, policy):
     assert (counts["decisions"], counts["fallbacks"], counts["observe_errors"]) == (30, 0, 0)
 
 
-def test_ranks_are_candidates_of_their_own(shadow_residency, facts, prompt):
-    rig = Rig(shadow_residency, facts, prompt, workers=1)
+def test_ranks_are_candidates_of_their_own(make_rig, facts):
+    rig = make_rig(workers=1)
     rig.fleet.probe_succeeded("h:1", facts(ranks=4), 1.0)
     tickets = [rig.dispatch(start=1_000 * index) for index in range(4)]
     assert {ticket.candidate.id for ticket in tickets} == {f"h:1#{rank}" for rank in range(4)}
@@ -561,91 +490,7 @@ def test_ranks_are_candidates_of_their_own(shadow_residency, facts, prompt):
     assert isinstance(answer, Reject)  # the other ranks live in the same process
 
 
-def test_models_unknown_serve_anything(shadow_residency, facts, prompt):
-    rig = Rig(shadow_residency, facts, prompt, workers=1)
+def test_models_unknown_serve_anything(make_rig):
+    rig = make_rig(workers=1)
     rig.fleet.probe_succeeded("h:1", WorkerFacts(), 1.0)
     assert isinstance(rig.dispatcher.dispatch(replace(rig.ask(), model="whatever"), 1.0), Ticket)
-
-
-class Patient:
-    """Wants everything to wait for the first worker as long as that prefills."""
-
-    def __init__(self, hold_s):
-        self.hold_s = hold_s
-
-    def decide(self, request, fleet):
-        busy = fleet.workers[0].queued_requests
-        return Decision(tuple(view.id for view in fleet.workers), "first", hold_s=self.hold_s if busy else 0.0)
-
-
-@pytest.fixture
-def relieved(rig):
-    """Who was said to have no prefill left."""
-    told = []
-    rig.dispatcher.on_relief.append(told.append)
-    return told
-
-
-def test_a_request_is_deferred_where_the_policy_says_so_and_the_caller_can(rig):
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
-    first = rig.dispatch(start=0, now_s=1.0)
-    second = rig.ask(start=1)
-    books, counts = rig.booked(), rig.dispatcher.statistics()
-    assert rig.dispatcher.dispatch(second, 1.5, defers=True) == Deferral(WorkerId("h:1"), 3.5)
-    assert rig.booked() == books and rig.dispatcher.statistics()["dispatched"] == counts["dispatched"]
-    assert rig.dispatcher.explain(second, 1.5).to_builtins()["hold_s"] == 2.0
-    third = rig.dispatch(start=2, now_s=1.5)
-    assert third.candidate is first.candidate, "who cannot wait goes at once"
-    rig.dispatcher.first_token(first, 2.0)
-    rig.dispatcher.first_token(third, 2.0)
-    placed = rig.dispatcher.dispatch(second, 2.5, defers=True)
-    assert placed.candidate is first.candidate
-    told = rig.dispatcher.decisions(1)[0]
-    assert told.to_builtins()["waited_s"] == 2.5 and (told.close("finished", 3.0), told.request.waited_s)[1] == 2.5
-
-
-def test_no_policy_keeps_a_request_for_ever(rig):
-    rig.dispatcher.set_policy(Patient(float("inf")), "patient", {})
-    rig.dispatch(start=0)
-    request = rig.ask(start=1)
-    assert rig.dispatcher.dispatch(request, 0.0, defers=True) == Deferral(WorkerId("h:1"), 60.0)
-    assert rig.dispatcher.dispatch(request, 59.0, defers=True) == Deferral(WorkerId("h:1"), 60.0)
-    assert isinstance(rig.dispatcher.dispatch(request, 60.0, defers=True), Ticket)
-
-
-def test_a_second_attempt_never_waits(rig):
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
-    rig.dispatch(start=0)
-    ticket = rig.dispatch(start=1)
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
-    assert isinstance(rig.dispatcher.retry(ticket, FailurePhase.CONNECT, 0.1, "refused"), Ticket)
-
-
-def test_relief_is_told_once_nothing_is_left_to_prefill(rig, relieved):
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
-    tickets = [rig.dispatch(start=number) for number in range(4)]
-    rig.dispatcher.first_token(tickets[0], 1.0)
-    rig.dispatcher.finished(tickets[0], Usage(100, 3, 0), 1.1)
-    rig.dispatcher.cancelled(tickets[1], 1.2)
-    rig.dispatcher.failed(tickets[2], FailurePhase.LOCAL, 1.3, "no descriptors")
-    assert relieved == []
-    rig.dispatcher.finished(tickets[3], Usage(100, 3, 0), 1.4)  # in one piece: its end is that of its prefill, too
-    assert relieved == ["h:1"]
-    again = rig.dispatch(start=9)
-    rig.dispatcher.first_token(again, 1.5)
-    rig.dispatcher.finished(again, Usage(100, 3, 0), 1.6)
-    assert relieved == ["h:1", "h:1"], "its end is no news"
-
-
-def test_a_trial_does_not_wait(rig, facts):
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
-    rig.dispatch(start=0)
-    for _ in range(3):
-        rig.fleet.probe_failed("h:2", "gone", 0.0)
-    rig.fleet.probe_succeeded("h:2", facts(), 1.0)
-    for number in range(1, 9):
-        answer = rig.dispatcher.dispatch(rig.ask(start=number), 100.0, defers=True)
-        if isinstance(answer, Ticket):
-            assert answer.trial and answer.candidate.id == "h:2"
-            return
-    raise AssertionError("no trial")
