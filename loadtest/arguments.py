@@ -12,6 +12,13 @@ def positive(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
 
 
+def whole(text: str) -> int:
+    """0, or a whole number above."""
+    if text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or above")
+
+
 def above_zero(text: str) -> float:
     """A finite number above 0."""
     try:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from backends.engine.profile import profile_names
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import above_zero, positive, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import Models, default, flag
 from loadtest.lab.policies import check_policy
@@ -36,7 +36,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--load", required=True, type=loads, metavar="L[,L...]", help="fractions of the fleet's saturation"
     )
-    parser.add_argument("--seeds", type=positive, default=10, metavar="K", help="seeds 0 to K - 1 (default 10)")
+    parser.add_argument("--seeds", type=positive, default=10, metavar="K", help="so many of them (default 10)")
+    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="they are K, K + 1, ... (default 0)")
     parser.add_argument("--slo", required=True, type=slo, metavar="TTFT_MS:TPOT_MS", help="the service level")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="results, plots and report; resumes")
     parser.add_argument(

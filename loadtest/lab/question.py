@@ -13,13 +13,14 @@ from loadtest.lab.store import Result
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """How `policies` do on `trace` at each of `loads`, over seeds 0 to `seeds` - 1."""
+    """How `policies` do on `trace` at each of `loads`, over so many `seeds` from `first_seed` on."""
 
     trace: str
     policies: Sequence[str]
     loads: Sequence[float]
     seeds: int
     setting: Setting
+    first_seed: int = 0
 
     def first(self) -> Cell:
         """The bisection's first try: the trace at its own rate."""
@@ -45,7 +46,8 @@ class Question:
         ]
 
     def _every(self) -> Iterator[tuple[int, float, str]]:
-        return ((seed, load, policy) for seed in range(self.seeds) for load in self.loads for policy in self.policies)
+        seeds = range(self.first_seed, self.first_seed + self.seeds)
+        return ((seed, load, policy) for seed in seeds for load in self.loads for policy in self.policies)
 
     def findings(
         self, one: Saturation, robin: Saturation | None, results: Sequence[Result], doubts: Sequence[Doubt] = ()

@@ -61,11 +61,11 @@ def _refuse(console: Console, problem: str) -> int:
 
 def _unreadable(args: argparse.Namespace) -> str | None:
     try:
-        found = drawn(args.trace, 0, args.window_s, 1.0, args.block_tokens)
+        found = drawn(args.trace, args.first_seed, args.window_s, 1.0, args.block_tokens)
     except WorkloadError as error:
         return f"--trace: {error}"
     if not found.plan.sessions:
-        return f"--trace {args.trace} has no session in the window of seed 0; make --window-s longer"
+        return f"--trace {args.trace} has no session in the window of seed {args.first_seed}; make --window-s longer"
     return None
 
 
@@ -76,7 +76,7 @@ class _Lab:
         self._args = args
         self._console = console
         self._store = store
-        self._question = Question(args.trace, args.policy, args.load, args.seeds, flags.setting(args))
+        self._question = Question(args.trace, args.policy, args.load, args.seeds, flags.setting(args), args.first_seed)
         if store.foreign:
             console.print(f"{store.path}: {store.foreign} cells of other code are left out", style="yellow")
 

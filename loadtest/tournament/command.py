@@ -13,7 +13,7 @@ import argparse
 import os
 from pathlib import Path
 
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import above_zero, positive, whole
 from loadtest.lab.flags import loads, policies
 from loadtest.tournament.contests import CONTESTS
 from policies.registry import BUILT_IN
@@ -44,7 +44,10 @@ def register(parser: argparse.ArgumentParser) -> None:
         help=f"these only, of {', '.join(contest.name for contest in CONTESTS)}",
     )
     parser.add_argument("--load", type=loads, metavar="L[,L...]", help="other loads than 0.3,0.6,0.8,0.95,1.05")
-    parser.add_argument("--seeds", type=positive, metavar="K", help="seeds 0 to K - 1, not 10 (or 3) of them")
+    parser.add_argument("--seeds", type=positive, metavar="K", help="so many of them, not 10 (or 3)")
+    parser.add_argument(
+        "--first-seed", type=whole, default=0, metavar="K", help="they are K, K + 1, ... (default 0, as published)"
+    )
     parser.add_argument("--window-s", type=above_zero, metavar="S", help="other windows than of 1200 s (or 300)")
 
 

@@ -104,12 +104,14 @@ CONTESTS = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is played: `policies` (the first is the one judged) at `loads` with `seeds` windows of `window_s`."""
+    """How much is played: `policies` (the first is the one judged) at `loads` with `seeds` windows of `window_s`,
+    drawn from `first_seed` on."""
 
     policies: Sequence[str]
     loads: Sequence[float]
     seeds: int
     window_s: float
+    first_seed: int = 0
 
     @property
     def quick(self) -> bool:
@@ -120,7 +122,7 @@ class Extent:
         """A contest as the lab plays it."""
         models = Models(block_tokens=contest.block_tokens, warm_up_s=WARM_UP_SHARE * self.window_s)
         setting = Setting(contest.fleet, contest.slo, models, self.window_s, regret=False)
-        return Question(trace, self.policies, self.loads, self.seeds, setting)
+        return Question(trace, self.policies, self.loads, self.seeds, setting, self.first_seed)
 
 
 def full(policies: Sequence[str] = tuple(BUILT_IN)) -> Extent:

@@ -35,7 +35,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _extent(args: argparse.Namespace) -> Extent:
     usual = quick(args.policy) if args.quick else full(args.policy)
-    return Extent(args.policy, args.load or usual.loads, args.seeds or usual.seeds, args.window_s or usual.window_s)
+    return Extent(
+        args.policy,
+        args.load or usual.loads,
+        args.seeds or usual.seeds,
+        args.window_s or usual.window_s,
+        args.first_seed,
+    )
 
 
 def _asked(args: argparse.Namespace) -> str:
@@ -46,6 +52,7 @@ def _asked(args: argparse.Namespace) -> str:
     words += [f"--workload {','.join(args.workload)}"] if len(args.workload) < len(CONTESTS) else []
     words += [f"--load {','.join(f'{load:g}' for load in args.load)}"] if args.load else []
     words += [f"--seeds {args.seeds}"] if args.seeds else []
+    words += [f"--first-seed {args.first_seed}"] if args.first_seed else []
     words += [f"--window-s {args.window_s:g}"] if args.window_s else []
     return " ".join(words)
 

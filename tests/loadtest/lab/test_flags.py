@@ -35,12 +35,17 @@ def test_what_is_not_said_is_the_models_default():
     args = parsed()
     assert setting(args).models == Models()
     assert setting(args).slo == Slo(2000.0, 100.0)
-    assert args.load == [0.3, 0.9] and args.seeds == 10 and setting(args).regret
+    assert args.load == [0.3, 0.9] and setting(args).regret
+    assert (args.seeds, args.first_seed) == (10, 0)
 
 
 def test_every_model_has_a_flag():
     args = parsed("--kv-lost-share", "0.5", "--no-kv-replay", "--chunk-tokens", "512", "--replicas", "3")
     assert setting(args).models == Models(kv_lost_share=0.5, kv_replay=False, chunk_tokens=512, replicas=3)
+
+
+def test_seeds_may_begin_anywhere():
+    assert parsed("--seeds", "30", "--first-seed", "100").first_seed == 100
 
 
 def test_rules_may_have_parameters():
@@ -60,6 +65,7 @@ def test_rules_may_have_parameters():
         ({"slo": "2000"}, "--slo: '2000' is not TTFT_MS:TPOT_MS; write two times, as in 2000:100"),
         ({"slo": "0:100"}, "--slo"),
         ({"load": "0.5,much"}, "--load: 'much' is not a number above 0; write fractions"),
+        ({"first-seed": "-1"}, "--first-seed: '-1' is not a whole number, 0 or above"),
         ({"workers": "0"}, "--workers: '0' is not a whole number above 0"),
         ({"profile": "h100"}, "--profile: invalid choice"),
         ({"kv-lost-share": "1"}, "--kv-lost-share: '1' is not a share; write a number from 0 to below 1"),

@@ -1,5 +1,7 @@
 """What is asked on one trace, as cells."""
 
+from dataclasses import replace
+
 import pytest
 
 from loadtest.lab import question as questions
@@ -44,6 +46,13 @@ def test_round_robin_may_hold_the_level_at_no_rate(question, monkeypatch):
 
     monkeypatch.setattr(questions, "saturation", search)
     assert question.saturations(lambda cells: []) == (Saturation("lpwl", 1.0, 2.0), None)
+
+
+def test_seeds_begin_where_they_are_said_to(question):
+    later = replace(question, first_seed=10)
+    assert [one.seed for one in later.cells(Saturation("lpwl", 1.0, 2.0))] == [
+        10 + one.seed for one in question.cells(Saturation("lpwl", 1.0, 2.0))
+    ]
 
 
 def test_load_1_there_has_to_be(question, monkeypatch):

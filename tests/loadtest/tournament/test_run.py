@@ -170,6 +170,10 @@ def test_loads_seeds_and_windows_are_set_one_by_one(monkeypatch):
     extent, *_, asked = held(monkeypatch, *words)
     assert asked == f"python -m loadtest tournament {' '.join(words)}"
     assert (extent.loads, extent.seeds, extent.window_s, extent.quick) == ([0.6, 0.9], 10, 450.0, False)
+    assert extent.first_seed == 0
+    extent, *_, asked = held(monkeypatch, "--seeds", "30", "--first-seed", "10")
+    assert (extent.seeds, extent.first_seed) == (30, 10)
+    assert asked == "python -m loadtest tournament --seeds 30 --first-seed 10"
     extent, *_ = held(monkeypatch, "--seeds", "9")
     assert (extent.seeds, extent.window_s, extent.quick) == (9, 1200.0, True)
 
