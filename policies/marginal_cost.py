@@ -12,6 +12,7 @@ from msgspec import Meta
 from policies.holding import Holding
 from policies.params import Params
 from policies.phases import Phases
+from policies.returning import Returning
 from policies.sharing import Sharing
 from policies.terms import Terms
 from policies.turns import Turns
@@ -37,10 +38,14 @@ class MarginalCostParams(Params, frozen=True):
         bool,
         Meta(description="Keep long prefills and streams apart, on workers of their own, while that is cheaper."),
     ] = True
+    returning: Annotated[
+        bool,
+        Meta(description="Keep prefills off workers that others will have to come back to meanwhile."),
+    ] = True
 
 
 class MarginalCost:
-    """Least ``C = v + r + s / (1 - rho) + w * j + crowd + lane``; ties by running requests, then in turn.
+    """Least ``C = v + r + s / (1 - rho) + w * j + crowd + lane + returning``; ties by running requests, then in turn.
 
     v is the wait for the prefills before this prompt, r the wait for room in the KV cache where running requests hold
     too much of it (see `router.core.room`), s the time its uncached tokens take: together the request's own time to
@@ -61,6 +66,10 @@ class MarginalCost:
     load asks for, and there a request costs the part of its decode that will be spent waiting for those, with the
     weight w; a long prefill costs w times its seconds for each answer that streams on a worker of either kind. The
     label `lane` on a worker, `prefill` or `decode`, says on which side it always is.
+
+    `returning` is what the prefill takes from those who are tied to this worker by what it keeps for them, and come
+    back meanwhile, as far as workers are free (see `policies.returning`). rho tells a busy worker from an idle one;
+    among idle ones this tells those that are about to be needed.
 
     A long prompt may have to wait for it: in the gateway, while the worker it would go to is busy with other prefills
     (see `policies.holding`).
@@ -92,6 +101,7 @@ class MarginalCost:
         self._params = params
         self._turns = Turns()
         self._sharing = Sharing()
+        self._returning = Returning() if params.returning else None
         self._holding = Holding(params.hold)
         self._phases = Phases(params.stream_weight) if params.phases else None
 
@@ -101,7 +111,8 @@ class MarginalCost:
         weight = self._params.stream_weight
         crowd_s = crowd_prices_s(request, fleet, self._sharing)
         lane_s = {} if self._phases is None else self._phases.prices_s(request, fleet)
-        costs_s = _costs_s(workers, weight, crowd_s, lane_s)
+        return_s = {} if self._returning is None else self._returning.prices_s(fleet)
+        costs_s = _costs_s(workers, weight, (crowd_s, lane_s, return_s))
         ranked = self._ranked(workers, costs_s)
         cheapest = ranked[0]
         equals = _equals(workers, costs_s, ranked)
@@ -114,7 +125,7 @@ class MarginalCost:
             "least added delay" if len(equals) == 1 else f"least busy of {len(equals)} with equal added delay",
             tuple([costs_s[place] for place in ranked]),
             "s" if workers[cheapest].learned else "tokens",
-            Terms(workers, _explain(weight, crowd_s, lane_s)),
+            Terms(workers, _explain(weight, crowd_s, lane_s, return_s)),
             self._holding.hold_s(request, workers[chosen]),
         )
 
@@ -137,6 +148,8 @@ class MarginalCost:
         self._turns.observe(edge)
         self._sharing.observe(edge)
         self._holding.observe(edge)
+        if self._returning is not None:
+            self._returning.observe(edge)
         if self._phases is not None:
             self._phases.observe(edge)
 
@@ -184,21 +197,20 @@ def _blocks(view: WorkerView, request: RequestView) -> int:
     return view.cached_tokens // request.block_tokens if request.block_tokens else 0
 
 
-def _costs_s(
-    workers: Sequence[WorkerView], weight: float, crowd_s: Mapping[WorkerId, float], lane_s: Mapping[WorkerId, float]
-) -> list[float]:
-    """In their order."""
+def _costs_s(workers: Sequence[WorkerView], weight: float, prices_s: Sequence[Mapping[WorkerId, float]]) -> list[float]:
+    """In their order; `prices_s` are what some of them cost besides."""
     costs_s = [_first_token_s(view) + weight * view.joining_s for view in workers]
-    if not crowd_s and not lane_s:
-        return costs_s
-    return [
-        cost_s + crowd_s.get(view.id, 0.0) + lane_s.get(view.id, 0.0)
-        for cost_s, view in zip(costs_s, workers, strict=True)
-    ]
+    for price_s in prices_s:
+        if price_s:
+            costs_s = [cost_s + price_s.get(view.id, 0.0) for cost_s, view in zip(costs_s, workers, strict=True)]
+    return costs_s
 
 
 def _explain(
-    weight: float, crowd_s: Mapping[WorkerId, float], lane_s: Mapping[WorkerId, float]
+    weight: float,
+    crowd_s: Mapping[WorkerId, float],
+    lane_s: Mapping[WorkerId, float],
+    return_s: Mapping[WorkerId, float],
 ) -> Callable[[WorkerView], Mapping[str, float]]:
     """Bound to prices and not to the request: decisions are kept for a while, and prompts must not be."""
 
@@ -212,6 +224,7 @@ def _explain(
             "joining": weight * view.joining_s,
             "crowd": crowd_s.get(view.id, 0.0),
             "lane": lane_s.get(view.id, 0.0),
+            "returning": return_s.get(view.id, 0.0),
             "error": view.error_s,
         }
 

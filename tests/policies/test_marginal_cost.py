@@ -29,6 +29,7 @@ def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, reque
             "joining": 0.0,
             "crowd": 0.0,
             "lane": 0.0,
+            "returning": 0.0,
             "error": 0.0,
         }
     )
@@ -95,6 +96,21 @@ def test_noise_never_outweighs_counted_tokens(policy, fleet, request_view):
         b={**near, "prefill_s": 0.011, "uncached_tokens": 66},
     )
     assert policy.decide(request_view(), view).ranked[0] == "a"
+
+
+@pytest.mark.parametrize(("returning", "chosen"), [(True, "b"), (False, "a")])
+def test_a_long_prompt_keeps_off_a_worker_that_others_come_back_to(fleet, request_view, returning, chosen):
+    policy = MarginalCost(MarginalCostParams(returning=returning), random.Random(0))
+    turn = fleet(a={"learned": True, "prefill_s": 0.1}, b={"learned": True, "prefill_s": 2.0})
+    for _ in range(30):
+        policy.observe(Edge(EdgeKind.BOOKED, request_view(), WorkerId("a"), 0.0, placed=turn.workers[0], fleet=turn))
+    # a is the faster one
+    long = fleet(a={"learned": True, "prefill_s": 3.0}, b={"learned": True, "prefill_s": 3.2})
+    decision = policy.decide(request_view(), long)
+    assert decision.ranked[0] == chosen
+    assert decision.terms["a"]["returning"] == pytest.approx(30 / 60.0 * 3.0 * 1.5 if returning else 0.0)
+    assert decision.terms["b"]["returning"] == 0.0
+    assert policy.decide(request_view(), turn).ranked[0] == "a", "their own turns go on there"
 
 
 HOT = (1, 2, 3)

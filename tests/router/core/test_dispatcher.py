@@ -290,7 +290,7 @@ def test_explain_changes_nothing_and_agrees_with_dispatch(rig):
     assert told["choice"] == rig.dispatch(300, now_s=0.5).candidate.id
     assert told["candidates"][0]["worker"] == told["choice"]
     assert {"cached_tokens", "queued_tokens", "predicted_s", "terms", "cost"} <= set(told["candidates"][0])
-    terms = {"backlog", "room", "prefill", "delay_to_later", "joining", "crowd", "lane", "error"}
+    terms = {"backlog", "room", "prefill", "delay_to_later", "joining", "crowd", "lane", "returning", "error"}
     assert set(told["candidates"][0]["terms"]) == terms
     assert list(told["excluded"]) == ["h:4"]
 
