@@ -119,6 +119,21 @@ def stalled(address, request, receive_buffer_bytes=4_096):
     return client
 
 
+async def read_slowly(address, request, size, look=lambda: 0):
+    """Read so many bytes, the first 20 MB at some ten megabytes a second; how many, and the most at any look."""
+    client = await asyncio.to_thread(stalled, address, request, 65_536)
+    client.setblocking(False)
+    loop, buffer = asyncio.get_running_loop(), bytearray(262_144)
+    most = received = 0
+    while received < size:
+        received += await asyncio.wait_for(loop.sock_recv_into(client, buffer), 5)
+        if received < 20_000_000:
+            await asyncio.sleep(0.002)
+        most = max(most, look())
+    client.close()
+    return received, most
+
+
 @pytest.fixture
 def firehose():
     """A function that starts a process that streams events of so many bytes for ever; returns its address."""
@@ -211,18 +226,13 @@ async def test_a_slow_reader_of_400_mb_costs_less_than_10(rig, kit):
         await script.say(kit.END)
 
     gate = await rig(long_answer)
-    assert (await gate.ask(kit.get(b"/v1/models"))).status == 200
-    client = await asyncio.to_thread(stalled, gate.address, kit.post(), 65_536)
-    client.setblocking(False)
-    loop = asyncio.get_running_loop()
-    before, most, received = memory_now(), 0, 0
-    buffer = bytearray(262_144)
-    while received < 400_000_000:
-        received += await asyncio.wait_for(loop.sock_recv_into(client, buffer), 5)
-        if received < 20_000_000:
-            await asyncio.sleep(0.002)  # the slow part: some ten megabytes a second
-        most = max(most, grown(before))
-    client.close()
+    # The first one fills holes that earlier tests left in the heap: given back, they count as growth when used again.
+    before = memory_now()
+    _, most = await read_slowly(gate.address, kit.post(), 30_000_000, lambda: grown(before))
+    assert most < 50_000_000
+    await kit.eventually(lambda: gate.idle)
+    before += grown(before)
+    received, most = await read_slowly(gate.address, kit.post(), 400_000_000, lambda: grown(before))
     print(f"one slow reader of {received / 1e6:.0f} MB: {most / 1e6:.1f} MB more, at most")
     assert most < 10_000_000
 
