@@ -115,6 +115,13 @@ def test_with_all_cells_kept_nothing_is_run_and_the_same_is_written(copied):
     assert (here.ran, (out / "results.json").read_bytes()) == (0, first)
 
 
+def test_seeds_begin_where_they_are_said_to(copied):
+    out, here = copied
+    assert start(out, "--first-seed", "1", "--seeds", "1") == 0
+    assert here.ran == 0, "it is one of those that are kept"
+    assert {one["cell"]["seed"] for one in json.loads((out / "results.json").read_bytes())["cells"]} == {1}
+
+
 def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
     out, here = copied
     (out / "results.json").unlink()

@@ -1,6 +1,7 @@
 """What is played can be played."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,11 @@ def test_the_whole_has_every_rule_and_warms_up_as_the_lab_does():
     setting = extent.question(CONTESTS[1], CONTESTS[1].trace).setting
     assert (setting.window_s, setting.models.warm_up_s, setting.models.block_tokens) == (1200.0, 240.0, 256)
     assert setting.models.warm_up_s < setting.window_s and not setting.regret
+
+
+def test_seeds_begin_where_they_are_said_to():
+    question = replace(full(), first_seed=10).question(CONTESTS[1], CONTESTS[1].trace)
+    assert (question.first_seed, question.seeds, full().question(CONTESTS[1], "").first_seed) == (10, 10, 0)
 
 
 def test_a_quick_look_is_a_part_of_it():
