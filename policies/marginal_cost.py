@@ -64,8 +64,8 @@ class MarginalCost:
     `lane` keeps long prefills and the answers that they would stall apart, as long as that saves more delay than it
     costs: zero where it does not (see `policies.phases`). Then some of the workers take long prefills, as many as the
     load asks for, and there a request costs the part of its decode that will be spent waiting for those, with the
-    weight w; a long prefill costs w times its seconds for each answer that streams on a worker of either kind. The
-    label `lane` on a worker, `prefill` or `decode`, says on which side it always is.
+    weight w; a long prefill costs half of w times its seconds for each answer that streams on a worker of either kind.
+    The label `lane` on a worker, `prefill` or `decode`, says on which side it always is.
 
     `returning` is what the prefill takes from those who are tied to this worker by what it keeps for them, and come
     back meanwhile, as far as workers are free (see `policies.returning`). rho tells a busy worker from an idle one;

@@ -23,6 +23,9 @@ DECODE = "decode"
 REPLAN_S = 5.0
 HYSTERESIS = 0.1
 """Share of what the present plan costs that another has to save."""
+STALL_SHARE = 0.5
+"""Of what a long prefill stalls, the share that it is charged. With all of it the mean delay is as low and answers
+stream a little faster, but long prompts, the slowest first tokens of all, wait longer for the lane (decision 0014)."""
 _FULL = 0.97
 """Utilisation beyond which a queue has no end."""
 _POOLS_KEPT = 64
@@ -50,9 +53,10 @@ class Phases:
     Both change slowly, and so do the prices, which are made of the plan's own means. Prices on how many answers stream
     at the moment would swing: a choice shows there ten seconds late.
 
-    A long prefill costs what it stalls: its seconds times the plan's streams on a worker like that. Any other request
-    costs, in the lane, the part of its decode that long prefills will take. Prices are finite, so nobody starves: where
-    the lane's queue has become longer than what it saves, prefills spill, first where the other terms say.
+    A long prefill costs half of what it stalls: its seconds times the plan's streams on a worker like that. Any other
+    request costs, in the lane, the part of its decode that long prefills will take. Prices are finite, so nobody
+    starves: where the lane's queue has become longer than half of what it saves, prefills spill, first where the other
+    terms say.
     """
 
     def __init__(self, weight: float) -> None:
@@ -67,7 +71,8 @@ class Phases:
             return {}
         plan, lane = pool.plan, pool.lane
         spent_s = self._weight * request.decode_s * plan.long_share
-        within, without = self._weight * plan.streams_within, self._weight * plan.streams_without
+        charged = self._weight * STALL_SHARE
+        within, without = charged * plan.streams_within, charged * plan.streams_without
         prices = {}
         for view in fleet.workers:
             price_s, streams = (spent_s, within) if view.id in lane else (0.0, without)

@@ -5,7 +5,7 @@ import pytest
 
 from policies.marginal_cost import MarginalCost, MarginalCostParams
 from policies.mix import Mix, Part
-from policies.phases import REPLAN_S, Phases, delay_per_s, planned
+from policies.phases import REPLAN_S, STALL_SHARE, Phases, delay_per_s, planned
 from policies.view import Edge, EdgeKind, FleetView
 
 DOCUMENT_S, CHAT_S = 4.0, 0.1
@@ -204,6 +204,15 @@ def test_prices_grow_with_what_is_stalled_and_stay_finite(phases, traffic, reque
     assert all(long[worker] < longer[worker] < 1e3 for worker in long)
     short = phases.prices_s(request_view(decode_s=0.1), traffic.fleet(CHAT_S))
     assert sum(short.values()) < sum(phases.prices_s(chat, traffic.fleet(CHAT_S)).values())
+
+
+def test_a_long_prefill_is_charged_half_of_what_it_stalls(phases, traffic, chat):
+    traffic.mixed(chat, 60)
+    within, plan = lane(phases, traffic, chat), phases._pools[chat.model].plan
+    chats, documents = (phases.prices_s(chat, traffic.fleet(long_s)) for long_s in (CHAT_S, DOCUMENT_S))
+    for worker, price_s in documents.items():
+        streams = plan.streams_within if worker in within else plan.streams_without
+        assert price_s - chats[worker] == pytest.approx(STALL_SHARE * 0.1 * DOCUMENT_S * streams)
 
 
 def test_the_lane_is_given_up_when_documents_stop(phases, traffic, chat):
