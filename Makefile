@@ -11,7 +11,7 @@ PEERS_VENV := .venv-peers
 # The gateway with its hot path compiled (docs/how-to/compile-it.md).
 COMPILED_VENV := .venv-compiled
 
-.PHONY: demo test test-fast test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled soak lint bench clean
+.PHONY: demo test test-fast test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean
 
 $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once) ..."
@@ -49,6 +49,10 @@ test-compiled: compiled
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --group dev
 	$(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider -m "not (real_vllm or source_only)" tests/faults tests/end_to_end tests/loadtest/sim tests/backends/engine
+
+# All of it is two to three hours of two cores. A rerun compiles again and goes on (docs/how-to/hold-a-tournament.md).
+tournament: compiled
+	$(COMPILED_VENV)/bin/python -P -m loadtest tournament $(if $(TRACES),--traces $(TRACES)) --out $(or $(OUT),tournament) $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),30)

@@ -17,9 +17,10 @@ from policies.view import Edge, EdgeKind, FleetView, RequestView, WorkerId, Work
 
 LABEL = "lane"
 PREFILL = "prefill"
-"""A worker with this label is always in the lane of long prefills; as long as there is one, there is a lane."""
+"""A worker with this label is always in the lane of long prefills."""
 DECODE = "decode"
-"""A worker with this label never is. Where the lane is full, long prefills may still spill there."""
+"""A worker with this label never is. Where the lane is full, long prefills may still spill there. With either label
+there is a lane as long as there are prefills of different lengths."""
 REPLAN_S = 5.0
 HYSTERESIS = 0.1
 """Share of what the present plan costs that another has to save."""
@@ -153,7 +154,8 @@ def planned(mixes: Sequence[Mix], present: Plan | None, views: Sequence[WorkerVi
         for mix in mixes
         for size in _sizes(least, most, present)
     }
-    kept_s = math.inf if PREFILL in pins else delay_per_s(mixes[0].tied.plus(mixes[0].free), len(views), weight)
+    pinned = PREFILL in pins or DECODE in pins
+    kept_s = math.inf if pinned else delay_per_s(mixes[0].tied.plus(mixes[0].free), len(views), weight)
     kept: tuple[Mix, int] | None = None
     for (mix, size), cost_s in costs_s.items():
         if present is not None and (mix.at_s, size) == (present.long_s, present.workers) and cost_s <= kept_s:

@@ -51,8 +51,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
 
     `cached_tokens` of the request's prompt are in the worker's fastest tier (``n - 1`` cap applied);
     `uncached_tokens` is the rest of the prompt. `queued_tokens` (P) are uncached prompt tokens booked here and not
-    yet prefilled, `running_requests` (B) all booked requests, `kv_tokens` (K) the context tokens they hold;
-    `queued_requests` of B wait for their prefill or are in it.
+    yet prefilled, `running_requests` (B) all booked requests, `kv_tokens` (K) the context tokens they hold, what some
+    have in common once; `queued_requests` of B wait for their prefill or are in it.
     `backlog_s` (v) and `prefill_s` (s) are the online estimates of the wait before this prompt would start and of
     its own prefill; `utilisation` (rho) is the share of time spent prefilling, 0 to 0.97. Estimates share one unit
     across candidates but are real seconds only when `learned`; `error_s` is the standard error of

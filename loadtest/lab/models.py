@@ -48,7 +48,7 @@ class Models:
     tokenise_s: float = parameter(
         0.004, "from a request's arrival to its decision: rendering, tokenising, hashing", 0.0, 0.008, metavar="S"
     )
-    network_s: float = parameter(0.0005, "one way between router and worker", 0.00025, 0.001, metavar="S")
+    network_s: float = parameter(0.0005, "one way, client to router or router to worker", 0.00025, 0.001, metavar="S")
     chunk_tokens: int | None = parameter(
         None, "tokens per engine step, prefill chunks included (max_num_batched_tokens)", 0.5, 2.0
     )

@@ -26,7 +26,7 @@ from loadtest.lab.question import Question
 from loadtest.lab.saturation import Saturation, SaturationError
 from loadtest.lab.sources import drawn
 from loadtest.lab.store import Result, Store, StoreError
-from loadtest.lab.sweep import Sweep
+from loadtest.lab.sweep import Sweep, SweepError
 from loadtest.workload.errors import WorkloadError
 
 INTERRUPTED = 130
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         store = Store(args.out)
         findings = _Lab(args, console, store).find()
-    except (StoreError, SaturationError, RuleFailed) as error:
+    except (StoreError, SaturationError, RuleFailed, SweepError, WorkloadError) as error:
         return _refuse(console, str(error))
     except KeyboardInterrupt:
         console.print(f"\nstopped; what had finished is kept in {store.path}: the same command goes on from there")

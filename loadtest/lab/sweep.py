@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from types import TracebackType
 
@@ -17,6 +18,10 @@ from loadtest.lab.store import Result, Store
 
 Played = tuple[Measures, Measured]
 Done = Callable[[Result], None]
+
+
+class SweepError(Exception):
+    """A process died under its cell."""
 
 
 class Sweep:
@@ -42,7 +47,11 @@ class Sweep:
         self._pool.shutdown(cancel_futures=True)
 
     def results(self, cells: Sequence[Cell], on_done: Done = lambda result: None) -> list[Result]:
-        """Every cell's result, in the order of `cells`; `on_done` hears of each as it is found, or finished."""
+        """Every cell's result, in the order of `cells`; `on_done` hears of each as it is found, or finished.
+
+        Raises:
+            SweepError: a process was killed.
+        """
         found = {cell: self._store.get(cell) for cell in dict.fromkeys(cells)}
         for kept in found.values():
             if kept is not None:
@@ -56,7 +65,14 @@ class Sweep:
         futures: dict[Future[Played], Cell] = {self._pool.submit(play, cell): cell for cell in cells}
         for future in as_completed(futures):
             cell = futures[future]
-            yield cell, self._store.add(cell, *future.result())
+            try:
+                played = future.result()
+            except BrokenProcessPool:
+                raise SweepError(
+                    "a process was killed while it ran a cell, perhaps for want of memory; what had finished is kept: "
+                    "the same command goes on from there, and with a smaller --jobs needs less memory"
+                ) from None
+            yield cell, self._store.add(cell, *played)
 
 
 def _follow_the_parent() -> None:

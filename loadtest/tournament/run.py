@@ -14,7 +14,7 @@ from loadtest.lab.play import RuleFailed
 from loadtest.lab.run import INTERRUPTED
 from loadtest.lab.saturation import SaturationError
 from loadtest.lab.store import Store, StoreError
-from loadtest.lab.sweep import Sweep
+from loadtest.lab.sweep import Sweep, SweepError
 from loadtest.tournament import page, scores
 from loadtest.tournament.contests import CONTESTS, WARM_UP_SHARE, Contest, Extent, full, quick
 from loadtest.tournament.match import Games, Played
@@ -73,7 +73,7 @@ def hold(
             )
         store = Store(out)
         played = _play(console, store, courses, extent, jobs)
-    except (StoreError, SaturationError, RuleFailed, WorkloadError) as error:
+    except (StoreError, SaturationError, RuleFailed, SweepError, WorkloadError) as error:
         return _refuse(console, str(error))
     except KeyboardInterrupt:
         console.print(f"\nstopped; what had finished is kept in {out}: the same command goes on from there")

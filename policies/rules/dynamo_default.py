@@ -39,8 +39,8 @@ class DynamoDefault:
 
     P are queued uncached tokens, n the prompt's, b the block size, K the context tokens of running requests: prefill
     work and occupied memory are added one to one. The queue of admission, the temperature (0 by default) and the
-    decay of the credit (0 by default) are left out. Dynamo counts a block that several running requests share once, and
-    a request's growing answer not at all by default; K here counts both in full.
+    decay of the credit (0 by default) are left out. Dynamo counts a request's growing answer not at all by default; K
+    here counts it in full.
 
     Source: Dynamo 1.6, lib/kv-router/src/scheduling/selector/default.rs and config.rs; the host and disk
     credits (0.75 and 0.25) were not found there.

@@ -153,10 +153,12 @@ def test_pinned_workers_bound_the_lane(views, pins, sizes):
     assert plan.workers in sizes
 
 
-def test_a_pinned_prefill_worker_is_a_lane_even_where_it_does_not_pay(views):
+@pytest.mark.parametrize("pin", ["prefill", "decode"])
+def test_with_a_pin_there_is_a_lane_even_where_it_does_not_pay(views, pin):
     alone = [split(documents(0.2), chats(0.01))]
-    assert planned(alone, None, views(4, w0="prefill"), 0.1) is not None
-    assert planned(alone, None, views(4, w0="decode"), 0.1) is None
+    assert planned(alone, None, views(4), 0.1) is None
+    assert planned(alone, None, views(4, w0=pin), 0.1) is not None
+    assert planned([], None, views(4, w0=pin), 0.1) is None
 
 
 def test_pins_that_leave_nobody_for_one_kind_are_no_lanes(views):

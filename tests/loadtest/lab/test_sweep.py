@@ -11,7 +11,7 @@ import pytest
 from loadtest.lab import sweep as sweeps
 from loadtest.lab.play import play
 from loadtest.lab.store import Store
-from loadtest.lab.sweep import Sweep
+from loadtest.lab.sweep import Sweep, SweepError
 
 
 @pytest.fixture
@@ -28,6 +28,23 @@ def test_results_come_in_the_order_asked_for_and_are_those_of_this_process(quick
     assert len(seen) == 3
     assert results[-1].measures == play(quick[0])[0]
     assert Store(tmp_path).get(quick[1]) == store.get(quick[1])
+
+
+def test_a_killed_process_ends_the_sweep_and_what_had_finished_is_kept(cell, tmp_path):
+    quick = [cell(seed=seed, rate=0.2, regret=False) for seed in range(20)]
+    with Sweep(Store(tmp_path), jobs=1) as sweep:
+
+        def kill(result):
+            for process in sweep._pool._processes.values():
+                process.kill()
+
+        with pytest.raises(SweepError, match="the same command goes on"):
+            sweep.results(quick, kill)
+    store = Store(tmp_path)
+    kept = [cell for cell in quick if store.get(cell) is not None]
+    assert 1 <= len(kept) < len(quick)
+    with Sweep(store, jobs=1) as sweep:
+        assert len(sweep.results(quick)) == len(quick)
 
 
 def test_what_is_kept_is_not_run_again(quick, tmp_path, monkeypatch):
@@ -55,7 +72,7 @@ ENDLESS = """
 import os, sys, time
 from pathlib import Path
 from loadtest.lab.store import Store
-from loadtest.lab.sweep import Sweep
+from loadtest.lab.sweep import Sweep, SweepError
 
 if __name__ == "__main__":
     with Sweep(Store(Path(sys.argv[1])), jobs=1) as sweep:

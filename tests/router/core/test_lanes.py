@@ -186,6 +186,8 @@ def test_what_comes_free_when_a_request_ends_waits_for_nobody(fleet):
     for booking in (first, second):
         lane.book(booking, 0.0)
     assert lane.account.held_share == pytest.approx(440 / 680)
+    assert lane.account.kv_tokens == 680_000
+    assert lanes.views(fleet.candidates, {}, 1_000, 0.5)[0].kv_tokens == 440_000
     lane.account.release(first, 1.0)
     assert lane.account.held_share == 1.0
     assert lanes.views(fleet.candidates, {}, 1_000, 1.0, remaining_s=10.0)[0].room_s == 10.0
