@@ -20,7 +20,8 @@ from math import exp, expm1, inf, sqrt
 from typing import NamedTuple
 
 FORGETTING = 0.98
-"""Weight of the past at each observation: about the last 50 count, so a throttled GPU shows within a minute."""
+"""Weight of the past at each observation: about the last 50 count. A GPU throttled to a third shows within a minute
+where the worker answers two requests a second, and later where it answers fewer."""
 SHORTEST_S = 1e-9
 """Shorter times are no observation; squares of much shorter ones are zero in floating point."""
 ENOUGH = 8
