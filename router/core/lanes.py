@@ -297,7 +297,11 @@ def _view(
         queued_tokens = lane.queued_tokens(now_s, booked)
         queued_requests += round(weight * foreign.waiting)
         foreign_requests, foreign_tokens = round(weight * foreign.requests), round(weight * foreign.kv_tokens)
-    held_tokens = kv_tokens * account.held_share + foreign_tokens
+    context_tokens = kv_tokens + foreign_tokens
+    held_tokens: float = context_tokens
+    if account.sharing.shared_tokens:
+        held_tokens = kv_tokens * account.held_share + foreign_tokens
+        context_tokens = round(held_tokens)
     cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
     uncached_tokens = prompt_tokens - cached_tokens
     wait_s = 0.0
@@ -317,7 +321,7 @@ def _view(
         uncached_tokens,
         queued_tokens,
         running_requests + foreign_requests,
-        round(held_tokens),
+        context_tokens,
         capacity_tokens,
         backlog_s,
         prefill_s,

@@ -59,12 +59,11 @@ class Account:
 
     Prefills are taken to run first come, first served, as vLLM's default scheduler does; `head_since_s` is when the
     oldest unfinished one can have started at the earliest. Nobody will see the end of `unseen` of them. `shared` is
-    where other processes see it, if there are any.
+    where other processes see it, if there are any; `sharing` is what the contexts of several requests have in common.
     """
 
     __slots__ = (
         "_passing",
-        "_sharing",
         "decode_tokens",
         "foreign",
         "freed_s",
@@ -75,12 +74,13 @@ class Account:
         "queued_tokens",
         "running_requests",
         "shared",
+        "sharing",
         "unseen",
     )
 
     def __init__(self) -> None:
         self._passing = Passing()
-        self._sharing = SharedContext()
+        self.sharing = SharedContext()
         self.queue: dict[Booking, None] = {}
         self.unseen = 0
         self.queued_tokens = 0
@@ -101,7 +101,7 @@ class Account:
     @property
     def held_share(self) -> float:
         """Of the context tokens, those that are left when what several requests have in common counts once."""
-        return 1.0 - self._sharing.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
+        return 1.0 - self.sharing.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
 
     @property
     def head(self) -> Booking | None:
@@ -120,7 +120,7 @@ class Account:
         self.queued_attention += booking.attention
         self.running_requests += 1
         self.kv_tokens += booking.context_tokens
-        self._sharing.add(booking.share)
+        self.sharing.add(booking.share)
         if self.shared is not None:
             self.shared.publish(self)
 
@@ -170,7 +170,7 @@ class Account:
         booking.stage = Stage.RELEASED
         self.running_requests -= 1
         self.kv_tokens -= booking.context_tokens
-        self._sharing.remove(booking.share)
+        self.sharing.remove(booking.share)
         if self.shared is not None:
             self.shared.publish(self)
         return True
