@@ -297,8 +297,7 @@ def _view(
         queued_tokens = lane.queued_tokens(now_s, booked)
         queued_requests += round(weight * foreign.waiting)
         foreign_requests, foreign_tokens = round(weight * foreign.requests), round(weight * foreign.kv_tokens)
-    context_tokens = kv_tokens + foreign_tokens
-    held_tokens = float(context_tokens)
+    context_tokens, held_tokens = kv_tokens + foreign_tokens, float(kv_tokens + foreign_tokens)
     if account.sharing.shared_tokens:
         held_tokens = kv_tokens * account.held_share + foreign_tokens
         context_tokens = round(held_tokens)
