@@ -297,10 +297,9 @@ def _view(
         queued_tokens = lane.queued_tokens(now_s, booked)
         queued_requests += round(weight * foreign.waiting)
         foreign_requests, foreign_tokens = round(weight * foreign.requests), round(weight * foreign.kv_tokens)
-    context_tokens, held_tokens = kv_tokens + foreign_tokens, float(kv_tokens + foreign_tokens)
+    held_tokens = kv_tokens + foreign_tokens
     if account.sharing.shared_tokens:
-        held_tokens = kv_tokens * account.held_share + foreign_tokens
-        context_tokens = round(held_tokens)
+        held_tokens = round(kv_tokens * account.held_share) + foreign_tokens
     cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
     uncached_tokens = prompt_tokens - cached_tokens
     wait_s = 0.0
@@ -311,7 +310,7 @@ def _view(
         prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
         utilisation = lane.utilisation.share(speed, now_s, None if others is None else others.work)
         error_s = speed.error_s(backlog_s + prefill_s, booked.queued_tokens + uncached_tokens)
-        if kv_tokens + foreign_tokens + prompt_tokens > capacity_tokens:
+        if held_tokens + prompt_tokens > capacity_tokens:
             wait_s = room_s(prompt_tokens, held_tokens, running_requests, capacity_tokens, remaining_s)
     return WorkerView(
         candidate.id,
@@ -320,7 +319,7 @@ def _view(
         uncached_tokens,
         queued_tokens,
         running_requests + foreign_requests,
-        context_tokens,
+        held_tokens,
         capacity_tokens,
         backlog_s,
         prefill_s,

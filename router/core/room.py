@@ -86,13 +86,13 @@ def _heir(hashes: Sequence[int], common: int, others: dict[Share, None]) -> Shar
     )
 
 
-def room_s(prompt_tokens: int, held_tokens: float, requests: int, capacity_tokens: int, remaining_s: float) -> float:
+def room_s(prompt_tokens: int, held_tokens: int, requests: int, capacity_tokens: int, remaining_s: float) -> float:
     """How long a prompt waits for room beside `requests` that hold so much, and take `remaining_s` more on average.
 
     What they hold comes free evenly over that time, but not before the first of them has ended. Those that wait
     themselves are among them, since whoever comes later waits until they have had their turn.
     """
     excess = held_tokens + prompt_tokens - capacity_tokens
-    if excess <= 0.0 or held_tokens <= 0.0 or not capacity_tokens or not requests:
+    if excess <= 0 or held_tokens <= 0 or not capacity_tokens or not requests:
         return 0.0
     return remaining_s * max(1.0 / requests, excess / held_tokens)

@@ -15,6 +15,7 @@ from loadtest.lab import command, saturation
 from loadtest.lab import run as running
 from loadtest.lab.models import Models
 from loadtest.lab.play import play
+from loadtest.lab.sweep import SweepError
 
 
 class Here:
@@ -136,6 +137,17 @@ def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
     assert here.ran == 5
     again = (out / "cells.jsonl").read_bytes().splitlines()
     assert len(again) == len(lines) and len({json.loads(line)["digest"] for line in again}) == len(lines)
+
+
+def test_what_happens_to_a_process_of_the_sweep_is_said(copied, capsys, monkeypatch):
+    out, here = copied
+
+    def killed(cells, on_done=None):
+        raise SweepError("a process was killed")
+
+    monkeypatch.setattr(here, "results", killed)
+    assert start(out) == 2
+    assert "a process was killed" in capsys.readouterr().out
 
 
 def test_cells_of_other_code_are_said_to_be_left_out_and_are_run_again(copied, capsys):

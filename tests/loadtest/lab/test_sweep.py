@@ -72,7 +72,7 @@ ENDLESS = """
 import os, sys, time
 from pathlib import Path
 from loadtest.lab.store import Store
-from loadtest.lab.sweep import Sweep, SweepError
+from loadtest.lab.sweep import Sweep
 
 if __name__ == "__main__":
     with Sweep(Store(Path(sys.argv[1])), jobs=1) as sweep:
