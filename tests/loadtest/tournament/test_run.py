@@ -12,6 +12,7 @@ import pytest
 
 from loadtest.lab import saturation
 from loadtest.lab.cell import Fleet
+from loadtest.lab.sweep import SweepError
 from loadtest.tournament import command, scores
 from loadtest.tournament import run as running
 from loadtest.tournament.contests import CONTESTS, Contest, Extent
@@ -59,6 +60,15 @@ def copied(finished, tmp_path, monkeypatch):
 
 def lines(out):
     return (out / "cells.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def test_what_happens_to_a_process_is_said(tmp_path, monkeypatch, capsys):
+    def killed(*play):
+        raise SweepError("a process was killed")
+
+    monkeypatch.setattr(running, "_play", killed)
+    assert hold(EXTENT, [TINY], None, tmp_path, 1) == 2
+    assert "a process was killed" in capsys.readouterr().out
 
 
 def test_what_is_written_is_what_was_played(finished):
