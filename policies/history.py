@@ -20,30 +20,46 @@ CHUNKS_KEPT = 8_192
 """Per worker that does not say how large its cache is: 4 million tokens."""
 
 
+class Load(NamedTuple):
+    """What was placed on a worker: all uncached prompt tokens, those of them that had no price in seconds yet, seconds
+    of prefill for the others, and of decoding."""
+
+    uncached_tokens: int = 0
+    unpriced_tokens: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    def plus(self, other: Load, times: int = 1) -> Load:
+        """With what `other` says; `times` -1: without it."""
+        return Load(
+            self.uncached_tokens + times * other.uncached_tokens,
+            self.unpriced_tokens + times * other.unpriced_tokens,
+            self.prefill_s + times * other.prefill_s,
+            self.decode_s + times * other.decode_s,
+        )
+
+
 class Placement(NamedTuple):
     """One request as it was placed."""
 
     at_s: float
     worker: WorkerId
-    uncached_tokens: int
-    decode_s: float
+    load: Load
     chunks: tuple[int, ...]
 
 
 class Past:
     """One worker's share of the history. `chunks` runs from the least recently used; values are uses in the window."""
 
-    __slots__ = ("chunks", "decode_s", "uncached_tokens")
+    __slots__ = ("chunks", "load")
 
     def __init__(self) -> None:
         self.chunks: OrderedDict[int, int] = OrderedDict()
-        self.uncached_tokens = 0
-        self.decode_s = 0.0
+        self.load = Load()
 
     def add(self, placed: Placement, room: int) -> None:
         """Take on a request; of its chunks the tail is used first, so that leaves are also evicted first."""
-        self.uncached_tokens += placed.uncached_tokens
-        self.decode_s += placed.decode_s
+        self.load = self.load.plus(placed.load)
         for chunk in reversed(placed.chunks):
             self.chunks[chunk] = self.chunks.get(chunk, 0) + 1
             self.chunks.move_to_end(chunk)
@@ -52,8 +68,7 @@ class Past:
 
     def expire(self, placed: Placement) -> None:
         """The request has left the window."""
-        self.uncached_tokens -= placed.uncached_tokens
-        self.decode_s -= placed.decode_s
+        self.load = self.load.plus(placed.load, -1)
         for chunk in placed.chunks:
             if self.chunks.get(chunk):
                 self.chunks[chunk] -= 1
@@ -76,9 +91,7 @@ class History:
 
     def record(self, edge: Edge) -> None:
         """A request was booked."""
-        uncached = edge.request.prompt_tokens if edge.placed is None else edge.placed.uncached_tokens
-        chunks = chunks_of(edge.request)
-        placed = Placement(edge.now_s, edge.worker, uncached, edge.request.decode_s, chunks)
+        placed = Placement(edge.now_s, edge.worker, _load(edge.request, edge.placed), chunks_of(edge.request))
         past = self._pasts.pop(edge.worker, None) or Past()
         self._pasts[edge.worker] = past
         past.add(placed, CHUNKS_KEPT if edge.placed is None else room_of(edge.placed))
@@ -86,13 +99,12 @@ class History:
         self.count += 1
         self._forget(edge.now_s)
 
-    def loads(self, now_s: float) -> dict[WorkerId, tuple[int, float]]:
-        """Per worker, uncached prompt tokens and seconds of decoding placed there within the window."""
-        loads = {worker: (past.uncached_tokens, past.decode_s) for worker, past in self._pasts.items()}
+    def loads(self, now_s: float) -> dict[WorkerId, Load]:
+        """Per worker, what was placed there within the window."""
+        loads = {worker: past.load for worker, past in self._pasts.items()}
         for placed in self._expired(now_s):
             if placed.worker in loads:
-                tokens, decode_s = loads[placed.worker]
-                loads[placed.worker] = (tokens - placed.uncached_tokens, decode_s - placed.decode_s)
+                loads[placed.worker] = loads[placed.worker].plus(placed.load, -1)
         return loads
 
     def victim_tokens(self, view: WorkerView) -> int:
@@ -121,6 +133,14 @@ class History:
     def _drop(self, worker: WorkerId) -> None:
         del self._pasts[worker]
         self._placements = deque(placed for placed in self._placements if placed.worker != worker)
+
+
+def _load(request: RequestView, placed: WorkerView | None) -> Load:
+    """As it is estimated when it is placed: a later request, beside other context, has another price per token."""
+    if placed is not None and placed.learned:
+        return Load(placed.uncached_tokens, 0, placed.prefill_s, request.decode_s)
+    tokens = request.prompt_tokens if placed is None else placed.uncached_tokens
+    return Load(tokens, tokens, 0.0, request.decode_s)
 
 
 def chunks_of(request: RequestView) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from policies.history import History, chunks_of
+from policies.history import History, Load, chunks_of
 from policies.params import Params
 from policies.ranking import by_cost, by_key
 from policies.slowdown import Slowdown
@@ -31,7 +31,8 @@ class Preble:
     """Exploit if more of the prompt is cached than not: of the workers with the longest match the least load. Else
     explore: least load + eviction + own prefill.
 
-    * Load: prefill seconds of the uncached tokens, and decode seconds, placed there in the last 3 minutes.
+    * Load: prefill seconds of the uncached tokens, and decode seconds, placed there in the last 3 minutes, each as
+      estimated when it was placed.
     * Eviction: prefill seconds of what the worker would have to evict, times the uses of it in that time.
     * Balancing: once 50 requests per worker have been placed, an exploit that would go to the largest load goes to the
       least instead, if the largest is over 1.5 times the least and would still be the larger one after that.
@@ -55,7 +56,7 @@ class Preble:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by load among the holders, or by the whole cost."""
-        loads = self._loads(request, fleet)
+        loads = self._loads(fleet)
         best = max(fleet.workers, key=lambda view: view.cached_tokens)
         if best.cached_tokens <= best.uncached_tokens:
             return self._explore(fleet, loads, "explored: less is cached than not")
@@ -69,14 +70,10 @@ class Preble:
             self._history.record(edge)
         self._slowdown.observe(edge, _root(edge.request))
 
-    def _loads(self, request: RequestView, fleet: FleetView) -> dict[WorkerId, float]:
+    def _loads(self, fleet: FleetView) -> dict[WorkerId, float]:
         """L, per candidate."""
         placed = self._history.loads(fleet.now_s)
-        loads = {}
-        for view in fleet.workers:
-            tokens, decode_s = placed.get(view.id, (0, 0.0))
-            loads[view.id] = max(0.0, tokens * _token_s(view) + (decode_s if view.learned else 0.0))
-        return loads
+        return {view.id: _load(view, placed.get(view.id, Load())) for view in fleet.workers}
 
     def _exploit(self, fleet: FleetView, loads: Mapping[WorkerId, float], best: WorkerView) -> Decision:
         holders = [view for view in fleet.workers if view.cached_tokens == best.cached_tokens]
@@ -125,6 +122,13 @@ class Preble:
             unit,
             lambda view: terms[view.id],
         )
+
+
+def _load(view: WorkerView, placed: Load) -> float:
+    """In seconds, as far as they are known; in tokens while nothing is."""
+    if not view.learned:
+        return placed.uncached_tokens
+    return max(0.0, placed.unpriced_tokens * _token_s(view) + placed.prefill_s + placed.decode_s)
 
 
 def _token_s(view: WorkerView) -> float:

@@ -1,12 +1,16 @@
 import pytest
 
-from policies.history import CHUNKS_KEPT, PLACEMENTS_KEPT, WORKERS_KEPT, History, chunks_of
+from policies.history import CHUNKS_KEPT, PLACEMENTS_KEPT, WORKERS_KEPT, History, Load, chunks_of
 from policies.view import Edge, EdgeKind, WorkerId
 
 
 @pytest.fixture
 def history():
     return History(window_s=100.0)
+
+
+def unpriced(tokens):
+    return Load(tokens, tokens)
 
 
 @pytest.fixture
@@ -23,13 +27,21 @@ def test_loads_are_what_was_placed_within_the_window(history, record):
     record("a", 0.0, 1, 2, uncached_tokens=100)
     record("a", 50.0, 1, 2, 3, uncached_tokens=30)
     record("b", 60.0, 9)
-    assert history.loads(100.0) == {"a": (130, 0.0), "b": (512, 0.0)}
-    assert history.loads(100.5) == {"a": (30, 0.0), "b": (512, 0.0)}
-    assert history.loads(200.0) == {"a": (0, 0.0), "b": (0, 0.0)}
-    assert history.loads(100.0)["a"] == (130, 0.0)  # reading changes nothing
+    assert history.loads(100.0) == {"a": unpriced(130), "b": unpriced(512)}
+    assert history.loads(100.5) == {"a": unpriced(30), "b": unpriced(512)}
+    assert history.loads(200.0) == {"a": Load(), "b": Load()}
+    assert history.loads(100.0)["a"] == unpriced(130)  # reading changes nothing
     record("b", 155.0, 9)
-    assert history.loads(155.0) == {"a": (0, 0.0), "b": (1_024, 0.0)}
+    assert history.loads(155.0) == {"a": Load(), "b": unpriced(1_024)}
     assert history.count == 4
+
+
+def test_what_has_been_learned_is_priced_when_it_is_placed(history, record):
+    record("a", 0.0, 1, uncached_tokens=100, prefill_s=100.0)
+    record("a", 1.0, 1, uncached_tokens=100, prefill_s=2.0, learned=True)
+    record("a", 2.0, 1, uncached_tokens=50, prefill_s=0.5, learned=True)
+    assert history.loads(2.0) == {"a": Load(250, 100, 2.5, 0.0)}
+    assert history.loads(101.5) == {"a": Load(50, 0, 0.5, 0.0)}
 
 
 def test_victims_are_the_least_recently_used_times_their_uses(history, record, fleet):
@@ -70,6 +82,6 @@ def test_memory_is_bounded(history, record, monkeypatch):
     assert len(history._placements) <= 50
     assert len(history._pasts) <= 20
     assert len(history._pasts["a"].chunks) <= 30
-    tokens = sum(placed.uncached_tokens for placed in history._placements if placed.worker == "a")
-    assert history.loads(0.0)["a"] == (tokens, 0.0)
+    tokens = sum(placed.load.uncached_tokens for placed in history._placements if placed.worker == "a")
+    assert history.loads(0.0)["a"] == unpriced(tokens)
     assert min(PLACEMENTS_KEPT, WORKERS_KEPT, CHUNKS_KEPT) > 0

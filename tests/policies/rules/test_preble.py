@@ -33,6 +33,16 @@ def test_explores_by_load_and_own_prefill(build, fleet, request_view, place):
     assert decision.unit == "s"
 
 
+def test_the_present_request_does_not_change_what_earlier_ones_took(build, fleet, request_view):
+    policy = build("preble")
+    for worker, prefill_s in [("a", 3.0), ("b", 1.0)]:
+        view = fleet(**{worker: {**LEARNED, "uncached_tokens": 300, "prefill_s": prefill_s}}).workers[0]
+        policy.observe(Edge(EdgeKind.BOOKED, request_view(tokens=300), WorkerId(worker), 0.0, None, view))
+    costly = {"learned": True, "uncached_tokens": 10, "prefill_s": 5.0}  # behind a long cached context
+    decision = policy.decide(request_view(), fleet(a=costly, b=costly))
+    assert [decision.terms[worker]["load"] for worker in ("a", "b")] == pytest.approx([3.0, 1.0])
+
+
 def test_before_anything_is_learned_it_counts_tokens(build, fleet, request_view, place):
     policy = build("preble")
     place(policy, "a", uncached=300, decode_s=9_999.0)
