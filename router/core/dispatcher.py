@@ -141,9 +141,10 @@ class Dispatcher:
     ) -> Ticket | Reject:
         """An attempt failed before its client saw anything: book the next alternative (a new ticket), or give up.
 
-        With the usual three attempts: up to two alternatives after `CONNECT` and `REFUSED`, one after `SENT` and
-        `ANSWERED`, none after `STREAM`, none for a ticket that has ended already (its client has left, say), and none
-        that the budget cannot pay for. A connection that could not be made is free: no worker has worked for it.
+        With the usual three attempts: up to two alternatives after `CONNECT`, `REFUSED` and `UNSERVED`, one after
+        `SENT` and `ANSWERED`, none after `STREAM`, none for a ticket that has ended already (its client has left, say),
+        and none that the budget cannot pay for. A connection that could not be made is free: no worker has worked for
+        it.
         """
         if ticket.ended:
             return gave_up(phase, reason, retry_after_s)
@@ -279,6 +280,8 @@ class Dispatcher:
             self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
         elif phase is FailurePhase.ANSWERED:
             self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
+        elif phase is FailurePhase.UNSERVED:
+            self._fleet.traffic_succeeded(endpoint, trial=ticket.trial, complete=True)  # as after any 4xx
         elif phase is not FailurePhase.LOCAL:
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
         ticket.trial = ticket.trial and phase is FailurePhase.LOCAL  # then it was none, and is given back

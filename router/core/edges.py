@@ -19,7 +19,9 @@ class FailurePhase(StrEnum):
     """No connection: nothing was sent."""
     REFUSED = "refused"
     """The worker answered 503 before any event: pressure, not a fault. A 4xx, 429 included, is an answer to this client
-    and no failure."""
+    and no failure, with one exception: the next."""
+    UNSERVED = "unserved"
+    """The worker does not serve the model (any more): our list of its models was out of date. No fault of its."""
     SENT = "sent"
     """Sent, then a death, a timeout or the loss of the worker before the first real event."""
     ANSWERED = "answered"

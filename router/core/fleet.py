@@ -35,8 +35,8 @@ class Fleet:
 
     `on_change` callbacks run whenever a candidate becomes available (or free for a trial); `on_load` ones for each
     load report; `on_loss` ones when probes eject an endpoint, or one that was not draining is removed; and
-    `on_unknown_model` ones when a request names a model that nobody serves. None may raise. Calls for endpoints that
-    have left are ignored: news may arrive after a removal.
+    `on_unknown_model` ones when a request names a model that nobody serves, or that its worker turns out not to serve.
+    None may raise. Calls for endpoints that have left are ignored: news may arrive after a removal.
     """
 
     def __init__(self, health: HealthConfig, residency: ResidencySource, *, kv_events: bool = True) -> None:
@@ -202,7 +202,8 @@ class Fleet:
             self.trial_given_up(endpoint)
 
     def unknown_model(self, model: str) -> None:
-        """A request named a model that nobody serves: someone may want to look again."""
+        """A request named a model that nobody serves, or that a worker lists and does not: someone may want to look
+        again."""
         for callback in tuple(self.on_unknown_model):
             callback(model)
 

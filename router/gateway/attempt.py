@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from router.core.edges import FailurePhase
 from router.core.tickets import Ticket
 from router.gateway.phases import Phase
 from router.gateway.relay import Out
+from router.gateway.shapes import MistakeBody
 from router.gateway.sse import StreamError
 from router.gateway.upstream import WorkerConnection
 from router.gateway.wire import ResponseHead, request_to_worker
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 
 # Server errors that speak of the request and not of the worker: another worker would say the same.
 _NOT_A_FAILURE = frozenset({501, 505})
+NOT_FOUND_BYTES = 4_096
+"""A 404 whose body is longer, framing included, is passed on unread."""
+
+_MISTAKE = msgspec.json.Decoder(MistakeBody)
 
 
 class Owner(Protocol):
@@ -43,6 +50,10 @@ class Owner(Protocol):
 
     def outgoing(self, ticket: Ticket) -> Outgoing:
         """What goes to the ticket's worker."""
+        ...
+
+    def replaceable(self, phase: FailurePhase) -> bool:
+        """Whether another worker would answer if this attempt failed in `phase`."""
         ...
 
     def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
@@ -146,6 +157,9 @@ class Attempt:
         elif status >= 500 and status not in _NOT_A_FAILURE:
             self.let_go(reusable=True)
             self.owner.attempt_failed(FailurePhase.ANSWERED, f"HTTP {status}")
+        elif status == 404:
+            if self.ticket.request.model is not None and not response.events:
+                self.response_read = self._read_not_found
         elif status == 101:
             if self.owner.upgrade and self.connection is not None:
                 self.owner.switch_protocols(response, self.connection)
@@ -166,6 +180,26 @@ class Attempt:
         elif verdict is None:
             self.worker_lost("no event among too many bytes", True)
 
+    def _read_not_found(self, data: bytes) -> None:
+        """Body bytes of a 404, which is judged once all of it is here, unless it is long."""
+        assert self.response is not None and self.connection is not None
+        if self.connection.raw_bytes > NOT_FOUND_BYTES:
+            self.response_read = self._read_before_first
+            self._read_before_first(data)
+        else:
+            self.owner.relay.hold(data, self.response)
+
+    def _unserved(self) -> bool:
+        """Whether a complete 404 says that the worker does not serve the model that it has listed, and another worker
+        would answer. Where none would, the 404 is the answer; what is served is looked up again in any case."""
+        model, connection = self.ticket.request.model, self.connection
+        if model is None or connection is None or connection.raw_bytes > NOT_FOUND_BYTES:
+            return False
+        if not self.ticket.candidate.endpoint.models_known or not _is_about_the_model(b"".join(connection.pieces)):
+            return False
+        self._plane.fleet.unknown_model(model)
+        return self.owner.replaceable(FailurePhase.UNSERVED)
+
     def response_ended(self) -> None:
         """The worker's answer is complete."""
         owner, response = self.owner, self.response
@@ -173,6 +207,10 @@ class Attempt:
         if owner.phase is Phase.FIRST_EVENT:
             if response.events and response.status == 200 and not response.bodiless:
                 self.worker_lost("the stream ended without an event", False)
+                return
+            if response.status == 404 and self._unserved():
+                self.let_go(reusable=True)
+                owner.attempt_failed(FailurePhase.UNSERVED, "HTTP 404: it does not serve the model")
                 return
             if owner.relay.out is Out.NOTHING:
                 owner.opened(response)
@@ -218,6 +256,15 @@ class Attempt:
 
 def _ignore(data: bytes) -> None:
     """Bytes that nobody waits for."""
+
+
+def _is_about_the_model(body: bytes) -> bool:
+    """Whether `body` is an OpenAI error about the parameter `model`."""
+    try:
+        error = _MISTAKE.decode(body).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return error is not None and error.param == "model"
 
 
 def _seconds(value: bytes | None) -> float | None:

@@ -125,6 +125,10 @@ class Hedge:
         """What goes to the second worker."""
         return self._tries.outgoing(ticket)
 
+    def replaceable(self, phase: FailurePhase) -> bool:
+        """The first attempt goes on in any case."""
+        return True
+
     def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
         """The second attempt is out of the race."""
         self.attempt = None

@@ -27,6 +27,18 @@ class EventError(msgspec.Struct):
     message: Any = None
 
 
+class Mistake(msgspec.Struct):
+    """Part of an error body: which of the request's parameters the error is about."""
+
+    param: Any = None
+
+
+class MistakeBody(msgspec.Struct):
+    """OpenAI's error body."""
+
+    error: Mistake | None = None
+
+
 class EventUsage(msgspec.Struct):
     """Where an event is a usage frame."""
 

@@ -56,6 +56,13 @@ class Tries(Owner):
             return Outgoing(self.body)
         return self._rewriting.outgoing(self.body, ticket, self.plane.time())
 
+    def replaceable(self, phase: FailurePhase) -> bool:
+        """Whether another worker has the request, too, or one is ready to take it."""
+        ticket, hedge = self.ticket, self._hedge
+        if hedge is not None and hedge.running:
+            return True
+        return ticket is not None and self.plane.dispatcher.has_alternative(ticket, phase, self.plane.time())
+
     def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
         """Nothing of this attempt has reached the client: another worker may answer."""
         assert self.ticket is not None
@@ -81,11 +88,8 @@ class Tries(Owner):
 
     def endpoint_lost(self) -> None:
         """`awaited` is ejected or gone: do not wait for it where another worker is ready."""
-        ticket, hedge = self.ticket, self._hedge
-        assert ticket is not None
         phase = FailurePhase.CONNECT if self.phase is Phase.DIAL else FailurePhase.SENT
-        hedged = hedge is not None and hedge.running
-        if hedged or self.plane.dispatcher.has_alternative(ticket, phase, self.plane.time()):
+        if self.replaceable(phase):
             self._let_go(reusable=False)
             self.attempt_failed(phase, "the worker was ejected or removed while the request waited for it")
 

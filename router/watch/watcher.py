@@ -108,7 +108,8 @@ class Watcher:
         self._end(endpoint_id)
 
     def look_again(self) -> None:
-        """Someone asked for what no worker is known to serve: see whether that has changed (a LoRA adapter loaded).
+        """Someone asked for what no worker is known to serve, or a worker for what it serves no more: see what has
+        changed (a LoRA adapter loaded or unloaded).
 
         Cheap to call for every such request: it has all endpoints asked at most once in `LOOK_AGAIN_S`. The fleet's
         `on_change` runs when they have answered and something is new.

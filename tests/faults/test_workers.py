@@ -1,6 +1,7 @@
 """Workers that die, stall, refuse, lose their events or come back as something else, under load."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from loadtest.drive.http import Client
 from loadtest.drive.seen import Kind
 
 DIED = "error_event:worker_died_in_stream"
+MODEL = "warmroute-simulated"
 
 
 def only(load, *allowed):
@@ -145,6 +147,7 @@ async def test_another_model_on_the_same_port(lab):
     async with lab.load() as load:
         await asyncio.to_thread(lab.fleet.kill, victim)
         await asyncio.to_thread(lab.fleet.restart, victim, ("--served-model-name", "another"))
+        await lab.eventually(lambda: _serves(lab, victim, "another"))
         since = len(load.seen)
         await lab.eventually(lambda: len(load.seen) > since + 16)
         asked = await lab.ask(model="another")
@@ -152,13 +155,35 @@ async def test_another_model_on_the_same_port(lab):
     only(load, DIED, "cut")
     await asyncio.to_thread(lab.fleet.kill, victim)
     await asyncio.to_thread(lab.fleet.restart, victim)
-    await lab.eventually(lambda: _serves(lab, victim))
+    await lab.eventually(lambda: _serves(lab, victim, MODEL))
     await lab.at_rest()
 
 
-async def _serves(lab, worker):
+async def test_a_model_taken_off_a_worker(lab, scripted, joins):
+    """As a LoRA adapter is unloaded: nothing but the 404 says so. No client sees it, and soon nobody is sent there."""
+    mistake = {"message": "The model does not exist.", "type": "NotFoundError", "param": "model", "code": 404}
+    answer = json.dumps({"error": mistake}).encode()
+
+    async def script(reader, writer, body):
+        if worker.requests:
+            worker.pages[b"/v1/models"] = b'{"object":"list","data":[{"id":"another","object":"model"}]}'
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n%b" % (len(answer), answer))
+
+    worker = await scripted(script)
+    async with joins(lab, worker), lab.load() as load:
+        await lab.eventually(lambda: _serves(lab, worker, "another"), 5.0)
+        since = len(load.seen)
+        await lab.eventually(lambda: len(load.seen) > since + 8)  # what was on its way there has arrived
+        asked = len(worker.requests)
+        await lab.eventually(lambda: len(load.seen) > since + 24)
+        assert len(worker.requests) == asked
+    only(load)
+    await lab.at_rest()
+
+
+async def _serves(lab, worker, model):
     (own,) = [each for each in await lab.admin.workers() if each["id"] == worker.id]
-    return own["state"] in ("ready", "half_open") and [card["id"] for card in own["models"]] == ["warmroute-simulated"]
+    return own["state"] in ("ready", "half_open") and [card["id"] for card in own["models"]] == [model]
 
 
 async def test_a_gateway_killed_in_front_of_warm_workers(own_lab):

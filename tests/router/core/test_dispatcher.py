@@ -114,6 +114,8 @@ def test_unknown_model_is_rejected_and_told(rig):
         (["connect", "connect", "connect"], ErrorKind.WORKER_FAILED),
         (["refused", "refused", "refused"], ErrorKind.OVERLOADED),
         (["connect", "refused", "connect"], ErrorKind.WORKER_FAILED),
+        (["unserved", "unserved", "unserved"], ErrorKind.WORKER_FAILED),
+        (["unserved", "refused", "sent"], ErrorKind.WORKER_FAILED),
         (["sent", "sent"], ErrorKind.WORKER_FAILED),
         (["connect", "sent", "sent"], ErrorKind.WORKER_FAILED),
         (["sent", "connect", "connect"], ErrorKind.WORKER_FAILED),
@@ -162,6 +164,23 @@ def test_refusals_never_eject(rig):
     for index in range(40):
         rig.dispatcher.failed(rig.dispatch(now_s=float(index)), FailurePhase.REFUSED, float(index), "503")
     assert [endpoint.state for endpoint in rig.fleet.endpoints] == [WorkerState.READY] * 4
+
+
+def test_a_model_that_is_served_no_more_is_no_fault_of_its_worker(rig, facts):
+    for index in range(40):
+        rig.dispatcher.failed(rig.dispatch(start=index), FailurePhase.UNSERVED, 0.0, "404")
+    assert {endpoint.health.avoid_until_s for endpoint in rig.fleet.endpoints} == {0.0}
+    assert {endpoint.state for endpoint in rig.fleet.endpoints} == {WorkerState.READY}
+    assert len(rig.dispatcher.statistics()["workers"]) == 4  # all had their share
+    kill(rig, 1, 1.0)
+    rig.fleet.probe_succeeded("h:1", facts(), 10.0)
+    trial = rig.dispatch(now_s=10.1)
+    assert trial.candidate.id == "h:1"
+    again = rig.dispatcher.retry(trial, FailurePhase.UNSERVED, 10.2, "404")
+    assert again.candidate.id != "h:1"
+    assert rig.fleet.get("h:1").state is WorkerState.READY  # it works
+    rig.dispatcher.cancelled(again, 10.3)
+    rig.assert_empty()
 
 
 def kill(rig, port, now_s):

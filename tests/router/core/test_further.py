@@ -15,7 +15,7 @@ from router.core.edges import FailurePhase, Request, Usage
 from router.core.fleet import Fleet
 from router.errors import ErrorKind
 
-PHASES = (FailurePhase.SENT, FailurePhase.REFUSED, FailurePhase.ANSWERED)
+PHASES = (FailurePhase.SENT, FailurePhase.REFUSED, FailurePhase.UNSERVED, FailurePhase.ANSWERED)
 
 
 @pytest.fixture

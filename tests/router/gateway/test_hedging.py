@@ -7,6 +7,7 @@ import pytest
 CHAT = "/v1/chat/completions"
 ON = {"paths": [CHAT], "after_s": 0.05, "max_ratio": 1.0}
 RELEASE_S = 0.1
+UNSERVED = b'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","param":"model","code":404}}'
 
 
 class Turns:
@@ -106,19 +107,29 @@ def refuses(kit):
     return refuse
 
 
-@pytest.mark.parametrize("how", ["dies", "refuses"])
+def unserved(kit):
+    async def answer(script):
+        await kit.answer_json(script, b"404 Not Found", UNSERVED)
+
+    return answer
+
+
+FAILING = {"dies": lambda kit: dies, "refuses": refuses, "unserved": unserved}
+PHASES = {"dies": "sent", "refuses": "refused", "unserved": "unserved"}
+
+
+@pytest.mark.parametrize("how", FAILING)
 async def test_a_second_attempt_that_fails_leaves_the_first_alone(rig, kit, how):
-    second = dies if how == "dies" else refuses(kit)
-    gate = await race(rig, after(0.2, kit.answer_stream), second)
+    gate = await race(rig, after(0.2, kit.answer_stream), FAILING[how](kit))
     assert (await gate.ask(kit.post())).body.count(b"data: ") == 5
     assert outcomes(gate) == ["failed"]
-    assert gate.dispatcher.edges[:3] == ["ticket", "hedge", "failed sent" if how == "dies" else "failed refused"]
+    assert gate.dispatcher.edges[:3] == ["ticket", "hedge", f"failed {PHASES[how]}"]
     assert gate.idle
 
 
-@pytest.mark.parametrize("how", ["dies", "refuses"])
+@pytest.mark.parametrize("how", FAILING)
 async def test_a_first_attempt_that_fails_leaves_it_to_the_second(rig, kit, how):
-    first = after(0.15, dies if how == "dies" else refuses(kit))
+    first = after(0.15, FAILING[how](kit))
     gate = await race(rig, first, after(0.3, kit.answer_stream))
     assert (await gate.ask(kit.post())).body.count(b"data: ") == 5
     assert outcomes(gate) == ["took_over"]
@@ -126,11 +137,20 @@ async def test_a_first_attempt_that_fails_leaves_it_to_the_second(rig, kit, how)
     assert gate.idle
 
 
-async def test_when_both_fail_a_third_may_answer(rig, kit):
-    gate = await race(rig, after(0.15, refuses(kit)), after(0.1, refuses(kit)), kit.answer_stream, workers=3)
+@pytest.mark.parametrize("fails", [refuses, unserved])
+async def test_when_both_fail_a_third_may_answer(rig, kit, fails):
+    gate = await race(rig, after(0.15, fails(kit)), after(0.1, fails(kit)), kit.answer_stream, workers=3)
     assert (await gate.ask(kit.post())).body.count(b"data: ") == 5
     assert len({script.connection for script in gate.turns.seen}) >= 1
     assert len({worker.port for worker in gate.workers if worker.requests}) == 3
+    assert gate.idle
+
+
+async def test_when_neither_serves_the_model_the_last_one_says_so(rig, kit):
+    gate = await race(rig, after(0.15, unserved(kit)), after(0.15, unserved(kit)))
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.body) == (404, UNSERVED)
+    assert outcomes(gate) == ["took_over"]
     assert gate.idle
 
 

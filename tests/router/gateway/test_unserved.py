@@ -1,0 +1,207 @@
+"""Workers that answer 404: they serve the model no more, or the client asked for something else that is not there."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from router.core.fleet import WorkerState
+
+OPENAI = {"message": "The model `m` does not exist.", "type": "NotFoundError", "param": "model", "code": 404}
+UNSERVED = json.dumps({"error": OPENAI}).encode()
+HEAD = b"HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\n"
+
+
+def whole(body):
+    return HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+def chunked(*bodies):
+    chunks = [b"%x\r\n%b\r\n" % (len(body), body) for body in bodies if body]
+    return HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
+
+
+def saying(*reads, wait_s=0.0, last=False):
+    """A worker that writes its answer in so many pieces."""
+
+    async def script(script):
+        await asyncio.sleep(wait_s)
+        for read in reads:
+            await script.say(read)
+            await asyncio.sleep(0.01)
+        if last:
+            script.writer.close()
+
+    return script
+
+
+def once(first, then):
+    """Two scripts sharing one count: the first request anywhere gets `first`, all others `then`."""
+    calls = []
+
+    async def script(script):
+        calls.append(script)
+        await (first if len(calls) == 1 else then)(script)
+
+    return [script, script]
+
+
+def asked(gate):
+    models = []
+    gate.fleet.on_unknown_model.append(models.append)
+    return models
+
+
+FRAMINGS = {
+    "whole": saying(whole(UNSERVED)),
+    "head first": saying(whole(UNSERVED)[:-100], whole(UNSERVED)[-100:]),
+    "small pieces": saying(*[whole(UNSERVED)[at : at + 9] for at in range(0, 200, 9)]),
+    "chunked": saying(chunked(UNSERVED)),
+    "chunks": saying(chunked(UNSERVED[:20], UNSERVED[20:])),
+    "cut chunks": saying(*[chunked(UNSERVED[:20], UNSERVED[20:])[at : at + 40] for at in range(0, 400, 40)]),
+    "until close": saying(HEAD + b"\r\n" + UNSERVED, last=True),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_another_worker_answers_and_the_lists_are_looked_at(rig, kit, framing, stream):
+    gate = await rig(*once(FRAMINGS[framing], kit.answer_stream if stream else kit.answer_json))
+    models = asked(gate)
+    reply = await gate.ask(kit.post() if stream else kit.post(body=kit.PLAIN))
+    assert reply.status == 200
+    assert b"NotFound" not in reply.raw
+    assert gate.dispatcher.edges[:3] == ["ticket", "retry unserved", "failed unserved"]
+    assert gate.dispatcher.edges[-1] == "finished 200"
+    assert gate.metrics.named("retried") == [("unserved",)]
+    assert models == ["m"]
+    assert gate.gateway.statistics()["pools"]["idle"] == (1 if framing == "until close" else 2)
+    assert [endpoint.health.avoid_until_s for endpoint in gate.fleet.endpoints] == [0.0, 0.0]
+    assert gate.idle
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_without_another_worker_its_answer_is_the_answer(rig, kit, framing):
+    gate = await rig(FRAMINGS[framing])
+    models = asked(gate)
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.body) == (404, UNSERVED)
+    assert gate.dispatcher.edges == ["ticket", "finished 404"]
+    assert models == ["m"]
+    assert gate.idle
+
+
+async def test_an_old_client_reads_it_too(rig, kit):
+    gate = await rig(FRAMINGS["cut chunks"])
+    reply = await gate.ask(kit.post(version=b"1.0"))
+    assert (reply.status, reply.body) == (404, UNSERVED)
+
+
+async def test_where_nobody_serves_it_the_last_answer_is_the_answer(rig, kit):
+    gate = await rig(*[FRAMINGS["whole"]] * 4)
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.body) == (404, UNSERVED)
+    assert sum(len(worker.requests) for worker in gate.workers) == 3
+    assert gate.dispatcher.edges[-1] == "finished 404"
+    assert gate.idle
+
+
+@pytest.mark.parametrize("retries", [{"max_attempts": 1}, {"budget_ratio": 0.0, "budget_floor_per_s": 0.0}])
+async def test_without_retries_its_answer_is_the_answer(rig, kit, retries):
+    gate = await rig(*[FRAMINGS["chunks"]] * 2, retries=retries)
+    models = asked(gate)
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.body) == (404, UNSERVED)
+    assert sum(len(worker.requests) for worker in gate.workers) == 1
+    assert models == ["m"]
+
+
+@pytest.mark.parametrize("framing", ["whole", "chunks"])
+async def test_behind_comments(rig, kit, framing):
+    answer = whole(UNSERVED) if framing == "whole" else chunked(UNSERVED[:20], UNSERVED[20:])
+    late, timeouts = saying(answer[:150], answer[150:], wait_s=0.1), {"header_hold_s": 0.03}
+    gate = await rig(*once(late, kit.answer_stream), timeouts=timeouts)
+    body = (await gate.ask(kit.post())).body
+    assert body.startswith(b": ") and kit.event("a") in body and b"NotFound" not in body
+    assert gate.metrics.named("retried") == [("unserved",)]
+    alone = await rig(late, timeouts=timeouts)
+    body = (await alone.ask(kit.post())).body
+    assert body.endswith(b"data: " + UNSERVED + b"\n\n" + kit.DONE)
+    assert alone.dispatcher.edges == ["ticket", "finished 404"]
+    assert gate.idle and alone.idle
+
+
+def about(param, message="not found"):
+    return json.dumps({"error": OPENAI | {"param": param, "message": message}}).encode()
+
+
+OTHERS = {
+    "an unknown path": b'{"detail":"Not Found"}',
+    "a response": about("response_id"),
+    "no parameter": about(None, 'The model `m` does not exist. "param": "model"'),
+    "a parameter that is no text": about(["model"]),
+    "in another place": b'{"param":"model","error":{"code":404}}',
+    "a text": b'{"error":"param: model"}',
+    "a list": b'[{"error":{"param":"model"}}]',
+    "no JSON": b'"param": "model"',
+    "no text": b"\xff\xfe",
+    "nothing": b"",
+    "deep": b'{"error":{"x":' + b"[" * 2_000,
+    "long": about("model", "x" * 4_096),
+    "very long": about("model", "x" * 300_000),
+}
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("frame", [whole, chunked])
+@pytest.mark.parametrize("name", OTHERS)
+async def test_any_other_404_is_passed_on(rig, kit, name, frame, pieces):
+    body = OTHERS[name]
+    answer = frame(body)
+    step = len(answer) // pieces + 1
+    script = saying(*[answer[at : at + step] for at in range(0, len(answer), step)])
+    gate = await rig(script, script)
+    models = asked(gate)
+    client = await gate.connect()
+    reply = await client.ask(kit.post())
+    assert (reply.status, reply.body) == (404, body)
+    assert gate.dispatcher.edges == ["ticket", "finished 404"]
+    assert models == []
+    assert (await client.ask(kit.post())).body == body  # the connection goes on
+    assert gate.idle
+
+
+async def test_a_request_that_names_no_model_is_not_sent_again(rig, kit):
+    gate = await rig(*[FRAMINGS["whole"]] * 2)
+    models = asked(gate)
+    assert (await gate.ask(kit.post(body=b'{"messages":[]}'))).body == UNSERVED
+    assert models == []
+    assert sum(len(worker.requests) for worker in gate.workers) == 1
+
+
+async def test_a_worker_that_has_not_said_what_it_serves_has_not_taken_it_back(rig, kit):
+    gate = await rig(*[FRAMINGS["whole"]] * 2, facts=replace(kit.FACTS, models=()))
+    models = asked(gate)
+    assert (await gate.ask(kit.post(body=b'{"model":"nonsense","messages":[]}'))).body == UNSERVED
+    assert models == []
+    assert sum(len(worker.requests) for worker in gate.workers) == 1
+
+
+async def test_a_404_that_breaks_off_is_a_death(rig, kit):
+    async def die(script):
+        await script.say(whole(UNSERVED)[:-10])
+        await asyncio.sleep(0.02)
+        await script.die()
+
+    gate = await rig(*once(die, kit.answer_stream))
+    assert (await gate.ask(kit.post())).body.startswith(kit.event("a"))
+    assert gate.dispatcher.edges[:3] == ["ticket", "retry sent", "failed sent"]
+
+
+async def test_it_is_no_mark_against_the_worker(rig, kit):
+    gate = await rig(FRAMINGS["whole"], kit.answer_json, retries={"budget_ratio": 1.0})
+    for _ in range(20):
+        assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert {endpoint.state for endpoint in gate.fleet.endpoints} == {WorkerState.READY}
+    assert len(gate.workers[0].requests) >= 7  # its turn comes as often as before
