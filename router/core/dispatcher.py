@@ -381,7 +381,7 @@ class Dispatcher:
         ticket = Ticket(request, record.request, lane, booking, record)
         ticket.residency = view.residency
         if _teaches(request, view):
-            ticket.situation = lane.situation(view.uncached_tokens, prompt_tokens, now_s)
+            ticket.situation = lane.situation(view.uncached_tokens, prompt_tokens, now_s, room=not view.room_s)
         lane.book(booking, now_s)
         if request.prompt is not None:
             predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache

@@ -11,17 +11,19 @@ steps. b, a, d, e >= 0 are fitted per worker by least squares with forgetting; n
 assumed. What a worker's own traffic cannot tell (short prompts say nothing of long ones) is shrunk toward the fleet's
 median, each coefficient by its own standard error, so that no fit to noise prices a worker out. A neighbour
 in the literature: LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
+
+Forgetting alone follows a throttled GPU over some fifty requests, which take minutes where each is large. So a lasting
+change of speed is looked for besides (Page's test, `_Change`), and once it is sure, all of the fit is scaled by it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, expm1, inf, sqrt
+from math import exp, expm1, inf, log, sqrt
 from typing import NamedTuple
 
 FORGETTING = 0.98
-"""Weight of the past at each observation: about the last 50 count. A GPU throttled to a third shows within a minute
-where the worker answers two requests a second, and later where it answers fewer."""
+"""Weight of the past at each observation: about the last 50 count."""
 SHORTEST_S = 1e-9
 """Shorter times are no observation; squares of much shorter ones are zero in floating point."""
 ENOUGH = 8
@@ -35,6 +37,17 @@ WINDOW_S = 60.0
 WARM_UP_S = 10.0
 """Idle time assumed before a worker's first request, or that request alone would look like saturation."""
 UTILISATION_CAP = 0.97
+CHANGE = log(2.0)
+"""Logarithm of the change of speed that is looked for. Where it is 1.6-fold, ten or twenty observations show it; less
+is left to forgetting."""
+LEAST_NOISE = 0.1
+"""Standard deviation of observed from predicted times, as a share, that is assumed at least."""
+SURE = 15.0
+"""Logarithm of the odds at which a worker's speed counts as changed."""
+SURE_BY_ONE = 3.0
+"""How much of it one observation gives at most: five in a row is the least, since odd ones may come in pairs."""
+RATIOS_KEPT = 20
+"""Observations that say by how much a speed has changed."""
 ROUNDING = 1e-9
 """Share of a sum of squares below which what is left of it after subtraction is rounding."""
 
@@ -68,6 +81,39 @@ class Speed:
         return error_s if beyond_tokens <= 0.0 else error_s + self.token_error_s * beyond_tokens
 
 
+class _Change:
+    """Page's test in one direction (`sign`): the odds that times have been `CHANGE` longer or shorter for a while.
+
+    The odds grow with each observation by the ratio of its likelihoods with and without the change, and are never below
+    even, so that what was before the change does not count.
+    """
+
+    __slots__ = ("_log_odds", "_ratios", "_sign")
+
+    def __init__(self, sign: float) -> None:
+        self._sign = sign
+        self._log_odds = 0.0
+        self._ratios: list[float] = []
+
+    def observe(self, log_ratio: float, noise: float) -> float | None:
+        """Times of which this was one observed over predicted, both as logarithms: changed by so much; None: not."""
+        gain = CHANGE * (self._sign * log_ratio - 0.5 * CHANGE) / (noise * noise)
+        self._log_odds += min(SURE_BY_ONE, max(-SURE_BY_ONE, gain))
+        if self._log_odds <= 0.0:
+            self.clear()
+            return None
+        self._ratios.append(log_ratio)
+        del self._ratios[:-RATIOS_KEPT]
+        if self._log_odds < SURE:
+            return None
+        return sorted(self._ratios)[len(self._ratios) // 2]
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._log_odds = 0.0
+        self._ratios.clear()
+
+
 class SpeedEstimate:
     """One worker's coefficients, by weighted non-negative least squares with forgetting.
 
@@ -77,10 +123,11 @@ class SpeedEstimate:
     cannot tell apart goes to b, which leaves the ranking of workers by P + u as it was.
     """
 
-    __slots__ = ("_coefficients", "_moments", "_products", "_slopes", "_variance", "_weight", "count")
+    __slots__ = ("_changes", "_coefficients", "_moments", "_products", "_slopes", "_variance", "_weight", "count")
 
     def __init__(self) -> None:
         self.count = 0
+        self._changes = (_Change(1.0), _Change(-1.0))
         self._weight = 0.0
         self._coefficients = [0.0, 0.0, 0.0, 0.0]
         self._moments = [[0.0] * 4 for _ in range(4)]
@@ -89,8 +136,11 @@ class SpeedEstimate:
         """What the solution leaves of the normal equations: where it would go on without doubts."""
         self._variance = 0.0
 
-    def observe(self, features: Features, seconds: float) -> None:
-        """Learn that a request with these features saw its first token after `seconds`."""
+    def observe(self, features: Features, seconds: float, *, plain: bool = True) -> None:
+        """Learn that a request with these features saw its first token after `seconds`.
+
+        Not `plain` where something else made it wait, too: that is no sign of a change.
+        """
         if seconds < SHORTEST_S or features[0] <= 0.0:
             return
         token_s, fixed_s, attention_s, decode_s = self._coefficients
@@ -99,6 +149,8 @@ class SpeedEstimate:
         if predicted_s <= 0.0:
             predicted_s = seconds
             self._coefficients[0] = seconds / features[0]
+        if plain and self.count >= ENOUGH:
+            predicted_s *= self._changed(log(seconds / predicted_s))
         scale = 1.0 / (predicted_s * max(predicted_s, seconds))
         self._weight = self._weight * FORGETTING + 1.0
         residual = (seconds - predicted_s) ** 2 * scale
@@ -111,6 +163,24 @@ class SpeedEstimate:
             product - (m0 * b + m1 * a + m2 * d + m3 * e)
             for product, (m0, m1, m2, m3) in zip(self._products, self._moments, strict=True)
         ]
+
+    def _changed(self, log_ratio: float) -> float:
+        """By how much all of the fit is scaled now: 1, but where a change of speed has become sure."""
+        noise = max(LEAST_NOISE, sqrt(self._variance))
+        for change in self._changes:
+            found = change.observe(log_ratio, noise)
+            if found is not None:
+                return self._rescale(exp(found))
+        return 1.0
+
+    def _rescale(self, factor: float) -> float:
+        """All times are `factor` of what they were; errors are relative, so weights go with its square."""
+        for change in self._changes:
+            change.clear()
+        self._coefficients = [factor * own for own in self._coefficients]
+        self._moments = [[entry / factor / factor for entry in row] for row in self._moments]
+        self._products = [entry / factor for entry in self._products]
+        return factor
 
     @property
     def tested(self) -> bool:

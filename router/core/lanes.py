@@ -23,11 +23,12 @@ NOTHING_KNOWN = Match(0, 0, Residency.UNKNOWN)
 
 
 class Situation(NamedTuple):
-    """What a request met when it was booked: regressors of its time to first token, and how long the prefill that
-    was running then had been at it already (the wait saved by arriving late)."""
+    """What a request met when it was booked: regressors of its time to first token, how long the prefill that was
+    running then had been at it already (the wait saved by arriving late), and whether there was room for it."""
 
     features: Features
     head_start_s: float
+    room: bool
 
 
 NO_OUTPUT = Output(0.0, 0.0)
@@ -78,7 +79,7 @@ class Lane:
         account = self.account
         return account if account.shared is None else together(account, account.shared.others())
 
-    def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float) -> Situation:
+    def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float, *, room: bool = True) -> Situation:
         """What a request would meet here now; ask before booking it."""
         booked = self.booked()
         features = (
@@ -87,11 +88,11 @@ class Lane:
             booked.queued_attention + attention(uncached_tokens, prompt_tokens - uncached_tokens),
             float(booked.decode_tokens),
         )
-        return Situation(features, now_s - booked.head_since_s if booked.queue else 0.0)
+        return Situation(features, now_s - booked.head_since_s if booked.queue else 0.0, room)
 
     def observe(self, situation: Situation, ttft_s: float, now_s: float) -> None:
         """A request that met `situation` saw its first token after `ttft_s`."""
-        self.estimate.observe(situation.features, ttft_s + situation.head_start_s)
+        self.estimate.observe(situation.features, ttft_s + situation.head_start_s, plain=situation.room)
         self.tested_s = now_s
         self.learned = self.estimate.learned() or self.learned
 

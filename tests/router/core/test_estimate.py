@@ -50,6 +50,44 @@ def test_a_throttled_gpu_shows_within_a_minute_of_modest_traffic():
     assert estimate.speed().token_s > 2.0 * before
 
 
+def predicted_s(estimate):
+    speed = estimate.speed()
+    short_s = speed.fixed_s + speed.decode_s * 1e5
+    return short_s + speed.token_s * 4_000 + speed.attention_s * attention(4_000, 10_000)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("factor", [3.0, 2.0, 1 / 3])
+def test_so_it_does_at_a_request_every_eight_seconds(seed, factor):
+    rng = random.Random(seed)
+    estimate = taught(rng, 200)
+    before_s = predicted_s(estimate)
+    taught(rng, 7, estimate, slow=factor)
+    assert predicted_s(estimate) / before_s == pytest.approx(factor, rel=0.25)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_odd_requests_are_no_change_of_speed(seed):
+    rng = random.Random(seed)
+    looking, forgetting = SpeedEstimate(), SpeedEstimate()
+    for _ in range(3_000):
+        features, seconds = draw(rng)
+        seconds *= 30.0 if rng.random() < 0.05 else 1.0
+        looking.observe(features, seconds)
+        forgetting.observe(features, seconds, plain=False)
+    assert looking.speed() == forgetting.speed()
+
+
+def test_what_waited_for_something_else_is_no_change_of_speed():
+    rng = random.Random(3)
+    estimate = taught(rng, 200)
+    before = estimate.speed().token_s
+    for _ in range(10):
+        features, seconds = draw(rng)
+        estimate.observe(features, seconds * 5.0, plain=False)
+    assert estimate.speed().token_s < 2.0 * before
+
+
 def test_first_observation_puts_all_time_on_tokens():
     estimate = SpeedEstimate()
     estimate.observe((1_000.0, 1.0, 5e5, 0.0), 0.05)

@@ -1,0 +1,108 @@
+"""How soon a throttled GPU is noticed: ``python tests/bench/bench_throttled.py --traces DIR``, a line per workload.
+
+The tournament's windows in virtual time, played by the default rule. From minute 8 on one worker takes `--factor` times
+as long for everything. It counts as noticed once the time that the gateway expects of a token's prefill there has grown
+half as far; that is looked at every second, and given with the worker's own first tokens until then. The mean TTFT of
+what was sent in the two minutes after it is given over that of the run in which nothing happens.
+"""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from loadtest.lab.cell import Cell  # noqa: E402
+from loadtest.lab.play import Stage, profile_of  # noqa: E402
+from loadtest.lab.sources import drawn  # noqa: E402
+from loadtest.sim.sessions import sessions_of  # noqa: E402
+from loadtest.tournament.contests import CONTESTS, full  # noqa: E402
+
+RATES = {
+    "conversation": 1.756,
+    "agents": 0.715,
+    "hot_prompt": 0.927,
+    "shared_prefixes": 1.044,
+    "documents_beside_chats": 0.869,
+    "no_reuse": 1.056,
+}
+"""Load 1.0 of each, as the tournament found it."""
+AT_S, LOOK_S, AFTER_S = 480.0, 1.0, 120.0
+
+
+class Throttled(Stage):
+    """A stage on which the first worker becomes slower."""
+
+    factor = 1.0
+    noticed_s: float | None = None
+    requests = 0
+
+    def play(self, sessions):
+        """To the last token."""
+        self._time.at(AT_S, self._throttle)
+        super().play(sessions)
+
+    def _token_us(self):
+        first = next(iter(self._routers[0].dispatcher.statistics()["workers"].values()))
+        return first["prefill_token_us"], first["observations"]
+
+    def _throttle(self):
+        self._workers[0].catch_up()
+        self._workers[0].engine._timing._per_ms *= self.factor
+        self._usual = self._token_us()
+        self._time.after(LOOK_S, self._look)
+
+    def _look(self):
+        token_us, observations = self._token_us()
+        if token_us >= self._usual[0] * (1.0 + self.factor) / 2.0:
+            self.noticed_s, self.requests = self._time.now_s - AT_S, observations - self._usual[1]
+        elif self._time.now_s < AT_S + 600.0:
+            self._time.after(LOOK_S, self._look)
+
+
+def played(cell: Cell, factor: float) -> tuple[Throttled, float]:
+    """The stage after a run, and the mean TTFT of what was sent soon after the change, in seconds."""
+    models = cell.setting.models
+    found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
+    stage = Throttled(
+        replace(cell, setting=replace(cell.setting, regret=False)), profile_of(cell, found), found.length_s
+    )
+    stage.factor = factor
+    stage.play(sessions_of(found.plan, models.timeout_s))
+    outcomes = stage._clients.outcomes
+    return stage, mean([one.ttft_s for one in outcomes if one.ttft_s and AT_S <= one.sent_s < AT_S + AFTER_S])
+
+
+def main() -> None:
+    """Each workload, seed by seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--traces", type=Path, default=None, help="the folder with the public traces")
+    parser.add_argument("--factor", type=float, default=3.0)
+    parser.add_argument("--load", type=float, default=0.6)
+    parser.add_argument("--seeds", type=int, default=5)
+    asked = parser.parse_args()
+    extent = full(["marginal_cost"])
+    for contest in CONTESTS:
+        trace = contest.source(asked.traces)
+        if trace is None:
+            continue
+        question = extent.question(contest, trace)
+        found = []
+        for seed in range(asked.seeds):
+            cell = Cell(trace, "marginal_cost", RATES[contest.name] * asked.load, seed, question.setting, asked.load)
+            (stage, after_s), (_, before_s) = played(cell, asked.factor), played(cell, 1.0)
+            found.append((stage.noticed_s, stage.requests, after_s / before_s))
+        times_s = [noticed_s if noticed_s is not None else float("inf") for noticed_s, _, _ in found]
+        print(
+            f"{contest.name:24} noticed after {min(times_s):4.0f} to {max(times_s):4.0f} s, "
+            f"{min(one[1] for one in found)} to {max(one[1] for one in found)} requests; "
+            f"mean TTFT of {AFTER_S:.0f} s after {mean(one[2] for one in found):.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
