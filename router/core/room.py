@@ -90,9 +90,10 @@ def room_s(prompt_tokens: int, held_tokens: int, requests: int, capacity_tokens:
     """How long a prompt waits for room beside `requests` that hold so much, and take `remaining_s` more on average.
 
     What they hold comes free evenly over that time, but not before the first of them has ended. Those that wait
-    themselves are among them, since whoever comes later waits until they have had their turn.
+    themselves are among them, since whoever comes later waits until they have had their turn; but no more than the
+    capacity can run, and come free, at a time.
     """
     excess = held_tokens + prompt_tokens - capacity_tokens
     if excess <= 0 or held_tokens <= 0 or not capacity_tokens or not requests:
         return 0.0
-    return remaining_s * max(1.0 / requests, excess / held_tokens)
+    return remaining_s * max(1.0 / requests, excess / min(held_tokens, capacity_tokens))

@@ -49,6 +49,11 @@ def test_what_does_not_waits_for_the_first_to_end_or_longer():
     assert room_s(700, 600, 3, 1_000, 6.0) == pytest.approx(3.0)
 
 
+def test_those_that_wait_have_their_turn_first_and_only_so_many_at_a_time():
+    assert room_s(400, 1_000, 5, 1_000, 6.0) == pytest.approx(2.4)
+    assert room_s(400, 3_000, 15, 1_000, 6.0) == pytest.approx(14.4)
+
+
 @pytest.mark.parametrize(
     ("held", "requests", "capacity", "remaining_s"), [(0, 0, 100, 5.0), (500, 2, 0, 5.0), (500, 2, 100, 0.0)]
 )
