@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from backends.engine.profile import profile_names
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import above_zero, positive, whole
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import policies, seconds, slo
 from loadtest.workload.source import FORM
@@ -32,7 +32,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     how_fast.add_argument(
         "--rate", type=above_zero, metavar="R", help="instead: so many times the trace's own rate, nothing to be found"
     )
-    parser.add_argument("--seeds", type=positive, default=3, metavar="K", help="seeds 0 to K - 1 (default %(default)s)")
+    parser.add_argument("--seeds", type=positive, default=3, metavar="K", help="so many of them (default %(default)s)")
+    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="they are K, K + 1, ... (default 0)")
     parser.add_argument("--window-s", type=above_zero, default=90.0, metavar="S", help="per run (default 90)")
     parser.add_argument(
         "--warm-up-s", type=seconds, default=20.0, metavar="S", help="of it, not measured (default %(default)g)"

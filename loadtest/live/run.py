@@ -113,7 +113,7 @@ class _Live:
 
     def _trial(self, stage: Stage, cell: Cell, place: str) -> Trial:
         with self._bar() as bar:
-            title = f"seed {cell.seed} of {self._args.seeds}, {place}: {cell.policy}"
+            title = f"seed {cell.seed}, {len(self._seeds) + 1} of {self._args.seeds}, {place}: {cell.policy}"
             task = bar.add_task(title, total=asked(cell).plan.calls)
             trial = run_trial(stage, cell, lambda: bar.advance(task))
         for error in trial.errors[:3]:

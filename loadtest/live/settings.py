@@ -51,7 +51,8 @@ def cells(args: argparse.Namespace, one: Saturation | None) -> list[list[Cell]]:
     """
     first = first_cell(args)
     first = first.at(args.rate) if one is None else replace(first, rate=one.rate * args.load, load=args.load)
-    found = [[replace(first, seed=seed, policy=rule) for rule in args.policy] for seed in range(args.seeds)]
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    found = [[replace(first, seed=seed, policy=rule) for rule in args.policy] for seed in seeds]
     _check_lengths((same[0] for same in found), _longest(args))
     return found
 

@@ -9,11 +9,12 @@ ONE = Saturation("lpwl", 0.5, 10.0)
 
 
 def test_a_cell_for_every_rule_of_every_seed_at_a_fraction_of_saturation(flags):
-    found = cells(flags("--seeds", "2", "--load", "0.8"), ONE)
+    found = cells(flags("--seeds", "2", "--first-seed", "7", "--load", "0.8"), ONE)
     assert [[(cell.seed, cell.policy) for cell in same] for same in found] == [
-        [(0, "lpwl"), (0, "round_robin")],
-        [(1, "lpwl"), (1, "round_robin")],
+        [(7, "lpwl"), (7, "round_robin")],
+        [(8, "lpwl"), (8, "round_robin")],
     ]
+    assert [cell.seed for cell, _ in cells(flags("--load", "0.8"), ONE)] == [0, 1, 2]
     assert {(cell.rate, cell.load) for same in found for cell in same} == {(0.4, 0.8)}
 
 

@@ -1,0 +1,85 @@
+"""Would half of the workloads choose the parameters that are shipped, and what would it cost the other half?
+
+``python tests/bench/bench_halves.py DIR [NAME=DIR ...]`` reads what `python -m loadtest tournament` left in DIR: its
+first rule is what is shipped, the others are what might be. Of a further NAME=DIR the first rule is one more, called
+NAME: for constants that are no parameter. For each measure, each way to take half of the workloads chooses the rule
+whose mean logarithm over its cells is best; what that gains or loses on the other half is told against the shipped one.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from math import log
+from pathlib import Path
+from statistics import fmean
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from loadtest.lab.findings import Measure  # noqa: E402
+from loadtest.tournament import scores  # noqa: E402
+
+Losses = dict[str, dict[str, float]]
+"""By rule and workload: mean logarithm of its figures over the shipped rule's, turned so that more is worse."""
+
+
+def values(result, policy: str) -> dict[tuple[str, float, str], float]:
+    """Means over the seeds, by workload, load and measure."""
+    return {
+        (workload.name, row.load, measure.name): fmean(row.values[measure.name])
+        for workload in result.workloads
+        for row in workload.rows
+        if row.policy == policy
+        for measure in scores.RANKED
+    }
+
+
+def losses(found: dict[str, dict], shipped: str, measures: Sequence[Measure]) -> Losses:
+    """Each rule's against the shipped one's."""
+    names = sorted({name for name, _, _ in found[shipped]})
+    return {
+        rule: {
+            name: fmean(
+                (-1 if one.higher_is_better else 1) * log(figures[key] / found[shipped][key])
+                for one in measures
+                for key in figures
+                if key[0] == name and key[2] == one.name
+            )
+            for name in names
+        }
+        for rule, figures in found.items()
+    }
+
+
+def told(title: str, lost: Losses) -> None:
+    """One measure's line for the whole, and one for the halves."""
+    names = list(next(iter(lost.values())))
+    whole = {rule: 100 * fmean(by_name.values()) for rule, by_name in lost.items()}
+    print(f"{title}: " + ", ".join(f"{rule} {loss:+.1f} %" for rule, loss in whole.items()))
+    chosen, elsewhere = Counter(), []
+    for half in combinations(names, len(names) // 2):
+        best = min(lost, key=lambda rule: fmean(lost[rule][name] for name in half))
+        chosen[best] += 1
+        elsewhere.append(100 * fmean(by for name, by in lost[best].items() if name not in half))
+    print(f"  chosen by halves: {', '.join(f'{rule} {count}' for rule, count in chosen.most_common())}")
+    print(f"  on the other half: {fmean(elsewhere):+.1f} %, from {min(elsewhere):+.1f} to {max(elsewhere):+.1f}")
+
+
+def main() -> None:
+    """Every measure, and all of them together."""
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    result = scores.read(Path(sys.argv[1]) / "results.json")
+    found = {policy: values(result, policy) for policy in result.policies}
+    for extra in sys.argv[2:]:
+        name, _, folder = extra.partition("=")
+        other = scores.read(Path(folder) / "results.json")
+        found[name] = values(other, other.policies[0])
+    for measure in scores.RANKED:
+        told(measure.title, losses(found, result.judged, [measure]))
+    told("all of them", losses(found, result.judged, scores.RANKED))
+
+
+if __name__ == "__main__":
+    main()
