@@ -278,10 +278,8 @@ class Dispatcher:
         endpoint = ticket.candidate.endpoint
         if phase is FailurePhase.REFUSED:
             self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
-        elif phase is FailurePhase.ANSWERED:
+        elif phase in (FailurePhase.ANSWERED, FailurePhase.UNSERVED):
             self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
-        elif phase is FailurePhase.UNSERVED:
-            self._fleet.traffic_succeeded(endpoint, trial=ticket.trial, complete=True)  # as after any 4xx
         elif phase is not FailurePhase.LOCAL:
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
         ticket.trial = ticket.trial and phase is FailurePhase.LOCAL  # then it was none, and is given back
@@ -381,7 +379,9 @@ class Dispatcher:
         ticket = Ticket(request, record.request, lane, booking, record)
         ticket.residency = view.residency
         if _teaches(request, view):
-            ticket.situation = lane.situation(view.uncached_tokens, prompt_tokens, now_s, room=not view.room_s)
+            ticket.situation = lane.situation(
+                view.uncached_tokens, prompt_tokens, now_s, room=_has_room(view, prompt_tokens)
+            )
         lane.book(booking, now_s)
         if request.prompt is not None:
             predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
@@ -463,6 +463,11 @@ def _teaches(request: Request, view: WorkerView) -> bool:
     prompt = request.prompt
     known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
     return known and request.stream
+
+
+def _has_room(view: WorkerView, prompt_tokens: int) -> bool:
+    """Whether the prompt can run beside what runs there; taken for granted where the size of the cache is unknown."""
+    return not view.kv_capacity_tokens or view.kv_tokens + prompt_tokens <= view.kv_capacity_tokens
 
 
 def _generated(ticket: Ticket, usage: Usage) -> int | None:

@@ -21,7 +21,8 @@ class FailurePhase(StrEnum):
     """The worker answered 503 before any event: pressure, not a fault. A 4xx, 429 included, is an answer to this client
     and no failure, with one exception: the next."""
     UNSERVED = "unserved"
-    """The worker does not serve the model (any more): our list of its models was out of date. No fault of its."""
+    """The worker does not serve the model (any more): our list of its models was out of date. No fault of
+    its own, but it looks idle and would draw the next request, too: others first for a moment."""
     SENT = "sent"
     """Sent, then a death, a timeout or the loss of the worker before the first real event."""
     ANSWERED = "answered"

@@ -186,7 +186,8 @@ class Fleet:
         self._update(endpoint, before)
 
     def traffic_doubtful(self, endpoint: FleetEndpoint, now_s: float, *, trial: bool) -> None:
-        """The worker answered with a server error that may be the request's doing: others first for a moment."""
+        """The worker answered with a server error that may be the request's doing, or that it does not serve the model:
+        others first for a moment."""
         endpoint.health.doubted(now_s)
         self._under_pressure(endpoint)
         if trial:

@@ -23,9 +23,11 @@ NOTHING_KNOWN = Match(0, 0, Residency.UNKNOWN)
 
 
 class Situation(NamedTuple):
-    """What a request met when it was booked: regressors of its time to first token, how long the prefill that was
-    running then had been at it already (the wait saved by arriving late), and whether there was room for it."""
+    """What a request met when it was booked, at `at_s`: regressors of its time to first token, how long the prefill
+    that was running then had been at it already (the wait saved by arriving late), and whether there was room for it
+    in the KV cache."""
 
+    at_s: float
     features: Features
     head_start_s: float
     room: bool
@@ -38,7 +40,8 @@ class Lane:
     """One candidate's account, estimates and counters.
 
     `learned` is its own fit when that last told the time of a token, which the common speed is made of; `speed` is the
-    fit shrunk toward that, which predictions are made with. Each is None until there is one.
+    fit shrunk toward that, which predictions are made with. Each is None until there is one. `looked_s` is when the last
+    first token came in which a change of speed was looked for.
     """
 
     __slots__ = (
@@ -47,6 +50,7 @@ class Lane:
         "candidate",
         "estimate",
         "learned",
+        "looked_s",
         "mean_uncached_tokens",
         "speed",
         "steps",
@@ -61,6 +65,7 @@ class Lane:
         self.learned: Speed | None = None
         self.speed: Speed | None = None
         self.tested_s = 0.0
+        self.looked_s = 0.0
         self.utilisation = Utilisation()
         self.steps = StepEstimate()
         self.agreement = Agreement()
@@ -88,11 +93,18 @@ class Lane:
             booked.queued_attention + attention(uncached_tokens, prompt_tokens - uncached_tokens),
             float(booked.decode_tokens),
         )
-        return Situation(features, now_s - booked.head_since_s if booked.queue else 0.0, room)
+        return Situation(now_s, features, now_s - booked.head_since_s if booked.queue else 0.0, room)
 
     def observe(self, situation: Situation, ttft_s: float, now_s: float) -> None:
-        """A request that met `situation` saw its first token after `ttft_s`."""
-        self.estimate.observe(situation.features, ttft_s + situation.head_start_s, plain=situation.room)
+        """A request that met `situation` saw its first token after `ttft_s`.
+
+        Requests whose waits overlap have met the same hang, if there was one: of those a change of speed is looked for
+        in the first only.
+        """
+        plain = situation.room and situation.at_s >= self.looked_s
+        if plain:
+            self.looked_s = now_s
+        self.estimate.observe(situation.features, ttft_s + situation.head_start_s, plain=plain)
         self.tested_s = now_s
         self.learned = self.estimate.learned() or self.learned
 

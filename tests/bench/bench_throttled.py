@@ -38,7 +38,7 @@ class Throttled(Stage):
 
     factor = 1.0
     noticed_s: float | None = None
-    requests = 0
+    requests: int | None = None
 
     def play(self, sessions):
         """To the last token."""
@@ -95,13 +95,14 @@ def main() -> None:
             cell = Cell(trace, "marginal_cost", RATES[contest.name] * asked.load, seed, question.setting, asked.load)
             (stage, after_s), (_, before_s) = played(cell, asked.factor), played(cell, 1.0)
             found.append((stage.noticed_s, stage.requests, after_s / before_s))
-        times_s = [noticed_s if noticed_s is not None else float("inf") for noticed_s, _, _ in found]
-        print(
-            f"{contest.name:24} noticed after {min(times_s):4.0f} to {max(times_s):4.0f} s, "
-            f"{min(one[1] for one in found)} to {max(one[1] for one in found)} requests; "
-            f"mean TTFT of {AFTER_S:.0f} s after {mean(one[2] for one in found):.2f}",
-            flush=True,
-        )
+        noticed = [(one[0], one[1]) for one in found if one[0] is not None]
+        said = "never noticed"
+        if noticed:
+            times_s, requests = zip(*noticed, strict=True)
+            said = f"noticed in {len(noticed)} of {len(found)} after {min(times_s):.0f} to {max(times_s):.0f} s, "
+            said += f"{min(requests)} to {max(requests)} first tokens"
+        after = mean(one[2] for one in found)
+        print(f"{contest.name:24} {said}; mean TTFT of the {AFTER_S:.0f} s after {after:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ def matched(patterns):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_mypyc_takes_every_module_of_the_compiled_build(tmp_path):
     hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
     asked = hook["mypyc"]

@@ -168,18 +168,30 @@ def test_refusals_never_eject(rig):
 
 def test_a_model_that_is_served_no_more_is_no_fault_of_its_worker(rig, facts):
     for index in range(40):
-        rig.dispatcher.failed(rig.dispatch(start=index), FailurePhase.UNSERVED, 0.0, "404")
-    assert {endpoint.health.avoid_until_s for endpoint in rig.fleet.endpoints} == {0.0}
+        rig.dispatcher.failed(rig.dispatch(now_s=float(index)), FailurePhase.UNSERVED, float(index), "404")
     assert {endpoint.state for endpoint in rig.fleet.endpoints} == {WorkerState.READY}
-    assert len(rig.dispatcher.statistics()["workers"]) == 4  # all had their share
     kill(rig, 1, 1.0)
     rig.fleet.probe_succeeded("h:1", facts(), 10.0)
     trial = rig.dispatch(now_s=10.1)
     assert trial.candidate.id == "h:1"
     again = rig.dispatcher.retry(trial, FailurePhase.UNSERVED, 10.2, "404")
     assert again.candidate.id != "h:1"
-    assert rig.fleet.get("h:1").state is WorkerState.READY  # it works
+    assert rig.fleet.get("h:1").state is WorkerState.HALF_OPEN  # the trial says nothing; there will be another
     rig.dispatcher.cancelled(again, 10.3)
+    rig.assert_empty()
+
+
+def test_a_worker_that_serves_a_model_no_more_does_not_draw_the_next_requests(rig):
+    """It is done with each at once, and so looks idle."""
+    busy = [rig.dispatch(now_s=0.0) for _ in range(8)]
+    idle = busy.pop()
+    rig.dispatcher.failed(idle, FailurePhase.UNSERVED, 0.0, "404")
+    for number in range(8):
+        ticket = rig.dispatch(now_s=0.01 * number)
+        assert ticket.candidate.id != idle.candidate.id
+        busy.append(ticket)
+    for ticket in busy:
+        rig.dispatcher.cancelled(ticket, 1.0)
     rig.assert_empty()
 
 

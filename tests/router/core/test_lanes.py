@@ -267,3 +267,27 @@ def test_views_carry_the_operators_labels(shadow_residency, facts):
         fleet.add(Endpoint("http", "h", port), 0.0, labels)
         fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
     assert [view.labels for view in Lanes().views(fleet.candidates, None, 100, 0.0)] == [{"lane": "prefill"}, {}]
+
+
+def test_requests_that_hung_together_are_no_change_of_speed(fleet):
+    lanes = Lanes()
+    lane = lanes.of(fleet.candidates[0])
+    teach(lanes, lane, 1e-5)
+    before = lane.estimate.speed().token_s
+    met = lane.situation(1_000, 1_000, 100.0)
+    for number in range(12):
+        lanes.observe(lane, met, 10.0, 110.0 + number)
+    assert lane.estimate.speed().token_s < 10.0 * before  # forgetting alone
+    hung, usual = lane.estimate.speed().token_s, 0.01 + 1e-5 * 1_000
+    lanes.observe(lane, lane.situation(1_000, 1_000, 130.0), usual, 130.0 + usual)
+    assert lane.estimate.speed().token_s <= hung
+
+
+def test_requests_that_wait_one_after_the_other_are_one(fleet):
+    lanes = Lanes()
+    lane = lanes.of(fleet.candidates[0])
+    teach(lanes, lane, 1e-5)
+    before = lane.estimate.speed().token_s
+    for number in range(5):
+        lanes.observe(lane, lane.situation(1_000, 1_000, 100.0 + number), 0.2, 100.5 + number)
+    assert lane.estimate.speed().token_s > 8.0 * before

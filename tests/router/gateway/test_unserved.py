@@ -77,7 +77,7 @@ async def test_another_worker_answers_and_the_lists_are_looked_at(rig, kit, fram
     assert gate.metrics.named("retried") == [("unserved",)]
     assert models == ["m"]
     assert gate.gateway.statistics()["pools"]["idle"] == (1 if framing == "until close" else 2)
-    assert [endpoint.health.avoid_until_s for endpoint in gate.fleet.endpoints] == [0.0, 0.0]
+    assert {endpoint.state for endpoint in gate.fleet.endpoints} == {WorkerState.READY}
     assert gate.idle
 
 
@@ -199,9 +199,9 @@ async def test_a_404_that_breaks_off_is_a_death(rig, kit):
     assert gate.dispatcher.edges[:3] == ["ticket", "retry sent", "failed sent"]
 
 
-async def test_it_is_no_mark_against_the_worker(rig, kit):
+async def test_it_does_not_eject_the_worker(rig, kit):
     gate = await rig(FRAMINGS["whole"], kit.answer_json, retries={"budget_ratio": 1.0})
     for _ in range(20):
         assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
     assert {endpoint.state for endpoint in gate.fleet.endpoints} == {WorkerState.READY}
-    assert len(gate.workers[0].requests) >= 7  # its turn comes as often as before
+    assert len(gate.workers[0].requests) <= 3  # others first for a moment: it looks idle
