@@ -40,8 +40,8 @@ class Lane:
     """One candidate's account, estimates and counters.
 
     `learned` is its own fit when that last told the time of a token, which the common speed is made of; `speed` is the
-    fit shrunk toward that, which predictions are made with. Each is None until there is one. `looked_s` is when the last
-    first token came in which a change of speed was looked for.
+    fit shrunk toward that, which predictions are made with. Each is None until there is one. `looked_s` is when the
+    last first token came in which a change of speed was looked for.
     """
 
     __slots__ = (
