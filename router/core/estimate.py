@@ -38,8 +38,7 @@ WARM_UP_S = 10.0
 """Idle time assumed before a worker's first request, or that request alone would look like saturation."""
 UTILISATION_CAP = 0.97
 CHANGE = log(2.0)
-"""Logarithm of the change of speed that is looked for. Where it is 1.6-fold, ten or twenty observations show it; less
-is left to forgetting."""
+"""Logarithm of the change of speed that is looked for. Changes less than 1.6-fold are left to forgetting."""
 LEAST_NOISE = 0.1
 """Standard deviation of observed from predicted times, as a share, that is assumed at least."""
 SURE = 15.0
@@ -174,7 +173,11 @@ class SpeedEstimate:
         return 1.0
 
     def _rescale(self, factor: float) -> float:
-        """All times are `factor` of what they were; errors are relative, so weights go with its square."""
+        """All times are `factor` of what they were; errors are relative, so weights go with its square.
+
+        What has been seen of the new speed is in the fit already and scaled, too: that goes a few percent too far where
+        much has been learned before, and half too far where little has. Forgetting takes it back.
+        """
         for change in self._changes:
             change.clear()
         self._coefficients = [factor * own for own in self._coefficients]
