@@ -1,0 +1,36 @@
+"""What a server says of a model that it does not serve: the gateway asks another worker by it, and by nothing else."""
+
+import httpx
+import pytest
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "stream": True}),
+        ("/v1/completions", {"prompt": "Hello"}),
+        ("/v1/responses", {"input": "Hello"}),
+    ],
+)
+def test_its_404_names_the_parameter(plain, path, body):
+    answer = httpx.post(f"{plain.url}{path}", json={"model": "nonsense", **body}, timeout=60)
+    assert answer.status_code == 404, answer.text
+    assert answer.json()["error"]["param"] == "model"
+
+
+def test_another_404_does_not(plain, talk):
+    body = {"model": talk.model, "input": "Hello", "previous_response_id": "resp_nonsense"}
+    answer = httpx.post(f"{plain.url}/v1/responses", json=body, timeout=60)
+    assert answer.status_code == 404, answer.text
+    assert (answer.json().get("error") or {}).get("param") != "model"
+
+
+def test_the_one_of_messages_names_none(plain):
+    """So `/v1/messages` is not asked again."""
+    body = {"model": "nonsense", "max_tokens": 4, "messages": MESSAGES}
+    answer = httpx.post(f"{plain.url}/v1/messages", json=body, timeout=60)
+    assert answer.status_code == 404, answer.text
+    assert "param" not in answer.json()["error"]
