@@ -13,7 +13,8 @@ median, each coefficient by its own standard error, so that no fit to noise pric
 in the literature: LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
 
 Forgetting alone follows a throttled GPU over some fifty requests, which take minutes where each is large. So a lasting
-change of speed is looked for besides (the test of Page 1954, `_Change`), and once it is sure, all of the fit is scaled by it.
+change of speed is looked for besides (the test of Page 1954, `_Change`), and once it is sure, all of the fit is scaled
+by it.
 """
 
 from __future__ import annotations
