@@ -6,6 +6,7 @@ NAME: for constants that are no parameter. For each measure, each way to take ha
 whose mean logarithm over its cells is best; what that gains or loses on the other half is told against the shipped one.
 """
 
+import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -68,14 +69,16 @@ def told(title: str, lost: Losses) -> None:
 
 def main() -> None:
     """Every measure, and all of them together."""
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    result = scores.read(Path(sys.argv[1]) / "results.json")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", help="the shipped rule, and what might be")
+    parser.add_argument("more", metavar="NAME=DIR", nargs="*", help="one more rule: the first of that folder's")
+    asked = parser.parse_args()
+    result = scores.read(Path(asked.folder) / scores.FILE)
     found = {policy: values(result, policy) for policy in result.policies}
-    for extra in sys.argv[2:]:
+    for extra in asked.more:
         name, _, folder = extra.partition("=")
-        other = scores.read(Path(folder) / "results.json")
-        found[name] = values(other, other.policies[0])
+        other = scores.read(Path(folder) / scores.FILE)
+        found[name] = values(other, other.judged)
     for measure in scores.RANKED:
         told(measure.title, losses(found, result.judged, [measure]))
     told("all of them", losses(found, result.judged, scores.RANKED))
