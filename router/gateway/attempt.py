@@ -195,6 +195,8 @@ class Attempt:
         model, connection = self.ticket.request.model, self.connection
         if model is None or connection is None or connection.raw_bytes > NOT_FOUND_BYTES:
             return False
+        if self.owner.head.fields.get(b"content-type", b"").lower().startswith(b"multipart/"):
+            return False  # a form may name two models, and the worker may have taken the other one
         if not self.ticket.candidate.endpoint.models_known or not _is_about_the_model(b"".join(connection.pieces)):
             return False
         self._plane.fleet.unknown_model(model)

@@ -118,28 +118,26 @@ def as_int(value: object) -> int | None:
 
 
 def multipart_model(content_type: str, body: bytes) -> str | None:
-    """The `model` field of a multipart form; None where there is none to be read, or more than one: which of them a
-    worker takes is its affair."""
+    """The `model` field of a multipart form; None where there is none to be read."""
     boundary = re.search(r'boundary="?([^";,]+)"?', content_type, re.IGNORECASE)
     if boundary is None:
         return None
     fence = b"--" + boundary[1].strip().encode("latin-1", "replace")
-    place, found = body.find(fence), None
+    place = body.find(fence)
     while place >= 0:
         start = place + len(fence)
         head_end = body.find(b"\r\n\r\n", start, start + 8192)
         if head_end < 0:
-            break
+            return None
         place = body.find(b"\r\n" + fence, head_end + 2)
         if re.search(
             rb'content-disposition:[^\r\n]*\bname="?model"?(?:;|\r|\n|$)', body[start:head_end], re.IGNORECASE
         ):
-            if found is not None:
-                return None
-            found = body[head_end + 4 : place if place >= 0 else len(body)]
+            value = body[head_end + 4 : place if place >= 0 else len(body)]
+            return value.decode("utf-8", "replace").strip() or None
         if place >= 0:
             place += 2
-    return None if found is None else found.decode("utf-8", "replace").strip() or None
+    return None
 
 
 def _fields(body: bytes, routed: bool) -> BodyFields:

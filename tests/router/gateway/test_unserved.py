@@ -180,6 +180,20 @@ async def test_a_request_that_names_no_model_is_not_sent_again(rig, kit):
     assert sum(len(worker.requests) for worker in gate.workers) == 1
 
 
+async def test_a_form_is_not_sent_again(rig, kit):
+    """It may name a second model, which is the one that the worker has looked for."""
+    gate = await rig(*[FRAMINGS["whole"]] * 2)
+    models = asked(gate)
+    body = b"".join(
+        b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\n%s\r\n' % name for name in (b"m", b"nonsense")
+    )
+    raw = kit.post(b"/v1/audio/transcriptions", body + b"--b--\r\n")
+    reply = await gate.ask(raw.replace(b"application/json", b"multipart/form-data; boundary=b"))
+    assert (reply.status, reply.body) == (404, UNSERVED)
+    assert models == []
+    assert sum(len(worker.requests) for worker in gate.workers) == 1
+
+
 async def test_a_worker_that_has_not_said_what_it_serves_has_not_taken_it_back(rig, kit):
     gate = await rig(*[FRAMINGS["whole"]] * 2, facts=replace(kit.FACTS, models=()))
     models = asked(gate)
