@@ -31,9 +31,17 @@ class MarginalCostParams(Params, frozen=True):
         Meta(
             ge=0,
             description="A prompt may wait in the gateway, for a worker that is prefilling, until it has waited this "
-            "many times as long as its own prefill will take. 0: each goes to its worker at once.",
+            "many times as long as its own prefill will take. 0: it does not wait for prefills.",
         ),
     ] = 2.0
+    hold_for_room: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="A prompt may wait in the gateway, for room in the KV cache of the worker it would go to, "
+            "until it has waited this many times as long as its own prefill will take. 0: it does not wait for room.",
+        ),
+    ] = 6.0
     phases: Annotated[
         bool,
         Meta(description="Keep long prefills and streams apart, on workers of their own, while that is cheaper."),
@@ -72,7 +80,7 @@ class MarginalCost:
     among idle ones this tells those that are about to be needed.
 
     A long prompt may have to wait for it: in the gateway, while the worker it would go to is busy with other prefills
-    (see `policies.holding`).
+    or has no room for it beside what runs there and what will soon be asked for again (see `policies.holding`).
 
     Two things keep a hot prefix from piling onto the one worker that has it, while that worker's prefill queue is
     short and only its decodes are many:
@@ -102,7 +110,7 @@ class MarginalCost:
         self._turns = Turns()
         self._sharing = Sharing()
         self._returning = Returning() if params.returning else None
-        self._holding = Holding(params.hold)
+        self._holding = Holding(params.hold, params.hold_for_room)
         self._phases = Phases(params.stream_weight) if params.phases else None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
@@ -120,13 +128,15 @@ class MarginalCost:
         if chosen != cheapest:
             ranked.remove(chosen)
             ranked.insert(0, chosen)
+        reason = "least added delay" if len(equals) == 1 else f"least busy of {len(equals)} with equal added delay"
+        hold_s, awaited = self._holding.hold(request, workers[chosen])
         return Decision(
             tuple([workers[place].id for place in ranked]),
-            "least added delay" if len(equals) == 1 else f"least busy of {len(equals)} with equal added delay",
+            f"{reason}; had better wait for {awaited}" if awaited else reason,
             tuple([costs_s[place] for place in ranked]),
             "s" if workers[cheapest].learned else "tokens",
             Terms(workers, _explain(weight, crowd_s, lane_s, return_s)),
-            self._holding.hold_s(request, workers[chosen]),
+            hold_s,
         )
 
     def _ranked(self, workers: Sequence[WorkerView], costs_s: Sequence[float]) -> list[int]:

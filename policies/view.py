@@ -62,6 +62,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     together, 0 while that is not known: the growth of a step with the context it holds, while they run together.
     `room_s` is how long the prompt would wait, besides, until there is room for it in the KV cache beside the context
     that running requests hold: 0 where it fits, and while it is not known how long they run.
+    `resting_tokens` are context besides, which answers that have ended have left in the cache for their next turns:
+    each for as long as it would take to be prefilled again, and only while such contexts are worth their room.
     """
 
     id: WorkerId
@@ -82,6 +84,7 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     joining_s: float = 0.0
     room_s: float = 0.0
     labels: Mapping[str, str] = {}
+    resting_tokens: int = 0
 
 
 class FleetView(msgspec.Struct, frozen=True):

@@ -238,6 +238,8 @@ class Question(Request, kw_only=True):
 class CandidateView(Shape):
     """What was known of one candidate when the choice was made.
 
+    Running requests hold `kv_tokens` of its `kv_capacity_tokens` (0: not known), and those that have just ended have
+    left `resting_tokens` there that their next turns are expected to ask for.
     `predicted_s` = `backlog_s` + `prefill_s`: seconds to its first token, null until some worker's speed is `learned`.
     `cost` is the policy's own figure in `unit`, lower is better; `terms` are its named parts.
     """
@@ -249,6 +251,8 @@ class CandidateView(Shape):
     queued_tokens: int
     running_requests: int
     kv_tokens: int
+    resting_tokens: int
+    kv_capacity_tokens: int
     backlog_s: float | None
     prefill_s: float | None
     predicted_s: float | None
@@ -262,7 +266,7 @@ class CandidateView(Shape):
 class Explanation(Shape):
     """What would be decided now; nothing was sent or booked. `choice` is null where it would wait for any worker to be
     ready, or be refused. `hold_s` above 0: it would be kept back first, until that worker has no prefill left, or
-    for so long."""
+    for so long; `reason` says what for."""
 
     request_id: str
     model: str | None

@@ -172,6 +172,8 @@ def _describe(view: WorkerView, cost: float | None, decision: Decision) -> dict[
         "queued_tokens": view.queued_tokens,
         "running_requests": view.running_requests,
         "kv_tokens": view.kv_tokens,
+        "resting_tokens": view.resting_tokens,
+        "kv_capacity_tokens": view.kv_capacity_tokens,
         "backlog_s": view.backlog_s,
         "prefill_s": view.prefill_s,
         "predicted_s": view.backlog_s + view.prefill_s,

@@ -261,7 +261,7 @@ class Dispatcher:
             self._outputs.observe(ticket.request, decode_s, usage.completion_tokens)
             if decode_s is not None and ticket.passage is not None:
                 self._lanes.decoded(ticket.lane, ticket.passage, _generated(ticket, usage), decode_s, now_s)
-        self._end(ticket, now_s, "finished" if served else f"finished with status {status}")
+        self._end(ticket, now_s, "finished" if served else f"finished with status {status}", served=served)
         self._counts["finished"] += 1
         self._tell_policy(EdgeKind.FINISHED, ticket, now_s, usage.cached_tokens)
 
@@ -283,7 +283,7 @@ class Dispatcher:
         elif phase is not FailurePhase.LOCAL:
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
         ticket.trial = ticket.trial and phase is FailurePhase.LOCAL  # then it was none, and is given back
-        self._end(ticket, now_s, f"failed ({phase.value}): {reason}")
+        self._end(ticket, now_s, f"failed ({phase.value}): {reason}", served=False)
         self._counts["failed"] += 1
         self._tell_policy(EdgeKind.FAILED, ticket, now_s)
         if self._observer is not None:
@@ -297,7 +297,7 @@ class Dispatcher:
         """The client left; nobody's fault."""
         if ticket.ended:
             return
-        self._end(ticket, now_s, outcome)
+        self._end(ticket, now_s, outcome, served=ticket.booking.stage is Stage.DECODE)
         self._counts["cancelled"] += 1
         self._tell_policy(EdgeKind.FAILED, ticket, now_s)
 
@@ -315,6 +315,7 @@ class Dispatcher:
 
     def _decide(self, request: Request, selection: Selection, now_s: float) -> _Decided:
         view, fleet, matches = self._sight.look(request, selection.candidates, now_s)
+        self._lanes.arrived(view.block_hashes, now_s)
         decision = trial_first(self._chooser.decide(view, fleet), selection)
         return _Decided(selection, view, fleet, matches, decision)
 
@@ -422,11 +423,12 @@ class Dispatcher:
             (endpoint, reason), ticket.suspect = ticket.suspect, None
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=False)
 
-    def _end(self, ticket: Ticket, now_s: float, outcome: str) -> None:
-        """Give back all that the ticket holds."""
+    def _end(self, ticket: Ticket, now_s: float, outcome: str, *, served: bool) -> None:
+        """Give back all that the ticket holds; what was `served` has been prefilled."""
         ticket.ended = True
         prefilling = ticket.booking.stage is Stage.PREFILL
-        ticket.lane.account.release(ticket.booking, now_s)
+        cached = served and ticket.residency in (Residency.EXACT, Residency.APPROXIMATE)
+        self._lanes.released(ticket.lane, ticket.booking, ticket.view.model, now_s, cached=cached)
         ticket.record.close(outcome, now_s)
         if ticket.request.prompt is not None and ticket.candidate.live:
             self._residency.released(ticket.candidate.slot, ticket.id)

@@ -12,6 +12,7 @@ from router.core.endpoints import Candidate
 from router.core.estimate import Features, Speed, SpeedEstimate, Utilisation, median_speed
 from router.core.ledger import Account, Booking, attention
 from router.core.others import Booked, SharedLedger, together
+from router.core.returns import Returns
 from router.core.room import room_s
 from router.core.steps import Output, Passage, StepEstimate, joining_s
 from router.prefix.view import Match
@@ -180,6 +181,7 @@ class Lanes:
         """The candidates of the last decision and their lanes: a fleet that does not change asks for the same tuple."""
         self._common: Speed | None = None
         self._stale = False
+        self._returns = Returns()
         self._common_step_s: float | None = None
         self._step_stale = False
 
@@ -217,6 +219,26 @@ class Lanes:
         if tokens:
             lane.decoded(since, tokens - 1, decode_s, now_s)
             self._step_stale = True
+
+    def arrived(self, hashes: Sequence[int], now_s: float) -> None:
+        """A prompt of these blocks is to be placed."""
+        self._returns.arrived(hashes, now_s)
+
+    def released(self, lane: Lane, booking: Booking, model: str, now_s: float, *, cached: bool) -> None:
+        """A request has ended, and has left its context in the cache if that is so `cached`.
+
+        There it rests for as long as it would take to be prefilled again, where contexts of this model have been worth
+        that of late. To keep what may be needed again until that has cost as much as to get it anew is never worse than
+        twice the best there is (the ski rental problem; Karlin et al. 1988).
+        """
+        speed = lane.speed or self.common_speed()
+        if not cached or not booking.resting.hashes or speed is None:
+            lane.account.release(booking, now_s)
+            return
+        tokens = booking.context_tokens
+        again_s = speed.token_s * tokens + speed.attention_s * attention(tokens, 0)
+        lane.account.release(booking, now_s, again_s if self._returns.pays(model) else 0.0)
+        self._returns.rests(model, booking.resting.hashes, tokens, now_s, now_s + again_s)
 
     def common_step_s(self) -> float | None:
         """The growth of a step per context token, the median over the workers that have learned theirs."""
@@ -344,4 +366,5 @@ def _view(
         0.0 if step_s is None else joining_s(step_s, overlap_tokens, own_tokens, running_requests, kv_tokens),
         wait_s,
         candidate.endpoint.labels,
+        account.resting.tokens(now_s, account.sharing.shared_tokens),
     )

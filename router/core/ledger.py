@@ -13,7 +13,7 @@ from typing import Any
 
 from backends.worker import LoadReport
 from router.core.others import Booked, SharedAccount
-from router.core.room import Share, SharedContext
+from router.core.room import RestingContext, Share, SharedContext
 from router.core.steps import Passage, Passing
 
 
@@ -32,7 +32,17 @@ class Booking:
     `streams` is False where nobody will see the end of the prefill.
     """
 
-    __slots__ = ("at_s", "attention", "context_tokens", "output_tokens", "share", "stage", "streams", "uncached_tokens")
+    __slots__ = (
+        "at_s",
+        "attention",
+        "context_tokens",
+        "output_tokens",
+        "resting",
+        "share",
+        "stage",
+        "streams",
+        "uncached_tokens",
+    )
 
     def __init__(
         self,
@@ -51,6 +61,7 @@ class Booking:
         self.at_s = at_s
         self.streams = streams
         self.share = Share(hashes, block_tokens)
+        self.resting = Share(hashes, block_tokens)
         self.stage = Stage.PREFILL
 
 
@@ -59,7 +70,8 @@ class Account:
 
     Prefills are taken to run first come, first served, as vLLM's default scheduler does; `head_since_s` is when the
     oldest unfinished one can have started at the earliest. Nobody will see the end of `unseen` of them. `shared` is
-    where other processes see it, if there are any; `sharing` is what the contexts of several requests have in common.
+    where other processes see it, if there are any; `sharing` is what the contexts of several requests have in common,
+    `resting` what those that have ended have left for their next turns.
     """
 
     __slots__ = (
@@ -72,6 +84,7 @@ class Account:
         "queue",
         "queued_attention",
         "queued_tokens",
+        "resting",
         "running_requests",
         "shared",
         "sharing",
@@ -81,6 +94,7 @@ class Account:
     def __init__(self) -> None:
         self._passing = Passing()
         self.sharing = SharedContext()
+        self.resting = RestingContext()
         self.queue: dict[Booking, None] = {}
         self.unseen = 0
         self.queued_tokens = 0
@@ -121,6 +135,7 @@ class Account:
         self.running_requests += 1
         self.kv_tokens += booking.context_tokens
         self.sharing.add(booking.share)
+        self.resting.add(booking.resting)
         if self.shared is not None:
             self.shared.publish(self)
 
@@ -158,8 +173,11 @@ class Account:
         if self.shared is not None:
             self.shared.publish(self)
 
-    def release(self, booking: Booking, now_s: float) -> bool:
-        """The request has ended, whichever way: give back whatever it still holds. False: given back already."""
+    def release(self, booking: Booking, now_s: float, rests_s: float = 0.0) -> bool:
+        """The request has ended, whichever way: give back whatever it still holds. False: given back already.
+
+        For `rests_s` its context is expected to be asked for again.
+        """
         if booking.stage is Stage.RELEASED:
             return False
         if booking.stage is Stage.PREFILL:
@@ -171,6 +189,10 @@ class Account:
         self.running_requests -= 1
         self.kv_tokens -= booking.context_tokens
         self.sharing.remove(booking.share)
+        if rests_s > 0.0:
+            self.resting.rest(booking.resting, booking.context_tokens, now_s, now_s + rests_s)
+        else:
+            self.resting.remove(booking.resting)
         if self.shared is not None:
             self.shared.publish(self)
         return True

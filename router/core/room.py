@@ -1,4 +1,5 @@
-"""Room in a worker's KV cache: what its requests hold together, and how long another prompt waits for its share.
+"""Room in a worker's KV cache: what its requests hold together, what the next turns of conversations will ask for, and
+how long another prompt waits for its share.
 
 A running request's blocks cannot be evicted. vLLM lets a prompt wait until there are blocks for it, and everybody
 behind it with it, first come, first served. That wait is as long as answers take: seconds, where a prefill is tenths.
@@ -7,6 +8,7 @@ behind it with it, first come, first served. That wait is as long as answers tak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 
 class Share:
@@ -59,6 +61,50 @@ class SharedContext:
     def _count(self, share: Share, start: int) -> None:
         self.shared_tokens += (start - share.start) * share.block_tokens
         share.start = start
+
+
+class RestingContext:
+    """What a worker's requests hold together with the contexts that answers have left there, each of these for a while.
+
+    They rest until somebody goes on with them, and what he holds of them does not count twice.
+    """
+
+    __slots__ = ("_entered", "_expiry", "_tokens", "_union")
+
+    def __init__(self) -> None:
+        self._union = SharedContext()
+        self._tokens = 0
+        self._expiry: list[tuple[float, int, Share, int]] = []
+        self._entered = 0
+
+    def add(self, share: Share) -> None:
+        """A request came."""
+        self._union.add(share)
+
+    def remove(self, share: Share) -> None:
+        """It has ended, and nothing of it rests."""
+        self._union.remove(share)
+
+    def rest(self, share: Share, tokens: int, now_s: float, until_s: float) -> None:
+        """It has ended, and its context of `tokens` rests until then."""
+        self._expire(now_s)
+        self._tokens += tokens
+        self._entered += 1
+        heappush(self._expiry, (until_s, self._entered, share, tokens))
+
+    def tokens(self, now_s: float, running_shared_tokens: int) -> int:
+        """How much rests besides what requests hold, who have so many tokens in common among themselves."""
+        if not self._expiry:
+            return 0
+        self._expire(now_s)
+        return max(0, self._tokens - self._union.shared_tokens + running_shared_tokens) if self._expiry else 0
+
+    def _expire(self, now_s: float) -> None:
+        expiry = self._expiry
+        while expiry and expiry[0][0] <= now_s:
+            _, _, share, tokens = heappop(expiry)
+            self._tokens -= tokens
+            self._union.remove(share)
 
 
 def _common_blocks(hashes: Sequence[int], others: dict[Share, None]) -> int:

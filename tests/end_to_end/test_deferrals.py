@@ -1,4 +1,4 @@
-"""A long prompt waits in the gateway while its worker reads another one, and a short one goes ahead of it."""
+"""A long prompt waits in the gateway, while its worker reads another one or has no room, and a short one goes ahead."""
 
 import asyncio
 import random
@@ -46,6 +46,57 @@ def test_a_short_prompt_passes_a_long_one_that_waits(start, hold):
         assert running.metric("warmroute_deferral_seconds_count") == 0
     running.wait_idle()
     assert running.metric("warmroute_deferred_requests") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hold", ["6", "0"])
+def test_a_short_prompt_passes_a_long_one_that_waits_for_room(start, hold):
+    running = start(
+        workers=1,
+        worker_flags=("--time-scale", "4", "--num-gpu-blocks", str(BLOCKS)),
+        serve_flags=("--policy-param", f"hold_for_room={hold}"),
+    )
+    explained, ahead, long, short = asyncio.run(crowd(running))
+    assert ahead.error is long.error is short.error is None
+    first_s = {name: one.started_s + one.ttft_s for name, one in (("long", long), ("short", short))}
+    (worker,) = explained["candidates"]
+    needed = worker["kv_tokens"] + worker["resting_tokens"] + worker["uncached_tokens"]
+    assert needed > worker["kv_capacity_tokens"] == 16 * BLOCKS
+    if hold == "6":
+        assert first_s["short"] < first_s["long"]
+        assert explained["hold_s"] > 0.0 and explained["reason"].endswith("had better wait for room in its KV cache")
+        assert running.metric("warmroute_deferral_seconds_count") >= 1
+    else:
+        assert first_s["long"] < first_s["short"], "behind it, in the worker's queue"
+        assert explained["hold_s"] == 0.0
+        assert running.metric("warmroute_deferral_seconds_count") == 0
+    running.wait_idle()
+
+
+BLOCKS = 1_000
+
+
+async def crowd(system):
+    """A long prompt beside an answer that holds most of the cache, and a short one that comes a moment later."""
+    client = Client(system.url)
+
+    def asked(words, seed, tokens):
+        messages = [{"role": "user", "content": prompt(words, seed)}]
+        return {"model": system.model, "messages": messages, "max_tokens": tokens}
+
+    for number in range(12):
+        await chat(client, asked(100 + 200 * (number % 4), number, 4))
+    ahead = asyncio.ensure_future(chat(client, asked(3_000, 100, 200)))
+    await asyncio.sleep(2.0)
+    body = asked(3_000, 101, 4)
+    question = {"path": "/v1/chat/completions", "body": body}
+    explained = system.admin.post("/admin/v1/explain", json=question).json()
+    long = asyncio.ensure_future(chat(client, body))
+    await asyncio.sleep(0.2)
+    short = await chat(client, asked(100, 102, 4))
+    answers = explained, await ahead, await long, short
+    client.close()
+    return answers
 
 
 async def load(system):

@@ -15,13 +15,19 @@ MODELS_KEPT = 64
 def make(view, request_view):
     """A rule that has seen prefills of so many seconds."""
 
-    def build(*seen_s, limit=2.0, **fields):
-        holding = Holding(limit)
+    def build(*seen_s, limit=2.0, room_limit=6.0, **fields):
+        holding = Holding(limit, room_limit)
         for seconds in seen_s:
             holding.observe(booked(view("w", prefill_s=seconds, **{"learned": True, **fields}), request_view()))
         return holding
 
     return build
+
+
+def hold_s(holding, request, chosen):
+    seconds, awaited = holding.hold(request, chosen)
+    assert bool(seconds) is bool(awaited)
+    return seconds
 
 
 def booked(placed, request, kind=EdgeKind.BOOKED):
@@ -41,12 +47,12 @@ def busy(view):
 
 def test_a_long_prompt_waits_for_a_busy_worker(make, busy, request_view):
     holding = make(2.0)
-    assert holding.hold_s(request_view(), busy()) == 1.5, (
+    assert hold_s(holding, request_view(), busy()) == 1.5, (
         "until a usual prefill is ahead, and then it is looked at again"
     )
-    assert holding.hold_s(request_view(), busy(backlog_s=90.0)) == 6.0, "twice its own prefill at the most"
-    assert holding.hold_s(request_view(waited_s=5.5), busy()) == 0.5
-    assert holding.hold_s(request_view(), busy(backlog_s=2.001)) == 0.005, "less is not worth a decision"
+    assert hold_s(holding, request_view(), busy(backlog_s=90.0)) == 6.0, "twice its own prefill at the most"
+    assert hold_s(holding, request_view(waited_s=5.5), busy()) == 0.5
+    assert hold_s(holding, request_view(), busy(backlog_s=2.001)) == 0.005, "less is not worth a decision"
 
 
 @pytest.mark.parametrize(
@@ -61,23 +67,77 @@ def test_a_long_prompt_waits_for_a_busy_worker(make, busy, request_view):
     ],
 )
 def test_others_go_at_once(make, busy, request_view, why, waited_s, fields):
-    assert make(2.0).hold_s(request_view(waited_s=waited_s), busy(**fields)) == 0.0, why
+    assert hold_s(make(2.0), request_view(waited_s=waited_s), busy(**fields)) == 0.0, why
 
 
 def test_nobody_waits_where_that_is_switched_off_or_nothing_was_seen(make, busy, request_view):
-    assert make(2.0, limit=0.0).hold_s(request_view(), busy()) == 0.0
-    assert make().hold_s(request_view(), busy()) == 0.0
-    assert make(1.0, learned=False).hold_s(request_view(), busy()) == 0.0, "not seconds"
+    assert hold_s(make(2.0, limit=0.0), request_view(), busy()) == 0.0
+    assert hold_s(make(), request_view(), busy()) == 0.0
+    assert hold_s(make(1.0, learned=False), request_view(), busy()) == 0.0, "not seconds"
+
+
+@pytest.fixture
+def full(view):
+    """Nothing is being prefilled there, and of room for 1,000 tokens 50 less are left than the prompt needs."""
+
+    def make(**fields):
+        values = {
+            "kv_tokens": 600,
+            "resting_tokens": 150,
+            "uncached_tokens": 300,
+            "kv_capacity_tokens": 1_000,
+            **fields,
+        }
+        return view("w", **{"prefill_s": 3.0, "learned": True, "running_requests": 4, **values})
+
+    return make
+
+
+def test_a_long_prompt_waits_for_room_beside_what_runs_and_rests(make, full, request_view):
+    holding = make(2.0)
+    assert hold_s(holding, request_view(), full()) == 0.75, "it is asked for four times in the time of its prefill"
+    assert hold_s(holding, request_view(waited_s=17.5), full()) == 0.5, "six times its own prefill at the most"
+    assert hold_s(holding, request_view(), full(kv_tokens=0, resting_tokens=701)) == 0.75
+    assert hold_s(holding, request_view(waited_s=7.0), full(queued_requests=1, backlog_s=90.0)) == 0.75, (
+        "it has waited enough for prefills, and not for room"
+    )
+    assert holding.hold(request_view(), full())[1] == "room in its KV cache"
+    assert holding.hold(request_view(), full(queued_requests=1, backlog_s=90.0))[1] == "prefills"
+
+
+@pytest.mark.parametrize(
+    ("why", "waited_s", "fields"),
+    [
+        ("it fits", 0.0, {"resting_tokens": 100}),
+        (
+            "there is nothing that it could wait for",
+            0.0,
+            {"kv_tokens": 0, "resting_tokens": 0, "uncached_tokens": 2_000},
+        ),
+        ("the size of the cache is not known", 0.0, {"kv_capacity_tokens": 0}),
+        ("shorter than the others", 0.0, {"prefill_s": 1.9}),
+        ("it has waited enough", 18.0, {}),
+        ("speeds are not known", 0.0, {"learned": False}),
+    ],
+)
+def test_others_do_not_wait_for_room(make, full, request_view, why, waited_s, fields):
+    assert hold_s(make(2.0), request_view(waited_s=waited_s), full(**fields)) == 0.0, why
+
+
+def test_each_wait_is_switched_off_by_itself(make, busy, full, request_view):
+    assert hold_s(make(2.0, room_limit=0.0), request_view(), full()) == 0.0
+    assert hold_s(make(2.0, room_limit=0.0), request_view(), busy()) == 1.5
+    assert hold_s(make(2.0, limit=0.0), request_view(), full()) == 0.75
 
 
 def test_what_is_usual_follows_what_is_asked(make, busy, view, request_view):
     holding = make(2.0)
     for _ in range(400):
         holding.observe(booked(view("w", prefill_s=10.0, learned=True), request_view()))
-    assert holding.hold_s(request_view(), busy(backlog_s=99.0)) == 0.0, "three seconds are short by now"
+    assert hold_s(holding, request_view(), busy(backlog_s=99.0)) == 0.0, "three seconds are short by now"
     for kind in (EdgeKind.FIRST_TOKEN, EdgeKind.FINISHED, EdgeKind.FAILED):
         holding.observe(booked(view("w", prefill_s=0.0, learned=True), request_view(), kind))
-    assert holding.hold_s(request_view(), busy(prefill_s=11.0, backlog_s=12.0)) == pytest.approx(2.0, rel=0.1)
+    assert hold_s(holding, request_view(), busy(prefill_s=11.0, backlog_s=12.0)) == pytest.approx(2.0, rel=0.1)
 
 
 def test_models_have_each_their_own_and_those_not_asked_for_are_forgotten(make, busy, view, request_view):
@@ -85,8 +145,8 @@ def test_models_have_each_their_own_and_those_not_asked_for_are_forgotten(make, 
     for number in range(MODELS_KEPT):
         other = replace(request_view(), model=f"m{number}")
         holding.observe(booked(view("w", prefill_s=1.0, learned=True), other))
-    assert holding.hold_s(request_view(), busy()) == 0.0
-    assert holding.hold_s(replace(request_view(), model="m0"), busy()) == 2.5
+    assert hold_s(holding, request_view(), busy()) == 0.0
+    assert hold_s(holding, replace(request_view(), model="m0"), busy()) == 2.5
 
 
 def test_copies_go_their_own_way(make, busy, view, request_view):
@@ -94,4 +154,4 @@ def test_copies_go_their_own_way(make, busy, view, request_view):
     copy = deepcopy(holding)
     for _ in range(400):
         copy.observe(booked(view("w", prefill_s=10.0, learned=True), request_view()))
-    assert holding.hold_s(request_view(), busy()) == 1.5 and copy.hold_s(request_view(), busy()) == 0.0
+    assert hold_s(holding, request_view(), busy()) == 1.5 and hold_s(copy, request_view(), busy()) == 0.0

@@ -40,7 +40,7 @@ def in_texts(seed):
             calls.append(Call(said, answer, rng.random()))
             said = said.plus(answer)
         sessions.append(Session(f"s{number}", 2.4 * rng.random(), tuple(calls)))
-    return list(sessions_of(Plan.of("drawn", sessions, 2.4), leaves_after_s=8.0))
+    return list(sessions_of(Plan.of("drawn", sessions, 2.4), leaves_after_s=6.0))
 
 
 @pytest.fixture

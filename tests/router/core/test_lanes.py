@@ -195,6 +195,49 @@ def test_what_comes_free_when_a_request_ends_waits_for_nobody(fleet):
     assert lanes.views(fleet.candidates, {}, 1_000, 2.0, remaining_s=10.0)[0].room_s == 0.0
 
 
+def resting(lanes, fleet, now_s):
+    return [view.resting_tokens for view in lanes.views(fleet.candidates, {}, 1_000, now_s)]
+
+
+def turns(lanes, lane, *, gap_s, cached=True):
+    """A conversation of 3,200 tokens (32 ms) that comes back twice after so long; from 0 s on."""
+    now_s = 0.0
+    for number in range(3):
+        turn = prompt(*range(200 + number))
+        lanes.arrived(turn.share.hashes, now_s)
+        lane.book(turn, now_s)
+        lanes.released(lane, turn, "m", now_s, cached=cached)
+        now_s += gap_s
+    return now_s - gap_s
+
+
+def test_a_context_rests_for_as_long_as_its_prefill_would_take(fleet):
+    lanes = Lanes()
+    lane = lanes.of(fleet.candidates[1])
+    teach(lanes, lane, 1e-5)
+    now_s = turns(lanes, lane, gap_s=0.01)
+    assert resting(lanes, fleet, now_s + 0.01) == [0, 202 * 16, 0], "the turns before are part of it"
+    going_on = prompt(*range(210))
+    lane.book(going_on, now_s + 0.02)
+    assert resting(lanes, fleet, now_s + 0.02) == [0, 0, 0], "and it is part of the one that goes on with it"
+    lanes.released(lane, going_on, "m", now_s + 0.03, cached=False)
+    assert resting(lanes, fleet, now_s + 0.03) == [0, 202 * 16, 0]
+    assert resting(lanes, fleet, now_s + 0.05) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("how", [{"gap_s": 0.04}, {"gap_s": 0.01, "cached": False}])
+def test_no_context_rests_that_is_not_worth_it_or_not_there(fleet, how):
+    lanes = Lanes()
+    lane = lanes.of(fleet.candidates[1])
+    teach(lanes, lane, 1e-5)
+    assert resting(lanes, fleet, turns(lanes, lane, **how)) == [0, 0, 0]
+
+
+def test_nothing_rests_while_no_speed_is_known(fleet):
+    lanes = Lanes()
+    assert resting(lanes, fleet, turns(lanes, lanes.of(fleet.candidates[1]), gap_s=0.01)) == [0, 0, 0]
+
+
 def test_answers_teach_nothing_while_prefills_cannot_be_told_from_them(fleet):
     lanes = Lanes()
     lane = lanes.of(fleet.candidates[0])

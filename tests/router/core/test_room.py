@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.room import Share, SharedContext, room_s
+from router.core.room import RestingContext, Share, SharedContext, room_s
 
 BLOCK = 16
 
@@ -38,6 +38,37 @@ def test_a_prompt_without_identity_shares_nothing():
     assert context.shared_tokens == 0
     context.remove(share)
     assert context.shared_tokens == 0
+
+
+@given(st.lists(st.tuples(PROMPTS, st.integers(0, 99), st.sampled_from(["comes", "leaves", "rests"])), max_size=40))
+def test_what_rests_counts_once_and_besides_what_runs(steps):
+    context, sharing, running, resting = RestingContext(), SharedContext(), [], []
+    for now_s, (hashes, place, step) in enumerate(steps):
+        if step == "comes" or not running:
+            running.append((Share(hashes, BLOCK), Share(hashes, BLOCK)))
+            sharing.add(running[-1][0])
+            context.add(running[-1][1])
+        else:
+            own, kept = running.pop(place % len(running))
+            sharing.remove(own)
+            if step == "leaves":
+                context.remove(kept)
+            else:
+                context.rest(kept, len(kept.hashes) * BLOCK, now_s, now_s + 3.5)
+                resting.append((now_s + 3.5, kept))
+        resting = [(until_s, kept) for until_s, kept in resting if until_s > now_s]
+        runs = [own for own, _ in running]
+        besides = held_blocks(runs + [kept for _, kept in resting]) - held_blocks(runs)
+        assert context.tokens(now_s, sharing.shared_tokens) == besides * BLOCK
+    assert context.tokens(len(steps) + 4.0, sharing.shared_tokens) == 0
+
+
+def test_what_an_answer_has_added_rests_too():
+    context, share = RestingContext(), Share([1, 2], BLOCK)
+    context.add(share)
+    context.rest(share, 2 * BLOCK + 100, 0.0, 1.0)
+    assert context.tokens(0.5, 0) == 2 * BLOCK + 100
+    assert context.tokens(1.0, 0) == 0
 
 
 def test_what_fits_does_not_wait():
