@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 from policies.view import Edge, EdgeKind, RequestView, WorkerView
 
 SHORTEST_HOLD_S = 0.005
 """Less is not worth another decision."""
-GO = (0.0, "")
 _LOOKS = 4
-"""How often in the time of its own prefill one that waits for room is asked for again, at least."""
+"""How often in the time of its own prefill one that waits for room is asked for again."""
 _FORGETTING = 0.99
 """Weight of the past at each request: about the last hundred count."""
 _MODELS_KEPT = 64
+
+
+PREFILLS = "prefills"
+ROOM = "room in its KV cache"
+
+
+class Wait(NamedTuple):
+    """For how many seconds at most, and what for; 0 for not at all."""
+
+    seconds: float
+    awaited: str
+
+
+GO = Wait(0.0, "")
 
 
 class Holding:
@@ -45,21 +59,18 @@ class Holding:
         self._usual: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """By model: weight, and mean seconds of a prefill."""
 
-    def hold(self, request: RequestView, chosen: WorkerView) -> tuple[float, str]:
-        """How many seconds to wait at most before it is decided anew, and what for; 0 for not at all.
-
-        `chosen` is where it would go now.
-        """
+    def hold(self, request: RequestView, chosen: WorkerView) -> Wait:
+        """How long to wait before it is decided anew; `chosen` is where it would go now."""
         usual = self._usual.get(request.model)
         if usual is None or chosen.prefill_s < usual[1] or not chosen.learned:
             return GO
         ahead_s = chosen.backlog_s - usual[1] if chosen.queued_requests else 0.0
         left_s = self._limit * chosen.prefill_s - request.waited_s
         if ahead_s > 0.0 and left_s >= SHORTEST_HOLD_S:
-            return min(left_s, max(ahead_s, SHORTEST_HOLD_S)), "prefills"
+            return Wait(min(left_s, max(ahead_s, SHORTEST_HOLD_S)), PREFILLS)
         left_s = self._room_limit * chosen.prefill_s - request.waited_s
-        if left_s >= SHORTEST_HOLD_S and not _fits(chosen):
-            return min(left_s, max(chosen.prefill_s / _LOOKS, SHORTEST_HOLD_S)), "room in its KV cache"
+        if left_s >= SHORTEST_HOLD_S and not fits(chosen):
+            return Wait(min(left_s, max(chosen.prefill_s / _LOOKS, SHORTEST_HOLD_S)), ROOM)
         return GO
 
     def observe(self, edge: Edge) -> None:
@@ -74,7 +85,7 @@ class Holding:
             self._usual.popitem(last=False)
 
 
-def _fits(view: WorkerView) -> bool:
+def fits(view: WorkerView) -> bool:
     """Whether there is room for the prompt beside what runs and what rests there; so it is where nothing does."""
     held_tokens = view.kv_tokens + view.resting_tokens
     capacity_tokens = view.kv_capacity_tokens

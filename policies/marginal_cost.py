@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.holding import Holding
+from policies.holding import ROOM, Holding, fits
 from policies.params import Params
 from policies.phases import Phases
 from policies.returning import Returning
@@ -124,7 +124,9 @@ class MarginalCost:
         ranked = self._ranked(workers, costs_s)
         cheapest = ranked[0]
         equals = _equals(workers, costs_s, ranked)
-        chosen = min(equals, key=lambda place: self._turn(workers[place]))
+        chosen = min(
+            [place for place in equals if fits(workers[place])] or equals, key=lambda place: self._turn(workers[place])
+        )
         if chosen != cheapest:
             ranked.remove(chosen)
             ranked.insert(0, chosen)
@@ -137,6 +139,7 @@ class MarginalCost:
             "s" if workers[cheapest].learned else "tokens",
             Terms(workers, _explain(weight, crowd_s, lane_s, return_s)),
             hold_s,
+            awaited != ROOM,
         )
 
     def _ranked(self, workers: Sequence[WorkerView], costs_s: Sequence[float]) -> list[int]:

@@ -101,7 +101,7 @@ class Decision(msgspec.Struct, frozen=True):
     price. `terms` explains: per worker, named parts of its cost.
 
     `hold_s` greater than zero: not yet. The request stays in the gateway, and the policy is asked again after so many
-    seconds, or once the first of `ranked` has no prefill left before. Where it cannot wait (an earlier
+    seconds, or, `until_relief`, once the first of `ranked` has no prefill left before. Where it cannot wait (an earlier
     attempt has failed, the gateway has no room for another one that does), it is placed at once.
     """
 
@@ -111,6 +111,7 @@ class Decision(msgspec.Struct, frozen=True):
     unit: str = ""
     terms: Mapping[WorkerId, Mapping[str, float]] = msgspec.field(default_factory=dict)
     hold_s: float = 0.0
+    until_relief: bool = True
 
 
 class EdgeKind(StrEnum):

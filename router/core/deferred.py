@@ -1,4 +1,4 @@
-"""Who waits for which worker because the policy says so, and who of them is asked for again first."""
+"""Who waits because the policy says so, for which worker, and who of them is asked for again first."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Deferred(Generic[T]):
     """Whatever waits, by worker, in the order in which it last entered."""
 
     def __init__(self) -> None:
-        self._workers: dict[WorkerId, dict[T, None]] = {}
-        self._waiting: dict[T, WorkerId] = {}
+        self._workers: dict[WorkerId | None, dict[T, None]] = {}
+        self._waiting: dict[T, WorkerId | None] = {}
 
-    def enter(self, one: T, worker: WorkerId) -> None:
-        """`one` is to wait for `worker`; it must not be waiting already."""
+    def enter(self, one: T, worker: WorkerId | None) -> None:
+        """`one` is to wait for `worker`, or for none of them; it must not be waiting already."""
         self._waiting[one] = worker
         self._workers.setdefault(worker, {})[one] = None
 
     def leave(self, one: T) -> bool:
         """`one` waits no longer; False if it did not."""
-        worker = self._waiting.pop(one, None)
-        if worker is None:
+        if one not in self._waiting:
             return False
+        worker = self._waiting.pop(one)
         others = self._workers[worker]
         del others[one]
         if not others:
@@ -39,11 +39,11 @@ class Deferred(Generic[T]):
         return True
 
     @property
-    def workers(self) -> list[WorkerId]:
-        """Those that are waited for."""
+    def workers(self) -> list[WorkerId | None]:
+        """Those that are waited for; None is who waits for none."""
         return list(self._workers)
 
-    def first(self, worker: WorkerId) -> list[T]:
+    def first(self, worker: WorkerId | None) -> list[T]:
         """Who is to be asked for again now that `worker` is free, in this order, until one goes there."""
         return list(islice(self._workers.get(worker, ()), ASKED_AT_ONCE))
 

@@ -127,7 +127,7 @@ class Dispatcher:
             decided = self._decide(request, selection, now_s)
             until_s = min(now_s + decided.decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
             if defers and until_s > now_s:
-                return Deferral(decided.decision.ranked[0], until_s)
+                return Deferral(decided.decision.ranked[0] if decided.decision.until_relief else None, until_s)
             return self._place(request, decided, now_s, attempt=1)
         if isinstance(selection, Hold):
             self._counts["held"] += 1

@@ -231,7 +231,7 @@ class Lanes:
         that of late. To keep what may be needed again until that has cost as much as to get it anew is never worse than
         twice the best there is (the ski rental problem; Karlin et al. 1988).
         """
-        speed = lane.speed or self.common_speed()
+        speed = self._speed(lane, now_s)
         if not cached or not booking.resting.hashes or speed is None:
             lane.account.release(booking, now_s)
             return
@@ -239,6 +239,11 @@ class Lanes:
         again_s = speed.token_s * tokens + speed.attention_s * attention(tokens, 0)
         lane.account.release(booking, now_s, again_s if self._returns.pays(model) else 0.0)
         self._returns.rests(model, booking.resting.hashes, tokens, now_s, now_s + again_s)
+
+    def _speed(self, lane: Lane, now_s: float) -> Speed | None:
+        """The lane's own while that is tested, else the common one."""
+        tested = lane.speed is not None and lane.tested_s >= now_s - STALE_S
+        return lane.speed if tested else self.common_speed()
 
     def common_step_s(self) -> float | None:
         """The growth of a step per context token, the median over the workers that have learned theirs."""
@@ -272,26 +277,24 @@ class Lanes:
         now_s: float,
         output: Output = NO_OUTPUT,
         remaining_s: float = 0.0,
+        hashes: Sequence[int] = (),
     ) -> tuple[WorkerView, ...]:
         """What is known of `candidates` for a prompt; `matches` by slot, None where the prompt has no identity.
 
-        `remaining_s` is how much longer answers under way take. Before anything is learned of any worker all of them
-        cost one unit per token, so that costs rank as P + u does.
+        `remaining_s` is how much longer answers under way take, `hashes` are the prompt's blocks. Before anything is
+        learned of any worker all of them cost one unit per token, so that costs rank as P + u does.
         """
-        tested_s = now_s - STALE_S
         found = {} if matches is None else matches
         seen: list[WorkerView] = []
         overlap_tokens, own_tokens = output.overlap_tokens(), output.held_tokens(prompt_tokens)
         for lane in self._all_of(candidates):
-            speed = lane.speed if lane.tested_s >= tested_s else None
-            if speed is None:
-                speed = self.common_speed()
+            speed = self._speed(lane, now_s)
             step_s = lane.steps.context_token_s
             if step_s is None:
                 step_s = self.common_step_s()
             match = found.get(lane.candidate.slot, NOTHING_KNOWN)
             seen.append(
-                _view(lane, match, prompt_tokens, speed, now_s, step_s, overlap_tokens, own_tokens, remaining_s)
+                _view(lane, match, prompt_tokens, speed, now_s, step_s, overlap_tokens, own_tokens, remaining_s, hashes)
             )
         return tuple(seen)
 
@@ -318,6 +321,7 @@ def _view(
     overlap_tokens: float,
     own_tokens: float,
     remaining_s: float,
+    hashes: Sequence[int],
 ) -> WorkerView:
     account, candidate, foreign = lane.account, lane.candidate, lane.account.foreign
     others = None if account.shared is None else account.shared.others()
@@ -337,6 +341,11 @@ def _view(
         held_tokens = round(kv_tokens * account.held_share) + foreign_tokens
     cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
     uncached_tokens = prompt_tokens - cached_tokens
+    resting_tokens = account.resting.tokens(now_s, account.sharing.shared_tokens)
+    if resting_tokens and held_tokens + resting_tokens + uncached_tokens > capacity_tokens:
+        # What rests of this very prompt and is not cached any more is nobody else's, and would count twice.
+        lost_tokens = account.resting.common_tokens(hashes, candidate.block_tokens) - cached_tokens
+        resting_tokens = max(0, resting_tokens - max(0, lost_tokens))
     wait_s = 0.0
     if speed is None:
         backlog_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
@@ -366,5 +375,5 @@ def _view(
         0.0 if step_s is None else joining_s(step_s, overlap_tokens, own_tokens, running_requests, kv_tokens),
         wait_s,
         candidate.endpoint.labels,
-        account.resting.tokens(now_s, account.sharing.shared_tokens),
+        resting_tokens,
     )

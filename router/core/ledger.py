@@ -190,7 +190,7 @@ class Account:
         self.kv_tokens -= booking.context_tokens
         self.sharing.remove(booking.share)
         if rests_s > 0.0:
-            self.resting.rest(booking.resting, booking.context_tokens, now_s, now_s + rests_s)
+            self.resting.rest(booking.resting, now_s, now_s + rests_s)
         else:
             self.resting.remove(booking.resting)
         if self.shared is not None:

@@ -53,15 +53,12 @@ class Returns:
         self._entered += 1
         heappush(self._expiry, (until_s, self._entered, context))
         if len(self._expiry) > CONTEXTS_KEPT:
-            self._leave(heappop(self._expiry)[2])
+            self._lost(heappop(self._expiry)[2])
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
         """A prompt of these blocks has come."""
         while self._expiry and self._expiry[0][0] < now_s:
-            context = heappop(self._expiry)[2]
-            if context.waits:
-                self._leave(context)
-                self._count(context, context.at_s - context.until_s)
+            self._lost(heappop(self._expiry)[2])
         by_length = self._waiting.get(hashes[0]) if hashes else None
         if by_length is None:
             return
@@ -82,12 +79,16 @@ class Returns:
         if len(self._balances) > MODELS_KEPT:
             self._balances.popitem(last=False)
 
-    def _leave(self, context: _Context) -> None:
+    def _lost(self, context: _Context) -> None:
         if context.waits:
-            context.waits = False
-            by_length = self._waiting[context.first]
-            del by_length[context.blocks][context.last]
-            if not by_length[context.blocks]:
-                del by_length[context.blocks]
-            if not by_length:
-                del self._waiting[context.first]
+            self._leave(context)
+            self._count(context, context.at_s - context.until_s)
+
+    def _leave(self, context: _Context) -> None:
+        context.waits = False
+        by_length = self._waiting[context.first]
+        del by_length[context.blocks][context.last]
+        if not by_length[context.blocks]:
+            del by_length[context.blocks]
+        if not by_length:
+            del self._waiting[context.first]

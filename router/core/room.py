@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+RESTING_KEPT = 256
+"""Per worker: each costs a look at those that begin alike when it comes and when it goes."""
+
 
 class Share:
     """One request's prompt: the hashes of its blocks, of which the first `start` are counted for another request."""
@@ -20,6 +23,11 @@ class Share:
         self.hashes = hashes
         self.block_tokens = block_tokens
         self.start = 0
+
+    @property
+    def tokens(self) -> int:
+        """In full blocks."""
+        return len(self.hashes) * self.block_tokens
 
 
 class SharedContext:
@@ -58,15 +66,19 @@ class SharedContext:
             self._count(_heir(share.hashes, common, alike), share.start)
         self._count(share, 0)
 
+    def common_blocks(self, hashes: Sequence[int]) -> int:
+        """The longest prefix, in blocks, that a prompt has in common with any of them."""
+        alike = self._alike.get(hashes[0]) if hashes else None
+        return _common_blocks(hashes, alike) if alike else 0
+
     def _count(self, share: Share, start: int) -> None:
         self.shared_tokens += (start - share.start) * share.block_tokens
         share.start = start
 
 
 class RestingContext:
-    """What a worker's requests hold together with the contexts that answers have left there, each of these for a while.
-
-    They rest until somebody goes on with them, and what he holds of them does not count twice.
+    """What a worker's requests hold together with the prompts of answers that have ended there, each of these for a
+    while. What a request holds of them, or several of them have in common, counts once; answers are left out.
     """
 
     __slots__ = ("_entered", "_expiry", "_tokens", "_union")
@@ -74,7 +86,7 @@ class RestingContext:
     def __init__(self) -> None:
         self._union = SharedContext()
         self._tokens = 0
-        self._expiry: list[tuple[float, int, Share, int]] = []
+        self._expiry: list[tuple[float, int, Share]] = []
         self._entered = 0
 
     def add(self, share: Share) -> None:
@@ -85,26 +97,34 @@ class RestingContext:
         """It has ended, and nothing of it rests."""
         self._union.remove(share)
 
-    def rest(self, share: Share, tokens: int, now_s: float, until_s: float) -> None:
-        """It has ended, and its context of `tokens` rests until then."""
+    def rest(self, share: Share, now_s: float, until_s: float) -> None:
+        """It has ended, and its prompt rests until then."""
         self._expire(now_s)
-        self._tokens += tokens
+        self._tokens += share.tokens
         self._entered += 1
-        heappush(self._expiry, (until_s, self._entered, share, tokens))
+        heappush(self._expiry, (until_s, self._entered, share))
+        if len(self._expiry) > RESTING_KEPT:
+            self._leave()
 
     def tokens(self, now_s: float, running_shared_tokens: int) -> int:
-        """How much rests besides what requests hold, who have so many tokens in common among themselves."""
+        """How much rests besides what requests hold, whose prompts have so many tokens in common among themselves."""
         if not self._expiry:
             return 0
         self._expire(now_s)
-        return max(0, self._tokens - self._union.shared_tokens + running_shared_tokens) if self._expiry else 0
+        return self._tokens - self._union.shared_tokens + running_shared_tokens if self._expiry else 0
+
+    def common_tokens(self, hashes: Sequence[int], block_tokens: int) -> int:
+        """How much of a prompt is held by requests or rests already."""
+        return self._union.common_blocks(hashes) * block_tokens
 
     def _expire(self, now_s: float) -> None:
-        expiry = self._expiry
-        while expiry and expiry[0][0] <= now_s:
-            _, _, share, tokens = heappop(expiry)
-            self._tokens -= tokens
-            self._union.remove(share)
+        while self._expiry and self._expiry[0][0] <= now_s:
+            self._leave()
+
+    def _leave(self) -> None:
+        share = heappop(self._expiry)[2]
+        self._tokens -= share.tokens
+        self._union.remove(share)
 
 
 def _common_blocks(hashes: Sequence[int], others: dict[Share, None]) -> int:

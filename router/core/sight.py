@@ -35,9 +35,10 @@ class Sight:
             workers = self._lanes.views(candidates, None, tokens, now_s, output, remaining_s)
             return self.request_view(request, now_s), FleetView(now_s, workers), {}
         matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
-        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s, output, remaining_s)
         block_tokens = candidates[0].block_tokens
-        view = self.request_view(request, now_s, prompt.chain(block_tokens), block_tokens)
+        hashes = prompt.chain(block_tokens)
+        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s, output, remaining_s, hashes)
+        view = self.request_view(request, now_s, hashes, block_tokens)
         return view, FleetView(now_s, workers), matches
 
     def request_view(

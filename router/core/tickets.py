@@ -89,10 +89,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Deferral:
-    """The policy would rather wait for `worker`: ask again when that has no prefill left (`Dispatcher.on_relief`), at
-    the latest at `until_s`."""
+    """The policy would rather wait: ask again at `until_s`, and before that when `worker`, if there is one, has no
+    prefill left (`Dispatcher.on_relief`)."""
 
-    worker: WorkerId
+    worker: WorkerId | None
     until_s: float
 
 

@@ -70,7 +70,7 @@ class Deferrals:
         self._limit = limit
         self._waiting: Deferred[Exchange] = Deferred()
         self._timers: dict[Exchange, asyncio.TimerHandle] = {}
-        self._relieved: dict[WorkerId, None] = {}
+        self._relieved: dict[WorkerId | None, None] = {}
         self._dispatcher = dispatcher
         self._fleet = fleet
         dispatcher.on_relief.append(self.relieved)
@@ -114,7 +114,7 @@ class Deferrals:
             self._fleet.on_change.remove(self.changed)
             self._fleet.on_loss.remove(self.lost)
 
-    def _soon(self, worker: WorkerId) -> None:
+    def _soon(self, worker: WorkerId | None) -> None:
         if not self._relieved:
             self._loop.call_soon(self._offer)
         self._relieved[worker] = None

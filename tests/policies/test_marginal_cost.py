@@ -46,6 +46,19 @@ def test_a_cached_prefix_is_left_where_waiting_for_room_takes_longer(policy, fle
     assert decision.terms["a"]["room"] == room_s
 
 
+@pytest.mark.parametrize(("free_tokens", "chosen", "waits"), [(300, "b", False), (299, "a", True)])
+def test_of_equals_one_that_has_room_is_chosen(policy, fleet, request_view, free_tokens, chosen, waits):
+    usual = {"learned": True, "prefill_s": 0.3, "error_s": 0.1, "uncached_tokens": 300, "kv_capacity_tokens": 1_000}
+    view = fleet(
+        a={**usual, "prefill_s": 0.29, "kv_tokens": 500, "resting_tokens": 201, "running_requests": 1},
+        b={**usual, "kv_tokens": 1_000 - free_tokens, "running_requests": 2},
+    )
+    policy.observe(Edge(EdgeKind.BOOKED, request_view(), view.workers[0].id, 0.0, placed=view.workers[0], fleet=view))
+    decision = policy.decide(request_view(), view)
+    assert (decision.ranked[0], decision.hold_s > 0.0, decision.until_relief) == (chosen, waits, not waits)
+    assert decision.reason.endswith("; had better wait for room in its KV cache") is waits
+
+
 @pytest.mark.parametrize(("weight", "chosen"), [(0.0, "a"), (0.1, "b"), (1.0, "b")])
 def test_joining_running_streams_is_priced_at_its_weight(fleet, request_view, weight, chosen):
     policy = MarginalCost(MarginalCostParams(stream_weight=weight), random.Random(0))

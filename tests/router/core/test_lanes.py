@@ -225,6 +225,23 @@ def test_a_context_rests_for_as_long_as_its_prefill_would_take(fleet):
     assert resting(lanes, fleet, now_s + 0.05) == [0, 0, 0]
 
 
+def test_a_prompt_does_not_wait_for_what_it_has_itself_left_and_lost(fleet):
+    """Of 440,000 tokens 3,232 rest, and were evicted since; the prompt that goes on with them needs all the rest."""
+    lanes = Lanes()
+    lane = lanes.of(fleet.candidates[1])
+    teach(lanes, lane, 1e-5)
+    now_s = turns(lanes, lane, gap_s=0.01)
+    again = [hash(tuple(range(end + 1))) for end in range(204)]
+
+    def rests(tokens, hashes=()):
+        return lanes.views(fleet.candidates, {}, tokens, now_s, hashes=hashes)[1].resting_tokens
+
+    assert rests(436_000, again) == 202 * 16, "it fits"
+    assert rests(440_000) == 202 * 16, "another prompt does not"
+    assert rests(440_000, again) == 0
+    assert rests(440_000, [again[0], 7]) == 201 * 16, "which has one block of it"
+
+
 @pytest.mark.parametrize("how", [{"gap_s": 0.04}, {"gap_s": 0.01, "cached": False}])
 def test_no_context_rests_that_is_not_worth_it_or_not_there(fleet, how):
     lanes = Lanes()

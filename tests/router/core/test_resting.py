@@ -44,7 +44,7 @@ def test_a_conversation_rests_until_its_next_turn_and_not_for_long(talk):
     talk.dispatcher.first_token(going_on, talk.now_s)
     talk.dispatcher.progress(going_on, 40, talk.now_s)
     talk.dispatcher.finished(going_on, Usage(7 * TURN, 40, 6 * TURN), talk.now_s)
-    assert resting(talk) == 7 * TURN + 40, "with the answer"
+    assert resting(talk) == 7 * TURN, "without the answer"
     talk.now_s += 8 * TURN * TOKEN_S
     assert resting(talk) == 0, "longer than its prefill would take"
 

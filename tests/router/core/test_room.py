@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core import room
 from router.core.room import RestingContext, Share, SharedContext, room_s
 
 BLOCK = 16
@@ -54,7 +55,7 @@ def test_what_rests_counts_once_and_besides_what_runs(steps):
             if step == "leaves":
                 context.remove(kept)
             else:
-                context.rest(kept, len(kept.hashes) * BLOCK, now_s, now_s + 3.5)
+                context.rest(kept, now_s, now_s + 3.5)
                 resting.append((now_s + 3.5, kept))
         resting = [(until_s, kept) for until_s, kept in resting if until_s > now_s]
         runs = [own for own, _ in running]
@@ -63,12 +64,18 @@ def test_what_rests_counts_once_and_besides_what_runs(steps):
     assert context.tokens(len(steps) + 4.0, sharing.shared_tokens) == 0
 
 
-def test_what_an_answer_has_added_rests_too():
-    context, share = RestingContext(), Share([1, 2], BLOCK)
-    context.add(share)
-    context.rest(share, 2 * BLOCK + 100, 0.0, 1.0)
-    assert context.tokens(0.5, 0) == 2 * BLOCK + 100
-    assert context.tokens(1.0, 0) == 0
+def test_so_many_rest_and_no_more(monkeypatch):
+    monkeypatch.setattr(room, "RESTING_KEPT", 2)
+    context = RestingContext()
+    for number in range(3):
+        share = Share([number], BLOCK)
+        context.add(share)
+        context.rest(share, 0.0, 9.0 - number)
+    assert context.tokens(0.0, 0) == 2 * BLOCK
+    assert [context.common_tokens([number], BLOCK) for number in range(3)] == [BLOCK, BLOCK, 0], (
+        "the shortest time left"
+    )
+    assert context.common_tokens((), BLOCK) == 0
 
 
 def test_what_fits_does_not_wait():

@@ -12,13 +12,14 @@ LONG_S = 60.0
 class Patient:
     """Everything goes to the first worker, and not before that has no prefill left, or `hold_s` have passed."""
 
-    def __init__(self, hold_s=LONG_S):
-        self.hold_s = hold_s
+    def __init__(self, hold_s=LONG_S, until_relief=True):
+        self.hold_s, self.until_relief = hold_s, until_relief
 
     def decide(self, request, fleet):
         first = fleet.workers[0]
         left_s = self.hold_s - request.waited_s if first.queued_requests else 0.0
-        return Decision(tuple(view.id for view in fleet.workers), "first", hold_s=max(0.0, left_s))
+        ranked = tuple(view.id for view in fleet.workers)
+        return Decision(ranked, "first", hold_s=max(0.0, left_s), until_relief=self.until_relief)
 
 
 class Slow:
@@ -41,11 +42,11 @@ class Slow:
 async def gate(rig, kit):
     """Two workers, of which the first is busy with a request, and another request that waits for it."""
 
-    async def make(hold_s=LONG_S, **options):
+    async def make(hold_s=LONG_S, until_relief=True, **options):
         slow = Slow(kit)
         made = await rig(slow, kit.answer_stream, **options)
         made.slow = slow
-        made.dispatcher.set_policy(Patient(hold_s), "patient", {})
+        made.dispatcher.set_policy(Patient(hold_s, until_relief), "patient", {})
         made.first, made.second = await made.connect(), await made.connect()
         made.first.writer.write(kit.post())
         await kit.eventually(lambda: slow.waiting)
@@ -84,6 +85,18 @@ async def test_it_goes_when_its_time_is_up(gate, kit):
     for _ in range(2):
         made.slow.answer()
     assert (await made.first.read()).status == (await made.second.read()).status == 200
+
+
+async def test_one_that_waits_for_something_else_is_not_asked_for_when_its_worker_has_no_prefill_left(gate, kit):
+    made = await gate(hold_s=0.5, until_relief=False)
+    made.slow.answer()
+    assert (await made.first.read()).status == 200
+    await asyncio.sleep(0.1)
+    assert deferred(made) == 1 and made.dispatcher.edges.count("deferral") == 1
+    await kit.eventually(lambda: made.slow.waiting)
+    made.slow.answer()
+    assert (await made.second.read()).status == 200
+    assert made.dispatcher.decisions(1)[0].request.waited_s > 0.499
 
 
 async def test_one_goes_at_a_time_and_whoever_asked_first_is_the_first(gate, kit):
@@ -125,8 +138,9 @@ async def test_without_room_it_goes_at_once(gate, kit):
     assert made.dispatcher.edges.count("ticket") == 2 and deferred(made) == 1
 
 
-async def test_its_worker_leaves_the_fleet(gate, kit):
-    made = await gate()
+@pytest.mark.parametrize("until_relief", [True, False])
+async def test_its_worker_leaves_the_fleet(gate, kit, until_relief):
+    made = await gate(until_relief=until_relief)
     made.fleet.remove(made.workers[0].id, made.loop.time())
     assert (await made.second.read()).status == 200
     assert len(made.workers[1].requests) >= 1
