@@ -330,7 +330,7 @@ def _view(
     booked: Booked = account if others is None else together(account, others)
     queued_tokens = booked.queued_tokens
     queued_requests, running_requests, kv_tokens = booked.queued_requests, booked.running_requests, booked.kv_tokens
-    foreign_requests = foreign_tokens = 0
+    foreign_requests, foreign_tokens, wait_s = 0, 0, 0.0
     if foreign.requests or foreign.kv_tokens or foreign.waiting:
         weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
         queued_tokens = lane.queued_tokens(now_s, booked)
@@ -341,12 +341,6 @@ def _view(
         held_tokens = round(kv_tokens * account.held_share) + foreign_tokens
     cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
     uncached_tokens = prompt_tokens - cached_tokens
-    resting_tokens = account.resting.tokens(now_s, account.sharing.shared_tokens)
-    if resting_tokens and held_tokens + resting_tokens + uncached_tokens > capacity_tokens:
-        # What rests of this very prompt and is not cached any more is nobody else's, and would count twice.
-        lost_tokens = account.resting.common_tokens(hashes, candidate.block_tokens) - cached_tokens
-        resting_tokens = max(0, resting_tokens - max(0, lost_tokens))
-    wait_s = 0.0
     if speed is None:
         backlog_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
     else:
@@ -375,5 +369,16 @@ def _view(
         0.0 if step_s is None else joining_s(step_s, overlap_tokens, own_tokens, running_requests, kv_tokens),
         wait_s,
         candidate.endpoint.labels,
-        resting_tokens,
+        _resting_tokens(lane, now_s, hashes, cached_tokens, capacity_tokens - held_tokens - uncached_tokens),
     )
+
+
+def _resting_tokens(lane: Lane, now_s: float, hashes: Sequence[int], cached_tokens: int, free_tokens: int) -> int:
+    """What rests there; where more than the `free_tokens` does, without what of this very prompt does and is cached no
+    more: that is nobody else's, and would count twice."""
+    account = lane.account
+    tokens = account.resting.tokens(now_s, account.sharing.shared_tokens)
+    if not tokens or tokens <= free_tokens:
+        return tokens
+    lost_tokens = account.resting.common_tokens(hashes, lane.candidate.block_tokens) - cached_tokens
+    return max(0, tokens - max(0, lost_tokens))
