@@ -63,7 +63,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     `room_s` is how long the prompt would wait, besides, until there is room for it in the KV cache beside the context
     that running requests hold: 0 where it fits, and while it is not known how long they run.
     `resting_tokens` are context besides, which answers that have ended have left in the cache for their next turns:
-    each for as long as it would take to be prefilled again, and only while such contexts are worth their room.
+    each for as long as it would take to be prefilled again, and only while such contexts are worth their room. Where
+    the prompt does not fit beside them, what rests of itself and is not cached any more is left out.
     """
 
     id: WorkerId
