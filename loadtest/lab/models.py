@@ -45,6 +45,13 @@ class Models:
         metavar="S",
         beside={"replicas": 2},
     )
+    booking_s: float = parameter(
+        0.0,
+        "what a router has booked itself counts in its decisions so much later; 0: at once, as its ledger has it",
+        0.1,
+        1.0,
+        metavar="S",
+    )
     tokenise_s: float = parameter(
         0.004, "from a request's arrival to its decision: rendering, tokenising, hashing", 0.0, 0.008, metavar="S"
     )

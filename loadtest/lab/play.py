@@ -118,7 +118,8 @@ class Stage:
             models.kv_lost_share,
             models.kv_replay,
         )
-        ledgers = LateLedgers(models.replicas, models.replica_delay_s, lambda: self._time.now_s)
+        ledgers = LateLedgers(models.replicas, models.replica_delay_s, lambda: self._time.now_s, models.booking_s)
+        shared = models.replicas > 1 or models.booking_s > 0.0
         policy, params = parse_policy(cell.policy)
         return [
             SimulatedGateway(
@@ -128,7 +129,7 @@ class Stage:
                 build_policy(policy, params, random.Random(f"policy {cell.seed} {number}")),
                 policy,
                 delays=delays,
-                ledger=ledgers.of(number) if models.replicas > 1 else None,
+                ledger=ledgers.of(number) if shared else None,
                 more=self._more,
                 seed=cell.seed * 1_000 + number,
             )

@@ -1,4 +1,5 @@
-"""A ledger that several routers share, each of which sees the others some time late: replicas on different hosts."""
+"""A ledger that sees late: several routers that share one see each other, and each may see its own bookings, some time
+after they were made."""
 
 from __future__ import annotations
 
@@ -24,15 +25,20 @@ class _Booked(NamedTuple):
     work: Work | None = None
 
 
+_NOTHING = _Booked()
+
+
 class LateLedgers:
     """The rows of all routers; `of` is one router's side of them. Without delay it is as one host's processes see it.
 
-    What was written is seen by the others once it is `delay_s` old, and then it is seen at once.
+    What was written is seen by the others once it is `delay_s` old, and then it is seen at once. Its own router sees it
+    once it is `own_delay_s` old: 0, at once, is what a ledger is for.
     """
 
-    def __init__(self, routers: int, delay_s: float, now: Callable[[], float]) -> None:
+    def __init__(self, routers: int, delay_s: float, now: Callable[[], float], own_delay_s: float = 0.0) -> None:
         self._routers = routers
         self._delay_s = delay_s
+        self._own_delay_s = own_delay_s
         self._now = now
         self._rows: dict[str, list[_Row]] = {}
 
@@ -47,6 +53,10 @@ class LateLedgers:
             rows = self._rows[candidate_id] = [_Row(self._now, self._delay_s) for _ in range(self._routers)]
         return rows
 
+    def late(self) -> _Row | None:
+        """Where a router reads what it has booked itself; None: in its books."""
+        return _Row(self._now, self._own_delay_s) if self._own_delay_s else None
+
 
 class LateLedger:
     """One router's side. Satisfies `router.core.others.SharedLedger`."""
@@ -58,20 +68,26 @@ class LateLedger:
     def account(self, candidate_id: str) -> LateAccount:
         """The candidate's row, emptied."""
         rows = self._ledgers.rows(candidate_id)
-        return LateAccount(rows[self._router], [row for row in rows if row is not rows[self._router]])
+        others = [row for row in rows if row is not rows[self._router]]
+        return LateAccount(rows[self._router], others, self._ledgers.late())
 
 
 class LateAccount:
-    """What one router has booked on one worker, and what it has heard of the others."""
+    """What one router has booked on one worker, and what it has heard of the others; `late` is what it sees of its own.
 
-    def __init__(self, own: _Row, others: Sequence[_Row]) -> None:
+    A router adds what it has booked to `others()`. Where it is to see the former late, the latter is short of what is
+    not to be seen yet.
+    """
+
+    def __init__(self, own: _Row, others: Sequence[_Row], late: _Row | None = None) -> None:
         self._own = own
         self._others = others
-        own.write(_Booked())
+        self._late = late
+        self._write(_NOTHING)
 
     def publish(self, account: Own) -> None:
         """What this router has booked has changed."""
-        self._own.write(
+        self._write(
             _Booked(
                 account.queued_requests,
                 account.queued_tokens,
@@ -87,22 +103,26 @@ class LateAccount:
 
     def worked(self, work: Work) -> None:
         """This router has dispatched another prefill."""
-        self._own.write(self._own.latest._replace(work=work))
+        self._write(self._own.latest._replace(work=work))
 
     def others(self) -> Others:
-        """What the others had booked, as far as word of it has come."""
+        """What the others had booked, as far as word of it has come, less what is not to be seen of the own."""
         seen = [row.seen() for row in self._others]
         work = None
         for row in seen:
             if row.work is not None:
                 work = row.work if work is None else work.plus(row.work)
+        unseen = _NOTHING
+        if self._late is not None:
+            seen.append(self._late.seen())
+            unseen = self._own.latest
         return Others(
-            sum(row.queue for row in seen),
-            sum(row.queued_tokens for row in seen),
-            sum(row.queued_attention for row in seen),
-            sum(row.running_requests for row in seen),
-            sum(row.kv_tokens for row in seen),
-            sum(row.decode_tokens for row in seen),
+            sum(row.queue for row in seen) - unseen.queue,
+            sum(row.queued_tokens for row in seen) - unseen.queued_tokens,
+            sum(row.queued_attention for row in seen) - unseen.queued_attention,
+            sum(row.running_requests for row in seen) - unseen.running_requests,
+            sum(row.kv_tokens for row in seen) - unseen.kv_tokens,
+            sum(row.decode_tokens for row in seen) - unseen.decode_tokens,
             min((row.head_since_s for row in seen if row.queue), default=0.0),
             max((row.freed_s for row in seen), default=0.0),
             work,
@@ -110,7 +130,12 @@ class LateAccount:
 
     def close(self) -> None:
         """The candidate has left."""
-        self._own.write(_Booked())
+        self._write(_NOTHING)
+
+    def _write(self, booked: _Booked) -> None:
+        self._own.write(booked)
+        if self._late is not None:
+            self._late.write(booked)
 
 
 class _Row:

@@ -91,6 +91,7 @@ def test_where_clients_wait_a_slow_fleet_is_sent_fewer_calls(cell):
         {"speed_spread": 0.4},
         {"jitter": 0.0},
         {"async_scheduling": False},
+        {"booking_s": 0.5},
         {"replicas": 2},
         {"replicas": 2, "replica_delay_s": 5.0},
     ],

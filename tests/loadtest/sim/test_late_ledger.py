@@ -6,6 +6,7 @@ import pytest
 
 from loadtest.sim.late_ledger import LateLedgers
 from router.core.estimate import Work
+from router.core.others import together
 
 
 def booked(**changed):
@@ -30,8 +31,8 @@ def clock():
     return SimpleNamespace(now_s=0.0)
 
 
-def accounts(clock, delay_s, routers=3):
-    ledgers = LateLedgers(routers, delay_s, lambda: clock.now_s)
+def accounts(clock, delay_s, routers=3, own_delay_s=0.0):
+    ledgers = LateLedgers(routers, delay_s, lambda: clock.now_s, own_delay_s)
     return [ledgers.of(router).account("w") for router in range(routers)]
 
 
@@ -77,3 +78,24 @@ def test_work_is_kept_beside_what_is_booked(clock):
     first.close()
     second.close()
     assert third.others().work is None and third.others().queued_tokens == 0
+
+
+def test_a_router_that_sees_its_own_bookings_late_adds_up_to_what_it_had_booked_then(clock):
+    (only,) = accounts(clock, 0.0, routers=1, own_delay_s=0.5)
+    for at_s, tokens in ((0.0, 700), (0.2, 900), (0.9, 0)):
+        clock.now_s = at_s
+        own = booked(queued_requests=tokens // 100, queued_tokens=tokens, head_since_s=at_s)
+        own.queue = own.queued_requests
+        only.publish(own)
+    for at_s, then in ((0.95, 900), (1.39, 900), (1.4, 0)):
+        clock.now_s = at_s
+        all_of_it = together(own, only.others())
+        assert (all_of_it.queued_tokens, all_of_it.queued_requests) == (then, then // 100)
+
+
+def test_what_it_sees_late_of_its_own_the_others_see_by_their_delay(clock):
+    first, second = accounts(clock, 0.1, routers=2, own_delay_s=9.0)
+    first.publish(booked(queued_requests=1, queued_tokens=700))
+    clock.now_s = 0.1
+    assert second.others().queued_tokens == 700
+    assert first.others().queued_tokens == -700
