@@ -11,7 +11,7 @@ from loadtest.lab.cell import Cell, Fleet, Setting
 from loadtest.lab.models import Models
 from loadtest.lab.saturation import RULE, Saturation
 from loadtest.live.modelled import asked
-from loadtest.peers.workers import BLOCK_TOKENS, FleetShape
+from loadtest.peers.workers import BLOCK_TOKENS, FleetShape, longest_tokens
 
 LONGEST_TOKENS = 131_072
 """Prompt and answer together, as the config.json of the model that the workers serve has it."""
@@ -69,7 +69,7 @@ def _check_lengths(seeds: Iterable[Cell], limit_tokens: int) -> None:
 
 
 def _longest(args: argparse.Namespace) -> int:
-    return min(LONGEST_TOKENS, _kv_tokens(args) // BLOCK_TOKENS * BLOCK_TOKENS)
+    return min(LONGEST_TOKENS, longest_tokens(_kv_tokens(args) // BLOCK_TOKENS))
 
 
 def _kv_tokens(args: argparse.Namespace) -> int:

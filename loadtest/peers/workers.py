@@ -109,7 +109,12 @@ def _vllm(shape: FleetShape, logs: Path, progress: Callable[[int], None], stack:
 
 
 def _length(shape: FleetShape) -> tuple[str, str]:
-    return "--max-model-len", str(min(MAX_MODEL_LEN, shape.blocks * BLOCK_TOKENS))
+    return "--max-model-len", str(min(MAX_MODEL_LEN, longest_tokens(shape.blocks)))
+
+
+def longest_tokens(blocks: int) -> int:
+    """The longest request that a vLLM worker with so many blocks can take: it keeps one block, the null block, back."""
+    return (blocks - 1) * BLOCK_TOKENS
 
 
 def _embedded(

@@ -30,7 +30,7 @@ def test_both_sides_have_the_same_workers(flags):
     assert models.async_scheduling
     assert (shape.simulated, shape.workers, shape.blocks, shape.time_scale) == (False, 2, 2_500, 3.0)
     said = " ".join(shape.vllm_flags)
-    assert said == "--max-num-batched-tokens 8192 --max-num-seqs 256 --max-model-len 40000"
+    assert said == "--max-num-batched-tokens 8192 --max-num-seqs 256 --max-model-len 39984"
 
 
 def test_embedded_workers_do_not_schedule_ahead(flags):
@@ -54,5 +54,5 @@ def test_a_window_that_is_all_warm_up_is_refused(flags):
 
 
 def test_a_call_that_fits_no_worker_is_refused(flags):
-    with pytest.raises(Unplayable, match="a worker takes 2,400; take a trace with shorter ones"):
+    with pytest.raises(Unplayable, match="a worker takes 2,384; take a trace with shorter ones"):
         cells(flags("--kv-tokens", "2400"), ONE)
