@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from backends.engine.profile import load_profile
 from loadtest.lab import flags, output, tables
@@ -23,7 +24,7 @@ from loadtest.lab.cell import Cell, Setting
 from loadtest.lab.findings import Doubt, Findings
 from loadtest.lab.play import RuleFailed
 from loadtest.lab.question import Question
-from loadtest.lab.saturation import Saturation, SaturationError
+from loadtest.lab.saturation import USUAL_TRIES, Saturation, SaturationError
 from loadtest.lab.sources import drawn
 from loadtest.lab.store import Result, Store, StoreError
 from loadtest.lab.sweep import Sweep, SweepError
@@ -37,16 +38,15 @@ def run(args: argparse.Namespace) -> int:
     """Answers with the exit code; 2 where a flag is wrong."""
     console = Console()
     wide = Console(width=max(console.width, tables.WIDTH))
-    wrong = flags.problem(args) or _unreadable(args)
-    if wrong is not None:
-        return _refuse(console, wrong)
     try:
-        store = Store(args.out)
-        findings = _Lab(args, console, store).find()
+        wrong = flags.problem(args) or _unreadable(args)
+        if wrong is not None:
+            return _refuse(console, wrong)
+        findings = _Lab(args, console, Store(args.out)).find()
     except (StoreError, SaturationError, RuleFailed, SweepError, WorkloadError) as error:
         return _refuse(console, str(error))
     except KeyboardInterrupt:
-        console.print(f"\nstopped; what had finished is kept in {store.path}: the same command goes on from there")
+        console.print(f"\nstopped; what had finished is kept in {args.out}: the same command goes on from there")
         return INTERRUPTED
     output.write(args.out, findings)
     tables.print_findings(wide, findings)
@@ -88,14 +88,21 @@ class _Lab:
         return self._question.findings(ours, theirs, results, doubts)
 
     def _saturations(self, bar: Progress, sweep: Sweep) -> tuple[Saturation, Saturation | None]:
-        task = bar.add_task("load 1.0", total=None)
+        tasks: dict[str, TaskID] = {}
 
         def tried(cells: list[Cell]) -> list[Result]:
-            bar.update(task, description=f"load 1.0: {cells[0].policy} at {cells[0].rate:.2f} x the trace's rate")
-            return sweep.results(cells)
+            rule, rate = cells[0].policy, cells[0].rate
+            if rule not in tasks:
+                tasks[rule] = bar.add_task(f"load 1.0 by {rule}", total=USUAL_TRIES * len(cells))
+            if not self._console.is_terminal:
+                self._console.print(f"load 1.0 by {rule}: {rate:.2f} x the trace's rate", highlight=False)
+            task = bar.tasks[bar.task_ids.index(tasks[rule])]
+            bar.update(task.id, total=max(task.total or 0.0, task.completed + len(cells)))
+            return sweep.results(cells, lambda result: bar.advance(task.id))
 
         found = self._question.saturations(tried)
-        bar.remove_task(task)
+        for task in tasks.values():
+            bar.remove_task(task)
         return found
 
     def _variants(self) -> list[tuple[str, Setting]]:
@@ -120,20 +127,32 @@ class _Lab:
 
 
 def _bar(console: Console) -> Progress:
+    """In 80 columns: a cropped one would lose the time left first."""
+    name = Column(max_width=28, no_wrap=True, overflow="ellipsis")
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
+        TextColumn("{task.description}", table_column=name),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=console,
         transient=True,
     )
 
 
 def _watched(bar: Progress, sweep: Sweep, name: str, cells: Sequence[Cell]) -> list[Result]:
+    """Where there is no terminal for the bar, a line at each tenth says how far it is."""
     task: TaskID = bar.add_task(name, total=len(cells))
-    results = sweep.results(cells, lambda result: bar.advance(task))
+    done = 0
+
+    def heard(result: Result) -> None:
+        nonlocal done
+        bar.advance(task)
+        done += 1
+        if not bar.console.is_terminal and done * 10 // len(cells) > (done - 1) * 10 // len(cells):
+            bar.console.print(f"{name}: {done} of {len(cells)}", highlight=False)
+
+    results = sweep.results(cells, heard)
     bar.remove_task(task)
     return results

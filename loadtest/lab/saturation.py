@@ -16,6 +16,8 @@ RULE = "lpwl"
 SEEDS = 3
 PRECISION = 0.02
 """Of the rate."""
+USUAL_TRIES = 9
+"""Three until the rate lies between two, and six halvings of that factor of two down to the precision."""
 LEAST_CALLS = 10
 """Per seed: a percentile of fewer says nothing."""
 WIDEST = 2.0**12
@@ -89,6 +91,12 @@ def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[
     holds = one.ttft_p90_ms <= limit_ms
     while 1.0 / WIDEST < one.rate < WIDEST:
         other = at(one.rate * 2.0 if holds else one.rate / 2.0)
+        if (other.arrivals_per_s, other.ttft_p90_ms) == (one.arrivals_per_s, one.ttft_p90_ms):
+            raise SaturationError(
+                f"{trace}: the same is asked at {other.rate:g} times its own rate as at {one.rate:g}: its sessions"
+                " arrive all at once, and go on when they are answered, so there is no load to set; give them other"
+                " times of arrival"
+            )
         if (other.ttft_p90_ms <= limit_ms) is not holds:
             return (one, other) if holds else (other, one)
         one = other

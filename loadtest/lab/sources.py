@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from loadtest.lab.fold import Asked
 from loadtest.workload.plan import Plan, shared_by_call
-from loadtest.workload.source import GENERATOR, parse_source
+from loadtest.workload.source import parse_source
+from loadtest.workload.trace import Trace
 
 PLANS_KEPT = 4
 
@@ -31,16 +32,17 @@ class Drawn:
 def drawn(trace: str, seed: int, window_s: float, rate: float, block_tokens: int | None) -> Drawn:
     """A seed's window, at `rate` times the source's own rate of arrivals.
 
-    Of a trace, `window_s` of its own time: the same sessions at every rate, sooner or later (but pauses inside them
-    stay, so of long ones less is sent before `length_s` at a higher rate). Of a generator, as much as fills `window_s`
-    at that rate.
+    Of a trace whose rows are calls of their own, `window_s` of its own time: the same calls at every rate, sooner or
+    later. Of a generator, and of a trace of sessions, whose pauses stay as they are, as much as fills `window_s` at
+    that rate: with the same calls a session would get less far at a higher one.
 
     Raises:
         WorkloadError: there is no such trace or generator, or it cannot be read.
     """
-    if trace.startswith(GENERATOR):
-        return _drawn(trace, seed, window_s, rate, block_tokens)
-    return _drawn(trace, seed, window_s, 1.0, block_tokens).faster(rate)
+    source = _source(trace)
+    if isinstance(source, Trace) and not source.schema.closed_loop:
+        return _drawn(trace, seed, window_s, 1.0, block_tokens).faster(rate)
+    return _drawn(trace, seed, window_s, rate, block_tokens)
 
 
 _source = lru_cache(PLANS_KEPT)(parse_source)

@@ -37,6 +37,11 @@ class Session:
     start_s: float
     calls: tuple[Call, ...]
 
+    @property
+    def last_s(self) -> float:
+        """When its last call is sent if answers take no time."""
+        return self.start_s + sum(call.pause_s for call in self.calls)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -26,7 +26,10 @@ sessions arrive when the plan says (an open loop). At another load only arrivals
 
 What a seed varies: of a trace, where in it a run's window begins and where within their tick rows arrive; of a
 generator, everything. Equal seeds give equal plans, on every machine. A trace shorter than the window is taken whole,
-and calls that not even immediate answers would bring into the window are left out.
+and calls that not even immediate answers would bring into the window are left out. Where rows are calls of their own
+(`mooncake`, `burstgpt`, `azure`) all loads have the same calls, sooner or later. Of a trace of sessions (`bailian`,
+`sessions`) a higher load has more sessions in a window that is as long, and each gets as far as at a lower one; none is
+under way when the window begins.
 
 ## Traces
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from math import inf
@@ -19,6 +19,9 @@ from loadtest.workload.schemas.reading import typed_rows
 from loadtest.workload.schemas.schema import Arrival, Schema
 from loadtest.workload.ticks import Ticks
 
+MOMENT_S = 1e-3
+"""What arrives last is still in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
@@ -32,7 +35,7 @@ class Timetable:
     @property
     def end_s(self) -> float:
         """Before this every row has arrived."""
-        return self.last_s + (self.tick_s or 1e-3)
+        return self.last_s + (self.tick_s or MOMENT_S)
 
     @property
     def span_s(self) -> float:
@@ -78,24 +81,28 @@ class Trace:
         """A window of the trace, `length_s` long when it is replayed `faster` times as fast.
 
         The seed says where the window begins, and where within their tick rows arrive. A trace too short for the
-        window is taken whole, and the plan is shorter than was asked.
+        window is taken whole, and the plan is shorter than was asked: until the last call has been sent, if answers
+        take no time. Pauses inside sessions are no shorter at a faster rate.
         """
         length_trace_s = min(length_s * faster, self.timetable.span_s)
         slack_s = self.timetable.span_s - length_trace_s
         begin_s = self.timetable.first_s + stream(seed, "window").uniform(0.0, slack_s)
-        return self._plan(seed, begin_s, length_trace_s, faster)
+        return self._plan(seed, begin_s, length_trace_s, faster, length_s)
 
     def whole(self, seed: int = 0) -> Plan:
         """All of it, at its own rate."""
-        return self._plan(seed, self.timetable.first_s, self.timetable.span_s, 1.0)
+        return self._plan(seed, self.timetable.first_s, self.timetable.span_s, 1.0, inf)
 
-    def _plan(self, seed: int, begin_s: float, length_trace_s: float, faster: float) -> Plan:
+    def _plan(self, seed: int, begin_s: float, length_trace_s: float, faster: float, longest_s: float) -> Plan:
         draws, jitter = Draws(stream(seed, "content")), stream(seed, "jitter")
         found: Iterator[Session] = self.schema.sessions(
             self._arrivals(jitter), draws, begin_s, begin_s + length_trace_s
         )
         length_s = length_trace_s / faster
-        moved = (replace(session, start_s=(session.start_s - begin_s) / faster) for session in found)
+        moved: Iterable[Session] = (replace(one, start_s=(one.start_s - begin_s) / faster) for one in found)
+        if self.schema.closed_loop:
+            moved = list(moved)
+            length_s = min(longest_s, max([length_s, *(one.last_s + MOMENT_S for one in moved)]))
         kept = (session for whole in moved if (session := within(whole, length_s)))
         return Plan.of(self.name, kept, length_s, self.schema.block_tokens)
 

@@ -26,9 +26,14 @@ def opened(path: Path) -> Iterator[TextIO]:
         with path.open("rb") as packed, _unpacked(path, packed) as raw:
             yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
     except (EOFError, UnicodeDecodeError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceError(f"{path} cannot be unpacked: {error}") from None
+        raise TraceError(f"{path} cannot be read as {_kind(path)}: {error}") from None
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _kind(path: Path) -> str:
+    packed = {".gz": "gzip", ".zst": "Zstandard"}.get(path.suffix)
+    return f"{packed}, as its name says" if packed else "text in UTF-8 (packed files are named .gz or .zst)"
 
 
 @contextmanager
@@ -60,4 +65,4 @@ def _zstd(path: Path, packed: IO[bytes]) -> Iterator[IO[bytes]]:
                 process.kill()
             elif process.wait():
                 said = process.stderr.read().decode(errors="replace").strip()
-                raise TraceError(f"{path}: zstd could not unpack it: {said}")
+                raise TraceError(f"{path} cannot be read as {_kind(path)}: {said}")

@@ -91,4 +91,5 @@ SCHEMA = Schema(
     row_type=Row,
     sessions=sessions,
     block_tokens=BLOCK_TOKENS,
+    closed_loop=True,
 )

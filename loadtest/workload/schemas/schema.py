@@ -41,7 +41,8 @@ MakesCall = Callable[[RowT, Draws], Call]
 class Schema(Generic[RowT]):
     """`fields` are the names that a row must have; `other_names` maps spellings that are also met onto them.
 
-    `block_tokens` is the size of the blocks that the source tells of; 16, vLLM's own, where it tells of none.
+    `block_tokens` is the size of the blocks that the source tells of; 16, vLLM's own, where it tells of none. With
+    `closed_loop` its sessions have several calls, which go on after the last of them has arrived.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Schema(Generic[RowT]):
     row_type: type[RowT]
     sessions: Sessions[RowT]
     block_tokens: int = 16
+    closed_loop: bool = False
     other_names: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, record: Mapping[str, object]) -> dict[str, object]:

@@ -81,5 +81,6 @@ SCHEMA = Schema(
     ),
     row_type=Row,
     sessions=sessions,
+    closed_loop=True,
     other_names={"id": "session_id", "arrival_time_ms": "arrival_time", "round_idx": "round"},
 )

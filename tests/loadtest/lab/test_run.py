@@ -10,6 +10,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from loadtest.lab import command, saturation
 from loadtest.lab import run as running
@@ -137,6 +138,32 @@ def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
     assert here.ran == 5
     again = (out / "cells.jsonl").read_bytes().splitlines()
     assert len(again) == len(lines) and len({json.loads(line)["digest"] for line in again}) == len(lines)
+
+
+def test_ctrl_c_while_the_trace_is_read(tmp_path, monkeypatch, capsys):
+    def stopped(*asked):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "drawn", stopped)
+    assert start(tmp_path) == 130
+    assert "stopped" in capsys.readouterr().out
+
+
+def test_how_far_it_is_is_said_where_there_is_no_terminal(finished):
+    said = finished[1]
+    assert "load 1.0 by lpwl: 1.00 x the trace's rate" in said and "load 1.0 by round_robin: 1.00 x" in said
+    assert "cells: 1 of 8" in said and "cells: 8 of 8" in said
+
+
+def test_the_bar_says_how_much_is_left_in_80_columns(monkeypatch):
+    terminal = Console(file=io.StringIO(), width=80, force_terminal=True)
+    with running._bar(terminal) as bar:
+        task = bar.add_task("--kv-lost-share 0.01 --no-kv-replay", total=1_500, completed=0)
+        for number in range(0, 1_400, 20):
+            bar.update(task, completed=number)
+        bar.refresh()
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.file.getvalue())
+    assert re.search(r"/1500 0:00:0\d 0:00:0\d left", said)
 
 
 def test_what_happens_to_a_process_of_the_sweep_is_said(copied, capsys, monkeypatch):

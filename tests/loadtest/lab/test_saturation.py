@@ -56,6 +56,15 @@ def test_a_fleet_that_never_saturates_is_too_large(cell):
         saturation(cell(), "lpwl", Fleet(1.0, power=0.0).run)
 
 
+def test_where_the_rate_changes_nothing_there_is_no_load_to_set(cell):
+    fleet = Fleet(1_000.0)
+    at_once = [fleet._result(cell(seed=seed)) for seed in range(3)]
+    with pytest.raises(
+        SaturationError, match=r"the same is asked at 0\.5 times its own rate as at 1: its sessions arrive all"
+    ):
+        saturation(cell(), "lpwl", lambda cells: at_once)
+
+
 def test_a_rate_at_which_next_to_nothing_is_sent_proves_nothing(cell):
     with pytest.raises(SaturationError, match=r"only .* calls are left to measure.*make --window-s longer"):
         saturation(cell(), "lpwl", Fleet(1_000.0, power=0.0).run)

@@ -36,12 +36,44 @@ def test_what_an_endless_cache_would_have_of_each_call(trace):
     assert drawn(trace, 0, 20.0, 1.0, 32).asked["session-a/1"] == Asked("agent", 32)
 
 
-def test_faster_arrivals_leave_pauses_as_they_are(trace):
-    usual, faster = drawn(trace, 0, 20.0, 1.0, None), drawn(trace, 0, 20.0, 4.0, None)
+def test_calls_of_their_own_are_the_same_at_every_rate(tmp_path):
+    path = tmp_path / "rows.csv"
+    rows = "".join(f"{number},ChatGPT,20,9,29,Conversation log\n" for number in range(30))
+    path.write_text("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n" + rows)
+    usual, faster = drawn(str(path), 0, 20.0, 1.0, None), drawn(str(path), 0, 20.0, 4.0, None)
     assert faster.length_s == usual.length_s / 4
     moved = [replace(session, start_s=session.start_s / 4) for session in usual.plan.sessions]
     assert list(faster.plan.sessions) == moved
     assert faster.asked is usual.asked
+
+
+def test_faster_arrivals_leave_pauses_as_they_are_and_sessions_whole(trace):
+    usual, faster = drawn(trace, 0, 20.0, 1.0, None), drawn(trace, 0, 20.0, 4.0, None)
+    assert [session.calls for session in faster.plan.sessions] == [session.calls for session in usual.plan.sessions]
+    starts_s = [session.start_s for session in usual.plan.sessions]
+    assert [session.start_s for session in faster.plan.sessions] == pytest.approx([start_s / 4 for start_s in starts_s])
+    for found, rate in ((usual, 1.0), (faster, 4.0)):
+        last_s = max(start_s / rate + 2.0 for start_s in starts_s)
+        assert found.length_s == pytest.approx(max(18.0 / rate, last_s + 0.001)), "until the last call is sent"
+    assert drawn(trace, 0, 3.0, 4.0, None).length_s == 3.0
+
+
+def test_sessions_get_as_far_at_every_rate(tmp_path):
+    row = {"prefix_len": 0, "input_len": 40, "output_len": 9, "tool_wait_after_ms": 10_000}
+    rows = (
+        row | {"session_id": number, "arrival_time": number * 1_000, "round": turn}
+        for number in range(2_000)
+        for turn in range(20)
+    )
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+
+    def turns(rate):
+        found = drawn(str(path), 0, 300.0, rate, None)
+        assert found.length_s == 300.0
+        return found.plan.calls / len(found.plan.sessions)
+
+    assert turns(1.0) == pytest.approx(turns(4.0), rel=0.05) == pytest.approx(14.0, rel=0.1)
 
 
 def test_a_generator_fills_the_window_at_any_rate():

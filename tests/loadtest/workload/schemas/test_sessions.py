@@ -60,6 +60,20 @@ def test_a_session_lies_wholly_in_the_window_that_it_arrives_in(tmp_path):
     assert all(len(session.calls) == 3 for session in plan.sessions[:-1])
 
 
+def test_rounds_that_come_after_the_last_arrival_are_in(tmp_path):
+    rows = "".join(f"{n},{n * n * 151},{k},{k * 20},16,4,10000\n" for n in range(20) for k in range(30))
+    trace = trace_of(tmp_path, HEAD + rows)
+    assert trace.whole().calls == 600
+    plan = trace.draw(0, 1_200.0)
+    assert plan.calls == 600 and plan.duration_s == pytest.approx(19 * 19 * 0.151 + 29 * 10, abs=0.01)
+    at_once = trace_of(
+        tmp_path, HEAD + "".join(f"{n},0,{k},{k * 20},16,4,10000\n" for n in range(20) for k in range(30))
+    )
+    assert at_once.draw(0, 1_200.0).calls == 600
+    cut = at_once.draw(0, 45.0)
+    assert cut.duration_s == 45.0 and {len(session.calls) for session in cut.sessions} == {5}
+
+
 def test_a_bad_row_is_named(tmp_path):
     with pytest.raises(TraceError, match=r"row 1: not as sessions rows are: .*nothing is asked"):
         trace_of(tmp_path, HEAD + "a,0,0,0,0,5,0\n")
