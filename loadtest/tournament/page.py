@@ -12,7 +12,7 @@ from loadtest.tournament.figures import MARKS, behind, figure, name
 from loadtest.tournament.held_out import section
 from loadtest.tournament.overall import BOUND, Overall, overall
 from loadtest.tournament.ranking import HEAVY, SATURATED, Loss, Match, losses, matches
-from loadtest.tournament.scores import RANKED, Scores, Workload
+from loadtest.tournament.scores import BESIDE, RANKED, Scores, Workload
 
 FILE = "tournament.md"
 PICTURES = {"goodput_per_s_by_load": "goodput", "ttft_mean_ms_by_load": "mean TTFT", "ttft_p99_ms_by_load": "p99 TTFT"}
@@ -36,7 +36,11 @@ def page(scores: Scores) -> str:
         f"## Where `{scores.judged}` loses",
         "\n".join(_losses(scores)),
         "## First places",
-        "\n".join(_firsts(scores)),
+        "\n".join(_firsts(scores, RANKED)),
+        "## What decides no match",
+        "Who is first in time per output token, in the longest gaps between tokens and from end to end. A rule under which"
+        " requests wait longer for their first token may have fewer running at a time, and shorter gaps.",
+        "\n".join(_firsts(scores, BESIDE)),
         "## Held-out check",
         "\n\n".join(section(scores)),
         "## What was played",
@@ -128,11 +132,12 @@ def _loss(loss: Loss) -> str:
     )
 
 
-def _firsts(scores: Scores) -> Iterator[str]:
+def _firsts(scores: Scores, measures: Sequence[Measure]) -> Iterator[str]:
     """Per workload and load who is first, and what the judged rule is beside it."""
-    yield "| workload | load | " + " | ".join(measure.title for measure in RANKED) + " |"
-    yield "|---|---|" + "---|" * len(RANKED)
-    for (title, load), found in groupby(matches(scores), lambda match: (match.workload.title, match.load)):
+    yield "| workload | load | " + " | ".join(measure.title for measure in measures) + " |"
+    yield "|---|---|" + "---|" * len(measures)
+    played = matches(scores, measures=measures)
+    for (title, load), found in groupby(played, lambda match: (match.workload.title, match.load)):
         yield f"| {title} | {load:g} | " + " | ".join(_first(scores, match) for match in found) + " |"
 
 

@@ -54,11 +54,13 @@ class Loss:
         return "worse" if self.ours.worse else "not told apart, nor shown to be within 2 %"
 
 
-def matches(scores: Scores, workloads: Sequence[Workload] | None = None) -> Iterator[Match]:
+def matches(
+    scores: Scores, workloads: Sequence[Workload] | None = None, measures: Sequence[Measure] = RANKED
+) -> Iterator[Match]:
     """Every one, by workload, load and measure."""
     for workload in scores.workloads if workloads is None else workloads:
         for load in scores.loads:
-            for measure in RANKED:
+            for measure in measures:
                 yield Match(workload, load, measure, workload.standings(measure, load, scores.policies))
 
 

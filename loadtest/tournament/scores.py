@@ -16,6 +16,8 @@ FILE = "results.json"
 RANKED = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "ttft_p99_ms", "goodput_per_s"))
 """The measures by which rules are ranked. Goodput by the second, as in the lab's sensitivity runs."""
 _ALSO = ("goodput_share", "tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms", "hit_share", "amplification", "imbalance")
+BESIDE = tuple(one for one in MEASURES if one.name in ("tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms"))
+"""No match is decided by these; who is first in them is told beside."""
 TOLD = RANKED + tuple(one for one in MEASURES if one.name in _ALSO)
 
 

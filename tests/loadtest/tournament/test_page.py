@@ -41,6 +41,13 @@ def test_first_places_by_workload_and_load(scores):
     ]
 
 
+def test_measures_that_decide_no_match_are_told_beside(scores):
+    text = section(page(scores), "What decides no match")
+    assert "| workload | load | TPOT mean, ms | inter-token gap p99, ms | E2E mean, ms |" in text
+    assert [row[:2] for row in rows(text)] == [row[:2] for row in rows(section(page(scores), "First places"))]
+    assert all("`" in cell for row in rows(text) for cell in row[2:])
+
+
 def test_the_overall_table_is_by_goodput(scores):
     found = rows(section(page(scores), "Overall"))
     assert [row[0] for row in found] == ["**`ours`**", "`a`", "`b`"]
