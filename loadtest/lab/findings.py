@@ -54,7 +54,7 @@ class Doubt:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Results of every cell of one trace: by seed, then load, then rule. `round_robin` is None where that one holds
-    the service level at no rate."""
+    the service level at no rate, or was not `asked_round_robin`."""
 
     trace: str
     setting: Setting
@@ -64,6 +64,7 @@ class Findings:
     round_robin: Saturation | None
     results: tuple[Result, ...]
     doubts: tuple[Doubt, ...] = ()
+    asked_round_robin: bool = True
 
     @property
     def seeds(self) -> int:

@@ -47,6 +47,9 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sensitivity", action="store_true", help="also repeat every cell with each model's parameter changed"
     )
+    parser.add_argument(
+        "--no-round-robin", action="store_true", help="do not look for round_robin's load 1.0 (it is only stated)"
+    )
     parser.add_argument("--no-regret", action="store_true", help="leave regret out (a little faster)")
     _register_models(parser)
 

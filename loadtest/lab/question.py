@@ -21,18 +21,23 @@ class Question:
     seeds: int
     setting: Setting
     first_seed: int = 0
+    round_robin: bool = True
+    """Whether round robin's rate is looked for as well."""
 
     def first(self) -> Cell:
         """The bisection's first try: the trace at its own rate."""
         return Cell(self.trace, RULE, 1.0, 0, self.setting)
 
     def saturations(self, run: Run) -> tuple[Saturation, Saturation | None]:
-        """Load 1.0, and where round robin saturates; None if it holds the level at no rate.
+        """Load 1.0, and where round robin saturates; None if it holds the level at no rate, or is not
+        asked.
 
         Raises:
             SaturationError: there is no load 1.0.
         """
         one = saturation(self.first(), RULE, run)
+        if not self.round_robin:
+            return one, None
         try:
             return one, saturation(self.first(), "round_robin", run)
         except SaturationError:  # long contexts computed anew at every turn are too slow even for an idle fleet
@@ -53,4 +58,5 @@ class Question:
         self, one: Saturation, robin: Saturation | None, results: Sequence[Result], doubts: Sequence[Doubt] = ()
     ) -> Findings:
         """What came out."""
-        return Findings(self.trace, self.setting, self.policies, self.loads, one, robin, tuple(results), tuple(doubts))
+        asked = (self.trace, self.setting, self.policies, self.loads)
+        return Findings(*asked, one, robin, tuple(results), tuple(doubts), self.round_robin)

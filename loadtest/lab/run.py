@@ -76,7 +76,8 @@ class _Lab:
         self._args = args
         self._console = console
         self._store = store
-        self._question = Question(args.trace, args.policy, args.load, args.seeds, flags.setting(args), args.first_seed)
+        asked = (args.trace, args.policy, args.load, args.seeds, flags.setting(args), args.first_seed)
+        self._question = Question(*asked, not args.no_round_robin)
         if store.foreign:
             console.print(f"{store.path}: {store.foreign} cells of other code are left out", style="yellow")
 

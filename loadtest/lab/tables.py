@@ -50,11 +50,12 @@ def summary(findings: Findings) -> str:
     fleet, slo = findings.setting.fleet, findings.setting.slo
     one, robin = findings.saturation, findings.round_robin
     theirs = "no rate holds it" if robin is None else f"{robin.arrivals_per_s:.2f} calls/s"
+    beside = f"; round_robin's there: {theirs}" if findings.asked_round_robin else ""
     return (
         f"{findings.trace}: {fleet.workers} x {fleet.profile}, SLO TTFT {slo.ttft_ms:g} ms and TPOT {slo.tpot_ms:g} ms,"
         f" {findings.seeds} seed(s) of {findings.setting.window_s:g} s of the trace.\n"
         f"Load 1.0, where {one.policy}'s p90 TTFT crosses the SLO: {one.arrivals_per_s:.2f} calls/s,"
-        f" {one.rate:.2f} x the trace's own rate; round_robin's there: {theirs}."
+        f" {one.rate:.2f} x the trace's own rate{beside}."
     )
 
 

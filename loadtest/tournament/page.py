@@ -38,8 +38,8 @@ def page(scores: Scores) -> str:
         "## First places",
         "\n".join(_firsts(scores, RANKED)),
         "## What decides no match",
-        "Who is first in time per output token, in the longest gaps between tokens and from end to end. A rule under which"
-        " requests wait longer for their first token may have fewer running at a time, and shorter gaps.",
+        "Who is first in time per output token, in the longest gaps between tokens and from end to end. A rule under"
+        " which requests wait longer for their first token may have fewer running at a time, and shorter gaps.",
         "\n".join(_firsts(scores, BESIDE)),
         "## Held-out check",
         "\n\n".join(section(scores)),

@@ -124,6 +124,19 @@ def test_seeds_begin_where_they_are_said_to(copied):
     assert {one["cell"]["seed"] for one in json.loads((out / "results.json").read_bytes())["cells"]} == {1}
 
 
+def test_round_robins_rate_is_left_out_if_it_is_not_wanted(tmp_path, finished, monkeypatch, capsys):
+    monkeypatch.setattr(saturation, "PRECISION", 0.3)
+    here = Here()
+    monkeypatch.setattr(running, "Sweep", here)
+    assert start(tmp_path, "--no-round-robin") == 0
+    said = capsys.readouterr().out
+    assert "Load 1.0, where lpwl's p90 TTFT crosses the SLO" in said and "round_robin's there" not in said
+    assert "by round_robin" not in said, "nor is it looked for"
+    assert here.ran < len((finished[0] / "cells.jsonl").read_bytes().splitlines())
+    one, other = (json.loads((out / "results.json").read_bytes()) for out in (tmp_path, finished[0]))
+    assert one["round_robin"] is None and one["load_1"] == other["load_1"]
+
+
 def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
     out, here = copied
     (out / "results.json").unlink()
