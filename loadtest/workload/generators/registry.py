@@ -76,7 +76,21 @@ def parse_generator(text: str) -> Generator:
     try:
         return Generator(text, msgspec.convert(params, shape, strict=False))
     except msgspec.ValidationError as error:
-        raise WorkloadError(f"generator {name}: {error}") from None
+        raise WorkloadError(f"generator {name}: {_wrong(shape, params) or error}") from None
+
+
+def _wrong(shape: type[Shape], params: dict[str, str]) -> str | None:
+    """Which of `params` will not do by itself, and what would; None where only together they do not."""
+    fields = {field.name: field for field in msgspec.structs.fields(shape)}
+    for one in parameters(shape):
+        try:
+            msgspec.convert(params.get(one.name, one.default), fields[one.name].type, strict=False)
+        except msgspec.ValidationError:
+            kind = {"int": "a whole number", "float": "a number"}[one.type]
+            return (
+                f"{one.name}={params[one.name]} will not do; it takes {kind} {one.allowed}, such as {one.default:.10g}"
+            )
+    return None
 
 
 def _given(name: str, shape: type[Shape], text: str) -> dict[str, str]:
