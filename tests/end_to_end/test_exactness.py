@@ -14,8 +14,7 @@ from loadtest.workload.conversations import Shape, generate
 @pytest.mark.timeout(300)
 def test_demo_workload_is_predicted_to_the_token(start):
     system = start(workers=4, worker_flags=("--time-scale", "0.01", "--seed", "1"))
-    states = {worker["candidates"][0]["residency"] for worker in system.workers().values()}
-    assert states == {"exact"}
+    system.wait_for(lambda: _residencies(system) == {"exact"}, what="an exact view of every worker")
     conversations = generate(Shape(), seed=0)  # what `warmroute demo` plays
     timings = asyncio.run(_one_at_a_time(system, conversations))
     assert [timing.error for timing in timings if timing.error] == []
@@ -39,3 +38,7 @@ async def _one_at_a_time(system, conversations):
             await asyncio.to_thread(system.wait_idle)
     client.close()
     return timings
+
+
+def _residencies(system):
+    return {worker["candidates"][0]["residency"] for worker in system.workers().values()}
