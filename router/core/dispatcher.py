@@ -257,10 +257,10 @@ class Dispatcher:
             )
         if served:
             self._comparisons.compare(ticket, usage, difference)
-            decode_s = ticket.decode_s(now_s)
-            self._outputs.observe(ticket.request, decode_s, usage.completion_tokens)
+            decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)
+            self._outputs.observe(ticket.request, decode_s, generated)
             if decode_s is not None and ticket.passage is not None:
-                self._lanes.decoded(ticket.lane, ticket.passage, _generated(ticket, usage), decode_s, now_s)
+                self._lanes.decoded(ticket.lane, ticket.passage, generated, decode_s, now_s)
         self._end(ticket, now_s, "finished" if served else f"finished with status {status}", served=served)
         self._counts["finished"] += 1
         self._tell_policy(EdgeKind.FINISHED, ticket, now_s, usage.cached_tokens)
