@@ -87,6 +87,11 @@ def problem(args: argparse.Namespace) -> str | None:
             f"--warm-up-s {args.warm_up_s:g} leaves nothing of --window-s {args.window_s:g} to measure;"
             " make the window longer or the warm-up shorter"
         )
+    if args.timeout_s * 1e3 <= args.slo.ttft_ms:
+        return (
+            f"--timeout-s {args.timeout_s:g} has clients leave before --slo's {args.slo.ttft_ms:g} ms to a first token"
+            " are over, so no load would ever miss it; take a longer time or a stricter --slo"
+        )
     if args.sensitivity and len(args.policy) < 2:
         return "--sensitivity shows how rankings change, and one rule has none; name more in --policy"
     return None

@@ -90,6 +90,12 @@ class Models:
         metavar="S",
         beside={"replicas": 2},
     )
+    include_usage: bool = parameter(
+        True,
+        "answers end with their usage; else as of clients that stream and do not ask for it (OpenAI's default)",
+        False,
+        beside={"kv_lost_share": 0.01, "kv_replay": False},
+    )
     timeout_s: float = parameter(
         300.0, "clients leave when their answer is not complete after so long; counted as missed", 150.0, metavar="S"
     )

@@ -66,7 +66,21 @@ def _unreadable(args: argparse.Namespace) -> str | None:
         return f"--trace: {error}"
     if not found.plan.sessions:
         return f"--trace {args.trace} has no session in the window of seed {args.first_seed}; make --window-s longer"
-    return None
+    return _no_room(args, found.plan.block_tokens)
+
+
+def _no_room(args: argparse.Namespace, trace_block_tokens: int) -> str | None:
+    """A worker's cache has two blocks at least, of which vLLM never uses one."""
+    kv_tokens = args.kv_tokens or load_profile(args.profile).kv_tokens
+    block_tokens = args.block_tokens or trace_block_tokens
+    least = kv_tokens // 2 if args.sensitivity else kv_tokens
+    if least >= 2 * block_tokens:
+        return None
+    halved = ", halved by --sensitivity," if args.sensitivity else ""
+    return (
+        f"a KV cache of {kv_tokens} tokens{halved} has no room for two blocks of {block_tokens}; take more --kv-tokens"
+        " or smaller --block-tokens"
+    )
 
 
 class _Lab:

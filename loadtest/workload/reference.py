@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import sys
 from pathlib import Path
@@ -80,7 +81,9 @@ def _table(listed: list[Parameter]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Write the page (default ``docs/reference/workloads.md``)."""
-    Path(arguments[0] if arguments else "docs/reference/workloads.md").write_text(page(), encoding="utf-8")
+    parser = argparse.ArgumentParser(prog="python -m loadtest.workload.reference", description="Writes the page.")
+    parser.add_argument("file", nargs="?", type=Path, default=Path("docs/reference/workloads.md"))
+    parser.parse_args(arguments).file.write_text(page(), encoding="utf-8")
     return 0
 
 

@@ -32,7 +32,7 @@ def records(path: Path) -> Generator[Numbered, None, None]:
         if first is None:
             raise TraceError(f"{path} has no rows")
         every = chain([first], lines)
-        yield from _objects(path, every) if first.lstrip().startswith("{") else _table(path, every)
+        yield from _objects(path, every) if first.lstrip()[0] in "{[" else _table(path, every)
 
 
 def _filled(text: TextIO) -> Iterator[str]:

@@ -6,6 +6,7 @@ The admin API's page is made by `router.admin.reference`, the sample of all sett
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -113,7 +114,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def main(arguments: list[str]) -> int:
     """Write all pages into the folder named (default ``docs/reference``)."""
-    folder = Path(arguments[0] if arguments else "docs/reference")
+    parser = argparse.ArgumentParser(prog="python -m router.cli.reference", description="Writes the reference pages.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/reference"))
+    folder = parser.parse_args(arguments).folder
     (folder / "policies").mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (folder / name).write_text(page(), encoding="utf-8")

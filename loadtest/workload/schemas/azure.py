@@ -9,14 +9,12 @@ Source: Azure/AzurePublicDataset, CC-BY-4.0 (Splitwise, ISCA 2024).
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call
-from loadtest.workload.schemas.schema import OneCallEach, Schema
+from loadtest.workload.schemas.schema import OneCallEach, Schema, SomeTokens, Tokens
 from loadtest.workload.text import Text
 
 
@@ -24,8 +22,8 @@ class Row(msgspec.Struct, frozen=True):
     """One request of the trace."""
 
     timestamp: str = msgspec.field(name="TIMESTAMP")
-    context_tokens: Annotated[int, Meta(ge=1)] = msgspec.field(name="ContextTokens")
-    generated_tokens: Annotated[int, Meta(ge=0)] = msgspec.field(name="GeneratedTokens")
+    context_tokens: SomeTokens = msgspec.field(name="ContextTokens")
+    generated_tokens: Tokens = msgspec.field(name="GeneratedTokens")
 
     def __post_init__(self) -> None:
         datetime.fromisoformat(self.timestamp)

@@ -16,15 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call, Session
 from loadtest.workload.schemas.blocks import BlockId, check_blocks, text_of_blocks
-from loadtest.workload.schemas.schema import Arrival, Schema
+from loadtest.workload.schemas.schema import Arrival, Moment, Schema, SomeTokens, Tokens
 
 BLOCK_TOKENS = 16
 ANSWER_S_PER_TOKEN = 0.03
@@ -36,9 +34,9 @@ class Row(msgspec.Struct, frozen=True):
 
     chat_id: int
     parent_chat_id: int
-    timestamp: Annotated[float, Meta(ge=0)]
-    input_length: Annotated[int, Meta(ge=1)]
-    output_length: Annotated[int, Meta(ge=0)]
+    timestamp: Moment
+    input_length: SomeTokens
+    output_length: Tokens
     type: str
     turn: int
     hash_ids: list[BlockId]

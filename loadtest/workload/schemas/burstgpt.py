@@ -10,14 +10,11 @@ Source: HPMLL/BurstGPT, CC-BY-4.0 (Wang et al., arXiv 2401.17644).
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call
-from loadtest.workload.schemas.schema import OneCallEach, Schema
+from loadtest.workload.schemas.schema import Moment, OneCallEach, Schema, Tokens
 from loadtest.workload.text import Text
 
 KINDS = {"Conversation log": "chat", "API log": "api"}
@@ -26,9 +23,9 @@ KINDS = {"Conversation log": "chat", "API log": "api"}
 class Row(msgspec.Struct, frozen=True):
     """One request of the trace; its model is not read."""
 
-    timestamp_s: Annotated[float, Meta(ge=0)] = msgspec.field(name="Timestamp")
-    request_tokens: Annotated[int, Meta(ge=0)] = msgspec.field(name="Request tokens")
-    response_tokens: Annotated[int, Meta(ge=0)] = msgspec.field(name="Response tokens")
+    timestamp_s: Moment = msgspec.field(name="Timestamp")
+    request_tokens: Tokens = msgspec.field(name="Request tokens")
+    response_tokens: Tokens = msgspec.field(name="Response tokens")
     log_type: str = msgspec.field(name="Log Type", default="")
 
     @property

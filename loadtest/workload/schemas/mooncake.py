@@ -13,16 +13,14 @@ from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call
 from loadtest.workload.schemas.blocks import BlockId, check_blocks, text_of_blocks
 from loadtest.workload.schemas.reading import typed_rows
-from loadtest.workload.schemas.schema import OneCallEach, Schema
+from loadtest.workload.schemas.schema import Moment, OneCallEach, Schema, SomeTokens, Tokens
 
 BLOCK_TOKENS = 512
 TICK_S = 3.0
@@ -32,9 +30,9 @@ TICK_S = 3.0
 class Row(msgspec.Struct, frozen=True):
     """One request of the trace."""
 
-    timestamp: Annotated[float, Meta(ge=0)]
-    input_length: Annotated[int, Meta(ge=1)]
-    output_length: Annotated[int, Meta(ge=0)]
+    timestamp: Moment
+    input_length: SomeTokens
+    output_length: Tokens
     hash_ids: list[BlockId]
 
     def __post_init__(self) -> None:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Annotated, Generic, Protocol, TypeVar
+
+from msgspec import Meta
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call, Session
+
+MOST_TOKENS = 10_000_000
+"""More than any model reads or says: a row that has them is broken, and would be drawn token by token."""
+Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+SomeTokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+Moment = Annotated[float, Meta(ge=0, le=1e15)]
+"""A time in whatever unit the schema has; milliseconds since 1970 fit, infinity does not."""
 
 
 class Row(Protocol):

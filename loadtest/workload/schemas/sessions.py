@@ -14,30 +14,25 @@ Source: the schema of uw-syfi/TraceLab's session replay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call, Session
-from loadtest.workload.schemas.schema import Arrival, Schema
+from loadtest.workload.schemas.schema import Arrival, Moment, Schema, Tokens
 from loadtest.workload.text import Text
-
-Tokens = Annotated[int, Meta(ge=0)]
-Milliseconds = Annotated[float, Meta(ge=0)]
 
 
 class Row(msgspec.Struct, frozen=True):
     """One round of one session."""
 
     session_id: str | int
-    arrival_time: Milliseconds
+    arrival_time: Moment
     round: int
     prefix_len: Tokens
     input_len: Tokens
     output_len: Tokens
-    tool_wait_after_ms: Milliseconds
+    tool_wait_after_ms: Moment
 
     def __post_init__(self) -> None:
         if not self.prefix_len + self.input_len:

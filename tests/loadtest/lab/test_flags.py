@@ -84,6 +84,8 @@ def test_a_wrong_value_is_named_with_its_flag(changed, says, capsys):
 def test_flags_that_do_not_go_together_are_named():
     assert problem(parsed()) is None
     assert "--warm-up-s 1200 leaves nothing of --window-s 1200" in (problem(parsed("--warm-up-s", "1200")) or "")
+    assert problem(parsed("--timeout-s", "2.1")) is None
+    assert "--timeout-s 2 has clients leave before --slo's 2000 ms" in (problem(parsed("--timeout-s", "2")) or "")
     assert "name more in --policy" in (problem(parsed("--sensitivity", policy="lpwl")) or "")
 
 

@@ -93,6 +93,7 @@ def test_where_clients_wait_a_slow_fleet_is_sent_fewer_calls(cell):
         {"async_scheduling": False},
         {"booking_s": 0.5},
         {"replicas": 2},
+        {"include_usage": False, "kv_lost_share": 0.02, "kv_replay": False},
         {"replicas": 2, "replica_delay_s": 5.0},
     ],
     ids=str,
@@ -101,6 +102,12 @@ def test_each_model_makes_a_difference_and_every_call_ends(cell, models):
     usual, changed = measures(cell(rate=2.0)), measures(cell(models=models, rate=2.0))
     assert changed.all.answered + changed.all.timed_out + changed.all.rejected == changed.all.calls > 20
     assert changed != usual
+
+
+@pytest.mark.parametrize("policy", ["marginal_cost", "lpwl"])
+def test_usage_tells_nothing_that_streams_and_events_do_not(cell, policy):
+    uploads = {"trace": "generator:documents_beside_chats:rate_per_s=1", "policy": policy, "rate": 2.0}
+    assert measures(cell(models={"include_usage": False}, **uploads)) == measures(cell(**uploads))
 
 
 class Broken:

@@ -225,6 +225,11 @@ def test_a_sensitivity_run_repeats_every_cell_with_each_parameter_changed(copied
         (("--trace", "generator:nothing"), "--trace: there is no generator 'nothing'; there are"),
         (("--warm-up-s", "12"), "--warm-up-s 12 leaves nothing of --window-s 12"),
         (("--slo", "1:50"), "calls are left to measure"),
+        (
+            ("--kv-tokens", "31", "--block-tokens", "16"),
+            "a KV cache of 31 tokens has no room for two blocks of 16",
+        ),
+        (("--kv-tokens", "32", "--block-tokens", "16", "--sensitivity"), "32 tokens, halved by --sensitivity, has no"),
     ],
 )
 def test_what_cannot_be_done_is_said_with_the_fix(tmp_path, monkeypatch, capsys, more, says):

@@ -26,6 +26,7 @@ def test_objects_stand_one_on_a_line(tmp_path):
         ("", "has no rows"),
         ("  \n\n", "has no rows"),
         ('{"a": 1}\n[1]\n', "row 2: it is no JSON object"),
+        ("[1, 2]\n", "row 1: it is no JSON object"),
         ('{"a": 1}\n{"a"\n', "row 2: it is no JSON object"),
         ("a,b\n1,2\n1\n", "row 2: 1 fields under a header of 2"),
         ('a,b\n1,2\n3,"' + "x" * 200_000 + '"\n', "line 3: field larger than"),
