@@ -84,7 +84,7 @@ class Task:
             policy=contender.policy or self.policy,
             make_residency=contender.make_residency,
             publishes_events=contender.publishes_events,
-            reports_usage=contender.reports_usage,
+            usage_share=contender.usage_share,
             seed=self.seed,
         )
         return score(simulate(setting, self.workload.sessions(self.seed)), self.seed)

@@ -36,7 +36,7 @@ class Contender:
     family: Family
     make_residency: MakeResidency
     publishes_events: bool = False
-    reports_usage: bool = True
+    usage_share: float = 1.0
     policy: str | None = None
 
 
@@ -45,7 +45,7 @@ def contenders(cache_tokens: int) -> list[Contender]:
     return [
         Contender("exact, by events", Family.EXACT, _ours, publishes_events=True),
         Contender("approximate", Family.OURS, _ours),
-        Contender("approximate, unreported", Family.OURS, _ours, reports_usage=False),
+        Contender("approximate, unreported", Family.OURS, _ours, usage_share=0.0),
         *(Contender(f"TTL {ttl_s:.0f} s", Family.FIXED_TTL, partial(_ttl, ttl_s)) for ttl_s in TTLS_S),
         Contender(f"LRU {LLMD_TOKENS / 1e3:.0f} k tokens", Family.BLIND_LRU, partial(_lru, LLMD_TOKENS)),
         Contender(f"LRU {SGLANG_TOKENS / 1e6:.1f} M tokens", Family.BLIND_LRU, partial(_lru, SGLANG_TOKENS)),

@@ -69,6 +69,8 @@ def _register_models(parser: argparse.ArgumentParser) -> None:
 def _kind(name: str, metavar: str) -> Callable[[str], float]:
     if metavar == "SHARE":
         return share
+    if metavar == "FRACTION":
+        return fraction
     if metavar == "N":
         return positive
     return above_zero if name in ("scrape_s", "timeout_s") else seconds
@@ -132,6 +134,14 @@ def share(text: str) -> float:
     value = _number(text)
     if not 0.0 <= value < 1.0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share; write a number from 0 to below 1")
+    return value
+
+
+def fraction(text: str) -> float:
+    """From 0 to 1."""
+    value = _number(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction; write a number from 0 to 1")
     return value
 
 

@@ -90,10 +90,12 @@ class Models:
         metavar="S",
         beside={"replicas": 2},
     )
-    include_usage: bool = parameter(
-        True,
-        "answers end with their usage; else as of clients that stream and do not ask for it (OpenAI's default)",
-        False,
+    usage_share: float = parameter(
+        1.0,
+        "share of the answers that tell their usage: streams do if asked to, by their client or by the router",
+        0.0,
+        0.1,
+        metavar="FRACTION",
         beside={"kv_lost_share": 0.01, "kv_replay": False},
     )
     timeout_s: float = parameter(

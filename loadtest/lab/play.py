@@ -129,7 +129,7 @@ class Stage:
                 build_policy(policy, params, random.Random(f"policy {cell.seed} {number}")),
                 policy,
                 delays=delays,
-                reports_usage=models.include_usage,
+                usage_share=models.usage_share,
                 ledger=ledgers.of(number) if shared else None,
                 more=self._more,
                 seed=cell.seed * 1_000 + number,

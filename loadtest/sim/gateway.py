@@ -46,8 +46,8 @@ class SimulatedGateway:
 
     `residency` says which worker holds what. Where it is a `ResidencyMap` and `publishes_events`, workers' KV events
     reach it on vLLM's wire, late and with losses as `Delays` has it (`seed` draws which); otherwise workers say that
-    they publish none. Responses tell their usage unless not `reports_usage`. With a `ledger` it is one of several that
-    share these workers. Workers' loads are read for as long as there is `more` to come: by default, any event at all.
+    they publish none. Of the responses `usage_share` tell their usage. With a `ledger` it is one of several that share
+    these workers. Workers' loads are read for as long as there is `more` to come: by default, any event at all.
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class SimulatedGateway:
         *,
         delays: Delays,
         publishes_events: bool = True,
-        reports_usage: bool = True,
+        usage_share: float = 1.0,
         ledger: SharedLedger | None = None,
         more: Callable[[], bool] | None = None,
         seed: int = 0,
     ) -> None:
-        self.reports_usage = reports_usage
+        self._usage_share = usage_share
+        self._usage_draws = Random(f"usage {seed}")
         self.fleet = Fleet(HealthConfig(), residency)
         self.dispatcher = Dispatcher(self.fleet, residency, policy, policy_name=policy_name, ledger=ledger)
         self._time = time
@@ -88,6 +89,10 @@ class SimulatedGateway:
     def time(self) -> VirtualTime:
         """Its clock."""
         return self._time
+
+    def tells_usage(self) -> bool:
+        """Whether the answer that ends now does."""
+        return self._usage_share >= 1.0 or self._usage_draws.random() < self._usage_share
 
     def hear(self) -> None:
         """What streams have brought counts from the moment on; it is enough to count it when somebody looks."""
@@ -243,9 +248,9 @@ class GatewayPlacement:
         self._progress(self._ticket, tokens, now_s)
 
     def finished(self, state: RequestState) -> None:
-        """The stream ended, with a usage block if the client wanted one."""
+        """The stream ended, perhaps with a usage block."""
         usage = Usage()
-        if self._gateway.reports_usage:
+        if self._gateway.tells_usage():
             usage = Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens)
         self._gateway.dispatcher.finished(self._ticket, usage, self._gateway.time.now_s)
 

@@ -30,7 +30,7 @@ class Setting:
     policy_params: Mapping[str, Any] = field(default_factory=dict)
     make_residency: MakeResidency = lambda time: ResidencyMap()
     publishes_events: bool = True
-    reports_usage: bool = True
+    usage_share: float = 1.0
     delays: Delays = field(default_factory=Delays)
     seed: int = 0
 
@@ -60,7 +60,7 @@ def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
         setting.policy,
         delays=delays,
         publishes_events=setting.publishes_events,
-        reports_usage=setting.reports_usage,
+        usage_share=setting.usage_share,
     )
     clients = Clients(time, gateway, workers, delays.request_s)
     for session in sessions:

@@ -69,6 +69,7 @@ def test_rules_may_have_parameters():
         ({"workers": "0"}, "--workers: '0' is not a whole number above 0"),
         ({"profile": "h100"}, "--profile: invalid choice"),
         ({"kv-lost-share": "1"}, "--kv-lost-share: '1' is not a share; write a number from 0 to below 1"),
+        ({"usage-share": "1.1"}, "--usage-share: '1.1' is not a fraction; write a number from 0 to 1"),
         ({"kv-late-s": "soon"}, "--kv-late-s: 'soon' is not a time; write seconds, 0 or more"),
         ({"scrape-s": "0"}, "--scrape-s: '0' is not a number above 0"),
     ],

@@ -93,7 +93,8 @@ def test_where_clients_wait_a_slow_fleet_is_sent_fewer_calls(cell):
         {"async_scheduling": False},
         {"booking_s": 0.5},
         {"replicas": 2},
-        {"include_usage": False, "kv_lost_share": 0.02, "kv_replay": False},
+        {"usage_share": 0.0, "kv_lost_share": 0.02, "kv_replay": False},
+        {"usage_share": 0.5, "kv_lost_share": 0.02, "kv_replay": False},
         {"replicas": 2, "replica_delay_s": 5.0},
     ],
     ids=str,
@@ -107,7 +108,7 @@ def test_each_model_makes_a_difference_and_every_call_ends(cell, models):
 @pytest.mark.parametrize("policy", ["marginal_cost", "lpwl"])
 def test_usage_tells_nothing_that_streams_and_events_do_not(cell, policy):
     uploads = {"trace": "generator:documents_beside_chats:rate_per_s=1", "policy": policy, "rate": 2.0}
-    assert measures(cell(models={"include_usage": False}, **uploads)) == measures(cell(**uploads))
+    assert measures(cell(models={"usage_share": 0.0}, **uploads)) == measures(cell(**uploads))
 
 
 class Broken:

@@ -128,6 +128,6 @@ def test_reports_can_be_withheld(spec, make_call, make_session):
     first, answer = range(6), [50, 51, 52]
     second = make_call([*first, *answer, 60, 61], [70], pause_s=1.0)
     sessions = [make_session("s", make_call(first, answer), second)]
-    setting = Setting((spec,), publishes_events=False, reports_usage=False, delays=NO_DELAYS)
+    setting = Setting((spec,), publishes_events=False, usage_share=0.0, delays=NO_DELAYS)
     outcomes = simulate(setting, sessions).outcomes
     assert [(one.predicted_tokens, one.cached_tokens) for one in outcomes] == [(0, 0), (8, 8)]
