@@ -76,7 +76,7 @@ class Holding:
     def observe(self, edge: Edge) -> None:
         """Take note of a booking; other edges do not matter here."""
         placed, model = edge.placed, edge.request.model
-        if edge.kind is not EdgeKind.BOOKED or placed is None or not placed.learned:
+        if edge.kind is not EdgeKind.BOOKED or placed is None or not placed.learned or not edge.request.prompt_tokens:
             return
         weight, mean_s = self._usual.pop(model, (0.0, 0.0))
         weight = weight * _FORGETTING + 1.0

@@ -85,6 +85,8 @@ class Phases:
         placed, fleet, model = edge.placed, edge.fleet, edge.request.model
         if edge.kind is not EdgeKind.BOOKED or placed is None or fleet is None or not placed.learned:
             return
+        if not edge.request.prompt_tokens:
+            return
         pool = self._pools.pop(model, None) or Pool(self._weight)
         self._pools[model] = pool
         pool.booked(edge.request, placed, fleet)

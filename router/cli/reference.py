@@ -96,6 +96,8 @@ def paths_page() -> str:
 
 def _route(route: Route) -> tuple[str, ...]:
     placed = "prefix" if route.by_prefix else "the worker that made it" if route.pinned else "load"
+    if not route.prefills and not route.pinned:
+        placed += "; nothing is prefilled"
     return f"`{route.pattern}`", ", ".join(route.methods), route.model.value, placed
 
 

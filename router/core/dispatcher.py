@@ -20,7 +20,7 @@ from router.core.ledger import Booking, Stage
 from router.core.others import SharedLedger
 from router.core.outputs import Outputs
 from router.core.residency import ResidencySource
-from router.core.selection import Selection, exclusions, select, trial_first, with_room
+from router.core.selection import Selection, computed, exclusions, select, trial_first, with_room
 from router.core.sight import Sight
 from router.core.tickets import Deferral, Hold, Reject, Ticket, gave_up
 from router.errors import ErrorKind, RequestError
@@ -121,13 +121,14 @@ class Dispatcher:
 
     def dispatch(self, request: Request, now_s: float, *, defers: bool = False) -> Ticket | Deferral | Hold | Reject:
         """Choose a candidate and book the request there, in one step; or, if the policy says so and the caller
-        `defers`, wait for it."""
+        `defers`, wait for it: with what is known to be a prompt, and not too long a one, for others gain nothing."""
         selection = self._select(request, (), now_s)
         if isinstance(selection, Selection):
             decided = self._decide(request, selection, now_s)
             until_s = min(now_s + decided.decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
-            if defers and until_s > now_s:
-                return Deferral(decided.decision.ranked[0] if decided.decision.until_relief else None, until_s)
+            first = decided.decision.ranked[0]
+            if defers and until_s > now_s and computed(request, selection, first):
+                return Deferral(first if decided.decision.until_relief else None, until_s)
             return self._place(request, decided, now_s, attempt=1)
         if isinstance(selection, Hold):
             self._counts["held"] += 1

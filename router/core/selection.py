@@ -118,6 +118,19 @@ def _nobody(fleet: Fleet, request: Request) -> Hold | Reject:
     return Hold(_why_not_ready(fleet.endpoints))
 
 
+def computed(request: Request, selection: Selection, first: WorkerId) -> bool:
+    """Whether the request has a prompt that `first` will compute, and will not refuse for its length."""
+    if request.prompt is None or request.model is None or request.prompt.multiple:
+        return request.prompt is not None
+    endpoint = next(one.endpoint for one in selection.candidates if one.id == first)
+    length = endpoint.lengths.get(request.model)
+    return length is None or _needed(request) <= length
+
+
+def _needed(request: Request) -> int:
+    return request.prompt_tokens + (request.max_tokens or 1)
+
+
 def _fits(request: Request, pool: Pool) -> tuple[FleetEndpoint, ...] | None:
     """The endpoints long enough for the request, where only some are; None: no need to look.
 
@@ -125,7 +138,7 @@ def _fits(request: Request, pool: Pool) -> tuple[FleetEndpoint, ...] | None:
     longest of those that serve now: their own error says best how much the fleet can take.
     """
     model, shortest = request.model, pool.shortest_tokens
-    needed = request.prompt_tokens + (request.max_tokens or 1)
+    needed = _needed(request)
     if model is None or shortest is None or needed <= shortest:
         return None
     if request.prompt is None or request.prompt.multiple:

@@ -155,7 +155,7 @@ class Exchange(Tries):
         self._books.first_event(now_s)
         if self._hedge is not None:
             self._end_race()
-        if response.events:
+        if response.events and not self.relay.refused:
             plane.dispatcher.first_token(self.ticket, now_s)
         if self.route.stores:
             self._learn_stored(attempt.connection.pieces)
@@ -189,7 +189,7 @@ class Exchange(Tries):
         keep = relay.end_as_event() if relay.out is Out.COMMENTS else relay.end()
         self._let_go(reusable=True)
         self.ticket = None
-        self.plane.dispatcher.finished(ticket, usage, now_s, status=response.status)
+        self.plane.dispatcher.finished(ticket, usage, now_s, status=relay.refused or response.status)
         self._observe(usage)
         self._end(keep)
 

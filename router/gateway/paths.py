@@ -28,7 +28,8 @@ class Route:
     """One forwarded path. `pattern` names it in metrics; ``{id}`` stands for one segment.
 
     `by_prefix`: the body is understood and placed by its prompt. `pinned`: `{id}` names a stored response, so the
-    request goes to the worker that made it. `stores`: answers may be asked for later by id.
+    request goes to the worker that made it. `stores`: answers may be asked for later by id. `prefills`: the worker
+    computes what the body says.
     """
 
     pattern: str
@@ -38,17 +39,11 @@ class Route:
     pinned: bool = False
     stores: bool = False
     upgrades: bool = False
+    prefills: bool = True
 
 
 _JSON_POST = (
     "/v1/chat/completions/batch",
-    "/v1/chat/completions/render",
-    "/v1/chat/completions/derender",
-    "/v1/completions/render",
-    "/v1/completions/derender",
-    "/v1/responses/render",
-    "/v1/messages/count_tokens",
-    "/v1/messages/render",
     "/v1/embeddings",
     "/v2/embed",
     "/pooling",
@@ -58,13 +53,23 @@ _JSON_POST = (
     "/rerank",
     "/v1/rerank",
     "/v2/rerank",
-    "/tokenize",
-    "/detokenize",
     "/invocations",
     "/generative_scoring",
     "/cohere/v2/chat",
     "/inference/v1/generate",
 )
+_ABOUT_TEXT = (
+    "/v1/chat/completions/render",
+    "/v1/chat/completions/derender",
+    "/v1/completions/render",
+    "/v1/completions/derender",
+    "/v1/responses/render",
+    "/v1/messages/count_tokens",
+    "/v1/messages/render",
+    "/tokenize",
+    "/detokenize",
+)
+"""What the model has no part in."""
 # Seen in vLLM 0.33 without a documented method: both are passed on and the worker decides.
 _EITHER_METHOD = ("/v1/decisions", "/v1/systemone")
 
@@ -73,11 +78,12 @@ ROUTES: tuple[Route, ...] = (
     Route("/v1/completions", by_prefix=True),
     Route("/v1/messages", by_prefix=True),
     Route("/v1/responses", by_prefix=True, stores=True),
-    Route("/v1/responses/{id}", ("GET",), ModelSource.NONE, pinned=True),
-    Route("/v1/responses/{id}/cancel", ("POST",), ModelSource.NONE, pinned=True),
+    Route("/v1/responses/{id}", ("GET",), ModelSource.NONE, pinned=True, prefills=False),
+    Route("/v1/responses/{id}/cancel", ("POST",), ModelSource.NONE, pinned=True, prefills=False),
     Route("/v1/audio/transcriptions", model=ModelSource.MULTIPART),
     Route("/v1/audio/translations", model=ModelSource.MULTIPART),
     Route("/v1/realtime", ("GET",), ModelSource.QUERY, upgrades=True),
+    *(Route(path, prefills=False) for path in _ABOUT_TEXT),
     *(Route(path) for path in _JSON_POST),
     *(Route(path, ("GET", "POST")) for path in _EITHER_METHOD),
 )

@@ -86,6 +86,7 @@ def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, pat
 
 
 def describe(
+    route: Route,
     head: RequestHead,
     body: bytes,
     reading: Reading,
@@ -97,6 +98,7 @@ def describe(
     """The request as the dispatcher sees it. vLLM: a session id in the body wins over the header, a priority in the
     header over the body."""
     parsed = reading.intake
+    guessed_tokens = len(body) // _BYTES_PER_TOKEN if route.prefills else 0
     session_id = parsed.session_id if parsed is not None else None
     if session_id is None and b"x-session-id" in head.fields:
         session_id = head.fields[b"x-session-id"].decode("latin-1")
@@ -105,7 +107,7 @@ def describe(
         path=head.path,
         model=reading.model,
         prompt=prompt,
-        prompt_tokens=prompt.tokens if prompt is not None else len(body) // _BYTES_PER_TOKEN,
+        prompt_tokens=prompt.tokens if prompt is not None else guessed_tokens,
         arrived_s=arrived_s,
         max_tokens=parsed.max_tokens if parsed is not None else None,
         session_id=session_id,
@@ -212,5 +214,6 @@ class Placing:
         self._done(reading, prompt, pinned_to(self._route, self._head, reading, self._plane.pins, self._plane.paths))
 
     def _done(self, reading: Reading, prompt: Prompt | None, pinned: WorkerId | None) -> None:
-        request = describe(self._head, self._body, reading, prompt, pinned, self._request_id, self._arrived_s)
+        arrived = self._request_id, self._arrived_s
+        request = describe(self._route, self._head, self._body, reading, prompt, pinned, *arrived)
         self._described(request)

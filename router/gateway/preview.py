@@ -29,7 +29,8 @@ async def preview(plane: Plane, path: str, headers: Mapping[str, str], body: byt
         prompt = plane.identity.identify_now(head.path, reading.intake, adapter)
         if prompt is None:
             prompt = await plane.identity.identify(head.path, reading.intake, adapter)
-    return describe(head, body, reading, prompt, pinned, plane.request_ids.of(head).decode("latin-1"), plane.time())
+    request_id = plane.request_ids.of(head).decode("latin-1")
+    return describe(route, head, body, reading, prompt, pinned, request_id, plane.time())
 
 
 def _head(path: str, headers: Mapping[str, str], body_bytes: int) -> RequestHead:

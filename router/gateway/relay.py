@@ -6,7 +6,7 @@ were read, framing included, unless the client could not read that framing or ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -58,6 +58,16 @@ class Client(Protocol):
         ...
 
 
+def _events(data: bytes) -> int:
+    return data.count(b"data: ") - data.count(b"data: [DONE]")
+
+
+def _first_events(pieces: Iterable[bytes]) -> int:
+    """Events of a stream's beginning, but for those that only say whose answer it is: no token is in them."""
+    data = b"".join(pieces)
+    return _events(data) - data.count(b'"role":')
+
+
 class Relay:
     """The client's half of one exchange. `batch` is called with gaps, events so far and the time, every 32 reads.
 
@@ -83,6 +93,7 @@ class Relay:
         "events",
         "last_read_s",
         "out",
+        "refused",
         "response_bytes",
         "status",
         "to_old_client",
@@ -109,6 +120,8 @@ class Relay:
         self.status = 0
         self.response_bytes = 0
         self.events = 0
+        self.refused = 0
+        """The status in a stream's first event, where that says that the request is wrong; else 0."""
         self.last_read_s = 0.0
         self._gaps: list[float] = []
         self._reads: list[bytes] = []
@@ -123,7 +136,7 @@ class Relay:
         self.connection = connection
         self.usage_frame = usage_frame
         self._held = []
-        self._held_bytes = self._seen = 0
+        self._held_bytes = self._seen = self.refused = 0
         self._first = FirstEvent()
 
     # before the first real event
@@ -142,6 +155,9 @@ class Relay:
         self._seen = len(pieces)
         for piece in unseen:
             verdict = self._first.feed(piece)
+            if isinstance(verdict, StreamError) and 400 <= verdict.status < 500:
+                self.refused = verdict.status  # a mistake found late is the client's to see: no worker would do better
+                return True
             if verdict is not False:
                 return verdict
         return self._within_bounds()
@@ -167,6 +183,8 @@ class Relay:
         self.last_read_s = self._time()
         if not response.events:
             self.usage_frame = None
+        elif self.connection is not None:
+            self.events = _first_events(self.connection.pieces)
         if self.out is Out.COMMENTS:
             self._send_pieces()
             self.out = Out.REFRAMED
@@ -230,7 +248,7 @@ class Relay:
         now_s = self._time()
         self._gaps.append(now_s - self.last_read_s)
         self.last_read_s = now_s
-        self.events += data.count(b"data: ")
+        self.events += _events(data)
         self._send_pieces()
         if len(self._gaps) == BATCH_READS:
             self.flush(now_s)
@@ -240,7 +258,7 @@ class Relay:
         if self._reads:
             reads, self._reads = b"".join(self._reads), []
             self.response_bytes += len(reads)
-            self.events += reads.count(b"data: ")
+            self.events += _events(reads)
         if self._gaps:
             gaps, self._gaps = self._gaps, []
             self._batch(gaps, self.events, now_s)

@@ -83,9 +83,7 @@ def judge_event(event: bytes) -> bool | StreamError:
             name = value.strip()
     if (not payload and not name) or name in _INTRODUCTIONS:
         return False
-    error = _error(b"\n".join(payload), name == b"error")
-    # A client's mistake found late is the client's to see, not a reason to try another worker.
-    return True if error is None or 400 <= error.status < 500 else error
+    return _error(b"\n".join(payload), name == b"error") or True
 
 
 def _error(payload: bytes, named: bool) -> StreamError | None:

@@ -55,6 +55,13 @@ def test_a_long_prompt_waits_for_a_busy_worker(make, busy, request_view):
     assert hold_s(holding, request_view(), busy(backlog_s=2.001)) == 0.005, "less is not worth a decision"
 
 
+def test_what_has_no_prompt_says_nothing_of_a_usual_prefill(make, busy, view, request_view):
+    holding = make(2.0)
+    for _ in range(100):
+        holding.observe(booked(view("w", prefill_s=0.01, learned=True), request_view(0)))
+    assert hold_s(holding, request_view(), busy()) == 1.5
+
+
 @pytest.mark.parametrize(
     ("why", "waited_s", "fields"),
     [

@@ -2,6 +2,7 @@ import random
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from policies.marginal_cost import MarginalCost, MarginalCostParams
 from policies.mix import Mix, Part
@@ -275,6 +276,16 @@ def test_edges_that_say_too_little_are_passed_over(phases, traffic, chat, booked
     for kind in EdgeKind:
         phases.observe(Edge(kind, chat, unlearned.workers[0].id, 1.0, placed=unlearned.workers[0], fleet=unlearned))
     assert phases.prices_s(chat, unlearned) == {}
+
+
+def test_what_has_no_prompt_makes_no_lane(phases, traffic, chat):
+    """Calls that only count tokens, as long as documents by their size, beside chats."""
+    for number in range(300):
+        if number % 25:
+            traffic.chat(chat)
+        else:
+            traffic.document(replace(chat, prompt_tokens=0))
+    assert phases.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
 
 
 # in the default rule

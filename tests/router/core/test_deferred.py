@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from policies.view import Decision, WorkerId
 from router.core.deferred import ASKED_AT_ONCE, Deferred
@@ -45,6 +46,22 @@ def test_a_request_is_deferred_where_the_policy_says_so_and_the_caller_can(rig):
     assert placed.candidate is first.candidate
     told = rig.dispatcher.decisions(1)[0]
     assert told.to_builtins()["waited_s"] == 2.5 and (told.close("finished", 3.0), told.request.waited_s)[1] == 2.5
+
+
+@pytest.mark.parametrize(("tokens", "max_tokens", "waits"), [(100, 28, True), (100, 29, False), (128, None, False)])
+def test_what_the_worker_will_refuse_for_its_length_goes_at_once(rig, facts, tokens, max_tokens, waits):
+    for endpoint in rig.fleet.endpoints:
+        rig.fleet.probe_succeeded(endpoint.id, facts(max_model_len=128), 0.0)
+    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatch(start=0)
+    request = rig.ask(tokens, start=1, max_tokens=max_tokens)
+    assert isinstance(rig.dispatcher.dispatch(request, 0.0, defers=True), Deferral if waits else Ticket)
+
+
+def test_what_has_no_prompt_that_is_known_goes_at_once(rig):
+    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatch(start=0)
+    assert isinstance(rig.dispatcher.dispatch(replace(rig.ask(start=1), prompt=None), 0.0, defers=True), Ticket)
 
 
 def test_no_policy_keeps_a_request_for_ever(rig):

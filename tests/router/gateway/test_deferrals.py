@@ -78,6 +78,19 @@ async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate, kit):
     await kit.eventually(lambda: made.idle)
 
 
+@pytest.mark.parametrize("path", [b"/tokenize", b"/v1/messages/count_tokens", b"/v1/embeddings"])
+async def test_what_is_no_prompt_to_be_continued_never_waits(gate, kit, path):
+    made = await gate()
+    other = await made.connect()
+    other.writer.write(kit.post(path))
+    await kit.eventually(lambda: len(made.slow.waiting) == 2)
+    assert deferred(made) == 1
+    tokens = made.dispatcher.decisions(1)[0].request.prompt_tokens
+    assert (tokens > 0) is (path == b"/v1/embeddings"), "where the model computes something a guess is booked"
+    made.slow.waiting[1].set()
+    assert (await other.read()).status == 200
+
+
 async def test_it_goes_when_its_time_is_up(gate, kit):
     made = await gate(hold_s=0.2)
     await kit.eventually(lambda: len(made.slow.waiting) == 2)
