@@ -17,7 +17,8 @@ from router.gateway.paths import ModelSource, PathTable, Route
 from router.gateway.plane import Pins, Plane
 from router.gateway.shapes import PeekedBody
 from router.prefix.prompt import Prompt
-from router.tokens.intake import ParsedBody, multipart_model, parse
+from router.tokens.intake import ParsedBody, parse
+from router.tokens.multipart import multipart_model
 
 # Enough for a response's opening fields, among which its id is the first.
 _ID_WITHIN_BYTES = 4_096

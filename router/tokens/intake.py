@@ -117,29 +117,6 @@ def as_int(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def multipart_model(content_type: str, body: bytes) -> str | None:
-    """The `model` field of a multipart form; None where there is none to be read."""
-    boundary = re.search(r'boundary="?([^";,]+)"?', content_type, re.IGNORECASE)
-    if boundary is None:
-        return None
-    fence = b"--" + boundary[1].strip().encode("latin-1", "replace")
-    place = body.find(fence)
-    while place >= 0:
-        start = place + len(fence)
-        head_end = body.find(b"\r\n\r\n", start, start + 8192)
-        if head_end < 0:
-            return None
-        place = body.find(b"\r\n" + fence, head_end + 2)
-        if re.search(
-            rb'content-disposition:[^\r\n]*\bname="?model"?(?:;|\r|\n|$)', body[start:head_end], re.IGNORECASE
-        ):
-            value = body[head_end + 4 : place if place >= 0 else len(body)]
-            return value.decode("utf-8", "replace").strip() or None
-        if place >= 0:
-            place += 2
-    return None
-
-
 def _fields(body: bytes, routed: bool) -> BodyFields:
     try:
         return _decode(body)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from router.errors import ErrorKind, RequestError
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, multipart_model, parse
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -113,21 +113,6 @@ def test_other_paths_are_not_judged() -> None:
     assert parse("/cohere/v2/chat", b'{"model": "m", "prompt": {"id": "p"}, "stream": "odd"}').model == "m"
     assert parse("/v1/embeddings", b'{"model": 5, "input": []}').model is None
     assert parse("/pooling", b"[1, 2]").model is None
-
-
-FORM = (
-    b'--xyz\r\nContent-Disposition: form-data; name="file"; filename="model"\r\n\r\n\x00\x01--xy\r\n'
-    b'--xyz\r\ncontent-disposition: form-data; name="model"\r\n\r\nwhisper\r\n--xyz--\r\n'
-)
-
-
-def test_multipart_model() -> None:
-    assert multipart_model("multipart/form-data; boundary=xyz", FORM) == "whisper"
-    assert multipart_model('multipart/form-data; boundary="xyz"; charset=utf-8', FORM) == "whisper"
-    assert multipart_model("multipart/form-data", FORM) is None
-    assert multipart_model("multipart/form-data; boundary=abc", FORM) is None
-    assert multipart_model("multipart/form-data; boundary=xyz", FORM.replace(b'name="model"', b'name="modelx"')) is None
-    assert multipart_model("multipart/form-data; boundary=xyz", b"--xyz\r\nbroken") is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""Finds the `model` field of a multipart form (RFC 7578), in time that grows with the body's size and no faster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+MAX_PARTS = 32
+"""Parts looked at. The longest OpenAI form with a model, of an audio transcription, has some 12."""
+MAX_PART_HEAD_BYTES = 8_192
+"""Largest head of a part, as in python-multipart, which vLLM uses."""
+MAX_PARAMETERS = 16
+"""Parameters of one header that are looked at."""
+MAX_MODEL_BYTES = 1_024
+"""A longer name is cut here: no model is called so, and the name is repeated in the error."""
+
+_PARAMETER = re.compile(rb';[ \t]*+([^\s;="]++)[ \t]*+=[ \t]*+(?:"((?:[^"\\]|\\.)*+)"[ \t]*+|([^;"]*+))')
+"""Every quantifier is possessive: an attempt that fails is not repeated with a shorter match."""
+
+
+def multipart_model(content_type: str, body: bytes) -> str | None:
+    """The `model` field of a form; None where none is found in its first parts."""
+    boundary = _parameters(content_type.encode("latin-1", "replace")).get(b"boundary")
+    if not boundary:
+        return None
+    for name, start, end in _parts(body, b"\r\n--" + boundary):
+        if name == b"model":
+            value = body[start : min(end, start + MAX_MODEL_BYTES)]
+            return value.decode("utf-8", "replace").strip() or None
+    return None
+
+
+def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[bytes | None, int, int]]:
+    """Name of each part, and where its content starts and ends in `body`."""
+    opening = delimiter[2:]
+    place = 0 if body.startswith(opening) else _line_after(body.find(delimiter))
+    for _ in range(MAX_PARTS):
+        start = place + len(opening)
+        if place < 0 or body.startswith(b"--", start):
+            return
+        head_end = body.find(b"\r\n\r\n", start, start + MAX_PART_HEAD_BYTES)
+        if head_end < 0:
+            return
+        following = body.find(delimiter, head_end + 2)
+        yield _field_name(body[start:head_end]), head_end + 4, following if following >= 0 else len(body)
+        place = _line_after(following)
+
+
+def _line_after(line_break: int) -> int:
+    return line_break + 2 if line_break >= 0 else -1
+
+
+def _field_name(head: bytes) -> bytes | None:
+    """`head` starts with what stands behind the boundary on its line: nothing, or it was no delimiter."""
+    behind, *lines = head.split(b"\r\n")
+    if behind.strip(b" \t"):
+        return None
+    for line in lines:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"content-disposition":
+            return _parameters(value).get(b"name")
+    return None
+
+
+def _parameters(header: bytes) -> dict[bytes, bytes]:
+    """Parameters of a header such as ``form-data; name="model"``, names in lower case; an error ends them."""
+    found: dict[bytes, bytes] = {}
+    place = header.find(b";")
+    for _ in range(MAX_PARAMETERS if place >= 0 else 0):
+        parameter = _PARAMETER.match(header, place)
+        if parameter is None:
+            break
+        name, quoted, plain = parameter.groups()
+        found.setdefault(name.lower(), quoted if quoted is not None else plain.strip())
+        place = parameter.end()
+    return found
