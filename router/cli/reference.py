@@ -1,5 +1,5 @@
 """Reference pages made from code: ``python -m router.cli.reference [FOLDER]`` writes policies (an index and a page
-each), metrics and paths.
+each), metrics, paths and limits.
 
 The admin API's page is made by `router.admin.reference`, the sample of all settings by ``warmroute config --sample``.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from policies.registry import BUILT_IN, describe
+from router.cli.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
 from router.gateway.paths import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 from router.telemetry.catalogue import CATALOGUE, MetricSpec
 
@@ -101,6 +102,26 @@ def _route(route: Route) -> tuple[str, ...]:
     return f"`{route.pattern}`", ", ".join(route.methods), route.model.value, placed
 
 
+def limits_page() -> str:
+    """Every limit, and what a client sees of it."""
+    lines = [
+        "# Limits",
+        "",
+        _MADE,
+        "What a client sees is an error of the gateway in OpenAI's shape (Anthropic's under `/v1/messages`), with the "
+        "status and code named here, unless the table says otherwise. 0 means no limit.",
+        "",
+        "## Settings",
+        "",
+        *_table(HEADS, setting_rows()),
+        "",
+        "## Fixed limits",
+        "",
+        *_table(FIXED_HEADS, fixed_rows()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
@@ -110,6 +131,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "policies.md": policies_page,
     "metrics.md": metrics_page,
     "paths.md": paths_page,
+    "limits.md": limits_page,
     **{f"policies/{name}.md": partial(policy_page, name) for name in BUILT_IN},
 }
 

@@ -1,0 +1,169 @@
+"""What each limit bounds, in what unit, and what the client sees: the rows of docs/reference/limits.md.
+
+A new setting gets a line in `SETTINGS`; a fixed limit that a client or a worker can meet gets one in `FIXED`. What a
+setting bounds is said by its description in `router.config.model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import inspect as kinds
+
+from backends.vllm.control import MAX_ANSWER_BYTES
+from backends.vllm.probe import MAX_METRICS_BYTES
+from router.admin.operations import MAX_BODY_BYTES
+from router.config.model import Config
+from router.config.sample import descriptions
+from router.config.schema import bare, fields, root
+from router.core.dispatcher import LONGEST_HOLD_S
+from router.core.further import MAX_SENT_FAILURES
+from router.gateway import relay
+from router.gateway.chunks import MAX_LINE_BYTES
+from router.gateway.client import LINGER_BYTES, LINGER_S, PIPELINE_BYTES
+from router.gateway.exchange import MIN_BYTES_PER_S
+from router.gateway.head import MAX_HEADER_LINES
+from router.gateway.listen import KERNEL_UNSENT_BYTES
+from router.gateway.plane import PINS
+from router.gateway.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
+from router.prefix.orphans import ORPHAN_BYTES
+from router.prefix.sequence import PENDING_BYTES
+from router.tokens import multipart
+from router.tokens.remote import MAX_IN_FLIGHT, TIMEOUT_S
+from router.tokens.rendering import MAX_TEXT_BYTES
+from router.watch.replay import MAX_MESSAGE_BYTES
+
+Row = tuple[str, ...]
+HEADS = ("limit", "default", "unit", "bounds", "what the client sees")
+FIXED_HEADS = ("bounds", "value", "unit", "what the client sees")
+
+_NOTHING = "nothing"
+_ANOTHER = "another worker is tried; 503 `worker_failed` where none is left"
+
+SETTINGS: Mapping[str, tuple[str, str]] = {
+    "limits.max_connections": ("connections", "the connection is closed without an answer"),
+    "limits.max_header_bytes": ("bytes", "431 `headers_too_large`, connection closed"),
+    "limits.max_body_bytes": ("bytes", "413 `body_too_large`, which names the limit in effect; connection closed"),
+    "limits.max_buffered_body_bytes": ("bytes", "503 `too_many_requests` with `Retry-After`, or 413 `body_too_large`"),
+    "limits.max_held_requests": ("requests", "503 `too_many_requests` with `Retry-After`"),
+    "limits.max_concurrent_requests": ("requests", "503 `concurrency_limit` with `Retry-After`"),
+    "limits.max_requests_per_worker": ("requests", "503 `overloaded` with `Retry-After`"),
+    "limits.write_buffer_bytes": ("bytes", "nothing: its worker is read no further until the client reads"),
+    "limits.max_buffered_response_bytes": ("bytes", "a client that does not read is cut off"),
+    "timeouts.connect_s": ("seconds", _ANOTHER),
+    "timeouts.first_event_s": ("seconds", _ANOTHER),
+    "timeouts.upstream_head_s": ("seconds", _ANOTHER),
+    "timeouts.stream_idle_s": (
+        "seconds",
+        "an error event `stream_idle_timeout` and the stream's end, or the connection is cut; a client that takes "
+        "nothing for as long is cut off",
+    ),
+    "timeouts.total_s": ("seconds", "504 `total_timeout`, or an error event in a started stream"),
+    "timeouts.client_header_s": ("seconds", "408 `request_timeout`, connection closed"),
+    "timeouts.client_body_s": ("seconds", "408 `request_timeout`, connection closed"),
+    "timeouts.client_idle_s": ("seconds", "the connection is closed"),
+    "timeouts.tls_handshake_s": ("seconds", "the connection is closed"),
+    "timeouts.upstream_idle_s": ("seconds", _NOTHING),
+    "timeouts.no_worker_wait_s": ("seconds", "503 `no_worker_available` with `Retry-After`"),
+    "timeouts.header_hold_s": ("seconds", "status 200 and comments; a later failure is an error event"),
+    "timeouts.comment_interval_s": ("seconds", "a comment"),
+    "timeouts.drain_delay_s": ("seconds", _NOTHING),
+    "timeouts.drain_s": ("seconds", "503 `shutting_down`, or an error event in a started stream"),
+    "timeouts.drain_idle_s": ("seconds", "the connection is closed"),
+    "timeouts.takeover_ready_s": ("seconds", _NOTHING),
+    "retries.max_attempts": ("workers", "503 `worker_failed` or `overloaded`, with `Retry-After`"),
+    "hedging.max_ratio": ("share", _NOTHING),
+    "residency.memo_bytes": ("bytes", "nothing: a forgotten prompt is tokenised again"),
+    "residency.approximate_bytes": ("bytes", "nothing: less of a worker's cache is known"),
+}
+"""Settings that bound something: unit, and what the client sees when the bound is reached."""
+
+NOT_LIMITS = frozenset({"cors.max_age_s"})
+"""Settings whose names begin as those of limits do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A limit that no setting changes."""
+
+    bounds: str
+    value: float
+    unit: str
+    client_sees: str
+
+
+FIXED: tuple[Fixed, ...] = (
+    Fixed("Header lines of a request", MAX_HEADER_LINES, "lines", "431 `headers_too_large`, connection closed"),
+    Fixed("A chunk's size line with its extensions", MAX_LINE_BYTES, "bytes", "400 `bad_request`, connection closed"),
+    Fixed("Pipelined requests read ahead on a connection", PIPELINE_BYTES, "bytes", "its bytes are not read for now"),
+    Fixed("What is still read after a refusal", LINGER_BYTES, "bytes", "the connection is reset"),
+    Fixed("How long it is still read", LINGER_S, "seconds", "the connection is reset"),
+    Fixed("Unsent bytes of a connection in the kernel", KERNEL_UNSENT_BYTES, "bytes", _NOTHING),
+    Fixed("What a stream must bring while no event ends", MIN_BYTES_PER_S, "bytes/s", "as `timeouts.stream_idle_s`"),
+    Fixed("Comments and half an event before the first event", relay.HELD_BYTES, "bytes", _ANOTHER),
+    Fixed("A first event that is looked into for an error", FIRST_EVENT_BYTES, "bytes", "it is passed on as content"),
+    Fixed("Events before the first token of a Responses stream", INTRODUCTION_BYTES, "bytes", "they are passed on"),
+    Fixed("Workers that fail with the request in hand", MAX_SENT_FAILURES, "workers", "503 `worker_failed`"),
+    Fixed("How long a policy may keep a request back", LONGEST_HOLD_S, "seconds", "nothing: it is sent then"),
+    Fixed("Stored responses whose worker is remembered", PINS, "responses", "404 `response_not_found` for older ones"),
+    Fixed("Parts of a form that are searched for `model`", multipart.MAX_PARTS, "parts", "placed without a model"),
+    Fixed("Head of a form's part", multipart.MAX_PART_HEAD_BYTES, "bytes", "placed without a model"),
+    Fixed("`model` of a form", multipart.MAX_MODEL_BYTES, "bytes", "the rest of the name is not read"),
+    Fixed("Text of a prompt that is tokenised", MAX_TEXT_BYTES, "bytes", "nothing: it is placed by its text"),
+    Fixed("Calls to /tokenize at once", MAX_IN_FLIGHT, "calls", "nothing: the prompt is placed by its text"),
+    Fixed("One call to /tokenize", TIMEOUT_S, "seconds", "nothing: the prompt is placed by its text"),
+    Fixed("A worker's answer to a probe", MAX_ANSWER_BYTES, "bytes", "nothing: the probe has failed"),
+    Fixed("A worker's /metrics page", MAX_METRICS_BYTES, "bytes", "nothing: the read has failed"),
+    Fixed("One message of KV events", MAX_MESSAGE_BYTES, "bytes", "nothing: the subscription begins again"),
+    Fixed("KV events of a publisher kept while missing ones are fetched", PENDING_BYTES, "bytes", _NOTHING),
+    Fixed("Blocks of one view whose parent block is unknown", ORPHAN_BYTES, "bytes", _NOTHING),
+    Fixed("Body of a request to the admin API", MAX_BODY_BYTES, "bytes", "413 problem document"),
+)
+
+
+def setting_rows() -> Iterator[Row]:
+    """One row for each entry of `SETTINGS`, as `HEADS` names the cells."""
+    known = {path: (default, described) for path, default, described in _walk(root(), Config(), ())}
+    for path, (unit, sees) in SETTINGS.items():
+        default, described = known[path]
+        yield f"`{path}`", _number(default), unit, " ".join(described.split()), sees
+
+
+def fixed_rows() -> Iterator[Row]:
+    """One row for each entry of `FIXED`, as `FIXED_HEADS` names the cells."""
+    for fixed in FIXED:
+        yield fixed.bounds, _number(fixed.value), fixed.unit, fixed.client_sees
+
+
+def settings_that_bound() -> Iterable[str]:
+    """Every setting that has to have a row: limits, time limits, and whatever is named as a limit elsewhere."""
+    for path, _, _ in _walk(root(), Config(), ()):
+        name = path.rpartition(".")[2]
+        named = name.startswith("max_") or name.endswith("_bytes")
+        if (named or path.startswith(("limits.", "timeouts."))) and path not in NOT_LIMITS:
+            yield path
+
+
+def _walk(kind: kinds.StructType, defaults: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+    """Every setting with its default and description; NAME stands for the key of a mapping."""
+    for name, field in fields(kind).items():
+        inner, default, here = bare(field.type), getattr(defaults, name, None), (*path, name)
+        if isinstance(inner, kinds.DictType) and isinstance(section := bare(inner.value_type), kinds.StructType):
+            yield from _walk(section, _defaults(section), (*here, "NAME"))
+        elif isinstance(inner, kinds.StructType):
+            yield from _walk(inner, default, here)
+        else:
+            yield ".".join(here), default, descriptions(kind.cls)[name]
+
+
+def _defaults(section: kinds.StructType) -> Any:
+    """A section with its defaults; None where one of its settings is required."""
+    return None if any(field.required for field in section.fields) else section.cls()
+
+
+def _number(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,g}"
+    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
