@@ -1,35 +1,27 @@
-"""Control-plane HTTP to one worker: bounded in size and time, and without surprises.
+"""Control-plane HTTP to workers. Every call to a worker that is not a client's request goes through here.
 
-Redirects are not followed, compressed bodies are refused (they could not be bounded before they are unpacked), and
-every failure is a `ProbeError`.
+Each call has a limit on the size of the answer and one on the whole time, and the calls to one worker at a time are
+limited in number. Redirects are not followed, compressed bodies are refused (they could not be bounded before they
+are unpacked), and every failure is a `ProbeError`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
 
-import httpx
-
+from backends.vllm.connection import Answer, BrokenAnswer, Connection, LargeAnswer
 from backends.worker import Endpoint
 
 MAX_ANSWER_BYTES = 1 << 20
+MAX_CALLS = 8
+"""Calls to one worker at a time. Further ones wait, within their own time limit."""
 KEEP_ALIVE_S = 4.0
 """vLLM closes a connection that was idle for 5 s."""
-_HEADERS = {"accept-encoding": "identity", "user-agent": "warmroute-probe"}
-
-
-def worker_client(api_key: str | None = None, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
-    """A client for the functions below, which shows a worker `api_key` if it is given; `tls` where it is reached so.
-
-    Proxies named in the environment are for the outside world, not for workers.
-    """
-    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S)
-    # No context of its own where there is no TLS: that would cost 20 ms of the event loop for nothing.
-    verify = tls if tls is not None else False
-    return httpx.AsyncClient(headers=headers, trust_env=False, verify=verify, limits=limits, timeout=None)
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class ProbeError(Exception):
@@ -48,87 +40,180 @@ class RefusedError(ProbeError):
         self.status = status
 
 
-async def get(
-    client: httpx.AsyncClient, endpoint: Endpoint, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES
-) -> bytes:
-    """The body of the 200 answer to a GET.
+class WorkerClient:
+    """Calls workers, and keeps connections for further calls. Proxies named in the environment are not used.
 
-    Raises:
-        RefusedError: another status.
-        ProbeError: anything else.
+    `api_key` is shown to the worker if it is given. `tls` says what to reach an https endpoint with.
     """
-    return await _fetch(client, _request(client, endpoint, path, "GET", _HEADERS), path, timeout_s, max_bytes)
+
+    def __init__(
+        self, api_key: str | None = None, tls: Callable[[Endpoint], ssl.SSLContext | None] | None = None
+    ) -> None:
+        self._authorization = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
+        self._tls = tls
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+
+    async def get(self, endpoint: Endpoint, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
+        """The body of the 200 answer to a GET, of at most `max_bytes`, within `timeout_s` for everything.
+
+        Raises:
+            RefusedError: another status.
+            ProbeError: anything else.
+        """
+        head = self._head(endpoint, "GET", path, {})
+        return await self._fetch(endpoint, path, head, timeout_s, max_bytes)
+
+    async def post_json(
+        self,
+        endpoint: Endpoint,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float,
+        max_bytes: int = MAX_ANSWER_BYTES,
+    ) -> bytes:
+        """The body of the 200 answer to a JSON POST, with the limits of `get`.
+
+        Raises:
+            RefusedError: another status.
+            ProbeError: anything else.
+        """
+        every = {**(headers or {}), "content-type": "application/json", "content-length": str(len(body))}
+        request = self._head(endpoint, "POST", path, every) + body
+        return await self._fetch(endpoint, path, request, timeout_s, max_bytes)
+
+    async def aclose(self) -> None:
+        """Close all connections; calls in progress fail."""
+        while self._lanes:
+            self._lanes.popitem()[1].close()
+        await asyncio.sleep(0)  # transports close in the loop's next turn
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _head(self, endpoint: Endpoint, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        text = (
+            f"{method} {endpoint.base_path}{path} HTTP/1.1\r\nhost: {endpoint.authority}\r\naccept: */*\r\n"
+            f"accept-encoding: identity\r\nuser-agent: warmroute-probe\r\n{self._authorization}{lines}\r\n"
+        )
+        try:
+            return text.encode("latin-1")
+        except UnicodeEncodeError as error:
+            raise ProbeError(f"{endpoint.url!r} is not a usable address: {_why(error)}") from None
+
+    async def _fetch(self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float, max_bytes: int) -> bytes:
+        """The body of a 200 answer. Any failure, of whatever kind, is a `ProbeError`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._lane(endpoint).ask(request, max_bytes)
+        except ProbeError:
+            raise
+        except TimeoutError:
+            raise ProbeError(f"{path} gave no answer within {timeout_s:g} s") from None
+        except LargeAnswer:
+            raise ProbeError(f"{path} answered more than {max_bytes} bytes: is this a vLLM server?") from None
+        except Exception as error:  # what speaks on that port is not ours to foresee, and must not end the watch
+            raise ProbeError(f"{path} broke off: {_why(error)}") from None
+        return _judged(answer, path)
+
+    def _lane(self, endpoint: Endpoint) -> _Lane:
+        key = endpoint.scheme, endpoint.authority
+        lane = self._lanes.get(key)
+        if lane is None:
+            for old in [old for old, lane in self._lanes.items() if lane.idle]:
+                del self._lanes[old]
+            lane = self._lanes[key] = _Lane(endpoint, self._tls)
+        return lane
 
 
-async def post_json(
-    client: httpx.AsyncClient,
-    endpoint: Endpoint,
-    path: str,
-    body: bytes,
-    *,
-    headers: Mapping[str, str] | None = None,
-    timeout_s: float,
-) -> bytes:
-    """The body of the 200 answer to a JSON POST.
+class _Lane:
+    """The connections to one worker."""
 
-    Raises:
-        RefusedError: another status.
-        ProbeError: anything else.
-    """
-    every = {**_HEADERS, "content-type": "application/json", **(headers or {})}
-    request = _request(client, endpoint, path, "POST", every, body)
-    return await _fetch(client, request, path, timeout_s, MAX_ANSWER_BYTES)
+    def __init__(self, endpoint: Endpoint, tls: Callable[[Endpoint], ssl.SSLContext | None] | None) -> None:
+        self._endpoint = endpoint
+        self._tls = tls
+        self._turns = asyncio.Semaphore(MAX_CALLS)
+        self._calls = 0
+        self._busy: set[Connection] = set()
+        self._resting: list[Connection] = []
+
+    @property
+    def idle(self) -> bool:
+        """Nobody calls, and no connection is kept."""
+        return not self._calls and not any(connection.alive for connection in self._resting)
+
+    async def ask(self, request: bytes, max_bytes: int) -> Answer:
+        """One call, on a kept connection if there is one. It is sent again where such a connection was just closed."""
+        self._calls += 1
+        try:
+            async with self._turns:
+                while (kept := self._kept()) is not None:
+                    try:
+                        return await self._on(kept, request, max_bytes)
+                    except BrokenAnswer as error:
+                        if not error.unsent:
+                            raise
+                return await self._on(await self._connect(), request, max_bytes)
+        finally:
+            self._calls -= 1
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in [*self._busy, *self._resting]:
+            connection.close()
+        self._resting.clear()
+
+    def _kept(self) -> Connection | None:
+        while self._resting:
+            connection = self._resting.pop()
+            connection.wake()
+            if connection.alive:
+                return connection
+        return None
+
+    async def _connect(self) -> Connection:
+        endpoint = self._endpoint
+        tls = self._tls(endpoint) if self._tls is not None else None
+        if tls is None and endpoint.scheme == "https":
+            tls = ssl.create_default_context()
+        name = endpoint.host if tls is not None else None
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                Connection, endpoint.host, endpoint.port, ssl=tls, server_hostname=name
+            )
+        except (OSError, ValueError) as error:  # a host that is no name is a ValueError
+            raise ProbeError(f"cannot connect to {endpoint.authority}: {_why(error)}") from None
+        return connection
+
+    async def _on(self, connection: Connection, request: bytes, max_bytes: int) -> Answer:
+        self._busy.add(connection)
+        try:
+            return await connection.ask(request, max_bytes)
+        finally:
+            self._busy.discard(connection)
+            if connection.reusable:
+                connection.rest(KEEP_ALIVE_S)
+                self._resting.append(connection)
+            else:
+                connection.close()
 
 
-def _request(
-    client: httpx.AsyncClient,
-    endpoint: Endpoint,
-    path: str,
-    method: str,
-    headers: Mapping[str, str],
-    body: bytes | None = None,
-) -> httpx.Request:
-    try:
-        return client.build_request(method, endpoint.url + path, content=body, headers=dict(headers))
-    except (httpx.InvalidURL, ValueError) as error:
-        raise ProbeError(f"{endpoint.url!r} is not a usable address: {_why(error)}") from None
-
-
-async def _fetch(
-    client: httpx.AsyncClient, request: httpx.Request, path: str, timeout_s: float, max_bytes: int
-) -> bytes:
-    """The body of a 200 answer. Any failure, of whatever kind, is a `ProbeError`."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await _read(client, request, path, max_bytes)
-    except ProbeError:
-        raise
-    except (TimeoutError, httpx.TimeoutException):
-        raise ProbeError(f"{path} gave no answer within {timeout_s:g} s") from None
-    except httpx.ConnectError as error:
-        raise ProbeError(f"cannot connect to {request.url.netloc.decode()}: {_why(error)}") from None
-    except Exception as error:  # what speaks on that port is not ours to foresee, and must not end the watch
-        raise ProbeError(f"{path} broke off: {_why(error)}") from None
-
-
-async def _read(client: httpx.AsyncClient, request: httpx.Request, path: str, max_bytes: int) -> bytes:
-    response = await client.send(request, stream=True, follow_redirects=False)
-    try:
-        if response.is_redirect:
-            target = response.headers.get("location", "nowhere")[:200]
-            raise RefusedError(f"{path} redirects to {target}: give the worker's own address", response.status_code)
-        if response.status_code != 200:
-            raise RefusedError(f"{path} answered {response.status_code}", response.status_code)
-        if response.headers.get("content-encoding", "identity") != "identity":
-            raise ProbeError(f"{path} answered compressed although asked not to: is this a vLLM server?")
-        body = bytearray()
-        async for chunk in response.aiter_raw():
-            body += chunk
-            if len(body) > max_bytes:
-                raise ProbeError(f"{path} answered more than {max_bytes} bytes: is this a vLLM server?")
-        return bytes(body)
-    finally:
-        await response.aclose()
+def _judged(answer: Answer, path: str) -> bytes:
+    if answer.status in _REDIRECTS:
+        target = answer.header(b"location")[:200] or "nowhere"
+        raise RefusedError(f"{path} redirects to {target}: give the worker's own address", answer.status)
+    if answer.status != 200:
+        raise RefusedError(f"{path} answered {answer.status}", answer.status)
+    if answer.compressed:
+        raise ProbeError(f"{path} answered compressed although asked not to: is this a vLLM server?")
+    return answer.body
 
 
 def _why(error: BaseException) -> str:

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-import httpx
 import msgspec
 
 from backends.vllm.control import ProbeError as ProbeError
-from backends.vllm.control import RefusedError, get
+from backends.vllm.control import RefusedError, WorkerClient
 from backends.vllm.metrics import MetricsPage, parse_metrics
 from backends.worker import Endpoint, KvEventSource, ServedModel, WorkerFacts
 
@@ -54,27 +53,27 @@ class _Source(msgspec.Struct):
     topic: str = ""
 
 
-async def quick_probe(client: httpx.AsyncClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> None:
+async def quick_probe(client: WorkerClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> None:
     """Ask ``/health`` only.
 
     Raises:
         ProbeError: anything but a timely 200.
     """
     try:
-        await get(client, endpoint, "/health", timeout_s)
+        await client.get(endpoint, "/health", timeout_s)
     except RefusedError as refusal:
         if refusal.status == 503:
             raise ProbeError("/health answered 503: the engine is dead or still loading") from None
         raise
 
 
-async def read_metrics(client: httpx.AsyncClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> MetricsPage:
+async def read_metrics(client: WorkerClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> MetricsPage:
     """Read ``/metrics``.
 
     Raises:
         ProbeError: no timely, bounded answer, or one without vLLM's gauges.
     """
-    body = await get(client, endpoint, "/metrics", timeout_s, MAX_METRICS_BYTES)
+    body = await client.get(endpoint, "/metrics", timeout_s, MAX_METRICS_BYTES)
     page = parse_metrics(body.decode("utf-8", "replace"))
     if not page.loads and not page.caches:
         raise ProbeError("/metrics has no vllm:num_requests_running: is this a vLLM server?")
@@ -82,7 +81,7 @@ async def read_metrics(client: httpx.AsyncClient, endpoint: Endpoint, *, timeout
 
 
 async def probe(
-    client: httpx.AsyncClient,
+    client: WorkerClient,
     endpoint: Endpoint,
     *,
     events: KvEventSource | None = None,
@@ -142,9 +141,9 @@ def _next_port(address: str, rank: int) -> str:
     return f"{match[1]}{int(match[2]) + rank}" if match else address
 
 
-async def _version(client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float, notes: list[str]) -> str | None:
+async def _version(client: WorkerClient, endpoint: Endpoint, timeout_s: float, notes: list[str]) -> str | None:
     try:
-        body = await get(client, endpoint, "/version", timeout_s)
+        body = await client.get(endpoint, "/version", timeout_s)
         return _decode(body, _Version, "/version").version
     except RefusedError as refusal:
         notes.append(refusal.reason)
@@ -152,10 +151,10 @@ async def _version(client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: flo
 
 
 async def _models(
-    client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
+    client: WorkerClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
 ) -> tuple[ServedModel, ...]:
     try:
-        body = await get(client, endpoint, "/v1/models", timeout_s)
+        body = await client.get(endpoint, "/v1/models", timeout_s)
     except RefusedError as refusal:
         if refusal.status not in (401, 403):
             raise
@@ -165,9 +164,7 @@ async def _models(
     return tuple(ServedModel(card.id, card.root, card.parent, card.max_model_len) for card in cards)
 
 
-async def _page(
-    client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
-) -> MetricsPage | None:
+async def _page(client: WorkerClient, endpoint: Endpoint, timeout_s: float, notes: list[str]) -> MetricsPage | None:
     try:
         return await read_metrics(client, endpoint, timeout_s=timeout_s)
     except ProbeError as error:
@@ -176,10 +173,10 @@ async def _page(
 
 
 async def _event_sources(
-    client: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
+    client: WorkerClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
 ) -> tuple[KvEventSource, ...]:
     try:
-        body = await get(client, endpoint, "/kv_event_sources", timeout_s)
+        body = await client.get(endpoint, "/kv_event_sources", timeout_s)
         answer = _decode(body, dict[str, _Source], "/kv_event_sources")
     except RefusedError as refusal:
         if refusal.status == 404:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from backends.vllm.control import ProbeError, worker_client
+from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.probe import probe
 from backends.worker import KvEventSource, RankCache, WorkerFacts, parse_endpoint
 from loadtest.drive.chat import Timing, chat
@@ -116,7 +116,7 @@ async def learn(url: str, time_scale: float) -> Server:
     Raises:
         ServingError: it does not answer, or lacks a cache size or event publisher.
     """
-    async with worker_client() as client:
+    async with WorkerClient() as client:
         try:
             facts = await probe(client, parse_endpoint(url), timeout_s=10)
         except ProbeError as error:

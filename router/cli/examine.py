@@ -8,10 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import msgspec
 
-from backends.vllm.control import ProbeError, RefusedError, get, post_json, worker_client
+from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.vllm.probe import probe
 from backends.worker import Endpoint, KvEventSource, WorkerFacts, parse_endpoint
 from policies.view import Residency
@@ -92,8 +91,7 @@ async def _examine(worker: WorkerConfig, number: int, config: Config, requests: 
     endpoint = parse_endpoint(worker.url)
     report = WorkerReport(endpoint.authority, endpoint.url)
     timeout_s = config.health.probe_timeout_s
-    tls = WorkerTls(config.worker_tls).context_for(endpoint)
-    async with worker_client(worker.api_key, tls) as client:
+    async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
         try:
             report.facts = facts = await probe(client, endpoint, events=_source(worker), timeout_s=timeout_s)
         except ProbeError as error:
@@ -110,11 +108,11 @@ async def _examine(worker: WorkerConfig, number: int, config: Config, requests: 
 
 
 async def _why_no_models(
-    client: httpx.AsyncClient, endpoint: Endpoint, worker: WorkerConfig, number: int, timeout_s: float
+    client: WorkerClient, endpoint: Endpoint, worker: WorkerConfig, number: int, timeout_s: float
 ) -> tuple[str, str]:
     """What is wrong, and the fix."""
     try:
-        await get(client, endpoint, "/v1/models", timeout_s)
+        await client.get(endpoint, "/v1/models", timeout_s)
     except RefusedError as refusal:
         if refusal.status in (401, 403):
             given = f"refuses the key in workers[{number}].api_key" if worker.api_key else "wants an API key"
@@ -127,7 +125,7 @@ async def _why_no_models(
 
 
 async def _judge(
-    client: httpx.AsyncClient, endpoint: Endpoint, report: WorkerReport, facts: WorkerFacts, requests: bool
+    client: WorkerClient, endpoint: Endpoint, report: WorkerReport, facts: WorkerFacts, requests: bool
 ) -> None:
     if facts.caches and not any(cache.prefix_caching for cache in facts.caches.values()):
         report.residency, report.reason = Residency.OFF, "prefix caching is off"
@@ -187,7 +185,7 @@ async def _connects(address: str) -> bool:
     return True
 
 
-async def _reports_cached_tokens(client: httpx.AsyncClient, endpoint: Endpoint, facts: WorkerFacts) -> bool | None:
+async def _reports_cached_tokens(client: WorkerClient, endpoint: Endpoint, facts: WorkerFacts) -> bool | None:
     """Whether the second of two equal prompts comes back with ``cached_tokens`` (vLLM omits zeros).
 
     None where it cannot be asked: an API key, a model that completes nothing.
@@ -204,6 +202,6 @@ async def _reports_cached_tokens(client: httpx.AsyncClient, endpoint: Endpoint, 
     return usage.prompt_tokens_details is not None
 
 
-async def _complete(client: httpx.AsyncClient, endpoint: Endpoint, body: dict[str, Any]) -> _Usage:
-    text = await post_json(client, endpoint, "/v1/completions", msgspec.json.encode(body), timeout_s=_REQUEST_TIMEOUT_S)
+async def _complete(client: WorkerClient, endpoint: Endpoint, body: dict[str, Any]) -> _Usage:
+    text = await client.post_json(endpoint, "/v1/completions", msgspec.json.encode(body), timeout_s=_REQUEST_TIMEOUT_S)
     return msgspec.json.decode(text, type=_Answer).usage

@@ -9,7 +9,6 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
 from backends.worker import parse_endpoint
@@ -20,7 +19,7 @@ from router.admin.table import OPERATIONS
 from router.admin.workers import configured, still_busy, still_not_ready
 from router.config.model import PolicyConfig, WorkerConfig
 from router.core.health import SERVING
-from router.processes.asking import Asking, Member, Unanswered, ask_all
+from router.processes.asking import Asking, Member, Reply, Unanswered, ask_all
 from router.processes.changes import Change, Changes, Keeping, nobody
 from router.processes.merging import merge_worker, merge_workers
 from router.processes.standing import Standing
@@ -248,13 +247,13 @@ class _ForAll:
     def _members(self) -> list[Member]:
         return [keeper.member for keeper in self._around.keepers if keeper.member is not None]
 
-    async def _all(self, operation: Operation, call: Call) -> dict[int, httpx.Response]:
+    async def _all(self, operation: Operation, call: Call) -> dict[int, Reply]:
         answers = await ask_all(self._members(), _asking(operation, call))
         if not answers:
             raise nobody()
         return answers
 
-    async def _make(self, change: Change) -> dict[int, httpx.Response]:
+    async def _make(self, change: Change) -> dict[int, Reply]:
         return await self._around.changes.make(lambda: change)
 
 
@@ -281,11 +280,11 @@ def _new_worker(worker: WorkerConfig) -> bytes:
     return msgspec.json.encode(wanted)
 
 
-def _good(answers: dict[int, httpx.Response]) -> Iterable[tuple[int, httpx.Response]]:
+def _good(answers: dict[int, Reply]) -> Iterable[tuple[int, Reply]]:
     return ((number, answer) for number, answer in answers.items() if answer.is_success)
 
 
-def _one_worker(answers: dict[int, httpx.Response]) -> Answer:
+def _one_worker(answers: dict[int, Reply]) -> Answer:
     good = dict(_good(answers))
     if not good:
         return _passed_on(next(iter(answers.values())))
@@ -294,12 +293,12 @@ def _one_worker(answers: dict[int, httpx.Response]) -> Answer:
     return Answer(merge_worker(said), HTTPStatus(first.status_code), _kept_headers(first))
 
 
-def _passed_on(answer: httpx.Response) -> Answer:
+def _passed_on(answer: Reply) -> Answer:
     status = HTTPStatus(answer.status_code)
     content: Any = answer.content or None
     media_type = "application/json" if answer.is_success else MEDIA_TYPE
     return Answer(content, status, _kept_headers(answer), media_type)
 
 
-def _kept_headers(answer: httpx.Response) -> dict[str, str]:
+def _kept_headers(answer: Reply) -> dict[str, str]:
     return {name: answer.headers[name] for name in ("location", "retry-after") if name in answer.headers}

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+import msgspec
 
 READ_S = 5.0
 """How long a process may take to answer a question before it is left out."""
 CHANGE_S = 10.0
 """How long a change may take. Whoever takes longer hangs."""
+MAX_REPLY_BYTES = 256 << 20
+"""The largest answer that is read. The longest one is a full decision log of a large fleet."""
+_LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4)
 
 
 class Unanswered(Exception):
@@ -28,47 +33,90 @@ class Asking(NamedTuple):
     body: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a process answered. `headers` has lower-case names."""
+
+    status_code: int
+    content: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_success(self) -> bool:
+        """The status is a 2xx."""
+        return 200 <= self.status_code < 300
+
+    @property
+    def detail(self) -> str:
+        """What a refusal says, or its status."""
+        try:
+            return msgspec.json.decode(self.content, type=_Problem).detail
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return f"status {self.status_code}"
+
+
+class _Problem(msgspec.Struct):
+    detail: str
+
+
 class Member:
-    """A process that serves. Connections to it are kept; one that dies refuses further ones at once."""
+    """A process that serves. Connections to it are kept; one that dies refuses further ones at once.
+
+    Calls have a time limit, answers one of size, and only so many calls are made at a time.
+    """
 
     def __init__(self, number: int, path: Path) -> None:
         self.number = number
         self._client = httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://process", trust_env=False
+            transport=httpx.AsyncHTTPTransport(uds=str(path), limits=_LIMITS),
+            base_url="http://process",
+            trust_env=False,
         )
 
-    async def ask(self, asking: Asking, limit_s: float = READ_S) -> httpx.Response:
+    async def ask(self, asking: Asking, limit_s: float = READ_S) -> Reply:
         """Its answer, whatever the status.
 
         Raises:
-            Unanswered: there was none within `limit_s`.
+            Unanswered: there was none within `limit_s`, or it was too large.
         """
         headers = {"content-type": "application/json"} if asking.body is not None else {}
+        request = self._client.build_request(
+            *(asking.method, asking.path),
+            params=dict(asking.query),
+            content=asking.body,
+            headers=headers,
+            timeout=None,
+        )
         try:
             async with asyncio.timeout(limit_s):
-                return await self._client.request(
-                    asking.method,
-                    asking.path,
-                    params=dict(asking.query),
-                    content=asking.body,
-                    headers=headers,
-                    timeout=None,
-                )
+                return await self._read(request)
         except (httpx.TransportError, TimeoutError) as error:
             raise Unanswered(f"process {self.number} did not answer ({type(error).__name__})") from None
+
+    async def _read(self, request: httpx.Request) -> Reply:
+        response = await self._client.send(request, stream=True)
+        try:
+            content = bytearray()
+            async for piece in response.aiter_raw():
+                content += piece
+                if len(content) > MAX_REPLY_BYTES:
+                    raise Unanswered(f"process {self.number} answered more than {MAX_REPLY_BYTES} bytes")
+            return Reply(response.status_code, bytes(content), response.headers)
+        finally:
+            await response.aclose()
 
     async def aclose(self) -> None:
         """Close connections."""
         await self._client.aclose()
 
 
-async def ask_all(members: Iterable[Member], asking: Asking) -> dict[int, httpx.Response]:
+async def ask_all(members: Iterable[Member], asking: Asking) -> dict[int, Reply]:
     """The answers of all that give one, by process."""
     members = list(members)
     answers = await asyncio.gather(*(member.ask(asking) for member in members), return_exceptions=True)
-    found: dict[int, httpx.Response] = {}
+    found: dict[int, Reply] = {}
     for member, answer in zip(members, answers, strict=True):
-        if isinstance(answer, httpx.Response):
+        if isinstance(answer, Reply):
             found[member.number] = answer
         elif not isinstance(answer, Unanswered):
             raise answer

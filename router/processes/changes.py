@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-import httpx
-
 from router.admin.problems import AdminError
-from router.processes.asking import CHANGE_S, Asking, Member, Unanswered
+from router.processes.asking import CHANGE_S, Asking, Member, Reply, Unanswered
 
 log = logging.getLogger("warmroute.processes")
 
@@ -50,7 +48,7 @@ class Changes:
         self.lock = asyncio.Lock()
         self._keepers = keepers
 
-    async def make(self, prepare: Callable[[], Change]) -> dict[int, httpx.Response]:
+    async def make(self, prepare: Callable[[], Change]) -> dict[int, Reply]:
         """Make a change; the answers by process, or, where it was refused, the refusal alone.
 
         Raises:
@@ -70,18 +68,18 @@ class Changes:
             change.note()
             return answers
 
-    async def _judged(self, change: Change, keepers: list[Keeping]) -> dict[int, httpx.Response]:
+    async def _judged(self, change: Change, keepers: list[Keeping]) -> dict[int, Reply]:
         """What the first of `keepers` that answers says; all that were asked are taken off."""
         while keepers:
             if answers := await self._ask([keepers.pop(0)], change.asking):
                 return answers
         raise nobody()
 
-    async def _ask(self, keepers: Sequence[Keeping], asking: Asking) -> dict[int, httpx.Response]:
+    async def _ask(self, keepers: Sequence[Keeping], asking: Asking) -> dict[int, Reply]:
         answers = await asyncio.gather(*(self._ask_one(keeper, asking) for keeper in keepers))
         return {keeper.number: answer for keeper, answer in zip(keepers, answers, strict=True) if answer is not None}
 
-    async def _ask_one(self, keeper: Keeping, asking: Asking) -> httpx.Response | None:
+    async def _ask_one(self, keeper: Keeping, asking: Asking) -> Reply | None:
         member = keeper.member
         if member is None:
             return None
@@ -92,9 +90,7 @@ class Changes:
             keeper.kill()
             return None
 
-    async def _taken_back(
-        self, change: Change, answers: dict[int, httpx.Response], refusals: dict[int, httpx.Response]
-    ) -> AdminError:
+    async def _taken_back(self, change: Change, answers: dict[int, Reply], refusals: dict[int, Reply]) -> AdminError:
         """Undo it where it was made; a process where that fails is ended, and starts anew as things stood before."""
         made = [keeper for keeper in self._keepers if keeper.number in answers.keys() - refusals.keys()]
         undone = await self._ask(made, change.inverse) if change.inverse is not None else {}
@@ -106,7 +102,7 @@ class Changes:
         return AdminError(
             HTTPStatus.INTERNAL_SERVER_ERROR,
             "change_taken_back",
-            f"process {number} refused what process {made[0].number} accepted: {_detail(refusal)}; "
+            f"process {number} refused what process {made[0].number} accepted: {refusal.detail}; "
             "the change was taken back in all processes",
         )
 
@@ -117,12 +113,5 @@ def nobody() -> AdminError:
     return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "no_process", detail, headers={"retry-after": "1"})
 
 
-def _accepted(answers: Iterable[httpx.Response]) -> bool:
+def _accepted(answers: Iterable[Reply]) -> bool:
     return all(answer.is_success for answer in answers)
-
-
-def _detail(refusal: httpx.Response) -> str:
-    try:
-        return str(refusal.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return f"status {refusal.status_code}"

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
-import httpx
-
+from backends.vllm.control import WorkerClient
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config
 from router.prefix.prompt import Prompt, PromptSource
@@ -87,7 +86,6 @@ class Identity:
         config: Config,
         *,
         environ: Mapping[str, str] | None = None,
-        client: httpx.AsyncClient | None = None,
         clock: Callable[[], float] = time.monotonic,
         worker_tls: WorkerTls | None = None,
     ) -> None:
@@ -95,7 +93,8 @@ class Identity:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
         self._sources = ModelSources(config, self._threads, environ)
         self._memory = PromptMemory(budget - budget // 8)
-        self._remote = WorkerTokenizer(budget // 8, clock, client, (worker_tls or WorkerTls(config.worker_tls)).context)
+        tls = worker_tls or WorkerTls(config.worker_tls)
+        self._remote = WorkerTokenizer(budget // 8, clock, WorkerClient(tls=tls.context_for))
         self._lengths = TokenLengths()
         self._reasons = Reasons()
         self._answers = dict.fromkeys(PromptSource, 0)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ssl
 from array import array
 from collections.abc import Callable, Sequence
 
-import httpx
 import msgspec
 
+from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.vllm.conversation import conversation
 from backends.vllm.messages_api import chat_of_messages
 from backends.vllm.responses_api import chat_of_responses
 from backends.vllm.unrenderable import Unrenderable
+from backends.worker import parse_endpoint
 from router.tokens.fields import BodyFields
 from router.tokens.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokens.lru import BoundedMap
@@ -26,7 +26,15 @@ MAX_TROUBLES = 1_000
 """Workers whose last failure is remembered."""
 MAX_IN_FLIGHT = 16
 """Questions at once; further prompts go without ids."""
+MAX_ANSWER_BYTES = 8 << 20
+"""About a million ids, which take some 20 ms of the event loop to decode."""
+BYTES_PER_ID = 9
+"""Of JSON, separator included: no vocabulary has more than seven digits. A token stands for at least one byte of the
+question."""
+SLACK_BYTES = 65_536
+"""What an answer may have beside the ids of the question's text: the chat template's own text, and other fields."""
 
+_PATH = "/tokenize"
 
 _NOT_TOKENIZES = (
     "chat_template", "documents", "kv_transfer_params", "prompt_embeds", "reasoning_effort", "truncate_prompt_tokens",
@@ -45,14 +53,11 @@ class WorkerTokenizer:
         self,
         max_bytes: int,
         clock: Callable[[], float],
-        client: httpx.AsyncClient | None = None,
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        client: WorkerClient | None = None,
     ) -> None:
         self._known: BoundedMap[int, array[int]] = BoundedMap(max_bytes)
         self._clock = clock
-        self._client = client
-        self._tls = tls
-        self._secure_client: httpx.AsyncClient | None = None
+        self._client = client or WorkerClient()
         self._paused: dict[str, float] = {}
         self._troubles: dict[str, str] = {}
         self._in_flight = 0
@@ -74,7 +79,7 @@ class WorkerTokenizer:
         self._asked += 1
         try:
             ids = await self._post(url, question)
-        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError, OverflowError) as error:
+        except (ProbeError, msgspec.DecodeError, ValueError, OverflowError) as error:
             self._failed += 1
             self._paused[url] = self._clock() + PAUSE_S
             if len(self._troubles) >= MAX_TROUBLES:
@@ -95,39 +100,33 @@ class WorkerTokenizer:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        for client in (self._client, self._secure_client):
-            if client is not None:
-                await client.aclose()
+        await self._client.aclose()
 
     def statistics(self) -> dict[str, int]:
         """Questions asked and failed, and what is remembered."""
         return {"asked": self._asked, "failed": self._failed, **self._known.statistics()}
 
     async def _post(self, url: str, question: bytes) -> array[int] | None:
-        response = await self._client_for(url).post(url, content=question, headers={"content-type": "application/json"})
-        if response.status_code in (400, 422):
-            return None
-        response.raise_for_status()
-        return array("I", msgspec.json.decode(response.content, type=_Answer).tokens)
+        endpoint = parse_endpoint(url.removesuffix(_PATH))
+        limit_bytes = answer_limit_bytes(question)
+        try:
+            answer = await self._client.post_json(endpoint, _PATH, question, timeout_s=TIMEOUT_S, max_bytes=limit_bytes)
+        except RefusedError as refusal:
+            if refusal.status in (400, 422):
+                return None
+            raise
+        return array("I", msgspec.json.decode(answer, type=_Answer).tokens)
 
-    def _client_for(self, url: str) -> httpx.AsyncClient:
-        """One for plain HTTP, or the one given for all; another where TLS is needed, whose context takes 20 ms."""
-        if self._tls is None or not url.startswith("https:"):
-            self._client = self._client or httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False, verify=False)
-            return self._client
-        if self._secure_client is None:
-            self._secure_client = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False, verify=self._tls())
-        return self._secure_client
+
+def answer_limit_bytes(question: bytes) -> int:
+    """The largest answer to `question` that is read."""
+    return min(MAX_ANSWER_BYTES, BYTES_PER_ID * len(question) + SLACK_BYTES)
 
 
 def _trouble(error: Exception) -> str:
-    if isinstance(error, httpx.HTTPStatusError):
-        return f"answered {error.response.status_code}"
-    if isinstance(error, httpx.TimeoutException):
-        return f"gave no answer within {TIMEOUT_S:g} s"
-    if isinstance(error, httpx.TransportError):
-        return "cannot be reached"
-    return "answered something else than token ids"
+    if isinstance(error, ProbeError):
+        return error.reason
+    return f"{_PATH} answered something else than token ids"
 
 
 class _UnknownTemplate:

@@ -99,7 +99,7 @@ class ModelSources:
         if not source.urls:
             return f"text only: {source.why}"
         failure = trouble(source.urls)
-        return "worker's /tokenize" if failure is None else f"text only: {source.why}, and /tokenize {failure}"
+        return "worker's /tokenize" if failure is None else f"text only: {source.why}, and {failure}"
 
     def statistics(self) -> dict[str, object]:
         """Models by source, and why texts of some are tokenised whole."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from backends.vllm.control import ProbeError, worker_client
+from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.metrics import MetricsPage
 from backends.vllm.probe import probe, quick_probe, read_metrics
 from backends.worker import KvEventSource, LoadReport, WorkerFacts
@@ -49,7 +49,7 @@ class EndpointWatch:
         self._probed_s = -math.inf
         self._woken = asyncio.Event()
         self._subscriptions = Subscriptions(around, self.look_again)
-        self._client = worker_client(api_key, around.worker_tls.context_for(endpoint.endpoint))
+        self._client = WorkerClient(api_key, around.worker_tls.context_for)
         self._self_tests = SelfTests(around, self._client, endpoint, self._subscriptions)
         self._workers: set[str] = set()
         self._said: tuple[WorkerState, bool] | None = None

@@ -12,10 +12,9 @@ import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
-import httpx
 import msgspec
 
-from backends.vllm.control import ProbeError, post_json
+from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.probe import read_metrics
 from backends.worker import Endpoint
 from policies.view import Residency
@@ -88,9 +87,7 @@ class _Counters:
 class SelfTest:
     """One test of one candidate. Never raises; gives up within about half a minute."""
 
-    def __init__(
-        self, client: httpx.AsyncClient, residency: ResidencyMap, identity: Identifying, subject: Subject
-    ) -> None:
+    def __init__(self, client: WorkerClient, residency: ResidencyMap, identity: Identifying, subject: Subject) -> None:
         self._client = client
         self._residency = residency
         self._identity = identity
@@ -133,7 +130,7 @@ class SelfTest:
 
     async def _ask(self, body: bytes) -> _Usage:
         headers = {} if self._subject.rank is None else {"x-data-parallel-rank": str(self._subject.rank)}
-        answer = await post_json(self._client, self._subject.endpoint, PATH, body, headers=headers, timeout_s=ANSWER_S)
+        answer = await self._client.post_json(self._subject.endpoint, PATH, body, headers=headers, timeout_s=ANSWER_S)
         try:
             return msgspec.json.decode(answer, type=_Completion).usage
         except (msgspec.DecodeError, RecursionError) as error:

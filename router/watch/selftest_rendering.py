@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import httpx
 import msgspec
 
-from backends.vllm.control import ProbeError, RefusedError, post_json
+from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.worker import Endpoint
 from router.prefix.chain import SEED, extend_chain, pack_tokens
 from router.prefix.prompt import Prompt, PromptSource
@@ -93,7 +92,7 @@ class _Tokens(msgspec.Struct):
 
 
 async def compare_rendering(
-    client: httpx.AsyncClient, identity: Identifying, endpoint: Endpoint, model: str, block_tokens: int
+    client: WorkerClient, identity: Identifying, endpoint: Endpoint, model: str, block_tokens: int
 ) -> Rendering:
     """Compare all of `CHATS`. Never raises."""
     compared, wrong = 0, {}
@@ -118,8 +117,8 @@ async def compare_rendering(
     return Rendering(compared, first, basic, None if compared else "no chat of the test is rendered here and there")
 
 
-async def _ids(client: httpx.AsyncClient, endpoint: Endpoint, body: bytes) -> list[int]:
-    answer = await post_json(client, endpoint, PATH, body, timeout_s=ANSWER_S)
+async def _ids(client: WorkerClient, endpoint: Endpoint, body: bytes) -> list[int]:
+    answer = await client.post_json(endpoint, PATH, body, timeout_s=ANSWER_S)
     try:
         return msgspec.json.decode(answer, type=_Tokens).tokens
     except (msgspec.DecodeError, RecursionError):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import httpx
-
+from backends.vllm.control import WorkerClient
 from backends.worker import WorkerFacts
 from policies.view import Residency
 from router.core.fleet import Candidate, FleetEndpoint
@@ -26,7 +25,7 @@ class SelfTests:
     """Tests every candidate once per worker process, beside the traffic, one at a time."""
 
     def __init__(
-        self, around: Surroundings, client: httpx.AsyncClient, endpoint: FleetEndpoint, subscriptions: Subscriptions
+        self, around: Surroundings, client: WorkerClient, endpoint: FleetEndpoint, subscriptions: Subscriptions
     ) -> None:
         self._around = around
         self._client = client

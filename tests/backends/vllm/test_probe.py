@@ -3,10 +3,10 @@ import json
 import socket
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 
 from backends.vllm import probe as subject
+from backends.vllm.control import WorkerClient
 from backends.vllm.probe import ProbeError, configured_sources, connectable, probe, quick_probe, read_metrics
 from backends.worker import Endpoint, KvEventSource, ServedModel
 
@@ -66,7 +66,7 @@ async def scripted(pages):
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with WorkerClient() as client:
             yield client, Endpoint("http", "127.0.0.1", server.sockets[0].getsockname()[1])
     finally:
         release.set()
@@ -187,7 +187,7 @@ async def test_odd_answers_have_a_reason(path, page, words):
 async def test_nobody_listens():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with WorkerClient() as client:
             with pytest.raises(ProbeError, match="cannot connect to 127"):
                 await quick_probe(client, Endpoint("http", "127.0.0.1", held.getsockname()[1]))
             with pytest.raises(ProbeError):

@@ -69,7 +69,7 @@ def found(monkeypatch):
 
         monkeypatch.setattr(examine, "prompt_origins", origins)
         monkeypatch.setattr(examine, "probe", probe)
-        monkeypatch.setattr(examine, "get", get)
+        monkeypatch.setattr(examine.WorkerClient, "get", get)
         monkeypatch.setattr(examine, "_connects", connects)
         monkeypatch.setattr(examine, "_reports_cached_tokens", reports_cached_tokens)
         (report,) = await examine.examine_all(Config(workers=(WorkerConfig(url="http://a:1"),)), requests=True)
@@ -224,6 +224,6 @@ async def test_what_is_no_vllm_at_models(monkeypatch):
         raise examine.ProbeError("/v1/models gave no answer within 2 s")
 
     monkeypatch.setattr(examine, "probe", probe)
-    monkeypatch.setattr(examine, "get", get)
+    monkeypatch.setattr(examine.WorkerClient, "get", get)
     (report,) = await examine.examine_all(Config(workers=(WorkerConfig(url="http://a:1"),)), requests=False)
     assert report.problem == "/v1/models gave no answer within 2 s"

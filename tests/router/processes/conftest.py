@@ -1,11 +1,10 @@
 import asyncio
 import json
 
-import httpx
 import pytest
 import uvloop
 
-from router.processes.asking import Asking, Unanswered
+from router.processes.asking import Asking, Reply, Unanswered
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -21,14 +20,14 @@ class FakeMember:
         self.asked: list[Asking] = []
         self.answers = list(answers)
 
-    async def ask(self, asking: Asking, limit_s: float = 5.0) -> httpx.Response:
+    async def ask(self, asking: Asking, limit_s: float = 5.0) -> Reply:
         self.asked.append(asking)
         answer = self.answers.pop(0) if self.answers else 200
         if answer is None:
             raise Unanswered(f"process {self.number} did not answer (TimeoutError)")
         if isinstance(answer, int):
             answer = (answer, {"detail": f"said {answer}"})
-        return httpx.Response(answer[0], content=json.dumps(answer[1]).encode())
+        return Reply(answer[0], json.dumps(answer[1]).encode())
 
 
 class FakeKeeper:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from backends.vllm.control import WorkerClient
 from router.config.model import Config, WorkerTlsConfig
 from router.prefix.chain import SEED, extend_chain, pack_tokens
 from router.prefix.prompt import Prompt, PromptSource
@@ -225,7 +226,7 @@ async def test_a_worker_over_tls(tmp_path):
     task = asyncio.create_task(server.serve(sockets=[listening]))
     question = json.dumps({"prompt": "abc"}).encode()
     for settings, expected in ((WorkerTlsConfig(ca_file=ca_file), [97, 98, 99]), (WorkerTlsConfig(), None)):
-        tokenizer = WorkerTokenizer(1_000, Clock(), tls=WorkerTls(settings).context)
+        tokenizer = WorkerTokenizer(1_000, Clock(), client=WorkerClient(tls=WorkerTls(settings).context_for))
         ids = await tokenizer.ask(1, [url], question)
         assert (None if ids is None else list(ids)) == expected
         await tokenizer.aclose()

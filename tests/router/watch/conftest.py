@@ -1,12 +1,16 @@
 import asyncio
 import time
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
+import httpx
 import msgspec
 import pytest
 import uvloop
 import zmq
 
+from backends.vllm.control import WorkerClient
+from backends.worker import Endpoint
 from policies.view import WorkerId
 from router.prefix.chain import SEED, extend_chain, pack_tokens
 from router.prefix.prompt import Prompt, PromptSource
@@ -97,6 +101,33 @@ class Publisher:
         self._router.close()
 
 
+@asynccontextmanager
+async def answering(worker):
+    """A server on loopback whose answers `worker` makes of each `httpx.Request`; yields a client and its endpoint."""
+
+    async def serve(reader, writer):
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                method, path, _ = head[0].split(" ")
+                headers = dict(line.split(": ", 1) for line in head[1:] if line)
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                answer = worker(httpx.Request(method, f"http://worker{path}", headers=headers, content=body))
+                content = await answer.aread()
+                writer.write(
+                    b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (answer.status_code, len(content)) + content
+                )
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        async with WorkerClient() as client:
+            yield client, Endpoint("http", "127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+
+
 class CountedMetrics:
     """Takes what the watch tells the metrics."""
 
@@ -128,7 +159,7 @@ def event_loop_policy():
 @pytest.fixture
 def wire():
     """The tools above, since a conftest cannot be imported."""
-    return SimpleNamespace(until=until, prompt_of=prompt_of, stored=stored, Publisher=Publisher)
+    return SimpleNamespace(until=until, prompt_of=prompt_of, stored=stored, Publisher=Publisher, answering=answering)
 
 
 @pytest.fixture

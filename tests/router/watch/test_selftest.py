@@ -3,7 +3,6 @@ import json
 import httpx
 import pytest
 
-from backends.worker import Endpoint
 from policies.view import Residency
 from router.prefix.prompt import Prompt, PromptSource
 from router.prefix.view import Match
@@ -16,7 +15,7 @@ FULL = 32
 
 
 def answer(status, text):
-    return httpx.Response(status, stream=httpx.ByteStream(text.encode()))
+    return httpx.Response(status, content=text.encode())
 
 
 class FakeWorker:
@@ -70,9 +69,8 @@ class FakeIdentity:
         return self.prompt
 
 
-async def run(worker, *, held=FULL, identity=None, **changes):
+async def run(wire, worker, *, held=FULL, identity=None, **changes):
     fields = {
-        "endpoint": Endpoint("http", "worker", 8000),
         "slot": 3,
         "rank": None,
         "model": "m",
@@ -81,8 +79,8 @@ async def run(worker, *, held=FULL, identity=None, **changes):
         "max_model_len": 4096,
         "no_events": None,
     }
-    async with httpx.AsyncClient(transport=httpx.MockTransport(worker)) as client:
-        subject = Subject(**{**fields, **changes})
+    async with wire.answering(worker) as (client, endpoint):
+        subject = Subject(**{"endpoint": endpoint, **fields, **changes})
         test = SelfTest(client, FakeResidency(held), identity or FakeIdentity(), subject)
         verdict = await test.run()
         assert test.answered is (len(worker.requests) == 2 and worker.broken is None)
@@ -94,9 +92,9 @@ def _impatient(monkeypatch):
     monkeypatch.setattr(selftest, "SETTLE_S", 0.05)
 
 
-async def test_prediction_and_report_agree():
+async def test_prediction_and_report_agree(wire):
     worker = FakeWorker()
-    verdict = await run(worker)
+    verdict = await run(wire, worker)
     assert verdict.residency is Residency.EXACT and "32" in verdict.reason
     bodies = [json.loads(request.content) for request in worker.requests]
     assert bodies[0] == bodies[1] and bodies[0]["max_tokens"] == 1 and bodies[0]["stream"] is False
@@ -104,22 +102,22 @@ async def test_prediction_and_report_agree():
     assert "x-data-parallel-rank" not in worker.requests[0].headers
 
 
-async def test_every_run_has_a_prompt_of_its_own():
+async def test_every_run_has_a_prompt_of_its_own(wire):
     workers = FakeWorker(), FakeWorker()
     for worker in workers:
-        await run(worker)
+        await run(wire, worker)
     assert workers[0].requests[0].content != workers[1].requests[0].content
 
 
-async def test_a_rank_is_addressed():
+async def test_a_rank_is_addressed(wire):
     worker = FakeWorker()
-    await run(worker, rank=2)
+    await run(wire, worker, rank=2)
     assert worker.requests[1].headers["x-data-parallel-rank"] == "2"
 
 
-async def test_a_short_context_has_a_short_prompt():
+async def test_a_short_context_has_a_short_prompt(wire):
     worker = FakeWorker()
-    await run(worker, max_model_len=100)
+    await run(wire, worker, max_model_len=100)
     assert len(json.loads(worker.requests[0].content)["prompt"].split()) == 10
 
 
@@ -146,14 +144,14 @@ async def test_a_short_context_has_a_short_prompt():
         (FakeWorker(broken=answer(200, '{"usage": {}}')), {}, Residency.UNKNOWN, "without usage"),
     ],
 )
-async def test_verdicts(worker, arguments, residency, words):
-    verdict = await run(worker, **arguments)
+async def test_verdicts(wire, worker, arguments, residency, words):
+    verdict = await run(wire, worker, **arguments)
     assert verdict.residency is residency and words in verdict.reason
 
 
-async def test_no_request_where_the_cache_is_off():
+async def test_no_request_where_the_cache_is_off(wire):
     worker = FakeWorker()
-    verdict = await run(worker, prefix_caching=False)
+    verdict = await run(wire, worker, prefix_caching=False)
     assert verdict.residency is Residency.OFF and worker.requests == []
 
 
@@ -169,5 +167,5 @@ async def test_no_request_where_the_cache_is_off():
         (FakeWorker(chat_tokens=41), {}, True),
     ],
 )
-async def test_whether_events_are_any_use(worker, arguments, blind):
-    assert (await run(worker, **arguments)).blind is blind
+async def test_whether_events_are_any_use(wire, worker, arguments, blind):
+    assert (await run(wire, worker, **arguments)).blind is blind

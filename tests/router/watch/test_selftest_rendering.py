@@ -8,7 +8,6 @@ import pytest
 from backends.simulated.settings import shipped_model_dir
 from backends.vllm.render import ChatRenderer
 from backends.vllm.unrenderable import Unrenderable
-from backends.worker import Endpoint
 from router.config.model import Config, ModelConfig
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.identity import Identity
@@ -23,7 +22,7 @@ TEMPLATE = """\
 
 
 def answered(status, content=b""):
-    return httpx.Response(status, stream=httpx.ByteStream(content))
+    return httpx.Response(status, content=content)
 
 
 class Worker:
@@ -49,20 +48,20 @@ class Worker:
         return answered(200, json.dumps({"tokens": ids, "count": len(ids)}).encode())
 
 
-async def compare(worker, identity=None):
+async def compare(wire, worker, identity=None):
     own = identity or Identity(
         Config(models={"m": ModelConfig(dir=str(shipped_model_dir()), chat_template=TEMPLATE)}), environ={}
     )
-    async with httpx.AsyncClient(transport=httpx.MockTransport(worker)) as client:
-        found = await compare_rendering(client, own, Endpoint("http", "worker", 8000), "m", 16)
+    async with wire.answering(worker) as (client, endpoint):
+        found = await compare_rendering(client, own, endpoint, "m", 16)
     if identity is None:
         await own.aclose()
     return found
 
 
-async def test_alike():
+async def test_alike(wire):
     worker = Worker()
-    found = await compare(worker)
+    found = await compare(wire, worker)
     assert (found.compared, found.wrong, found.basic, found.why_not) == (len(CHATS), None, False, None)
     assert worker.asked == len(CHATS)
 
@@ -90,8 +89,8 @@ def told_of_tools(body, ids):
         (Worker(alter=told_of_tools), "a tool call: ", False),
     ],
 )
-async def test_different(worker, words, basic):
-    found = await compare(worker)
+async def test_different(wire, worker, words, basic):
+    found = await compare(wire, worker)
     assert words in (found.wrong or "") and found.basic is basic and found.compared == len(CHATS)
 
 
@@ -104,24 +103,24 @@ async def test_different(worker, words, basic):
         ((200, b"<html>"), "something else than token ids"),
     ],
 )
-async def test_nothing_to_compare_with(answer, words):
-    found = await compare(Worker(answer=answer))
+async def test_nothing_to_compare_with(wire, answer, words):
+    found = await compare(wire, Worker(answer=answer))
     assert (found.compared, found.wrong, found.basic) == (0, None, False) and words in (found.why_not or "")
 
 
-async def test_what_a_template_has_no_place_for_is_left_out():
+async def test_what_a_template_has_no_place_for_is_left_out(wire):
     picky = TEMPLATE.replace(
         "{%- for m in messages %}", "{%- for m in messages %}{% if m.role == 'system' %}{{ 1 / 0 }}{% endif %}"
     )
-    found = await compare(Worker(picky))
+    found = await compare(wire, Worker(picky))
     assert (found.compared, found.wrong) == (len(CHATS) - 1, None)
 
 
-async def test_ids_from_elsewhere_are_not_compared():
+async def test_ids_from_elsewhere_are_not_compared(wire):
     class Asking:
         async def identify(self, path, parsed, adapter):
             return Prompt(40, PromptSource.WORKER, lambda block: ())
 
     worker = Worker()
-    found = await compare(worker, Asking())
+    found = await compare(wire, worker, Asking())
     assert found.why_not is not None and worker.asked == 0

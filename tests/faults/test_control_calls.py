@@ -1,0 +1,345 @@
+"""Workers whose answers to the gateway's own calls never end: each call is bounded in memory, processor time and time.
+
+The worker runs in threads of the test's process and keeps no more than one piece of what it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from backends.simulated.settings import shipped_model_dir
+from backends.vllm.control import MAX_CALLS, ProbeError, WorkerClient
+from backends.vllm.probe import probe, quick_probe, read_metrics
+from backends.worker import Endpoint
+from router.cli import examine
+from router.config.model import Config, ModelConfig
+from router.prefix.residency import ResidencyMap
+from router.tokens import remote
+from router.tokens.identity import Identity
+from router.tokens.remote import WorkerTokenizer
+from router.watch import selftest, selftest_rendering
+from router.watch.selftest import SelfTest, Subject
+from router.watch.selftest_rendering import compare_rendering
+
+LIMIT_S = 0.5
+"""Given to each call."""
+MOST_S = 2.5
+MOST_CPU_S = 1.5
+MOST_GROWTH_BYTES = 64 << 20
+PIECE = 65_536
+
+
+def _gzip_bomb() -> bytes:
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join([packer.compress(bytes(1 << 20)) for _ in range(256)]) + packer.flush()
+
+
+BOMB = _gzip_bomb()
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
+
+
+def _for_ever(send: Callable[[bytes], None], piece: bytes) -> None:
+    while True:
+        send(piece)
+
+
+def _slowly(send: Callable[[bytes], None], piece: bytes) -> None:
+    while True:
+        send(piece)
+        time.sleep(LIMIT_S / 4)
+
+
+def endless_body(send):
+    send(OK + b"\r\n")
+    _for_ever(send, b"7," * (PIECE // 2))
+
+
+def endless_chunks(send):
+    send(CHUNKED)
+    _for_ever(send, b"10000\r\n" + b"7," * (PIECE // 2) + b"\r\n")
+
+
+def endless_tiny_chunks(send):
+    send(CHUNKED)
+    _for_ever(send, b"1\r\n7\r\n" * (PIECE // 6))
+
+
+def huge_length(send):
+    send(OK + b"content-length: 1000000000000\r\n\r\n")
+    _for_ever(send, b"7," * (PIECE // 2))
+
+
+def slow_body(send):
+    send(OK + b"content-length: 60000\r\n\r\n")
+    _slowly(send, b" ")
+
+
+def endless_head(send):
+    send(OK)
+    _for_ever(send, b"x-more: and more\r\n" * (PIECE // 18))
+
+
+def endless_header(send):
+    send(OK + b"x-more: ")
+    _for_ever(send, b"m" * PIECE)
+
+
+def slow_head(send):
+    send(OK)
+    _slowly(send, b"x: y\r\n")
+
+
+def endless_interim_answers(send):
+    _for_ever(send, b"HTTP/1.1 102 Processing\r\n\r\n" * (PIECE // 27))
+
+
+def slow_interim_answers(send):
+    _slowly(send, b"HTTP/1.1 102 Processing\r\n\r\n")
+
+
+def endless_trailers(send):
+    send(CHUNKED + b"0\r\n")
+    _for_ever(send, b"x-more: and more\r\n" * (PIECE // 18))
+
+
+def gzip_bomb(send):
+    send(OK + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB) + BOMB)
+
+
+def redirect_loop(send):
+    send(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /tokenize\r\ncontent-length: 0\r\n\r\n")
+
+
+def endless_error(send):
+    send(b"HTTP/1.1 404 Not Found\r\n\r\n")
+    _for_ever(send, b"7," * (PIECE // 2))
+
+
+def silence(send):
+    time.sleep(4 * LIMIT_S)
+
+
+ATTACKS = [
+    *(endless_body, endless_chunks, endless_tiny_chunks, huge_length, slow_body, endless_head, endless_header),
+    *(slow_head, endless_interim_answers, slow_interim_answers, endless_trailers, gzip_bomb, redirect_loop),
+    *(endless_error, silence),
+]
+
+PAGES: dict[str, bytes] = {
+    "/health": b"",
+    "/version": b'{"version": "0.33.0"}',
+    "/v1/models": b'{"data": [{"id": "m"}]}',
+    "/metrics": b"vllm:num_requests_running 0\n",
+    "/kv_event_sources": b"{}",
+}
+
+
+class Worker:
+    """Answers `PAGES` as a worker should, but attacks whoever asks for `path`. `calls` counts the requests for it."""
+
+    def __init__(self, path: str, attack: Callable) -> None:
+        self.path, self.attack = path, attack
+        self.calls = self.at_once = self.most_at_once = 0
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = Endpoint("http", "127.0.0.1", self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(10)
+        with suppress(OSError, ValueError), connection, connection.makefile("rb") as reader:
+            while line := reader.readline():
+                length = 0
+                while (field := reader.readline()) not in (b"\r\n", b""):
+                    if field.lower().startswith(b"content-length:"):
+                        length = int(field.split(b":")[1])
+                reader.read(length)
+                path = line.split()[1].decode()
+                if path == self.path:
+                    self._attack(connection)
+                else:
+                    page = PAGES[path]
+                    connection.sendall(OK + b"content-length: %d\r\n\r\n" % len(page) + page)
+
+    def _attack(self, connection: socket.socket) -> None:
+        with self._lock:
+            self.calls += 1
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            self.attack(connection.sendall)
+        finally:
+            with self._lock:
+                self.at_once -= 1
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def worker_of() -> Iterator[Callable[..., Worker]]:
+    made: list[Worker] = []
+
+    def make(path: str, attack: Callable) -> Worker:
+        made.append(Worker(path, attack))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+async def health(client: WorkerClient, endpoint: Endpoint) -> None:
+    await quick_probe(client, endpoint, timeout_s=LIMIT_S)
+
+
+async def metrics(client: WorkerClient, endpoint: Endpoint) -> None:
+    await read_metrics(client, endpoint, timeout_s=LIMIT_S)
+
+
+async def everything(client: WorkerClient, endpoint: Endpoint) -> None:
+    await probe(client, endpoint, timeout_s=LIMIT_S)
+
+
+async def ids(client: WorkerClient, endpoint: Endpoint) -> None:
+    tokenizer = WorkerTokenizer(1 << 20, time.monotonic)
+    question = json.dumps({"model": "m", "prompt": "some words " * 1_000}).encode()
+    assert await tokenizer.ask(1, [f"{endpoint.url}/tokenize"], question) is None
+    await tokenizer.aclose()
+
+
+async def rendering(client: WorkerClient, endpoint: Endpoint) -> None:
+    identity = Identity(Config(models={"m": ModelConfig(dir=str(shipped_model_dir()))}), environ={})
+    found = await compare_rendering(client, identity, endpoint, "m", 16)
+    assert found.why_not is not None
+    await identity.aclose()
+
+
+async def self_test(client: WorkerClient, endpoint: Endpoint) -> None:
+    identity = Identity(Config(), environ={})
+    subject = Subject(endpoint, 0, None, "m", 16, True, 4096, "no events")
+    verdict = await SelfTest(client, ResidencyMap(), identity, subject).run()
+    assert "no answer" in verdict.reason
+    await identity.aclose()
+
+
+async def check(client: WorkerClient, endpoint: Endpoint) -> None:
+    facts = await probe(client, endpoint, timeout_s=LIMIT_S)
+    assert await examine._reports_cached_tokens(client, endpoint, facts) is None
+
+
+CALLS = [
+    ("/health", health),
+    ("/metrics", metrics),
+    ("/version", everything),
+    ("/v1/models", everything),
+    ("/kv_event_sources", everything),
+    ("/tokenize", ids),
+    ("/tokenize", rendering),
+    ("/v1/completions", self_test),
+    ("/v1/completions", check),
+]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(selftest, "ANSWER_S", LIMIT_S)
+    monkeypatch.setattr(selftest_rendering, "ANSWER_S", LIMIT_S)
+    monkeypatch.setattr(examine, "_REQUEST_TIMEOUT_S", LIMIT_S)
+
+
+def _peak_bytes(*, reset: bool = False) -> int:
+    """The process's largest resident size since the last reset."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(("path", "call"), CALLS, ids=[f"{path[1:]}-{call.__name__}" for path, call in CALLS])
+async def test_no_answer_of_a_worker_costs_more_than_the_call_may(worker_of, path, call, attack):
+    worker = worker_of(path, attack)
+    async with WorkerClient() as client:
+        before, cpu_s, started_s = _peak_bytes(reset=True), time.thread_time(), time.monotonic()
+        with suppress(ProbeError):
+            await asyncio.wait_for(call(client, worker.endpoint), MOST_S)
+        cpu_s, wall_s = time.thread_time() - cpu_s, time.monotonic() - started_s
+        grown = _peak_bytes() - before
+    assert 1 <= worker.calls <= 4
+    assert wall_s < MOST_S and cpu_s < MOST_CPU_S and grown < MOST_GROWTH_BYTES
+
+
+async def test_calls_to_one_worker_at_a_time_are_limited_in_number(worker_of):
+    def answers_late(send):
+        time.sleep(0.02)
+        send(OK + b"content-length: 0\r\n\r\n")
+
+    worker = worker_of("/health", answers_late)
+    async with WorkerClient() as client:
+        await asyncio.gather(*(quick_probe(client, worker.endpoint, timeout_s=10) for _ in range(5 * MAX_CALLS)))
+    assert worker.calls == 5 * MAX_CALLS and 1 < worker.most_at_once <= MAX_CALLS
+
+
+ANSWER = json.dumps(
+    {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
+    }
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece", "pause_s"),
+    [
+        (OK + b"\r\n", b"7," * (PIECE // 2), 0.0),
+        (CHUNKED, b"10000\r\n" + b"7," * (PIECE // 2) + b"\r\n", 0.0),
+        (OK + b"content-length: 60000\r\n\r\n", b" ", 0.5),
+        (b"", b"HTTP/1.1 102 Processing\r\n\r\n" * (PIECE // 27), 0.0),
+    ],
+    ids=["body", "chunks", "one byte a time", "interim answers"],
+)
+async def test_a_gateway_whose_worker_never_ends_tokenizing_serves_on(lab, scripted, joins, begin, piece, pause_s):
+    async def script(reader, writer, body):
+        if worker.calls[-1] == b"/tokenize":
+            writer.write(begin)
+            while True:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(pause_s)
+        writer.write(OK + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER) + ANSWER)
+
+    worker = await scripted(script, model="hostile")
+    process = psutil.Process(lab.fleet.gateway.pid)
+    async with joins(lab, worker):
+        before = process.memory_info().rss
+        asks = [lab.ask(model="hostile", stream=False, text=f"{n} some words", tokens=1) for n in range(20)]
+        started_s = time.monotonic()
+        for ask in asyncio.as_completed(asks):
+            seen = await ask
+            assert seen.status == 200, seen
+            assert process.memory_info().rss - before < MOST_GROWTH_BYTES
+        assert time.monotonic() - started_s < 8.0
+        assert b"/tokenize" in worker.calls
+    await lab.at_rest()
