@@ -60,6 +60,7 @@ class ClientConnection(asyncio.Protocol):
         self.writable = True
         self.write_now: Callable[[bytes], None] = _nowhere
         self._unwritten: list[bytes] = []
+        self._in_backlog = False
         plane.arriving.add(self)
 
     # asyncio
@@ -94,8 +95,7 @@ class ClientConnection(asyncio.Protocol):
                 exchange.tunnel.from_client(data)
             else:
                 self._framer.feed(data)
-                if self._framer.pending_bytes > PIPELINE_BYTES:
-                    self.set_reading(False)
+                self._pace()
         except Exception:
             self._crashed()
 
@@ -103,6 +103,8 @@ class ClientConnection(asyncio.Protocol):
         """The client ended its side. Like vLLM's own server we take that for leaving."""
         if self._exchange is not None:
             self.abort()
+        else:
+            self.flush()  # the transport closes now; answers of this turn must be with it
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
@@ -120,10 +122,12 @@ class ClientConnection(asyncio.Protocol):
         self._plane.left()
 
     def pause_writing(self) -> None:
-        """The client does not read: stop its worker's bytes."""
+        """The client does not read: stop its worker's bytes, and answer no further request."""
         self.writable = False
         if self._exchange is not None:
             self._exchange.client_writable(False)
+        else:
+            self._paced_by_reads()
         if self._plane.unsent.paused(self, self.unsent_bytes):
             self._plane.allow_unsent()
 
@@ -134,6 +138,15 @@ class ClientConnection(asyncio.Protocol):
             self._plane.allow_unsent()
         if self._exchange is not None:
             self._exchange.client_writable(True)
+        else:
+            self._paced_by_reads()
+
+    def _paced_by_reads(self) -> None:
+        """Whether the client reads has changed, with no request in progress."""
+        if not self._over and self._framer.stage is Stage.IDLE:
+            self._await_request()
+        else:
+            self._pace()
 
     def cut_off(self) -> None:
         """All unsent answers together are too large, and this client has been waited for the longest."""
@@ -142,8 +155,11 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What the client leaves unsent now."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        """What the client leaves unsent now, with the requests that wait because it does."""
+        if self._transport is None:
+            return 0
+        waiting = self._framer.pending_bytes if self._exchange is None else 0
+        return self._transport.get_write_buffer_size() + waiting
 
     def allow_unsent(self, size_bytes: int) -> None:
         """Stop the worker once more than `size_bytes` are left unsent."""
@@ -153,19 +169,47 @@ class ClientConnection(asyncio.Protocol):
     # requests
 
     def _advance(self) -> None:
-        """Read request after request, until one is in progress or more bytes are needed."""
+        """Read one request if it is there. Bytes of further ones wait for their turn in the backlog."""
         framer = self._framer
-        while self._exchange is None and not self._over:
+        if self._exchange is None and not self._over and self.writable:
             stage = framer.stage
             try:
                 request = framer.next()
             except RequestError as error:
                 self._refuse(error)
-                continue
-            if request is None:
-                self._await_more(stage)
-                return
-            self._handle(*request)
+            else:
+                if request is None:
+                    self._await_more(stage)
+                    self.set_reading(True)
+                    return
+                self._handle(*request)
+        self._pace()
+
+    def _pace(self) -> None:
+        """Whether to read on from the socket. While a request is in progress the client's end must be noticed, so that
+        some bytes of further ones are read; while requests wait for their turn, nothing is."""
+        if self._over:
+            return
+        pending_bytes = self._framer.pending_bytes
+        if self._exchange is not None:
+            self.set_reading(pending_bytes <= PIPELINE_BYTES)
+        elif not self.writable:
+            self.set_reading(False)
+        elif pending_bytes:
+            self.set_reading(False)
+            if not self._in_backlog:
+                self._in_backlog = True
+                self._plane.backlog.add(self)
+        else:
+            self.set_reading(True)
+
+    def take_turn(self) -> None:
+        """The turn of this connection in the backlog."""
+        self._in_backlog = False
+        try:
+            self._advance()
+        except Exception:
+            self._crashed()
 
     def _await_more(self, before: Stage) -> None:
         """A deadline runs for a whole head and for a whole body, not from one read to the next."""
@@ -220,18 +264,13 @@ class ClientConnection(asyncio.Protocol):
             self._close()
             return
         self._await_request()
-        if self._framer.pending_bytes:
-            self._plane.loop.call_soon(self._continue)
-
-    def _continue(self) -> None:
-        try:
-            self._advance()
-        except Exception:
-            self._crashed()
 
     def _await_request(self) -> None:
-        self.deadline_s = self._plane.time() + self._plane.client_idle_s
-        self.set_reading(True)
+        """Between two requests. A client that leaves answers unread has as long as a silent worker."""
+        plane = self._plane
+        limit_s = plane.client_idle_s if self.writable else plane.config.timeouts.stream_idle_s
+        self.deadline_s = plane.time() + limit_s
+        self._pace()
 
     # endings
 
@@ -239,7 +278,7 @@ class ClientConnection(asyncio.Protocol):
         """The deadline has passed."""
         if self._exchange is not None:
             self._exchange.expired(now_s)
-        elif self._over:
+        elif self._over or not self.writable:
             self.abort()
         elif self._framer.stage is Stage.IDLE:
             # not now: a timer runs before the sockets are read, and a request may have come while we were busy
@@ -278,6 +317,7 @@ class ClientConnection(asyncio.Protocol):
         self._over = True
         self._framer.close()
         self.deadline_s = self._plane.time() + LINGER_S
+        self.set_reading(True)
         self.flush()
         if self._transport is not None and not self._transport.is_closing():
             if self._transport.can_write_eof():

@@ -46,6 +46,9 @@ class RequestFramer:
         self._budget = budget
         self._head_read = head_read
         self._pending = b""
+        self._at = 0
+        """Where in `_pending` the bytes begin that are not yet read. Cutting them off for every request of a large
+        pipelined read would copy the rest each time."""
         self._scanned = 0
         self._pieces: list[bytes] = []
         self._body_bytes = 0
@@ -57,15 +60,16 @@ class RequestFramer:
     @property
     def pending_bytes(self) -> int:
         """Bytes fed and not yet read."""
-        return len(self._pending)
+        return len(self._pending) - self._at
 
     def feed(self, data: bytes) -> None:
         """Bytes from the client."""
-        self._pending = self._pending + data if self._pending else data
+        self._pending = self.take_pending() + data if self._pending else data
 
     def take_pending(self) -> bytes:
-        """What was read ahead, when it belongs to no request."""
-        pending, self._pending = self._pending, b""
+        """The bytes fed and not yet read; the framer no longer has them."""
+        pending = self._pending[self._at :] if self._at else self._pending
+        self._pending, self._at = b"", 0
         return pending
 
     def give_back(self) -> None:
@@ -78,7 +82,7 @@ class RequestFramer:
         """Nothing will be read any more: let go of what has been, and of the way back to the caller. A connection and
         its framer know each other, and would keep half a body until the collector comes by."""
         self.give_back()
-        self._pending = b""
+        self.take_pending()
         self._pieces = []
         self._chunks = None
         self._repeated = RepeatedHead()  # it has the client's key
@@ -108,26 +112,27 @@ class RequestFramer:
         return True
 
     def _read_head(self) -> bool:
-        pending = self._pending
-        if pending[:2] == b"\r\n":  # RFC 9112 section 2.2: empty lines before a request line are ignored
-            pending = self._pending = pending[_EMPTY_LINES.match(pending).end() :]  # type: ignore[union-attr]
+        pending, at = self._pending, self._at
+        if pending.startswith(b"\r\n", at):  # RFC 9112 section 2.2: empty lines before a request line are ignored
+            at = self._at = _EMPTY_LINES.match(pending, at).end()  # type: ignore[union-attr]
             self._scanned = 0
             self.stage = Stage.IDLE
-        if not pending:
+        if at == len(pending):
+            self.take_pending()
             return False
         self.head = None
         self.stage = Stage.HEAD
-        end = pending.find(_HEAD_END, max(0, self._scanned - 3))
-        if (end if end >= 0 else len(pending)) > self._max_header_bytes - 4:
+        end = pending.find(_HEAD_END, at + max(0, self._scanned - 3))
+        if (end if end >= 0 else len(pending)) - at > self._max_header_bytes - 4:
             raise RequestError(ErrorKind.HEADERS_TOO_LARGE, "request head too large")
         if end < 0:
-            if has_bare_lf(pending, self._scanned):
+            if has_bare_lf(pending[at:], self._scanned):
                 raise RequestError(ErrorKind.BAD_REQUEST, "line feed without carriage return")
-            self._scanned = len(pending)
+            self._scanned = len(pending) - at
             return False
         self._scanned = 0
-        self._pending = pending[end + 4 :]
-        self._begin(pending[: end + 4])
+        self._at = end + 4
+        self._begin(pending[at : end + 4])
         return True
 
     def _begin(self, raw: bytes) -> None:
@@ -146,8 +151,10 @@ class RequestFramer:
 
     def _read_body(self, length: int) -> bytes | None:
         missing = length - self._body_bytes
-        piece = self._pending[:missing]
-        self._pending = self._pending[missing:]
+        piece = self._pending[self._at : self._at + missing]
+        self._at += len(piece)
+        if self._at == len(self._pending):
+            self.take_pending()
         if piece:
             self._take(len(piece))
         if len(piece) == length:
@@ -162,7 +169,7 @@ class RequestFramer:
     def _read_chunks(self) -> bytes | None:
         chunks = self._chunks
         assert chunks is not None
-        self._pending = chunks.feed(self._pending)
+        self._pending = chunks.feed(self.take_pending())
         self._take(len(chunks.content) - self._body_bytes)
         if self._body_bytes > self._budget.max_body_bytes:
             self._budget.check(self._body_bytes)

@@ -14,6 +14,7 @@ from router.core.dispatcher import Dispatcher
 from router.core.fleet import Fleet
 from router.core.tickets import Ticket
 from router.gateway.access import AccessLog
+from router.gateway.backlog import Backlog
 from router.gateway.budget import BodyBudget
 from router.gateway.cors import Cors
 from router.gateway.head import RequestHead
@@ -105,6 +106,7 @@ class Plane:
         self.hedging = Hedging(config.hedging) if config.hedging.paths else None
         self.paths = PathTable(config.extra_paths)
         self.outbox = Outbox(loop)
+        self.backlog = Backlog(loop)
         tls = worker_tls or WorkerTls(config.worker_tls)
         self.pools = WorkerPools(
             loop,
