@@ -15,6 +15,8 @@ from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from router.admin.app import build_admin
 from router.admin.system import Place
+from router.config.budgets import VIEWS
+from router.config.memory import memory_limit
 from router.config.model import Config, TlsConfig, WorkerConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
@@ -38,6 +40,7 @@ from router.telemetry.exposition import Exposition
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
+    budget_readings,
     fleet_readings,
     gateway_readings,
     identity_readings,
@@ -63,7 +66,7 @@ class System:
         self._seat = seat
         ledger = seat.ledger if seat is not None else None
         self.metrics = Metrics()
-        self.residency = ResidencyMap(config.residency.approximate_bytes, config.residency.relearn_blocks_per_s)
+        self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s)
         self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
         self.worker_tls = WorkerTls(config.worker_tls)
         self.identity = Identity(config, worker_tls=self.worker_tls)
@@ -94,6 +97,7 @@ class System:
         )
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
+        limit = memory_limit()
         self._exposition = Exposition(
             self.metrics.registry,
             [
@@ -102,6 +106,7 @@ class System:
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),
                 lambda: identity_readings(self.identity.statistics()),
+                lambda: budget_readings(config, limit),
                 process_readings,
             ],
         )

@@ -10,9 +10,12 @@ from typing import Any
 import yaml
 
 from router.cli.options import Commands, HelpFormatter, add_settings, read_settings
+from router.config.budgets import plan_memory
 from router.config.load import Loaded
+from router.config.memory import memory_limit
 from router.config.model import to_builtins
 from router.config.sample import sample_yaml
+from router.processes.start import count_of
 
 _EXAMPLES = """\
 examples:
@@ -48,10 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = read_settings(arguments)
     if arguments.origins:
         print("\n".join(_origins(loaded)) or "every setting has its default")
-    elif arguments.json:
-        print(json.dumps(to_builtins(loaded.config), indent=2))
+        return 0
+    effective = to_builtins(plan_memory(loaded.config, count_of(loaded.config), memory_limit()).config)
+    if arguments.json:
+        print(json.dumps(effective, indent=2))
     else:
-        print(yaml.safe_dump(to_builtins(loaded.config), sort_keys=False, allow_unicode=True), end="")
+        print(yaml.safe_dump(effective, sort_keys=False, allow_unicode=True), end="")
     return 0
 
 

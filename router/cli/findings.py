@@ -12,13 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from router.cli.examine import Advice, WorkerReport
+from router.config.budgets import MemoryPlan
 
 _NARROWEST = 160
 
 
-def document(reports: list[WorkerReport], places: list[str]) -> dict[str, Any]:
+def document(reports: list[WorkerReport], places: list[str], plan: MemoryPlan) -> dict[str, Any]:
     """What ``--json`` prints; `places` say where each worker was named."""
-    return {"problems": list(_problems(reports, places)), "workers": [asdict(report) for report in reports]}
+    return {
+        "problems": list(_problems(reports, places)),
+        "warnings": list(plan.warnings),
+        "memory": plan.to_builtins(),
+        "workers": [asdict(report) for report in reports],
+    }
 
 
 def _problems(reports: list[WorkerReport], places: list[str]) -> Iterator[dict[str, str]]:
@@ -27,12 +33,16 @@ def _problems(reports: list[WorkerReport], places: list[str]) -> Iterator[dict[s
             yield {"place": place, "problem": f"worker {report.id}: {report.problem}", "fix": report.fix}
 
 
-def print_findings(reports: list[WorkerReport], places: list[str]) -> None:
-    """A table, details and advice on stdout, problems on stderr."""
+def print_findings(reports: list[WorkerReport], places: list[str], plan: MemoryPlan) -> None:
+    """Memory budgets, a table, details and advice on stdout, warnings and problems on stderr."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(console.width, _NARROWEST))
     console.print("settings are right")
+    for stated in plan.lines():
+        console.print(stated, soft_wrap=True)
+    for warning in plan.warnings:
+        print(f"warmroute: warning: {warning}", file=sys.stderr)
     if not reports:
         console.print("no workers are configured: write --worker URL to have them reached too")
         return

@@ -15,6 +15,7 @@ from msgspec import inspect as kinds
 from backends.vllm.control import MAX_ANSWER_BYTES
 from backends.vllm.probe import MAX_METRICS_BYTES
 from router.admin.operations import MAX_BODY_BYTES
+from router.config.budgets import BYTE_BUDGETS
 from router.config.model import Config
 from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
@@ -83,6 +84,8 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
 NOT_LIMITS = frozenset({"cors.max_age_s"})
 """Settings whose names begin as those of limits do."""
 
+_MOST_BYTES = {budget.path: budget.most_bytes for budget in BYTE_BUDGETS}
+
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
@@ -128,7 +131,8 @@ def setting_rows() -> Iterator[Row]:
     known = {path: (default, described) for path, default, described in _walk(root(), Config(), ())}
     for path, (unit, sees) in SETTINGS.items():
         default, described = known[path]
-        yield f"`{path}`", _number(default), unit, " ".join(described.split()), sees
+        most = f", at most {_number(_MOST_BYTES[path])}" if path in _MOST_BYTES else ""
+        yield f"`{path}`", f"{_number(default)}{most}", unit, " ".join(described.split()), sees
 
 
 def fixed_rows() -> Iterator[Row]:

@@ -16,6 +16,9 @@ from typing import Any
 
 from policies.registry import BUILT_IN, describe
 from router.cli.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
+from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
+from router.config.memory import MemoryLimit
+from router.config.model import Config
 from router.gateway.paths import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 from router.telemetry.catalogue import CATALOGUE, MetricSpec
 
@@ -118,8 +121,49 @@ def limits_page() -> str:
         "## Fixed limits",
         "",
         *_table(FIXED_HEADS, fixed_rows()),
+        "",
+        *_memory(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _memory() -> list[str]:
+    """How the byte budgets follow the memory limit."""
+    together, one_gib = sum(budget.most_bytes for budget in BYTE_BUDGETS), MemoryLimit(1 << 30, "")
+    heads = ("budget", "most", f"with a limit of {one_gib.size_bytes:,} bytes", "with 4 processes under it")
+    plans = [plan_memory(Config(), processes, one_gib).budgets for processes in (1, 4)]
+    rows = (
+        (
+            f"`{budget.path}`",
+            f"{budget.most_bytes:,}",
+            f"{plans[0][budget.path]:,}",
+            f"{plans[1][budget.path]:,}" + (" each" if budget.per_process else ""),
+        )
+        for budget in BYTE_BUDGETS
+    )
+    return [
+        "## Memory",
+        "",
+        "A byte budget that is `auto` follows the memory limit of the process: the lowest limit of its control group "
+        "and of the groups above it (cgroup v2 `memory.max`, cgroup v1 `memory.limit_in_bytes`), or half of the "
+        "machine's memory where no group has a limit below that memory.",
+        "",
+        f"Each byte of a budget may cost {RSS_PER_BYTE} bytes of resident memory, and all budgets together have one "
+        f"part in {SHARE} of the limit for that: together they are at most a sixth of the limit. With "
+        f"{together * SHARE * RSS_PER_BYTE:,} bytes or more each budget has its most. With less each has the same "
+        "part of its most. A budget that is set does not change the others; where all of them together are then more "
+        "than a sixth of the limit, `warmroute check` and the start of `warmroute serve` warn.",
+        "",
+        *_table(heads, rows),
+        "",
+        "With `processes` above 1 the budgets under `limits` are for all processes together and are shared out, and "
+        "those under `residency` are for each process. No body may then be larger than one process's share of "
+        "`limits.max_buffered_body_bytes`, unless that is set.",
+        "",
+        "`warmroute check` prints the limit, where it comes from, and each budget; `warmroute serve` logs them when it "
+        "starts. `warmroute config` and `GET /admin/v1/config` show the numbers in effect. On `/metrics` each budget "
+        "has a gauge of its limit beside the gauge of its use.",
+    ]
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -6,7 +6,9 @@ import argparse
 import logging
 
 from router.cli.options import Commands, HelpFormatter, add_settings, read_settings
+from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
+from router.config.memory import memory_limit
 from router.processes.start import count_of
 from router.telemetry.logs import setup_logging
 
@@ -43,11 +45,15 @@ def run(arguments: argparse.Namespace) -> int:
     setup_logging(config.log_level, config.log_format)
     if warning := reserve_descriptors(config):
         log.warning(warning)
+    plan = plan_memory(config, count_of(config), memory_limit())
+    log.info("memory budgets", extra=plan.to_builtins())
+    for warning in plan.warnings:
+        log.warning(warning)
     # late: the other commands' help must not wait for the data plane
-    if (processes := count_of(config)) > 1:
+    if plan.processes > 1:
         from router.processes.supervisor import run as run_processes
 
-        return run_processes(config, processes)
+        return run_processes(plan.config, plan.processes)
     from router.app import run as run_gateway
 
-    return run_gateway(config)
+    return run_gateway(plan.config)

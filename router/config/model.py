@@ -13,6 +13,8 @@ from msgspec import Meta, Struct, field
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+Bytes = Positive | Literal["auto"]
+"""Bytes of memory; auto: a part of the memory limit (`router.config.budgets`)."""
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Secret = Annotated[str, Meta(pattern=r"^[!-~]+$(?!\n)")]
 """Text fit for a header's value, and never shown. Python's ``$`` alone would let a line break through at the end."""
@@ -83,9 +85,10 @@ class LimitsConfig(Section, frozen=True):
     """Request line and headers together (431)."""
     max_body_bytes: Positive = 67_108_864
     """One request body (413)."""
-    max_buffered_body_bytes: Positive = 1_073_741_824
+    max_buffered_body_bytes: Bytes = "auto"
     """All request bodies in memory together: those being received, and those kept until a worker has begun to answer.
-    Further ones get 503; a single body larger than this gets 413, whatever max_body_bytes says."""
+    Further ones get 503; a single body larger than this gets 413, whatever max_body_bytes says. auto: a part of the
+    memory limit, at most 1 GiB; with several processes no body may then be larger than one process's share."""
     max_held_requests: Count = 1_000
     """Requests that may wait at once because no worker is ready; further ones get 503. As many may wait because the
     policy keeps them back; further ones are sent to a worker without delay."""
@@ -97,9 +100,10 @@ class LimitsConfig(Section, frozen=True):
     0: no limit."""
     write_buffer_bytes: Positive = 65_536
     """Unsent response bytes per stream before its worker's socket is paused."""
-    max_buffered_response_bytes: Positive = 268_435_456
+    max_buffered_response_bytes: Bytes = "auto"
     """Unsent response bytes of all clients that do not read fast enough. From half of it on streams are paused as soon
-    as anything is left unsent; beyond it the client that has read nothing for the longest is cut off."""
+    as anything is left unsent; beyond it the client that has read nothing for the longest is cut off. auto: a part of
+    the memory limit, at most 256 MiB."""
 
 
 class TimeoutsConfig(Section, frozen=True):
@@ -195,10 +199,11 @@ class ResidencyConfig(Section, frozen=True):
     """Subscribe to KV events where a worker publishes them."""
     self_test: bool = True
     """Send one short prompt twice to each new worker to see whether its view is exact."""
-    memo_bytes: Positive = 134_217_728
-    """Memory for tokenised prefixes; texts of running requests take up to 8 MiB beside it."""
-    approximate_bytes: Positive = 134_217_728
-    """Memory for the approximate views of all workers together."""
+    memo_bytes: Bytes = "auto"
+    """Memory for tokenised prefixes; texts of running requests take up to 8 MiB beside it. auto: a part of the memory
+    limit, at most 128 MiB."""
+    approximate_bytes: Bytes = "auto"
+    """Memory for the approximate views of all workers together. auto: a part of the memory limit, at most 128 MiB."""
     relearn: Literal["passive", "piggyback"] = "passive"
     """How a worker's view is completed where events were missed and its replay buffer does not reach back that far.
     passive: by what its events and responses say; piggyback: requests whose cached prefix is not known also carry

@@ -220,7 +220,7 @@ def _timeouts(config: Config) -> Iterator[Finding]:
 
 def _limits(config: Config) -> Iterator[Finding]:
     one, all_ = config.limits.max_body_bytes, config.limits.max_buffered_body_bytes
-    if one > all_:
+    if isinstance(all_, int) and one > all_:
         problem = f"limits.max_body_bytes ({one}) is above limits.max_buffered_body_bytes ({all_})"
         yield ("limits", "max_body_bytes"), problem, "write a smaller one, or a larger max_buffered_body_bytes"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from router.config.budgets import BODIES
 from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
 
@@ -16,8 +17,8 @@ class BodyBudget:
     __slots__ = ("_limit_bytes", "max_body_bytes", "refused", "used_bytes")
 
     def __init__(self, limits: LimitsConfig) -> None:
-        self._limit_bytes = limits.max_buffered_body_bytes
-        self.max_body_bytes = min(limits.max_body_bytes, limits.max_buffered_body_bytes)
+        self._limit_bytes = BODIES.of(limits)
+        self.max_body_bytes = min(limits.max_body_bytes, self._limit_bytes)
         self.used_bytes = 0
         self.refused = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from router.config.budgets import RESPONSES
 from router.config.model import LimitsConfig
 
 
@@ -37,7 +38,7 @@ class UnsentBytes:
     __slots__ = ("_limit_bytes", "_paused", "_tight", "_write_buffer_bytes", "cut", "used_bytes")
 
     def __init__(self, limits: LimitsConfig) -> None:
-        self._limit_bytes = limits.max_buffered_response_bytes
+        self._limit_bytes = RESPONSES.of(limits)
         self._write_buffer_bytes = limits.write_buffer_bytes
         self._paused: dict[SlowReader, int] = {}
         self._tight = False

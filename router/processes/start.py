@@ -9,6 +9,7 @@ import socket
 
 import msgspec
 
+from router.config.budgets import BODIES, RESPONSES
 from router.config.model import Config, LimitsConfig
 
 READY = b"\n"
@@ -79,6 +80,6 @@ def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig
         max_connections=part(limits.max_connections),
         max_held_requests=part(limits.max_held_requests),
         max_concurrent_requests=requests + (process < more),
-        max_buffered_body_bytes=max(part(limits.max_buffered_body_bytes), limits.max_body_bytes),
-        max_buffered_response_bytes=part(limits.max_buffered_response_bytes),
+        max_buffered_body_bytes=max(part(BODIES.of(limits)), limits.max_body_bytes),
+        max_buffered_response_bytes=part(RESPONSES.of(limits)),
     )

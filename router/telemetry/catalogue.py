@@ -119,7 +119,9 @@ GATEWAY = (
     _gauge("worker_connections", "Open connections to workers, idle ones included."),
     _gauge("tasks", "Tasks of the event loop: a few per worker, and one for each scrape."),
     _gauge("buffered_body_bytes", "Request body bytes held until their worker answers."),
+    _gauge("buffered_body_limit_bytes", "Most of them: limits.max_buffered_body_bytes."),
     _gauge("buffered_response_bytes", "Unsent response bytes of clients that do not read fast enough."),
+    _gauge("buffered_response_limit_bytes", "Most of them: limits.max_buffered_response_bytes."),
     _counter("slow_readers_cut", "Clients cut off because all unsent response bytes together were too many."),
     _gauge("active_requests", "Requests in flight, streams included."),
     _gauge("held_requests", "Requests waiting now because no worker is ready."),
@@ -130,6 +132,7 @@ IDENTITY = (
     _counter("prompt_tokens_known", "Prompt tokens found in the memory of tokenised prefixes."),
     _counter("prompt_tokens_tokenised", "Prompt tokens that had to be tokenised."),
     _gauge("prompt_memory_bytes", "Memory of prompts: residency.memo_bytes, and 8 MiB of the latest texts at most."),
+    _gauge("prompt_memory_limit_bytes", "Most of it without these texts: residency.memo_bytes."),
 )
 
 DECISIONS = (
@@ -175,6 +178,7 @@ RESIDENCY = (
     _common("index_blocks", "Blocks known to be resident on the worker.", "worker"),
     _common("index_hashes", "Distinct block hashes known over all workers."),
     _gauge("approximate_bytes", "Memory of all approximate views together."),
+    _gauge("approximate_limit_bytes", "Most of it: residency.approximate_bytes."),
     _gauge("event_link_up", "1 while the worker's KV event publisher is connected.", "worker", merge=Merge.MIN),
     _common("event_lag_seconds", "Age of the newest batch of KV events when it came in, by both clocks.", "worker"),
     _counter("event_bytes", "Bytes of KV events received.", "worker"),
@@ -199,6 +203,7 @@ WATCH = (
     _counter("self_tests", "Self-tests ended, by verdict.", "verdict"),
     _histogram("event_turn_seconds", CPU_S, "Time one turn of the event loop spent on KV events of one worker."),
     _histogram("loop_lag_seconds", LAG_S, "How late the event loop woke a timer."),
+    _common("memory_limit_bytes", "Memory that the process may use, and where that limit comes from.", "source"),
     _gauge(
         "allocated_blocks",
         "Pieces of memory that Python has in use. Resident memory may creep while they do not, as free memory splits.",

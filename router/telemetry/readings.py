@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from policies.view import Residency
+from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
+from router.config.memory import MemoryLimit
+from router.config.model import Config
 from router.core.fleet import Candidate, Fleet, WorkerState
 from router.prefix.residency import ResidencyMap
 from router.telemetry.exposition import Reading
@@ -72,6 +75,14 @@ def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_prompt_memory_bytes", (), sum(part["bytes"] for part in held)
 
 
+def budget_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Reading]:
+    """Limits of the byte budgets, beside the gauges of their use, and the memory limit they follow."""
+    for metric, budget in _BUDGETS:
+        yield metric, (), budget.within(config)
+    if limit is not None:
+        yield "warmroute_memory_limit_bytes", (limit.source,), limit.size_bytes
+
+
 def process_readings() -> Iterator[Reading]:
     """This process. The supervisor of several counts those that answer, and restarts."""
     yield "warmroute_allocated_blocks", (), sys.getallocatedblocks()
@@ -89,6 +100,12 @@ _EVENT_FIGURES = (
     ("warmroute_relearn_asks", "relearn_asks"),
     ("warmroute_reannounced_blocks", "reannounced_blocks"),
     ("warmroute_relearned_blocks", "relearned_blocks"),
+)
+_BUDGETS = (
+    ("warmroute_buffered_body_limit_bytes", BODIES),
+    ("warmroute_buffered_response_limit_bytes", RESPONSES),
+    ("warmroute_prompt_memory_limit_bytes", PROMPTS),
+    ("warmroute_approximate_limit_bytes", VIEWS),
 )
 _REWRITES = (("observe_usage", "usage_asked"), ("relearn", "relearn_asked"))
 

@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from backends.vllm.control import WorkerClient
 from backends.vllm.unrenderable import Unrenderable
+from router.config.budgets import PROMPTS
 from router.config.model import Config
 from router.prefix.prompt import Prompt, PromptSource
 from router.secure.workers import WorkerTls
@@ -89,7 +90,7 @@ class Identity:
         clock: Callable[[], float] = time.monotonic,
         worker_tls: WorkerTls | None = None,
     ) -> None:
-        budget = config.residency.memo_bytes
+        budget = PROMPTS.of(config.residency)
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
         self._sources = ModelSources(config, self._threads, environ)
         self._memory = PromptMemory(budget - budget // 8)

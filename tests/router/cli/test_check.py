@@ -10,6 +10,7 @@ from backends.worker import KvEventSource, RankCache, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.cli import examine
 from router.cli.prompts import PromptOrigin
+from router.config.memory import MemoryLimit
 from router.config.model import Config, WorkerConfig
 
 
@@ -18,6 +19,20 @@ def test_no_workers(inside):
     assert ran.returncode == 0
     assert "settings are right" in ran.stdout
     assert "--worker URL" in ran.stdout
+
+
+def test_memory_limit_and_budgets_are_stated(inside, monkeypatch):
+    monkeypatch.setattr("router.cli.check.memory_limit", lambda: MemoryLimit(1 << 30, "cgroup v2"))
+    ran = inside("check", "--set", "limits.max_buffered_response_bytes=1000000000", "--set", "processes=1")
+    assert ran.returncode == 0
+    assert "memory limit 1,024.0 MiB (cgroup v2)" in ran.stdout
+    assert "limits.max_buffered_body_bytes: 113.8 MiB" in ran.stdout
+    assert "warmroute: warning: the byte budgets are" in ran.stderr
+    assert "lower limits.max_buffered_response_bytes" in ran.stderr
+    found = json.loads(inside("check", "--json", "--set", "limits.max_buffered_response_bytes=1000000000").stdout)
+    assert found["memory"]["limit_bytes"] == 1 << 30
+    assert found["memory"]["max_buffered_response_bytes"] == 1_000_000_000
+    assert len(found["warnings"]) == 1
 
 
 def test_dead_port(inside, dead_port):

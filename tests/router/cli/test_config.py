@@ -2,6 +2,7 @@ import json
 
 import yaml
 
+from router.config.memory import MemoryLimit
 from router.config.model import Config, to_builtins
 from router.config.sample import sample_yaml
 
@@ -13,6 +14,16 @@ def test_what_is_in_effect_as_yaml_and_json(inside):
     assert shown["timeouts"] == to_builtins(Config())["timeouts"]
     again = inside("config", "--json", "--port", "9000", env={"WARMROUTE_WORKERS": "a:1,b:2"})
     assert json.loads(again.stdout) == shown
+
+
+def test_byte_budgets_are_the_numbers_in_effect(inside, monkeypatch):
+    monkeypatch.setattr("router.cli.config.memory_limit", lambda: MemoryLimit(1 << 30, "cgroup v2"))
+    limits = yaml.safe_load(inside("config").stdout)["limits"]
+    assert limits["max_buffered_body_bytes"] == 119_304_646
+    assert yaml.safe_load(inside("config", "--set", "limits.max_buffered_body_bytes=100000000").stdout)["limits"] == {
+        **limits,
+        "max_buffered_body_bytes": 100_000_000,
+    }
 
 
 def test_its_output_is_a_settings_file(inside, tmp_path):

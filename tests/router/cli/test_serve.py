@@ -81,6 +81,25 @@ async def test_from_start_to_stop(serve):
     assert not any("traceback" in line for line in gateway.log)
 
 
+async def test_memory_budgets_are_stated_at_the_start_and_in_effect(serve, dead_port):
+    asked = f"limits.max_buffered_body_bytes={1 << 50}"
+    gateway = await serve("--worker", f"127.0.0.1:{dead_port}", "--set", asked)
+    stated = await gateway.until("memory budgets")
+    assert stated["limit_bytes"] > 0 and stated["source"] in ("cgroup v2", "cgroup v1", "half of RAM")
+    assert stated["max_buffered_body_bytes"] == 1 << 50
+    warning = json.loads(await gateway.process.stderr.readline())["event"]
+    assert "lower limits.max_buffered_body_bytes, or raise the limit" in warning
+    admin = (await gateway.until("admin port listening"))["url"]
+    async with httpx.AsyncClient() as client:
+        config = (await client.get(f"{admin}/admin/v1/config")).json()
+        page = (await client.get(f"{admin}/metrics")).text
+    assert config["residency"]["memo_bytes"] == stated["memo_bytes"]
+    read = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+    assert float(read["warmroute_prompt_memory_limit_bytes"]) == stated["memo_bytes"]
+    assert float(read[f'warmroute_memory_limit_bytes{{source="{stated["source"]}"}}']) == stated["limit_bytes"]
+    assert await gateway.stop() == 0
+
+
 async def test_a_dead_worker_does_not_stop_it(serve, dead_port):
     gateway = await serve("--worker", f"127.0.0.1:{dead_port}")
     admin = (await gateway.until("admin port listening"))["url"]

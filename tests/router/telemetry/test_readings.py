@@ -2,15 +2,19 @@ import random
 
 from backends.worker import Endpoint, KvEventSource, LoadReport, RankCache, ServedModel, WorkerFacts
 from policies.registry import build_policy
+from router.config.budgets import plan_memory
+from router.config.memory import MemoryLimit
 from router.config.model import Config, HealthConfig
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet
 from router.core.tickets import Ticket
 from router.prefix.residency import ResidencyMap
+from router.telemetry.catalogue import CATALOGUE
 from router.telemetry.exposition import Exposition
 from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
+    budget_readings,
     fleet_readings,
     gateway_readings,
     identity_readings,
@@ -39,6 +43,17 @@ def test_fleet_and_load():
     assert read["warmroute_worker_state", ("down:2", "starting")] == 1
     assert read["warmroute_worker_prefix_hits", ("h:1",)] == 60
     assert not any(labels == ("down:2",) for _, labels in read)
+
+
+def test_every_byte_budget_has_a_gauge_of_its_limit_and_one_of_its_use():
+    plan = plan_memory(Config(), 1, MemoryLimit(1 << 30, "cgroup v2"))
+    read = {(name, labels): value for name, labels, value in budget_readings(plan.config, plan.limit)}
+    assert read["warmroute_memory_limit_bytes", ("cgroup v2",)] == 1 << 30
+    limits = {name: value for (name, labels), value in read.items() if not labels}
+    assert list(limits.values()) == list(plan.budgets.values())
+    declared = {spec.name for spec in CATALOGUE}
+    assert {name.replace("_limit_bytes", "_bytes") for name in limits} <= declared
+    assert Exposition(Metrics().registry, [lambda: budget_readings(plan.config, plan.limit)]).render()
 
 
 def test_residency_and_links():
