@@ -15,9 +15,8 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.head import RequestHead
 from router.gateway.paths import ModelSource, PathTable, Route
 from router.gateway.plane import Pins, Plane
-from router.gateway.shapes import PeekedBody
 from router.prefix.prompt import Prompt
-from router.tokens.intake import ParsedBody, parse
+from router.tokens.intake import WHOLE_BYTES, ParsedBody, parse
 from router.tokens.multipart import multipart_model
 
 # Enough for a response's opening fields, among which its id is the first.
@@ -31,14 +30,13 @@ EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
 """Request header: about how long the answer will be, if its client knows."""
 _FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
 
-_PEEK = msgspec.json.Decoder(PeekedBody)
-
 
 class Reading(msgspec.Struct, frozen=True):
-    """What was read from a body. `intake` is set where the prompt can be identified."""
+    """What was read of a body: `fields` of any JSON object, `intake` where the prompt can be identified."""
 
     model: str | None
     stream: bool = False
+    fields: ParsedBody | None = None
     intake: ParsedBody | None = None
     previous_response_id: str | None = None
 
@@ -51,9 +49,9 @@ def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
     """
     if route.by_prefix:
         parsed = parse(head.path, body)
-        return Reading(parsed.model, parsed.stream, parsed, parsed.previous_response_id)
+        return Reading(parsed.model, parsed.stream, parsed, parsed, parsed.previous_response_id)
     if route.model is ModelSource.JSON:
-        return _peek(body)
+        return _read_leniently(head.path, body)
     if route.model is ModelSource.MULTIPART:
         return Reading(multipart_model(head.fields.get(b"content-type", b"").decode("latin-1"), body))
     if route.model is ModelSource.QUERY:
@@ -61,12 +59,16 @@ def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
     return Reading(None)
 
 
-def _peek(body: bytes) -> Reading:
+def _read_leniently(path: str, body: bytes) -> Reading:
+    """What is read of a body that is otherwise not understood. A small one that is not JSON goes to a worker, which
+    says what is wrong with it; a large one is refused, since nothing is known of it then."""
     try:
-        peek = _PEEK.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Reading(None)  # the worker says what is wrong with it
-    return Reading(peek.model if isinstance(peek.model, str) else None, peek.stream is True)
+        parsed = parse(path, body)
+    except RequestError as error:
+        if len(body) > WHOLE_BYTES or error.kind is not ErrorKind.INVALID_JSON:
+            raise
+        return Reading(None)
+    return Reading(parsed.model, parsed.stream, parsed)
 
 
 def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, paths: PathTable) -> WorkerId | None:
@@ -123,7 +125,7 @@ def describe(
 
 
 def _kind(parsed: ParsedBody | None, session_id: str | None) -> SessionKind:
-    if parsed is not None and parsed.fields.tools:
+    if parsed is not None and parsed.has_tools:
         return SessionKind.AGENT
     return SessionKind.SINGLE if session_id is None else SessionKind.CONVERSATION
 
@@ -210,6 +212,8 @@ class Placing:
             self._crashed()
 
     def _identified(self, reading: Reading, prompt: Prompt | None) -> None:
+        if reading.intake is not None:
+            reading.intake.release()
         source = prompt.source if prompt is not None else "none"
         self._plane.metrics.identified(self._plane.time() - self._arrived_s, source)
         self._done(reading, prompt, pinned_to(self._route, self._head, reading, self._plane.pins, self._plane.paths))

@@ -11,13 +11,6 @@ from typing import Any
 import msgspec
 
 
-class PeekedBody(msgspec.Struct):
-    """The few fields read from a JSON body that is otherwise not understood."""
-
-    model: Any = None
-    stream: Any = None
-
-
 class EventError(msgspec.Struct):
     """Where an event says that it is an error."""
 

@@ -42,9 +42,29 @@ class BodyFields(msgspec.Struct):
     truncation: Any = "disabled"
     mm_processor_kwargs: Any = None
     kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
     vllm_xargs: Any = None
     prompt_embeds: Any = None
     n: Any = None
     echo: Any = None
     logprobs: Any = None
     prompt_logprobs: Any = None
+
+
+PROMPT_FIELDS = (
+    "messages", "prompt", "system", "input", "instructions", "previous_input_messages", "tools", "documents",
+    "chat_template", "chat_template_kwargs", "reasoning", "thinking", "output_config", "mm_processor_kwargs",
+    "kv_transfer_params", "ec_transfer_params", "prompt_embeds",
+)  # fmt: skip
+"""Fields that may be of any size. Of a large body they are decoded only where its prompt is identified."""
+
+SpannedFields = msgspec.defstruct(
+    "SpannedFields", [(name, msgspec.Raw, msgspec.Raw()) for name in BodyFields.__struct_fields__]
+)
+"""The same fields, each as the bytes of its value; no object is made for anything inside them."""
+
+
+class ReusedTokens(msgspec.Struct, forbid_unknown_fields=True):
+    """The one member of `kv_transfer_params` that is no connector's."""
+
+    prompt_token_ids: msgspec.Raw = msgspec.Raw()

@@ -11,7 +11,6 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -21,31 +20,32 @@ from router.config.budgets import PROMPTS
 from router.config.model import Config
 from router.prefix.prompt import Prompt, PromptSource
 from router.secure.workers import WorkerTls
+from router.tokens.bounds import decoded_bytes, fits_inline
 from router.tokens.hashing import CacheKeys
-from router.tokens.intake import COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody
-from router.tokens.local import LocalModel
-from router.tokens.reasons import Reasons
-from router.tokens.remote import WorkerTokenizer, question
-from router.tokens.rendering import MAX_TEXT_BYTES, CutText, PromptMemory, Rendered, cut_text
-from router.tokens.request import (
-    Truncation,
-    adds_special_tokens,
-    completion_prompts,
-    render_chat,
-    request_key,
-    reused_ids,
-    truncation,
-    turns,
+from router.tokens.intake import PROMPT_PATHS, ParsedBody
+from router.tokens.preparing import (
+    Asked,
+    Ids,
+    Prepared,
+    Question,
+    Several,
+    Unread,
+    prepare,
+    prepare_or_text,
+    texts_of,
 )
-from router.tokens.sources import ModelSources, Source
-from router.tokens.text import TextPrompt, TokenLengths, canonical_text
+from router.tokens.reasons import Reasons
+from router.tokens.remote import WorkerTokenizer
+from router.tokens.rendering import MAX_TEXT_BYTES, CutText, PromptMemory, Rendered
+from router.tokens.request import request_key, truncation
+from router.tokens.sources import ModelSources
+from router.tokens.text import TextPrompt, TokenLengths
 
 T = TypeVar("T")
 
 INLINE_NEW_BYTES = 4_096
 """Text tokenised on the event loop: about 0.6 ms. A hop to a thread and back costs about 0.1 ms."""
-INLINE_BODY_BYTES = 1_000_000
-"""Bodies rendered on the event loop: about 1 ms."""
+UNDECODED = "the body is too large, or has too many elements, to be decoded"
 LOADING_WAIT_S = 5.0
 """How long a prompt waits for tokenizer files that are being read."""
 
@@ -59,24 +59,11 @@ class Later(Protocol):
 
 
 Answer: TypeAlias = Prompt | Later | None
+TextLater: TypeAlias = Callable[[], Awaitable[Prompt | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One request on its way; `key` is shared by equal requests only, `truncation` is what it says about that."""
-
-    path: str
-    parsed: ParsedBody
-    adapter: str | None
-    source: Source
-    keys: CacheKeys
-    key: int
-    truncation: Truncation | None
-
-    @property
-    def framed(self) -> bool:
-        """Whether the tokenizer's own first tokens are asked for."""
-        return adds_special_tokens(self.path, self.parsed.fields)
+class Unsized(Exception):
+    """Not even the text of a prompt is to be had, for this reason: the size of its body decides."""
 
 
 class Identity:
@@ -111,24 +98,26 @@ class Identity:
         try:
             answer = self._begin(path, parsed, adapter)
         except Exception as error:  # what a body or a template can do wrong has no end; its text remains
-            prompt = self._by_text(path, parsed, adapter, error)
-            parsed.pending = _no_prompt if prompt is None else None
-            return prompt
+            answer = self._failed(path, parsed, adapter, error)
+            if answer is None:
+                answer = _no_prompt
         if answer is None or isinstance(answer, Prompt):
             return self._counted(answer)
+        parsed.drop_prompt()
         parsed.pending = answer
         return None
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
         """The prompt by whatever it takes; None where the path or the body has none. Never raises."""
+        pending, parsed.pending = parsed.pending, None
         try:
-            pending, parsed.pending = parsed.pending, None
             answer: Answer = pending if callable(pending) else self._begin(path, parsed, adapter)
             while answer is not None and not isinstance(answer, Prompt):
                 answer = await answer()
-            return self._counted(answer)
         except Exception as error:
-            return self._by_text(path, parsed, adapter, error)
+            last = self._failed(path, parsed, adapter, error)
+            return self._counted(last if last is None or isinstance(last, Prompt) else await last())
+        return self._counted(answer)
 
     # learning
 
@@ -175,56 +164,43 @@ class Identity:
     # the way to an answer
 
     def _begin(self, path: str, parsed: ParsedBody, adapter: str | None) -> Answer:
-        fields = parsed.fields
-        if path not in PROMPT_PATHS or not turns(path, fields):
+        if path not in PROMPT_PATHS or not parsed.has_prompt:
             return None
         source = self._sources.of(parsed.model, adapter)
         keys = CacheKeys.of(adapter, parsed.cache_salt)
         key = request_key(path, parsed, source.local.seed if source.local is not None else 0, keys)
-        shortened = truncation(path, fields, source.context_tokens)
+        shortened = truncation(path, parsed.fields, source.context_tokens)
         answered = self._memory.answered(key)
         if answered is not None and (shortened is None or answered.tokens <= shortened.tokens):
             return answered
-        return self._answer(_Asked(path, parsed, adapter, source, keys, key, shortened))
+        asked = Asked(path, parsed, adapter, source, keys, key, shortened)
+        if not fits_inline(parsed) or (source.trusts_templates and parsed.decoded().chat_template is not None):
+            return partial(self._beside, asked)
+        return self._go_on(asked, prepare(asked, parsed.decoded()))
 
-    def _answer(self, asked: _Asked) -> Answer:
-        """From ids in the body, or else from the model's source."""
-        fields, source = asked.parsed.fields, asked.source
-        texts: list[str] = []
-        if asked.path != COMPLETIONS_PATH:
-            reused = reused_ids(asked.path, fields)
-            if reused is not None:
-                return self._memory.of_ids([reused], asked.keys, PromptSource.IDS)
-        else:
-            texts, ids = completion_prompts(fields)
-            if ids:
-                shortened = [_shortened(asked, prompt, 0) for prompt in ids]
-                return self._memory.of_ids(shortened, asked.keys, PromptSource.IDS, stream=asked.parsed.stream)
-        if source.local is not None:
-            return self._locally(asked, source.local, texts)
-        if source.loading is not None:
+    async def _beside(self, asked: Asked) -> Answer:
+        """Decode and render a large body, or with a strange template, in a thread: the loop serves others meanwhile."""
+        size = decoded_bytes(asked.parsed.body or b"")
+        if size is None:
+            raise Unsized(UNDECODED)
+        return self._go_on(asked, await self._in_thread(partial(prepare_or_text, asked)))
+
+    def _go_on(self, asked: Asked, prepared: Prepared) -> Answer:
+        """With what the body's fields have come to."""
+        if isinstance(prepared, CutText):
+            return self._by_units(asked, prepared)
+        if isinstance(prepared, Ids):
+            return self._memory.of_ids(prepared.prompts, asked.keys, PromptSource.IDS, stream=asked.parsed.stream)
+        if isinstance(prepared, Several):
+            return partial(self._several, asked, prepared)
+        if isinstance(prepared, Question):
+            return partial(self._from_worker, asked, prepared)
+        if isinstance(prepared, Unread):
             return partial(self._when_loaded, asked)
-        if source.urls and len(texts) <= 1:
-            return partial(self._from_worker, asked)
-        raise Unrenderable(source.why)
+        self._reasons.count(prepared.reason)
+        return self._text_prompt(asked.parsed, asked.keys, prepared.texts)
 
-    def _locally(self, asked: _Asked, local: LocalModel, texts: list[str]) -> Answer:
-        if len(texts) > 1:
-            return partial(self._several, asked, local, texts)
-        if texts:
-            return self._by_units(asked, cut_text(local, texts[0], framed=asked.framed))
-        brought = asked.parsed.fields.chat_template is not None
-        if brought and not asked.source.trusts_templates:
-            raise Unrenderable("the request brings a chat template, and these are not trusted")
-        if brought or asked.parsed.size_bytes > INLINE_BODY_BYTES:
-            return partial(self._beside, asked, local)
-        return self._by_units(asked, _rendered(asked, local))
-
-    async def _beside(self, asked: _Asked, local: LocalModel) -> Answer:
-        """Render a large body, or with a strange template, in a thread: the loop comes to serve others meanwhile."""
-        return self._by_units(asked, await self._in_thread(partial(_rendered, asked, local)))
-
-    def _by_units(self, asked: _Asked, text: CutText) -> Answer:
+    def _by_units(self, asked: Asked, text: CutText) -> Answer:
         """From a text in units: tokenised here if little of it is new, else in a thread."""
         most = asked.truncation.tokens if asked.truncation is not None else None
         rendered = self._memory.look_up(asked.key, asked.keys, text, most)
@@ -232,26 +208,27 @@ class Identity:
             return partial(self._encoded, asked, rendered)
         return self._finished(asked, rendered, rendered.encode())
 
-    async def _encoded(self, asked: _Asked, rendered: Rendered) -> Answer:
+    async def _encoded(self, asked: Asked, rendered: Rendered) -> Answer:
         return self._finished(asked, rendered, await self._in_thread(rendered.encode))
 
-    def _finished(self, asked: _Asked, rendered: Rendered, ids: list[array[int]] | array[int]) -> Answer:
+    def _finished(self, asked: Asked, rendered: Rendered, ids: list[array[int]] | array[int]) -> Answer:
         prompt = self._memory.finish(rendered, ids)
         return prompt if prompt is not None else partial(self._truncated, asked, rendered.text)
 
-    async def _truncated(self, asked: _Asked, text: CutText) -> Answer:
+    async def _truncated(self, asked: Asked, text: CutText) -> Answer:
         """A prompt that is a part of its text: tokenised whole, since its blocks may start anywhere."""
-        ids = await self._in_thread(partial(_encoded_prompt, asked, text.local, text.data.decode()))
+        ids = await self._in_thread(partial(asked.encoded, text.local, text.data.decode(), framed=text.framed))
         return self._memory.of_ids([ids], asked.keys, PromptSource.RENDERED)
 
-    async def _several(self, asked: _Asked, local: LocalModel, texts: list[str]) -> Answer:
+    async def _several(self, asked: Asked, several: Several) -> Answer:
         """Several prompts in one body: each is a request of its own to the engine."""
+        local, texts, framed = several
         if sum(map(len, texts)) > MAX_TEXT_BYTES:
             raise Unrenderable("the prompts together are longer than any context window")
-        ids = await self._in_thread(lambda: [_encoded_prompt(asked, local, text) for text in texts])
+        ids = await self._in_thread(lambda: [asked.encoded(local, text, framed=framed) for text in texts])
         return self._memory.of_ids(ids, asked.keys, PromptSource.RENDERED, stream=asked.parsed.stream)
 
-    async def _when_loaded(self, asked: _Asked) -> Answer:
+    async def _when_loaded(self, asked: Asked) -> Answer:
         loading = asked.source.loading
         if loading is not None:
             done, _ = await asyncio.wait([asyncio.wrap_future(loading)], timeout=LOADING_WAIT_S)
@@ -260,31 +237,42 @@ class Identity:
             done.pop().exception()  # looked at, so that asyncio does not log it; `sources` tells of it
         return self._begin(asked.path, asked.parsed, asked.adapter)
 
-    async def _from_worker(self, asked: _Asked) -> Answer:
+    async def _from_worker(self, asked: Asked, question: Question) -> Answer:
         ids = self._remote.known(asked.key)
         if ids is None:
-            body = question(asked.path, asked.parsed.fields, asked.parsed.model)
-            if body is None:
+            if question.body is None:
                 raise Unrenderable("a worker's /tokenize does not know some of the request's fields")
-            ids = await self._remote.ask(asked.key, asked.source.urls, body)
+            ids = await self._remote.ask(asked.key, asked.source.urls, question.body)
         if ids is None:
             raise Unrenderable("no worker's /tokenize answered")
         return self._memory.of_ids([ids], asked.keys, PromptSource.WORKER)
 
-    def _by_text(self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception) -> Prompt | None:
-        """The last resort."""
+    def _failed(
+        self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception
+    ) -> Prompt | TextLater | None:
+        """The last resort: the text, or the size where the body is not to be decoded. Never raises."""
         self._reasons.count(error)
+        keys = CacheKeys.of(adapter, parsed.cache_salt)
+        if not fits_inline(parsed):
+            return None if isinstance(error, Unsized) else partial(self._by_text, path, parsed, keys)
         try:
-            return self._counted(self._text_prompt(path, parsed, CacheKeys.of(adapter, parsed.cache_salt)))
+            return self._text_prompt(parsed, keys, texts_of(path, parsed.decoded()))
         except Exception as second:
             self._reasons.count(second)
             return None
 
-    def _text_prompt(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> TextPrompt | None:
-        if path == COMPLETIONS_PATH:
-            texts = [text.encode("utf-8", "surrogatepass") for text in completion_prompts(parsed.fields)[0]]
-        else:
-            texts = [canonical_text(path, parsed.fields)]
+    async def _by_text(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> Prompt | None:
+        """The text of a body that is decoded in a thread."""
+        try:
+            if decoded_bytes(parsed.body or b"") is None:
+                raise Unsized(UNDECODED)
+            texts = await self._in_thread(lambda: texts_of(path, parsed.decoded()))
+            return self._text_prompt(parsed, keys, texts)
+        except Exception as error:
+            self._reasons.count(error)
+            return None
+
+    def _text_prompt(self, parsed: ParsedBody, keys: CacheKeys, texts: list[bytes]) -> TextPrompt | None:
         if not texts or not texts[0]:
             return None
         tokens = max(1, int(sum(map(len, texts)) / self._lengths.of(parsed.model)))
@@ -304,18 +292,3 @@ class Identity:
 
 async def _no_prompt() -> None:
     """What is left to find out where not even the text says anything."""
-
-
-def _rendered(asked: _Asked, local: LocalModel) -> CutText:
-    """The chat's prompt text. Pure: made for a thread as well."""
-    return cut_text(local, render_chat(asked.path, asked.parsed.fields, local.renderer), framed=asked.framed)
-
-
-def _encoded_prompt(asked: _Asked, local: LocalModel, text: str) -> array[int]:
-    """A whole text's ids, less what the request has cut off."""
-    frame = len(local.prefix) if asked.framed else 0
-    return _shortened(asked, array("I", local.renderer.encode(text, asked.framed)), frame)
-
-
-def _shortened(asked: _Asked, ids: array[int], frame: int) -> array[int]:
-    return asked.truncation.shortened(ids, frame) if asked.truncation is not None else ids

@@ -1,8 +1,12 @@
-"""Reads the few fields of a request body that the router uses, in one decode.
+"""Reads the few fields of a request body that the router uses.
 
 Nothing that vLLM would take is refused here: fields it converts (``"stream": "true"``, ``"max_tokens": 5.0``) are
-converted the same way, JSON that only Python's own parser takes (NaN, lone surrogates, UTF-16) is read with that, and
-what is merely missing or odd is left for the worker to judge.
+converted the same way, JSON that only Python's own parser takes (NaN, UTF-16) is read with that, and what is merely
+missing or odd is left for the worker to judge.
+
+A body of at most `WHOLE_BYTES` is decoded in one go. Of a larger one only the small fields are (`spans`); the prompt
+is decoded by `ParsedBody.decoded`, off the event loop and within bounds: objects take up to forty times the bytes of
+their JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import msgspec
 from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
-from router.tokens.fields import BodyFields
+from router.tokens.fields import PROMPT_FIELDS, BodyFields
+from router.tokens.spans import NOT_AN_OBJECT, Spans, find_spans, invalid_json, names_transfer
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
@@ -24,8 +29,15 @@ RESPONSES_PATH = "/v1/responses"
 PROMPT_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH})
 """Paths whose bodies are understood."""
 
+WHOLE_BYTES = 262_144
+"""Bodies up to this size are decoded whole: at most 4 ms and 10 MB, whatever they hold, and for a moment only."""
+
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
+_PROMPT_OF = {CHAT_PATH: "messages", MESSAGES_PATH: "messages", RESPONSES_PATH: "input", COMPLETIONS_PATH: "prompt"}
+_RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
+"""A surrogate written in UTF-8, which is none; Python's parser takes it."""
+SURROGATE = "The request body has a lone surrogate in a string; that is not valid Unicode."
 
 
 class ParsedBody:
@@ -33,18 +45,26 @@ class ParsedBody:
 
     `max_tokens` is the output limit under any of its names. `reads_cache` is False where vLLM computes the whole
     prompt for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes. A field that
-    vLLM does not read on this path counts as absent.
+    vLLM does not read on this path counts as absent. `has_prompt` and `has_tools`: these fields are not empty.
+    `names_transfer`: the body tells a KV or encoder connector what to transfer.
+
+    `whole`: `fields` has the prompt's fields, too (`PROMPT_FIELDS`); else they are None there, and `decoded` reads
+    them. `release` lets go of them and of the body.
+
     `pending` is `Identity`'s own: what `identify_now` had worked out when it found that the rest takes too long for
     the event loop.
     """
 
     __slots__ = (
-        "answers", "cache_salt", "digest", "fields", "include_usage", "max_tokens", "model", "pending",
-        "previous_response_id", "priority", "reads_cache", "session_id", "size_bytes", "stream",
+        "answers", "body", "cache_salt", "digest", "fields", "has_prompt", "has_tools", "include_usage", "max_tokens",
+        "model", "names_transfer", "pending", "previous_response_id", "priority", "reads_cache", "session_id",
+        "size_bytes", "stream", "whole",
     )  # fmt: skip
 
-    def __init__(self, path: str, fields: BodyFields, body: bytes, *, stream: bool) -> None:
+    def __init__(self, path: str, fields: BodyFields, body: bytes, spans: Spans | None, *, stream: bool) -> None:
         self.fields = fields
+        self.body: bytes | None = body
+        self.whole = spans is None
         self.digest = xxh3_128_intdigest(body)
         self.size_bytes = len(body)
         self.model: str | None = fields.model
@@ -60,7 +80,41 @@ class ParsedBody:
         self.previous_response_id = previous if isinstance(previous, str) else None
         self.pending: object = None
         self.answers = as_int(fields.n) or 1 if openai else 1
-        self.reads_cache = not openai or (fields.prompt_logprobs is None and not _echoes_logprobs(fields))
+        self.reads_cache = not openai or (fields.prompt_logprobs is None and not _echoes_logprobs(path, fields))
+        prompt = _PROMPT_OF.get(path)
+        if spans is None:
+            self.has_prompt = prompt is not None and bool(getattr(fields, prompt))
+            self.has_tools = bool(fields.tools)
+            self.names_transfer = names_transfer(fields.kv_transfer_params, fields.ec_transfer_params)
+        else:
+            self.has_prompt = prompt is not None and spans.filled(prompt)
+            self.has_tools = spans.filled("tools")
+            self.names_transfer = spans.names_transfer()
+
+    def decoded(self) -> BodyFields:
+        """All fields, decoded again from the body unless they are at hand. Takes time and memory by what they hold.
+
+        Raises:
+            RequestError: the body is not valid JSON after all, or has been let go of.
+        """
+        if self.whole:
+            return self.fields
+        if self.body is None:
+            raise RequestError(ErrorKind.INTERNAL, "the request body is gone")
+        return _whole(self.body)
+
+    def drop_prompt(self) -> None:
+        """Let go of the decoded prompt: whoever needs it later has it decoded again."""
+        if self.whole:
+            self.whole = False
+            for name in PROMPT_FIELDS:
+                setattr(self.fields, name, None)
+
+    def release(self) -> None:
+        """The prompt is identified: neither its fields nor the body are needed here any longer."""
+        self.drop_prompt()
+        self.body = None
+        self.pending = None
 
 
 def _output_limit(path: str, fields: BodyFields) -> int | None:
@@ -70,9 +124,9 @@ def _output_limit(path: str, fields: BodyFields) -> int | None:
     return limit if limit is not None else as_int(fields.max_tokens)
 
 
-def _echoes_logprobs(fields: BodyFields) -> bool:
+def _echoes_logprobs(path: str, fields: BodyFields) -> bool:
     """An echoed prompt comes with its log-probabilities: in a chat always, in a completion where they are asked for."""
-    return as_bool(fields.echo) is True and (fields.messages is not None or fields.logprobs is not None)
+    return as_bool(fields.echo) is True and (path == CHAT_PATH or fields.logprobs is not None)
 
 
 _decode = msgspec.json.Decoder(BodyFields).decode
@@ -82,10 +136,19 @@ def parse(path: str, body: bytes) -> ParsedBody:
     """Read the body of a request to `path`.
 
     Raises:
-        RequestError: INVALID_JSON, or INVALID_BODY for a field whose type no vLLM takes.
+        RequestError: INVALID_JSON, or INVALID_BODY for a field whose type no vLLM takes and, on the paths whose bodies
+            are understood, for a lone surrogate.
     """
     routed = path in PROMPT_PATHS
-    fields = BodyFields() if not body and not routed else _fields(body, routed)
+    spans: Spans | None = None
+    if routed and len(body) <= WHOLE_BYTES:
+        fields = _whole(body)
+    elif not body:
+        fields = BodyFields()
+    else:
+        spans, fields = _spanned(body, routed)
+    if routed and b"\xed" in body and _RAW_SURROGATE.search(body) is not None:
+        raise RequestError(ErrorKind.INVALID_BODY, SURROGATE)
     if fields.model is not None and not isinstance(fields.model, str):
         if routed:
             raise _wrong("model", "a string")
@@ -94,8 +157,8 @@ def parse(path: str, body: bytes) -> ParsedBody:
     if routed:
         if stream is None:
             raise _wrong("stream", "true or false")
-        _check_prompt(path, fields)
-    return ParsedBody(path, fields, body, stream=bool(stream))
+        _check_prompt(path, fields, spans)
+    return ParsedBody(path, fields, body, spans, stream=bool(stream))
 
 
 def as_bool(value: object) -> bool | None:
@@ -117,33 +180,77 @@ def as_int(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _fields(body: bytes, routed: bool) -> BodyFields:
+def _whole(body: bytes) -> BodyFields:
     try:
         return _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _fields_by_python(body, routed)
+    except (ValueError, RecursionError) as error:
+        if len(body) > WHOLE_BYTES:
+            raise invalid_json(error) from None
+        return _by_python(body, routed=True)
 
 
-def _fields_by_python(body: bytes, routed: bool) -> BodyFields:
-    """The same from Python's parser, which is vLLM's: slower, and more lenient."""
+def _spanned(body: bytes, routed: bool) -> tuple[Spans | None, BodyFields]:
+    """The small fields of a body that is not decoded whole. Without spans, the body has been decoded after all."""
+    try:
+        spans = find_spans(body)
+    except (ValueError, RecursionError) as error:
+        if len(body) <= WHOLE_BYTES:
+            return None, _by_python(body, routed)
+        if not isinstance(error, msgspec.ValidationError):
+            raise invalid_json(error) from None
+        if routed:
+            raise RequestError(ErrorKind.INVALID_BODY, NOT_AN_OBJECT) from None
+        return None, BodyFields()
+    return spans, spans.small_fields()
+
+
+def _by_python(body: bytes, routed: bool) -> BodyFields:
+    """All fields from Python's parser, which is vLLM's: slower, and more lenient."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RequestError(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.") from None
+        raise invalid_json(error) from None
     if not isinstance(found, dict):
         if routed:
-            raise RequestError(ErrorKind.INVALID_BODY, "The request body must be a JSON object.")
+            raise RequestError(ErrorKind.INVALID_BODY, NOT_AN_OBJECT)
         return BodyFields()
-    return BodyFields(**{name: found[name] for name in BodyFields.__struct_fields__ if name in found})
+    fields = BodyFields(**{name: found[name] for name in BodyFields.__struct_fields__ if name in found})
+    if not _is_unicode(found):
+        if routed:
+            raise RequestError(ErrorKind.INVALID_BODY, SURROGATE)
+        fields.model = None
+    return fields
 
 
-def _check_prompt(path: str, fields: BodyFields) -> None:
-    if path in (CHAT_PATH, MESSAGES_PATH) and not isinstance(fields.messages, (list, NoneType)):
+def _is_unicode(found: object) -> bool:
+    """Whether no string in `found` has a lone surrogate."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    except RecursionError as error:
+        raise invalid_json(error) from None
+    return True
+
+
+def _check_prompt(path: str, fields: BodyFields, spans: Spans | None) -> None:
+    if path in (CHAT_PATH, MESSAGES_PATH) and not _is_of(fields.messages, spans, "messages", (list, NoneType)):
         raise _wrong("messages", "a list of messages")
-    if path == RESPONSES_PATH and not isinstance(fields.input, (str, list, NoneType)):
+    if path == RESPONSES_PATH and not _is_of(fields.input, spans, "input", (str, list, NoneType)):
         raise _wrong("input", "a string or a list of input items")
-    if path == COMPLETIONS_PATH and not isinstance(fields.prompt, (str, list, NoneType)):
+    if path == COMPLETIONS_PATH and not _is_of(fields.prompt, spans, "prompt", (str, list, NoneType)):
         raise _wrong("prompt", "a string, a list of strings, or token ids")
+
+
+def _is_of(value: object, spans: Spans | None, name: str, types: tuple[type, ...]) -> bool:
+    """Whether a field is of one of these types, seen by its first byte where it has not been decoded."""
+    if spans is None:
+        return isinstance(value, types)
+    opening = spans.opening(name)
+    return not opening or _TYPES.get(opening) in types
+
+
+_TYPES: dict[bytes, type] = {b"[": list, b'"': str, b"n": NoneType}
 
 
 def _wrong(name: str, wanted: str) -> RequestError:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from router.errors import ErrorKind, RequestError
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, WHOLE_BYTES, parse
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -62,7 +62,6 @@ def test_lenient_conversions(field: str, value: object, attribute: str, expected
         b'{"model": "m", "messages": [], "temperature": NaN, "top_p": Infinity}',
         b'\xef\xbb\xbf{"model": "m", "messages": []}',
         '{"model": "m", "messages": []}'.encode("utf-16"),
-        b'{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}',
         b'{"model": "x", "model": "m", "messages": []}',
         b'  {"model": "m"}  ',
     ],
@@ -101,6 +100,97 @@ def test_wrong_types(path: str, body: object, param: str | None) -> None:
         read(body, path)
     assert caught.value.kind is ErrorKind.INVALID_BODY
     assert caught.value.param == param
+
+
+LARGE = b" " * WHOLE_BYTES
+
+
+@pytest.mark.parametrize("padding", [b"", LARGE])
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"model": "m", "messages": [{"role": "user", "content": "\ud800"}]}',
+        rb'{"model": "m", "messages": [], "metadata": {"\uDFFF": 1}}',
+        rb'{"model": "\ud800 ", "messages": []}',
+        b'{"model": "m", "messages": [], "unknown": "\xed\xa0\x80"}',
+    ],
+)
+def test_a_lone_surrogate_is_refused_on_prompt_paths_only(body: bytes, padding: bytes) -> None:
+    for path in (CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH):
+        with pytest.raises(RequestError) as caught:
+            parse(path, body + padding)
+        assert caught.value.kind.spec.status == 400
+        caught.value.message.encode()
+    if not padding:
+        model = parse("/v1/embeddings", body).model
+        assert model is None or model.encode()
+
+
+def test_surrogate_pairs_and_escaped_backslashes_are_fine() -> None:
+    assert read(rb'{"model": "m", "messages": ["\ud83d\ude00", "\\ud800"]}').model == "m"
+    hangul = "\ud7a3\ud7ff\ue000"
+    assert read(json.dumps({"model": hangul}, ensure_ascii=False).encode()).model == hangul
+
+
+def test_a_number_of_thousands_of_digits_is_no_json() -> None:
+    with pytest.raises(RequestError) as caught:
+        read(b'{"max_tokens": ' + b"9" * 5_000 + b"}")
+    assert caught.value.kind is ErrorKind.INVALID_JSON
+
+
+def test_the_prompt_of_a_large_body_is_not_decoded() -> None:
+    body = json.dumps({**CHAT, "filler": "x" * WHOLE_BYTES, "tools": [1], "vllm_xargs": {"a": 1}}).encode()
+    parsed = read(body)
+    assert (parsed.whole, parsed.fields.messages, parsed.fields.tools) == (False, None, None)
+    assert (parsed.model, parsed.has_prompt, parsed.has_tools) == ("m", True, True)
+    assert parsed.fields.vllm_xargs == {"a": 1}
+    assert parsed.decoded().messages == CHAT["messages"]
+    parsed.release()
+    assert parsed.body is None
+
+
+def test_a_small_body_is_decoded_once_and_can_be_let_go_of() -> None:
+    parsed = read(CHAT)
+    assert parsed.whole and parsed.decoded() is parsed.fields and parsed.fields.messages == CHAT["messages"]
+    parsed.drop_prompt()
+    assert parsed.fields.messages is None and parsed.fields.model == "m"
+    assert parsed.decoded().messages == CHAT["messages"]
+
+
+@pytest.mark.parametrize("padding", [b"", LARGE])
+@pytest.mark.parametrize(
+    ("params", "named"),
+    [
+        ({}, False),
+        ({"kv_transfer_params": None, "ec_transfer_params": None}, False),
+        ({"kv_transfer_params": {}}, False),
+        ({"kv_transfer_params": {"prompt_token_ids": [1, 2]}}, False),
+        ({"kv_transfer_params": {"do_remote_prefill": True}}, True),
+        ({"kv_transfer_params": {"prompt_token_ids": [1], "do_remote_decode": False}}, True),
+        ({"ec_transfer_params": {"ec_items": []}}, True),
+    ],
+)
+def test_transfer_parameters_are_seen_in_every_body(params: dict, named: bool, padding: bytes) -> None:
+    body = json.dumps({"model": "m", **params}).encode()
+    for path in (CHAT_PATH, "/v1/chat/completions/batch", "/v1/embeddings"):
+        assert parse(path, body + padding).names_transfer is named
+        assert parse(path, padding + body).names_transfer is named
+        assert parse(path, body.replace(b"transfer", b"tr\\u0061nsfer") + padding).names_transfer is named
+
+
+def test_a_large_body_with_fields_that_cannot_be_read_is_refused() -> None:
+    for body, kind in (
+        (b'{"model": "m", "temperature": NaN}', ErrorKind.INVALID_JSON),
+        (b'{"model": "m"', ErrorKind.INVALID_JSON),
+        (b'{"a": ' + b"[" * 5_000, ErrorKind.INVALID_JSON),
+        (b"[1, 2]", ErrorKind.INVALID_BODY),
+        (b'{"priority": "%s5"}' % (b" " * 20_000), ErrorKind.INVALID_BODY),
+        (b'{"model": 5}', ErrorKind.INVALID_BODY),
+        (b'{"messages": {}}', ErrorKind.INVALID_BODY),
+    ):
+        with pytest.raises(RequestError) as caught:
+            read(LARGE + body)
+        assert caught.value.kind is kind, body[:40]
 
 
 @pytest.mark.parametrize("prompt", ["text", ["a", "b"], [1, 2], [[1], [2]], None])

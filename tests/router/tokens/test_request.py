@@ -14,7 +14,7 @@ from router.tokens.request import Truncation, adds_special_tokens, api_body, reu
 
 
 def fields(path: str, **body: object) -> BodyFields:
-    return parse(path, json.dumps(body).encode()).fields
+    return parse(path, json.dumps(body).encode()).decoded()
 
 
 def test_what_a_prompt_is_made_of() -> None:

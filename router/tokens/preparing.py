@@ -1,0 +1,142 @@
+"""From the decoded fields of one request to what has to be tokenised. Pure: for the event loop and for a thread."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from backends.vllm.unrenderable import Unrenderable
+from router.tokens.fields import BodyFields
+from router.tokens.hashing import CacheKeys
+from router.tokens.intake import COMPLETIONS_PATH, ParsedBody
+from router.tokens.local import LocalModel
+from router.tokens.remote import question
+from router.tokens.rendering import CutText, cut_text
+from router.tokens.request import (
+    Truncation,
+    adds_special_tokens,
+    completion_prompts,
+    render_chat,
+    reused_ids,
+)
+from router.tokens.sources import Source
+from router.tokens.text import canonical_text
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request on its way; `key` is shared by equal requests only, `truncation` is what it says about that."""
+
+    path: str
+    parsed: ParsedBody
+    adapter: str | None
+    source: Source
+    keys: CacheKeys
+    key: int
+    truncation: Truncation | None
+
+    def shortened(self, ids: array[int], frame: int) -> array[int]:
+        """What the request's truncation leaves of `ids`."""
+        return self.truncation.shortened(ids, frame) if self.truncation is not None else ids
+
+    def encoded(self, local: LocalModel, text: str, *, framed: bool) -> array[int]:
+        """A whole text's ids, less what the request has cut off."""
+        frame = len(local.prefix) if framed else 0
+        return self.shortened(array("I", local.renderer.encode(text, framed)), frame)
+
+
+class Ids(NamedTuple):
+    """Prompts given by their ids, shortened as the request says."""
+
+    prompts: list[array[int]]
+
+
+class Several(NamedTuple):
+    """Texts that are requests of their own to the engine, for one local model."""
+
+    local: LocalModel
+    texts: list[str]
+    framed: bool
+
+
+class Question(NamedTuple):
+    """A body for a worker's /tokenize; None where that path cannot tell the prompt's ids."""
+
+    body: bytes | None
+
+
+class Unread(NamedTuple):
+    """Tokenizer files are still being read: what to do is not known yet."""
+
+
+class Texts(NamedTuple):
+    """All that could be found out is the text, for this reason."""
+
+    texts: list[bytes]
+    reason: Exception
+
+
+Prepared: TypeAlias = Ids | CutText | Several | Question | Unread | Texts
+
+
+def prepare(asked: Asked, fields: BodyFields) -> Prepared:
+    """From ids in the body, or else for the model's source.
+
+    Raises:
+        Unrenderable: with the reason.
+    """
+    source = asked.source
+    texts: list[str] = []
+    if asked.path != COMPLETIONS_PATH:
+        reused = reused_ids(asked.path, fields)
+        if reused is not None:
+            return Ids([reused])
+    else:
+        texts, ids = completion_prompts(fields)
+        if ids:
+            return Ids([asked.shortened(prompt, 0) for prompt in ids])
+    if source.local is not None:
+        return _for_local(asked, fields, source.local, texts)
+    if source.loading is not None:
+        return Unread()
+    if source.urls and len(texts) <= 1:
+        return Question(question(asked.path, fields, asked.parsed.model))
+    raise Unrenderable(source.why)
+
+
+def _for_local(asked: Asked, fields: BodyFields, local: LocalModel, texts: list[str]) -> Prepared:
+    framed = adds_special_tokens(asked.path, fields)
+    if len(texts) > 1:
+        return Several(local, texts, framed)
+    if texts:
+        return cut_text(local, texts[0], framed=framed)
+    if fields.chat_template is not None and not asked.source.trusts_templates:
+        raise Unrenderable("the request brings a chat template, and these are not trusted")
+    return cut_text(local, render_chat(asked.path, fields, local.renderer), framed=framed)
+
+
+def prepare_or_text(asked: Asked) -> Prepared:
+    """The same from the body, for a thread: what cannot be rendered comes back as text, so that the decoded fields
+    need not leave the thread.
+
+    Raises:
+        RequestError: the body is not valid JSON after all.
+    """
+    fields = asked.parsed.decoded()
+    try:
+        return prepare(asked, fields)
+    except Exception as error:  # what a body or a template can do wrong has no end; its text remains
+        return Texts(texts_of(asked.path, fields), error)
+
+
+def texts_of(path: str, fields: BodyFields) -> list[bytes]:
+    """The prompt's text, or the texts of several prompts; empty where there is none.
+
+    Raises:
+        Unrenderable: the body has no text.
+    """
+    if path == COMPLETIONS_PATH:
+        return [text.encode("utf-8", "surrogatepass") for text in completion_prompts(fields)[0]]
+    text = canonical_text(path, fields)
+    return [text] if text else []
