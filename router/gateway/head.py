@@ -236,6 +236,8 @@ def _check_host(fields: dict[bytes, bytes], minor: int) -> None:
 
 
 def _origin_form(method: bytes, target: bytes) -> tuple[bytes | None, bytes]:
+    if method == b"CONNECT":  # RFC 9110 section 9.3.6: a server that opens no tunnels says so
+        raise RequestError(ErrorKind.NOT_IMPLEMENTED, "CONNECT is not supported: this gateway opens no tunnels")
     if target[:1] == b"/" or (target == b"*" and method == b"OPTIONS"):
         if b"#" in target:
             raise _bad("fragment in the request target")

@@ -43,6 +43,8 @@ _NOT_DROPPED = frozenset(
 _CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 # RFC 9112 section 4. llhttp lets other versions, control characters in the reason and empty lines in front pass.
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9]\d\d(?: [\t\x20-\x7e\x80-\xff]*)?")
+# llhttp does not take a tab for white space here: it would read until the worker closes.
+_TABBED_CODING = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked *\t", re.IGNORECASE)
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -84,7 +86,7 @@ def parse_response_head(raw: bytes, status: int, to_head_request: bool) -> Respo
     lines, fields = split_lines(header_lines)
     coding = fields.get(b"transfer-encoding")
     old = status_line.startswith(b"HTTP/1.0")
-    if coding is not None and (old or coding.lower() != b"chunked"):
+    if coding is not None and (old or coding.lower() != b"chunked" or (b"\t" in raw and _TABBED_CODING.search(raw))):
         raise ValueError("unusable Transfer-Encoding")
     length = fields.get(b"content-length")
     connection = fields.get(b"connection", b"").lower()

@@ -6,6 +6,8 @@ from router.gateway.chunks import MAX_LINE_BYTES
 from router.gateway.head import MAX_HEADER_LINES
 from tests.conformance import request_cases, response_cases
 from tests.conformance.corpus import CODES
+from tests.conformance.vectors import answers as answer_vectors
+from tests.conformance.vectors import catalogue, deviations
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
 
@@ -33,6 +35,17 @@ arrives.
   visibly cut off.
 - How far bytes are cut into packets changes nothing of this, with one exception: bytes behind the end of an answer that
   come along with it make it a failure; those that come later only cost the connection to the worker.
+"""
+
+VECTORS = f"""
+## Generated requests and answers
+
+`tests/conformance/test_vectors.py` sends {catalogue.TOTAL:,} requests, made by rule, through a gateway that forwards
+every path. The rules spell `Transfer-Encoding` and `Content-Length` in many ways beside bodies that smuggle a second
+request, break chunks, request lines, hosts and fields, and mix sound and unsound requests on one connection. A strict
+reader of RFC 9112 reads the same bytes, and the worker gets nothing that the strict reader does not read.
+{answer_vectors.TOTAL:,} answers of a broken worker are judged in the same way: no answer passes as whole that the
+strict reader calls broken. These are all the differences between the gateway and the strict reader:
 """
 
 HELD = """
@@ -90,6 +103,17 @@ def response_row(case):
     return named(case), gets, "used again" if case.pooled else "closed", rfc(case.rule), case.why
 
 
+def deviation_rows():
+    """All that the strict reader and the gateway do not read alike."""
+    for title, table in (
+        ("request refused", deviations.REQUESTS),
+        ("answer refused", deviations.ANSWERS),
+        ("answer passed on, and not understood by the strict reader", deviations.LOOSER),
+    ):
+        for name, deviation in table.items():
+            yield title, name, f"{deviation.vectors}", deviation.why
+
+
 def page():
     parts = [INTRODUCTION, "\n## Requests"]
     for title, cases in request_cases.SECTIONS.items():
@@ -99,7 +123,8 @@ def page():
     for title, cases in response_cases.SECTIONS.items():
         heads = ("a worker sends", "the client gets", "the worker's connection", "RFC", "why")
         parts.append(f"\n### {title} of an answer\n\n{table(heads, map(response_row, cases))}")
-    return "\n".join(parts) + "\n" + HELD
+    rows = table(("difference", "name", "vectors", "why"), deviation_rows())
+    return "\n".join(parts) + "\n" + VECTORS + "\n" + rows + "\n" + HELD
 
 
 if __name__ == "__main__":

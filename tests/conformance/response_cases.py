@@ -184,6 +184,7 @@ LENGTH = (
 TRANSFER_CODING = (
     answer("chunked", OK + TE + E + CHUNKED, "7.1"),
     answer("chunked in odd case", coded(b" cHUNKED"), "7"),
+    error("a tab behind chunked", coded(b" chunked\t"), "5.1", "allowed; llhttp sees another coding"),
     error("gzip, chunked", coded(b" gzip, chunked"), "6.1", "to be undone by us, and never asked for"),
     error("chunked, gzip", coded(b" chunked, gzip"), "6.3"),
     error("chunked twice in a list", coded(b" chunked, chunked"), "6.1"),

@@ -1,8 +1,6 @@
 """Mutated responses: nothing escapes, nothing is left, and no fault passes for an answer that a strict reader of the
 worker's bytes would not have got."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,27 +11,12 @@ from router.gateway.usage_frame import UsageFrame
 from tests.conformance.response_cases import HEAD_REQUEST, RESPONSE_CASES
 from tests.properties.harness import cut_up
 from tests.properties.mutations import CUTS, MUTATIONS, budget, mutated
-from tests.properties.strict import read_message
+from tests.properties.strict import read_final
 from tests.properties.test_response_splits import REQUEST, Outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # as long as its examples take
 ROWS = [case.raw for case in RESPONSE_CASES.values() if len(case.raw) < 5_000]
-# The one liberty the gateway takes, and mends on the way.
-_NO_REASON = re.compile(rb"\A(HTTP/1\.[01] \d{3})\r\n")
 FAULTS = (b'"code":"worker_died_in_stream"', b'"code":"bad_upstream_response"')
-
-
-def final(raw, bodiless):
-    """The first answer of `raw` that is not an interim one; None if a strict reader finds none."""
-    raw = _NO_REASON.sub(rb"\1 \r\n", raw)
-    try:
-        while (message := read_message(raw, answer=True, closed=True, bodiless=bodiless)) is not None:
-            if message.status >= 200 or message.status == 101:
-                return message
-            raw = raw[message.end :]
-    except AssertionError:
-        pass
-    return None
 
 
 def check(raw, pieces, closes, request):
@@ -44,7 +27,7 @@ def check(raw, pieces, closes, request):
         return
     assert len(outcome.raw) == answer.end or answer.framing == "chunked"
     if answer.whole and answer.status < 500 and not any(fault in answer.content for fault in FAULTS):
-        meant = final(raw, outcome.bodiless)
+        meant = read_final(raw, bodiless=outcome.bodiless)
         assert meant is not None and meant.whole
         assert (answer.status, answer.content) == (meant.status, meant.content)
 
