@@ -33,10 +33,12 @@ OLDER_NAMES: Mapping[str, str] = {
 
 _NAMES = "|".join((RUNNING, WAITING, USAGE, QUERIES, HITS, SLEEP, CACHE, STARTED, *OLDER_NAMES.values()))
 _SAMPLE = re.compile(
-    rf'^({_NAMES})(?:\{{((?:[^"}}\n]|"(?:[^"\\\n]|\\.)*")*)\}})?[ \t]+(\S+)',
+    rf'^({_NAMES})(?:\{{((?:[^"}}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\}})?[ \t]++(\S++)',
     re.MULTILINE,
 )
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]|\\.)*)"')
+_LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]++|\\.)*+)"')
+"""Tried at the beginning of a word only, and with possessive quantifiers, as `_SAMPLE`: a worker may send 8 MB of one
+word, which would cost the square of its length, and memory for every way back."""
 
 _MAX_RANK = 4095
 

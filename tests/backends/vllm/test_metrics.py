@@ -1,5 +1,6 @@
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,6 +89,16 @@ def test_odd_lines_are_skipped():
 @given(st.text(st.sampled_from('vllm:numrequests_runningcache_config_info{}="\\\n ,01.engine'), max_size=200))
 def test_never_fails(text):
     parse_metrics("vllm:num_requests_running" + text + "\nvllm:cache_config_info" + text)
+
+
+@pytest.mark.parametrize("unit", ["a", "a ", '"a"', 'a="b",', '"a=', "\\"])
+@pytest.mark.parametrize("end", ["", "} 1", '"} 1'])
+def test_the_cost_of_a_long_sample_grows_with_its_length(unit, end):
+    """1 MB each; as squares they would take hours."""
+    page = "vllm:num_requests_running{" + unit * (1_000_000 // len(unit)) + end
+    began_s = time.process_time()
+    parse_metrics(page)
+    assert time.process_time() - began_s < 2.0
 
 
 def test_a_page_of_a_thousand_lines_is_cheap():
