@@ -168,10 +168,10 @@ class System:
         self._files.add("worker_tls", self.worker_tls)
         if self._seat is not None:
             app = build_admin(self, guarded=False, further=[readings_route(self.snapshot)])
-            return AdminServer(app, self._seat.admin)
+            return AdminServer(app, self._seat.admin, self.config)
         token, tls = guard_of(self.config, self._files)
         given = listeners.admin if listeners is not None else None
-        return AdminServer(build_admin(self, token), given or admin_socket(self.config), tls)
+        return AdminServer(build_admin(self, token), given or admin_socket(self.config), self.config, tls)
 
     async def _open_gateway(self, listeners: Listeners | None) -> None:
         if self._seat is not None:

@@ -22,8 +22,10 @@ from router.config.schema import bare, fields, root
 from router.core.dispatcher import LONGEST_HOLD_S
 from router.core.further import MAX_SENT_FAILURES
 from router.gateway import relay
+from router.gateway.backlog import REQUESTS_PER_TURN
 from router.gateway.chunks import MAX_LINE_BYTES
 from router.gateway.client import LINGER_BYTES, LINGER_S, PIPELINE_BYTES
+from router.gateway.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
 from router.gateway.exchange import MIN_BYTES_PER_S
 from router.gateway.head import MAX_HEADER_LINES
 from router.gateway.listen import KERNEL_UNSENT_BYTES
@@ -31,6 +33,7 @@ from router.gateway.plane import PINS
 from router.gateway.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.prefix.orphans import ORPHAN_BYTES
 from router.prefix.sequence import PENDING_BYTES
+from router.serving.admin_connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
 from router.tokens import multipart
 from router.tokens.remote import MAX_IN_FLIGHT, TIMEOUT_S
 from router.tokens.rendering import MAX_TEXT_BYTES
@@ -45,6 +48,7 @@ _ANOTHER = "another worker is tried; 503 `worker_failed` where none is left"
 
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_connections": ("connections", "the connection is closed without an answer"),
+    "limits.max_admin_connections": ("connections", "the connection is closed without an answer"),
     "limits.max_header_bytes": ("bytes", "431 `headers_too_large`, connection closed"),
     "limits.max_body_bytes": ("bytes", "413 `body_too_large`, which names the limit in effect; connection closed"),
     "limits.max_buffered_body_bytes": ("bytes", "503 `too_many_requests` with `Retry-After`, or 413 `body_too_large`"),
@@ -101,6 +105,9 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Header lines of a request", MAX_HEADER_LINES, "lines", "431 `headers_too_large`, connection closed"),
     Fixed("A chunk's size line with its extensions", MAX_LINE_BYTES, "bytes", "400 `bad_request`, connection closed"),
     Fixed("Pipelined requests read ahead on a connection", PIPELINE_BYTES, "bytes", "its bytes are not read for now"),
+    Fixed(
+        "Pipelined requests taken in one turn of the loop", REQUESTS_PER_TURN, "requests", "they wait for the next one"
+    ),
     Fixed("What is still read after a refusal", LINGER_BYTES, "bytes", "the connection is reset"),
     Fixed("How long it is still read", LINGER_S, "seconds", "the connection is reset"),
     Fixed("Unsent bytes of a connection in the kernel", KERNEL_UNSENT_BYTES, "bytes", _NOTHING),
@@ -123,6 +130,11 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("KV events of a publisher kept while missing ones are fetched", PENDING_BYTES, "bytes", _NOTHING),
     Fixed("Blocks of one view whose parent block is unknown", ORPHAN_BYTES, "bytes", _NOTHING),
     Fixed("Body of a request to the admin API", MAX_BODY_BYTES, "bytes", "413 problem document"),
+    Fixed("Bodies of all requests to the admin port", MOST_BODY_BYTES, "bytes", "503 problem document"),
+    Fixed("Unsent bytes of the admin port", MOST_UNSENT_BYTES, "bytes", "a client that does not read is cut off"),
+    Fixed("Requests sent ahead on an admin connection", MOST_PIPELINED, "requests", "400, connection closed"),
+    Fixed("TLS handshake that may not make room yet", HANDSHAKE_GRACE_S, "seconds", _NOTHING),
+    Fixed("Idle connection that may not make room yet", BETWEEN_REQUESTS_S, "seconds", _NOTHING),
 )
 
 

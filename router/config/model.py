@@ -80,7 +80,10 @@ class LimitsConfig(Section, frozen=True):
     """What one client, or all together, may take."""
 
     max_connections: Positive = 8_192
-    """Open client connections; further ones are closed at accept."""
+    """Open client connections, TLS handshakes included. A further one takes the place of the connection that has been
+    idle for longest; where none is idle, it is closed at accept."""
+    max_admin_connections: Positive = 256
+    """The same for the admin port."""
     max_header_bytes: Positive = 65_536
     """Request line and headers together (431)."""
     max_body_bytes: Positive = 67_108_864
@@ -121,13 +124,14 @@ class TimeoutsConfig(Section, frozen=True):
     total_s: Seconds = 3600.0
     """Whole request, from its last byte in to the response's last byte out."""
     client_header_s: Seconds = 20.0
-    """First byte of a request to the end of its headers (408)."""
+    """First byte of a request to the end of its headers (408). On the admin port the first request must come as soon,
+    too."""
     client_body_s: Seconds = 120.0
     """End of headers to the end of the body (408)."""
     client_idle_s: Seconds = 75.0
     """Idle keep-alive connection of a client."""
     tls_handshake_s: Seconds = 10.0
-    """A client's TLS handshake, where the public port has TLS."""
+    """A client's TLS handshake, on a port that has TLS."""
     upstream_idle_s: Seconds = 4.0
     """Idle connection to a worker; vLLM closes its side after 5 s."""
     no_worker_wait_s: Annotated[float, Meta(ge=0)] = 10.0

@@ -32,10 +32,11 @@ class Backlog:
     beyond that passes through here, a bounded number per turn of the event loop.
     """
 
-    __slots__ = ("_call_soon", "_scheduled", "_waiting")
+    __slots__ = ("_call_soon", "_scheduled", "_turn_s", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn_s: float = TURN_S) -> None:
         self._call_soon = loop.call_soon
+        self._turn_s = turn_s
         self._scheduled = False
         self._waiting: deque[Pipelining] = deque()
 
@@ -54,7 +55,7 @@ class Backlog:
 
     def _run(self) -> None:
         waiting = self._waiting
-        end_s = perf_counter() + TURN_S
+        end_s = perf_counter() + self._turn_s
         taken = 0
         while waiting and taken < REQUESTS_PER_TURN and (not taken or perf_counter() < end_s):
             taken += 1

@@ -61,7 +61,6 @@ class ClientConnection(asyncio.Protocol):
         self.write_now: Callable[[bytes], None] = _nowhere
         self._unwritten: list[bytes] = []
         self._in_backlog = False
-        plane.arriving.add(self)
 
     # asyncio
 
@@ -69,8 +68,7 @@ class ClientConnection(asyncio.Protocol):
         """A client came."""
         plane = self._plane
         self._transport = cast(asyncio.Transport, transport)
-        plane.arriving.discard(self)
-        if plane.closing or len(plane.connections) >= plane.config.limits.max_connections:
+        if plane.closing or self._over:
             self._over = True
             self._transport.abort()
             return
@@ -110,7 +108,6 @@ class ClientConnection(asyncio.Protocol):
         """The client is gone."""
         self.write_now = _nowhere
         self._unwritten.clear()
-        self._plane.connections.discard(self)
         if not self._over and self._framer.stage is Stage.BODY and self._exchange is None:
             self._plane.metrics.client_aborted("request")
         self._over = True
@@ -119,7 +116,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = None
         if not self.writable and self._plane.unsent.resumed(self):
             self._plane.allow_unsent()
-        self._plane.left()
+        self._plane.left(self)
 
     def pause_writing(self) -> None:
         """The client does not read: stop its worker's bytes, and answer no further request."""
@@ -215,6 +212,7 @@ class ClientConnection(asyncio.Protocol):
         """A deadline runs for a whole head and for a whole body, not from one read to the next."""
         stage = self._framer.stage
         if stage is not before:
+            self._plane.places.busy(self)
             timeouts = self._plane.config.timeouts
             limit_s = timeouts.client_header_s if stage is Stage.HEAD else timeouts.client_body_s
             self.deadline_s = self._plane.time() + limit_s
@@ -234,6 +232,7 @@ class ClientConnection(asyncio.Protocol):
             self.write(self._local.answer(head, self.peer, close=not keep, key_name=self.key_name))
             self.exchange_ended(keep)
             return
+        self._plane.places.busy(self)
         exchange = self._exchange = Exchange(self._plane, self, head, body, route, self._plane.request_ids.of(head))
         self.deadline_s = math.inf
         exchange.start()
@@ -267,9 +266,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _await_request(self) -> None:
         """Between two requests. A client that leaves answers unread has as long as a silent worker."""
-        plane = self._plane
-        limit_s = plane.client_idle_s if self.writable else plane.config.timeouts.stream_idle_s
-        self.deadline_s = plane.time() + limit_s
+        plane, now_s = self._plane, self._plane.time()
+        if self.writable:
+            self.deadline_s = now_s + plane.client_idle_s
+            plane.places.idle(self, now_s)
+        else:
+            self.deadline_s = now_s + plane.config.timeouts.stream_idle_s
+            plane.places.busy(self)
         self._pace()
 
     # endings
@@ -296,6 +299,10 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is None and not self._over and self._framer.stage is Stage.IDLE:
             self._close()
 
+    def evict(self) -> None:
+        """Close at once while no request is in progress: the place is needed."""
+        self.abort()
+
     def abort(self) -> None:
         """Close at once; a request in progress is cancelled."""
         self._over = True
@@ -307,6 +314,7 @@ class ClientConnection(asyncio.Protocol):
     def _close(self) -> None:
         """Close once everything is written; a client that does not take it has as long as a silent worker."""
         self._over = True
+        self._plane.places.busy(self)
         self.deadline_s = self._plane.time() + self._plane.config.timeouts.stream_idle_s
         self.flush()
         if self._transport is not None:
@@ -315,6 +323,7 @@ class ClientConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Send our end, and throw away what the client still sends, for a while."""
         self._over = True
+        self._plane.places.busy(self)
         self._framer.close()
         self.deadline_s = self._plane.time() + LINGER_S
         self.set_reading(True)

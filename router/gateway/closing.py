@@ -11,10 +11,8 @@ import asyncio
 import ctypes
 import logging
 import socket
-import ssl
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 SETTLE_S = 0.2
@@ -45,15 +43,13 @@ class Closing(Protocol):
 async def close_listeners(
     servers: Sequence[Closing],
     listeners: Sequence[socket.socket],
-    connection: Callable[[], asyncio.BaseProtocol],
-    tls: ssl.SSLContext | None = None,
-    tls_handshake_s: float | None = None,
+    take: Callable[[socket.socket], Awaitable[None] | None],
     *,
     leave_queue: bool,
     settle_s: float = SETTLE_S,
 ) -> None:
-    """Stop accepting. Who waits is accepted first, unless `leave_queue`: then the sockets' other holder does that."""
-    loop = asyncio.get_running_loop()
+    """Stop accepting. Who waits is accepted first, and handed to `take`, which returns what to await until the
+    connection is there. With `leave_queue` the sockets' other holder does that."""
     kept: list[socket.socket] = []
     if not leave_queue:
         if refuse_handshakes(listeners) and settle_s > 0:
@@ -62,10 +58,9 @@ async def close_listeners(
     for server in servers:
         server.close()
     for listener in kept:
-        secure = (None, None) if listener.family == socket.AF_UNIX else (tls, tls_handshake_s)
-        welcomes = [_welcome(loop, connection, client, *secure) for client in _waiting(listener)]
+        opening = [opens for client in _waiting(listener) if (opens := take(client)) is not None]
         listener.close()
-        await asyncio.gather(*welcomes)
+        await asyncio.gather(*opening, return_exceptions=True)
 
 
 def refuse_handshakes(listeners: Sequence[socket.socket]) -> bool:
@@ -98,16 +93,4 @@ def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
         except OSError as error:
             log.warning("a waiting connection could not be accepted", extra={"reason": str(error)})
             return
-        client.setblocking(False)
         yield client
-
-
-async def _welcome(
-    loop: asyncio.AbstractEventLoop,
-    connection: Callable[[], asyncio.BaseProtocol],
-    client: socket.socket,
-    tls: ssl.SSLContext | None,
-    tls_handshake_s: float | None,
-) -> None:
-    with suppress(OSError):  # it may be gone already
-        await loop.connect_accepted_socket(connection, client, ssl=tls, ssl_handshake_timeout=tls_handshake_s)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import ipaddress
 import os
 import socket
-import ssl
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -57,29 +54,10 @@ def public_sockets(config: Config, backlog: int) -> list[socket.socket]:
         raise _public_error(config, error) from None
 
 
-async def start_server(
-    loop: asyncio.AbstractEventLoop,
-    connection: Callable[[], asyncio.BaseProtocol],
-    listener: socket.socket,
-    backlog: int,
-    tls: ssl.SSLContext | None = None,
-    tls_handshake_s: float | None = None,
-) -> asyncio.Server:
-    """Accept on one of `public_sockets`."""
-    if listener.family == socket.AF_UNIX:
-        return await loop.create_unix_server(connection, sock=listener, backlog=backlog)
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted sockets inherit it
+def limit_kernel_buffer(listener: socket.socket) -> None:
+    """Have the kernel take little more of an answer than it can send, for every connection accepted here."""
+    if listener.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted sockets inherit it
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, KERNEL_UNSENT_BYTES)
-    if tls is None:
-        return await loop.create_server(connection, sock=listener, backlog=backlog)
-    return await loop.create_server(
-        connection,
-        sock=listener,
-        backlog=backlog,
-        ssl=tls,
-        ssl_handshake_timeout=tls_handshake_s,
-        ssl_shutdown_timeout=TLS_SHUTDOWN_S,
-    )
 
 
 def _public_error(config: Config, error: OSError) -> ListenError:

@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet
 
 from policies.view import WorkerId
 from router.config.model import Config
@@ -16,6 +15,7 @@ from router.core.tickets import Ticket
 from router.gateway.access import AccessLog
 from router.gateway.backlog import Backlog
 from router.gateway.budget import BodyBudget
+from router.gateway.connection_limit import ConnectionLimit, Turns
 from router.gateway.cors import Cors
 from router.gateway.head import RequestHead
 from router.gateway.hedge import Hedging
@@ -27,7 +27,6 @@ from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
 from router.gateway.request_ids import RequestIds
 from router.gateway.rewrites import Relearn, Rewrites
-from router.gateway.shared_listener import Turns
 from router.gateway.unsent import UnsentBytes
 from router.gateway.waiting import Deferrals, WaitingRoom
 from router.gateway.worker_keys import worker_keys
@@ -93,6 +92,7 @@ class Plane:
         loop: asyncio.AbstractEventLoop,
         relearn: Relearn | None = None,
         worker_tls: WorkerTls | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.config = config
         self.dispatcher = dispatcher
@@ -128,16 +128,13 @@ class Plane:
         self.scheme = b"http" if config.tls.cert_file is None else b"https"
         self.bodies = BodyBudget(config.limits)
         self.unsent = UnsentBytes(config.limits)
-        self.arriving: WeakSet[ClientConnection] = WeakSet()
-        """Accepted, and without a connection yet: TLS takes a while, and anything takes a turn of the loop. One whose
-        handshake fails is never told so."""
+        self.places = ConnectionLimit(config.limits.max_connections, loop.time, turns)
+        """The sockets accepted, those without a connection yet included."""
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.losses = Losses(fleet, loop, self.exchanges)
         self.client_idle_s = config.timeouts.client_idle_s
         """How long a client's connection may be idle; less once no new ones are accepted."""
-        self.turns: Turns | None = None
-        """Set where other processes accept from the same listeners."""
         self.draining = False
         """From now on every answer tells its client to close the connection."""
         self.closing = False
@@ -172,12 +169,13 @@ class Plane:
     def joined(self, connection: ClientConnection) -> None:
         """A connection is there."""
         self.connections.add(connection)
+        self.places.opened(connection)
         self.empty.clear()
 
-    def left(self) -> None:
+    def left(self, connection: ClientConnection) -> None:
         """A connection has closed."""
-        if self.turns is not None:
-            self.turns.left()
+        self.connections.discard(connection)
+        self.places.left(connection)
         if not self.accepts and not self.connections:
             self.empty.set()
 
@@ -203,7 +201,9 @@ class Plane:
     def statistics(self) -> dict[str, Any]:
         """Gauges: connections, requests in progress and waiting, pools."""
         return {
-            "connections": len(self.connections),
+            "connections": self.places.open,
+            "connections_refused": self.places.refused,
+            "connections_evicted": self.places.evicted,
             "streams": len(self.exchanges),
             "waiting": len(self.waiting),
             "deferred": len(self.deferrals),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
-import ssl
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from router.config.model import Config
@@ -16,14 +14,15 @@ from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet
 from router.gateway.client import ClientConnection
-from router.gateway.closing import SETTLE_S, close_listeners
-from router.gateway.listen import public_sockets, start_server
+from router.gateway.closing import SETTLE_S, Closing, close_listeners
+from router.gateway.connection_limit import Turns
+from router.gateway.listen import public_sockets
+from router.gateway.listener import Acceptor, listen
 from router.gateway.local import LocalAnswers
 from router.gateway.plane import Plane, SharedPins
 from router.gateway.ports import GatewayMetrics
 from router.gateway.preview import preview
 from router.gateway.rewrites import Relearn
-from router.gateway.shared_listener import SharedListener, Turns
 from router.secure.reload import FileWatch
 from router.secure.serving import serving_tls
 from router.secure.workers import WorkerTls
@@ -66,11 +65,11 @@ class Gateway:
         self._worker_tls = worker_tls
         self._files = FileWatch(metrics.reloaded)
         self._plane: Plane | None = None
-        self._servers: list[asyncio.Server | SharedListener] = []
+        self._servers: list[Closing] = []
         self._listeners: list[socket.socket] = []
-        self._connection: Callable[[], ClientConnection] | None = None
+        self._acceptor: Acceptor | None = None
         self._passed = False
-        self._secure: tuple[ssl.SSLContext | None, float | None] = (None, None)
+        self._handshake_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_s = sweep_interval_s(config)
 
@@ -92,6 +91,7 @@ class Gateway:
         plane = Plane(
             *(self._config, self._dispatcher, self._fleet, self._identity, self._metrics, loop, self._relearn),
             self._worker_tls,
+            turns,
         )
         local = LocalAnswers(plane)
 
@@ -99,27 +99,20 @@ class Gateway:
             return ClientConnection(plane, local)
 
         tls = serving_tls(self._config.tls)
-        self._secure = (tls.context, self._config.timeouts.tls_handshake_s) if tls is not None else (None, None)
+        handshake_s = self._config.timeouts.tls_handshake_s if tls is not None else None
+        self._handshake_s = handshake_s or SETTLE_S
+        context = tls.context if tls is not None else None
+        acceptor = self._acceptor = Acceptor(loop, connection, plane.places, context, handshake_s)
         self._passed = listeners is not None
         self._listeners = list(listeners) if listeners is not None else public_sockets(self._config, BACKLOG)
-        self._connection = connection
-        plane.turns = turns
         plane.pins.shared = pins
-        self._servers = [await self._accept(loop, listener, turns) for listener in self._listeners]
+        self._servers = [await listen(loop, acceptor, each, BACKLOG, turns) for each in self._listeners]
         self._files.add("api_keys", plane.keys)
         self._files.add("tls", tls)
         self._files.start()
         self._plane = plane
         self._timer = loop.call_later(self._sweep_s, self._sweep)
         return [address_of(listener.getsockname()) for listener in self._listeners]
-
-    async def _accept(
-        self, loop: asyncio.AbstractEventLoop, listener: socket.socket, turns: Turns | None
-    ) -> asyncio.Server | SharedListener:
-        assert self._connection is not None
-        if turns is None:
-            return await start_server(loop, self._connection, listener, BACKLOG, *self._secure)
-        return SharedListener(loop, self._connection, listener, turns, *self._secure)
 
     @property
     def listeners(self) -> tuple[socket.socket, ...]:
@@ -135,13 +128,11 @@ class Gateway:
         """Close the listeners, after `drain`. What waits in their queues is accepted first, or left to the other
         processes that hold the same sockets: to these by default where `start` was given the listeners."""
         plane = self._plane
-        if plane is None or self._connection is None or not plane.accepts:
+        if plane is None or self._acceptor is None or not plane.accepts:
             return
         leave_queue = self._passed if leave_queue is None else leave_queue
         servers, self._servers = self._servers, []
-        await close_listeners(
-            servers, self._listeners, self._connection, *self._secure, leave_queue=leave_queue, settle_s=settle_s
-        )
+        await close_listeners(servers, self._listeners, self._acceptor.take, leave_queue=leave_queue, settle_s=settle_s)
         plane.accepts_no_more()
 
     async def aclose(self, drain_s: float, *, leave_queue: bool | None = None) -> None:
@@ -162,6 +153,7 @@ class Gateway:
             if plane.exchanges:
                 log.warning("requests cut off at the drain deadline", extra={"requests": len(plane.exchanges)})
         plane.closing = True
+        plane.places.cancel_opening()
         await _close_connections(plane)
         if self._timer is not None:
             self._timer.cancel()
@@ -174,11 +166,8 @@ class Gateway:
 
     async def _emptied(self, plane: Plane) -> None:
         """Until nobody is connected, nor about to be."""
-        _, handshake_s = self._secure
-        late_s = plane.time() + (handshake_s or SETTLE_S)
-        while plane.connections or (plane.arriving and plane.time() < late_s):
-            if not plane.connections:
-                gc.collect()  # whose handshake failed is in a cycle with its parser, and would be waited for
+        late_s = plane.time() + self._handshake_s
+        while plane.connections or (plane.places.opening and plane.time() < late_s):
             await (plane.empty.wait() if plane.connections else asyncio.sleep(_LOOK_S))
 
     async def preview(self, path: str, headers: Mapping[str, str], body: bytes) -> Request:

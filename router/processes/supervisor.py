@@ -85,7 +85,8 @@ class Supervisor:
         # the operations are our own and do not look at the system
         token, tls = guard_of(self.config, self._files)
         app = build_admin(cast(System, self), token, operations=operations_for_all(self))
-        self._admin = AdminServer(app, (given.admin if given is not None else None) or admin_socket(self.config), tls)
+        listener = (given.admin if given is not None else None) or admin_socket(self.config)
+        self._admin = AdminServer(app, listener, self.config, tls)
         self._files.start()
         self._keeping = [asyncio.create_task(keeper.keep(), name=f"process {keeper.number}") for keeper in self.keepers]
         self._announcing = asyncio.create_task(self._announce(self._admin), name="announce")

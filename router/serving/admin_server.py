@@ -8,11 +8,17 @@ import socket
 import ssl
 from collections.abc import Iterator
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import Message, Receive, Scope, Send
 
+from router.config.model import Config
 from router.gateway.closing import close_listeners
+from router.gateway.connection_limit import ConnectionLimit
+from router.gateway.listener import Acceptor, Listener
+from router.gateway.unsent import UnsentBytes
+from router.serving.admin_connection import MOST_UNSENT_BYTES, AdminConnection, AdminPort
 
 GRACE_S = 2.0
 """How long a call in progress may take to end, once the public side has drained."""
@@ -24,9 +30,10 @@ LAST_CALL_S = 0.1
 class AdminServer:
     """Serves `app` on a listening socket."""
 
-    def __init__(self, app: Starlette, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, app: Starlette, listener: socket.socket, config: Config, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.listener = listener
-        self._tls = None if listener.family == socket.AF_UNIX else tls
         self._app = app
         settings = uvicorn.Config(
             self._last_answers,
@@ -35,10 +42,9 @@ class AdminServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            ws="none",
         )
-        settings.load()
-        settings.ssl = self._tls
-        self._server = _Server(settings)
+        self._server = _Server(settings, config, tls)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -61,8 +67,14 @@ class AdminServer:
             return
         server.accepts = False
         await close_listeners(
-            server.servers, [self.listener], server.connection, self._tls, leave_queue=leave_queue, settle_s=0.0
+            server.listening, [self.listener], server.acceptor.take, leave_queue=leave_queue, settle_s=0.0
         )
+
+    def statistics(self) -> dict[str, int]:
+        """Connections, what happened at their limit, and answers that are not read."""
+        port = self._server.port
+        unsent = {"unsent_bytes": port.unsent.used_bytes, "slow_readers_cut": port.unsent.cut}
+        return {**port.places.statistics(), **unsent}
 
     async def aclose(self, *, leave_queue: bool = False) -> None:
         """Stop accepting where that has not been done; calls in progress have `GRACE_S` to end."""
@@ -70,6 +82,7 @@ class AdminServer:
             if self._server.accepts:
                 await self.stop_accepting(leave_queue=leave_queue)
                 await asyncio.sleep(LAST_CALL_S if self._server.server_state.connections else 0)
+            self._server.port.places.cancel_opening()
             self._server.should_exit = True
             await asyncio.gather(self._task, return_exceptions=True)
         self.listener.close()
@@ -84,11 +97,18 @@ class AdminServer:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        config.timeout_graceful_shutdown = GRACE_S  # type: ignore[assignment]
-        super().__init__(config)
+    """uvicorn's, on connections that the gateway accepts itself: uvicorn counts heads, not sockets."""
+
+    def __init__(self, settings: uvicorn.Config, config: Config, tls: ssl.SSLContext | None) -> None:
+        settings.timeout_graceful_shutdown = GRACE_S  # type: ignore[assignment]
+        super().__init__(settings)
+        loop = asyncio.get_running_loop()
         self.serves = asyncio.Event()
         self.accepts = True
+        self.port = _port_of(config, ConnectionLimit(config.limits.max_admin_connections, loop.time))
+        self.acceptor = Acceptor(loop, self._connection, self.port.places, tls, config.timeouts.tls_handshake_s)
+        self.listening: list[Listener] = []
+        self.servers = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -96,13 +116,29 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's, and say so."""
-        await super().startup(sockets=sockets)
+        """Accept on `sockets`."""
+        loop = asyncio.get_running_loop()
+        self.listening = [Listener(loop, self.acceptor, each) for each in sockets or ()]
+        self.started = True
         self.serves.set()
 
-    def connection(self) -> asyncio.Protocol:
-        """A protocol for a connection that was accepted past uvicorn."""
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return made
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, then uvicorn's own."""
+        for listener in self.listening:
+            listener.close()
+        await super().shutdown(sockets)
+
+    def _connection(self) -> AdminConnection:
+        return AdminConnection(self.config, self.server_state, self.lifespan.state, self.port)
+
+
+def _port_of(config: Config, places: ConnectionLimit) -> AdminPort:
+    limits, timeouts = config.limits, config.timeouts
+    return AdminPort(
+        places=places,
+        unsent=UnsentBytes(msgspec.structs.replace(limits, max_buffered_response_bytes=MOST_UNSENT_BYTES)),
+        max_header_bytes=limits.max_header_bytes,
+        header_s=timeouts.client_header_s,
+        body_s=timeouts.client_body_s,
+        unread_s=timeouts.stream_idle_s,
+    )

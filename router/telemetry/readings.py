@@ -54,6 +54,8 @@ def watch_readings(watched: Mapping[str, Any]) -> Iterator[Reading]:
 def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     """Gauges of the data plane, from `Gateway.statistics()` (empty while it is not listening)."""
     yield "warmroute_client_connections", (), plane.get("connections", 0)
+    yield "warmroute_connections_refused", (), plane.get("connections_refused", 0)
+    yield "warmroute_connections_evicted", (), plane.get("connections_evicted", 0)
     yield "warmroute_worker_connections", (), plane.get("pools", {}).get("open", 0)
     yield "warmroute_tasks", (), plane.get("tasks", 0)
     yield "warmroute_active_requests", (), plane.get("streams", 0)

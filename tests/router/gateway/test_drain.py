@@ -149,7 +149,7 @@ async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, kit
             return await everything(client)
 
         asking = asyncio.create_task(ask())
-        while not plane.arriving:  # noqa: ASYNC110 - the one turn between an accept and its first callback
+        while not plane.places.opening:  # noqa: ASYNC110 - the one turn between an accept and its first callback
             await asyncio.sleep(0)
         assert not plane.connections
         async with asyncio.timeout(10):
@@ -163,7 +163,7 @@ async def test_no_handshake_begins_once_listeners_close(kit):
     listener.setblocking(False)
     address = listener.getsockname()
     server = await loop.create_server(asyncio.Protocol, sock=listener)
-    closing = asyncio.create_task(close_listeners([server], [listener], asyncio.Protocol, leave_queue=False))
+    closing = asyncio.create_task(close_listeners([server], [listener], lambda client: None, leave_queue=False))
     await asyncio.sleep(0)
     late = socket.socket()
     late.setblocking(False)

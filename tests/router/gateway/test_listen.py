@@ -7,14 +7,15 @@ import pytest
 
 from router.config.model import Config
 from router.gateway import listen
+from router.gateway.connection_limit import ConnectionLimit
 from router.gateway.listen import (
     ListenError,
     claim_unix_path,
     public_sockets,
     remove_socket_file,
     socket_file,
-    start_server,
 )
+from router.gateway.listener import Acceptor, Listener
 
 
 @pytest.fixture
@@ -181,19 +182,28 @@ def test_only_our_own_socket_file_is_removed(sockets, tmp_path):
 
 async def test_every_listener_can_be_served(sockets, tmp_path):
     class Greeting(asyncio.Protocol):
+        unsent_bytes = 0
+
         def connection_made(self, transport):
+            limit.opened(self)
             transport.write(b"hello")
             transport.close()
 
+        def connection_lost(self, exc):
+            limit.left(self)
+
     loop = asyncio.get_running_loop()
+    limit = ConnectionLimit(16, loop.time)
+    acceptor = Acceptor(loop, Greeting, limit)
     path = str(tmp_path / "s")
     (tcp,), (unix,) = sockets(host="127.0.0.1", port=0), sockets(uds=path)
-    servers = [await start_server(loop, Greeting, listener, 16) for listener in (tcp, unix)]
+    listeners = [Listener(loop, acceptor, listener) for listener in (tcp, unix)]
     ways = (asyncio.open_connection(*tcp.getsockname()), asyncio.open_unix_connection(path))
     for way in ways:
         reader, writer = await way
         assert await reader.read() == b"hello"
         writer.close()
-    for server in servers:
-        server.close()
-        await server.wait_closed()
+    for listener in listeners:
+        listener.close()
+        listener.close()  # the second time does nothing
+    assert limit.statistics() == {"open": 0, "opening": 0, "evicted": 0, "refused": 0}

@@ -14,6 +14,7 @@ import httpx
 import pytest
 import trustme
 
+from router.gateway.connection_limit import HANDSHAKE_GRACE_S
 from router.secure.reload import FileWatch
 
 MESSAGES = "/v1/chat/completions"
@@ -245,7 +246,7 @@ async def test_a_handshake_that_began_before_a_drain_leads_to_an_answer(rig, kit
     gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 2.0})
     began, silent = await gateway.connect(), await gateway.connect()
     plane = gateway.gateway._plane
-    await kit.eventually(lambda: len(plane.arriving) == 2)
+    await kit.eventually(lambda: plane.places.opening == 2)
     closing = asyncio.create_task(gateway.gateway.aclose(5))
     await kit.eventually(lambda: not plane.accepts)
     await began.writer.start_tls(authority.client(), server_hostname="127.0.0.1")
@@ -258,12 +259,34 @@ async def test_a_handshake_that_began_before_a_drain_leads_to_an_answer(rig, kit
 async def test_a_handshake_that_was_given_up_holds_no_drain(rig, kit, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     probe = await gateway.connect()  # as balancers look whether a port is open
-    await kit.eventually(lambda: gateway.gateway._plane.arriving)
+    await kit.eventually(lambda: gateway.gateway._plane.places.opening)
     probe.leave()
     await asyncio.sleep(0.1)
     began_s = time.monotonic()
     await gateway.gateway.aclose(20)
     assert time.monotonic() - began_s < 5
+
+
+async def test_handshakes_count_as_connections(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair, limits={"max_connections": 3})
+    silent = [await gateway.connect() for _ in range(8)]  # no byte of a handshake
+    await kit.eventually(lambda: gateway.gateway.statistics()["connections_refused"] == 5)
+    assert [await each.closed() for each in silent[3:]] == [b""] * 5
+    assert gateway.gateway.statistics()["connections"] == 3
+    for each in silent[:2]:
+        each.leave()
+    await kit.eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
+    assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
+
+
+async def test_a_handshake_that_takes_long_makes_room(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair, limits={"max_connections": 1})
+    silent = await gateway.connect()
+    await kit.eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
+    await asyncio.sleep(HANDSHAKE_GRACE_S + 0.1)
+    assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
+    assert await silent.closed() == b""
+    assert gateway.gateway.statistics()["connections_evicted"] == 1
 
 
 async def test_plain_http_on_the_tls_port_is_no_request(rig, kit, pair):

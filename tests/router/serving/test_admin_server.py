@@ -24,7 +24,7 @@ async def server():
         await go_on.wait()
         return PlainTextResponse("here")
 
-    made = AdminServer(Starlette(routes=[Route("/", answer)]), admin_socket(Config(admin_port=0)))
+    made = AdminServer(Starlette(routes=[Route("/", answer)]), admin_socket(Config(admin_port=0)), Config())
     made.go_on = go_on
     await made.start()
     yield made
@@ -89,5 +89,5 @@ async def test_its_address(server):
     assert server.address == "{}:{}".format(*server.listener.getsockname())
     listener = socket.create_server(("::1", 0), family=socket.AF_INET6) if socket.has_ipv6 else None
     if listener is not None:
-        assert AdminServer(Starlette(), listener).address.startswith("[::1]:")
+        assert AdminServer(Starlette(), listener, Config()).address.startswith("[::1]:")
         listener.close()

@@ -7,8 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from router.gateway import shared_listener as module
-from router.gateway.shared_listener import SharedListener
+from router.gateway import listener as module
+from router.gateway.connection_limit import ConnectionLimit
+from router.gateway.listener import Acceptor, Listener
 from router.processes.ledger import Ledger, make_table
 from router.processes.turns import LeastConnections
 
@@ -16,22 +17,29 @@ from router.processes.turns import LeastConnections
 class Held(asyncio.Protocol):
     """A connection as the gateway has it: it tells when it closes."""
 
-    def __init__(self, held: set, turns: LeastConnections) -> None:
-        self._held, self._turns = held, turns
+    unsent_bytes = 0
+
+    def __init__(self, held: set, limit: ConnectionLimit) -> None:
+        self._held, self._limit = held, limit
 
     def connection_made(self, transport):
         self.transport = transport
         self._held.add(self)
+        self._limit.opened(self)
 
     def connection_lost(self, exc):
         self._held.discard(self)
-        self._turns.left()
+        self._limit.left(self)
+
+    def evict(self):
+        self.transport.abort()
 
 
 class Acceptors:
-    """`count` of them on one socket."""
+    """`count` of them on one socket, each with as many places as `limit`."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, limit: int = 1_000) -> None:
+        self.limit = limit
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.socket.setblocking(False)
         table = make_table(count)
@@ -42,10 +50,11 @@ class Acceptors:
         self.clients: list[socket.socket] = []
         self.gone = 0
 
-    def listen(self, number: int) -> SharedListener:
+    def listen(self, number: int) -> Listener:
         held, turns = self.held[number], self.turns[number]
         loop = asyncio.get_running_loop()
-        return SharedListener(loop, lambda: Held(held, turns), self.socket.dup(), turns)
+        limit = ConnectionLimit(self.limit, loop.time, turns)
+        return Listener(loop, Acceptor(loop, lambda: Held(held, limit), limit), self.socket.dup(), turns)
 
     async def connect(self, count: int) -> None:
         for _ in range(count):
@@ -77,8 +86,8 @@ class Acceptors:
 async def acceptors():
     made: list[Acceptors] = []
 
-    def make(count: int) -> Acceptors:
-        made.append(Acceptors(count))
+    def make(count: int, limit: int = 1_000) -> Acceptors:
+        made.append(Acceptors(count, limit))
         return made[-1]
 
     yield make
@@ -144,3 +153,11 @@ async def test_no_descriptor_left_is_waited_out(acceptors, monkeypatch, caplog):
     await fleet.connect(3)
     assert fleet.counts == [3]
     assert "cannot accept" in caplog.text
+
+
+async def test_each_process_keeps_to_its_share_of_the_places(acceptors):
+    fleet = acceptors(2, limit=3)
+    fleet.gone = 34  # the first ones make room for the later ones, which have sent nothing either
+    await fleet.connect(40)
+    assert fleet.counts == [3, 3]
+    assert [turns.statistics()["connections"] for turns in fleet.turns] == [3, 3]
