@@ -78,12 +78,14 @@ class WorkerMetrics(Collector):
         started_unix_s: float,
         engine_statistics: Callable[[], Mapping[str, int | float]],
         sleep_level: Callable[[], int],
+        log_stats: bool = True,
     ) -> None:
         self._labels = {"model_name": model_name, "engine": "0"}
         self._cache_config = {**cache_config, "engine": "0"}
         self._started_unix_s = started_unix_s
         self._engine_statistics = engine_statistics
         self._sleep_level = sleep_level
+        self._log_stats = log_stats
         lengths = length_bounds(max_model_len)
         self.ttft = Distribution("vllm:time_to_first_token_seconds", "Time to first token.", _TTFT_S)
         self.itl = Distribution("vllm:inter_token_latency_seconds", "Time between two tokens.", _TOKEN_S)
@@ -145,15 +147,16 @@ class WorkerMetrics(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, with the engine's numbers of this moment."""
-        numbers = self._engine_statistics()
-        yield from self._gauges(numbers)
-        yield from self._counters(numbers)
+        """Every family, with the engine's numbers of this moment; without `log_stats` the process's start alone."""
+        if self._log_stats:
+            numbers = self._engine_statistics()
+            yield from self._gauges(numbers)
+            yield from self._counters(numbers)
+            for slot in vars(self).values():
+                if isinstance(slot, Distribution):
+                    yield slot.family(self._labels)
         # By this a reader of vLLM's page notices that another process answers now.
         yield GaugeMetricFamily("process_start_time_seconds", "Start, in Unix time.", value=self._started_unix_s)
-        for slot in vars(self).values():
-            if isinstance(slot, Distribution):
-                yield slot.family(self._labels)
 
     def _gauge(self, name: str, text: str, value: float, **labels: str) -> Metric:
         every = {**self._labels, **labels}

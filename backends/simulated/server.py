@@ -26,12 +26,15 @@ def build_app(worker: SimulatedWorker) -> Starlette:
     """The worker's HTTP application; `worker` must be started by the caller."""
     paths = _Paths(worker)
     block_tokens, details = worker.engine.block_size, worker.settings.prompt_tokens_details
-    routes = [
+    openai = [
         Route("/v1/chat/completions", AnswerApp(worker, CHAT), methods=["POST"]),
         Route("/v1/completions", AnswerApp(worker, COMPLETION), methods=["POST"]),
+        Route("/v1/models", paths.models),
+    ]
+    routes = [
+        *openai,
         Route("/v1/messages", DialectApp(worker, MessagesDialect(block_tokens, details)), methods=["POST"]),
         Route("/v1/responses", DialectApp(worker, ResponsesDialect(block_tokens)), methods=["POST"]),
-        Route("/v1/models", paths.models),
         Route("/tokenize", paths.tokenize, methods=["POST"]),
         Route("/detokenize", paths.detokenize, methods=["POST"]),
         Route("/health", paths.health),
@@ -48,6 +51,8 @@ def build_app(worker: SimulatedWorker) -> Starlette:
             Route("/wake_up", paths.wake_up, methods=["POST"]),
             Route("/is_sleeping", paths.is_sleeping),
         ]
+    if worker.settings.openai_only:
+        routes = openai
     handlers: dict[Any, Any] = {
         ApiError: _api_error,
         HTTPException: _http_error,
@@ -90,10 +95,11 @@ class _Paths:
         return JSONResponse({"object": "list", "data": cards})
 
     def _card(self, name: str, root: str, parent: str | None, max_model_len: int | None) -> dict[str, Any]:
+        card = {"id": name, "object": "model", "created": int(self._worker.started_unix_s)}
+        if self._worker.settings.openai_only:
+            return {**card, "owned_by": "nobody"}
         return {
-            "id": name,
-            "object": "model",
-            "created": int(self._worker.started_unix_s),
+            **card,
             "owned_by": "vllm",
             "root": root,
             "parent": parent,

@@ -54,6 +54,10 @@ class WorkerSettings:
 
     prompt_tokens_details: bool = True
     """Report ``usage.prompt_tokens_details.cached_tokens`` (vLLM: --enable-prompt-tokens-details)."""
+    log_stats: bool = True
+    """Count requests, loads and cache use on /metrics (vLLM: off by --disable-log-stats)."""
+    openai_only: bool = False
+    """Serve /v1/chat/completions, /v1/completions and /v1/models alone, as a server that is not vLLM does."""
     request_id_headers: bool = False
     """Answer with X-Request-Id (vLLM: --enable-request-id-headers)."""
     dev_mode: bool = False

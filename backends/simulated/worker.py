@@ -70,6 +70,7 @@ class SimulatedWorker:
             self.started_unix_s,
             self.engine.statistics,
             lambda: self.sleep_level or 0,
+            settings.log_stats,
         )
         self.publisher: EventPublisher | None = None
         self._clock_task: asyncio.Task[None] | None = None

@@ -54,7 +54,7 @@ class _Source(msgspec.Struct):
 
 
 async def quick_probe(client: WorkerClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> None:
-    """Ask ``/health`` only.
+    """Ask ``/health`` only, or ``/v1/models`` where that path does not exist.
 
     Raises:
         ProbeError: anything but a timely 200.
@@ -64,7 +64,17 @@ async def quick_probe(client: WorkerClient, endpoint: Endpoint, *, timeout_s: fl
     except RefusedError as refusal:
         if refusal.status == 503:
             raise ProbeError("/health answered 503: the engine is dead or still loading") from None
-        raise
+        if refusal.status != 404 or not await _lists_models(client, endpoint, timeout_s):
+            raise
+
+
+async def _lists_models(client: WorkerClient, endpoint: Endpoint, timeout_s: float) -> bool:
+    """Whether a server of OpenAI's API answers there, which need not have ``/health``."""
+    try:
+        body = await client.get(endpoint, "/v1/models", timeout_s)
+        return bool(_decode(body, _Models, "/v1/models").data)
+    except RefusedError as refusal:
+        return refusal.status in (401, 403)
 
 
 async def read_metrics(client: WorkerClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> MetricsPage:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
 
 from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.vllm.probe import probe
@@ -17,7 +13,9 @@ from policies.view import Residency
 from router.cli.prompts import prompt_origins
 from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
+from router.core.endpoints import DEFAULT_BLOCK_TOKENS
 from router.secure.workers import WorkerTls
+from router.watch.trial import Found, Trial, trial_body
 
 EVENTS_FLAG = (
     "--kv-events-config '"
@@ -25,8 +23,10 @@ EVENTS_FLAG = (
     "'"
 )
 """Replay ports start 100 above: each data-parallel rank takes the next port of both."""
+CACHING_FLAG = "--enable-prefix-caching"
+NO_CACHING = "without it no prefix is ever reused, and its requests are placed by load alone"
 _REQUEST_TIMEOUT_S = 60.0
-_MOST_WORDS = 4_096
+_MOST_WORDS = 2_048
 _TCP = re.compile(r"tcp://\[?(.+?)\]?:(\d+)")
 
 
@@ -53,14 +53,6 @@ class WorkerReport:
     """None: not asked, or no answer."""
     prompts: dict[str, str] = field(default_factory=dict)
     advice: list[Advice] = field(default_factory=list)
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens_details: dict[str, Any] | None = None
-
-
-class _Answer(msgspec.Struct):
-    usage: _Usage
 
 
 async def examine_all(config: Config, *, requests: bool) -> list[WorkerReport]:
@@ -128,14 +120,28 @@ async def _judge(
     client: WorkerClient, endpoint: Endpoint, report: WorkerReport, facts: WorkerFacts, requests: bool
 ) -> None:
     if facts.caches and not any(cache.prefix_caching for cache in facts.caches.values()):
-        report.residency, report.reason = Residency.OFF, "prefix caching is off"
-        report.advice.append(Advice("--enable-prefix-caching", "without it no prefix is ever reused"))
+        report.residency, report.reason = Residency.OFF, "the worker says that its prefix caching is off"
+        report.advice.append(Advice(CACHING_FLAG, NO_CACHING))
         return
     unreachable = [address for address in _addresses(facts) if not await _connects(address)]
     report.residency, report.reason = _residency(facts, unreachable)
     report.advice += _events_advice(facts, unreachable)
-    report.reports_cached_tokens = await _reports_cached_tokens(client, endpoint, facts) if requests else None
-    if report.reports_cached_tokens is False:
+    if requests:
+        await _try(client, endpoint, report, facts)
+
+
+async def _try(client: WorkerClient, endpoint: Endpoint, report: WorkerReport, facts: WorkerFacts) -> None:
+    """Add what the worker says of a prompt that it has just run."""
+    block_tokens = max((cache.block_size for cache in facts.caches.values()), default=DEFAULT_BLOCK_TOKENS)
+    found = await _found(client, endpoint, facts, block_tokens)
+    if found is None:
+        return
+    report.reports_cached_tokens = found.reported is not None
+    if found.proves_no_caching(block_tokens):
+        report.residency = Residency.OFF
+        report.reason = f"it found nothing of {found.prompt_tokens} prompt tokens that it had just run"
+        report.advice = [Advice(CACHING_FLAG, f"{NO_CACHING}; its hit counter shows that it reuses none now")]
+    elif not report.reports_cached_tokens:
         why = "responses then say what was cached: predictions are checked, and estimated views corrected"
         report.advice.append(Advice("--enable-prompt-tokens-details", why))
 
@@ -185,23 +191,14 @@ async def _connects(address: str) -> bool:
     return True
 
 
-async def _reports_cached_tokens(client: WorkerClient, endpoint: Endpoint, facts: WorkerFacts) -> bool | None:
-    """Whether the second of two equal prompts comes back with ``cached_tokens`` (vLLM omits zeros).
-
-    None where it cannot be asked: an API key, a model that completes nothing.
-    """
-    block_size = max((cache.block_size for cache in facts.caches.values()), default=16)
-    prompt = f"{random.getrandbits(64):x} " + "warm " * min(2 * block_size, _MOST_WORDS)
-    model = next((card.id for card in facts.models if card.parent is None), facts.models[0].id)
-    body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+async def _found(client: WorkerClient, endpoint: Endpoint, facts: WorkerFacts, block_tokens: int) -> Found | None:
+    """What the second of two equal prompts found cached. None where it cannot be asked: a model that completes
+    nothing, for one."""
+    card = next((card for card in facts.models if card.parent is None), facts.models[0])
+    body = trial_body(card.id, min(block_tokens, _MOST_WORDS), card.max_model_len)
+    trial = Trial(client, endpoint, body, answer_s=_REQUEST_TIMEOUT_S)
     try:
-        await _complete(client, endpoint, body)
-        usage = await _complete(client, endpoint, body)
-    except (ProbeError, msgspec.DecodeError, UnicodeDecodeError):
+        await trial.first()
+        return await trial.second()
+    except ProbeError:
         return None
-    return usage.prompt_tokens_details is not None
-
-
-async def _complete(client: WorkerClient, endpoint: Endpoint, body: dict[str, Any]) -> _Usage:
-    text = await client.post_json(endpoint, "/v1/completions", msgspec.json.encode(body), timeout_s=_REQUEST_TIMEOUT_S)
-    return msgspec.json.decode(text, type=_Answer).usage

@@ -100,6 +100,14 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="leave cached_tokens out of usage, as vLLM does without --enable-prompt-tokens-details",
     )
+    group.add_argument(
+        "--disable-log-stats", action="store_true", help="leave loads and cache counters out of /metrics, as vLLM does"
+    )
+    group.add_argument(
+        "--openai-only",
+        action="store_true",
+        help="serve chat completions, completions and models alone, without KV events and cached_tokens",
+    )
 
 
 def _add_events(group: argparse._ArgumentGroup) -> None:
@@ -137,10 +145,12 @@ def _settings(args: argparse.Namespace) -> WorkerSettings:
         max_num_queued_reqs=args.max_num_queued_reqs,
         default_max_tokens=args.default_max_tokens,
         stop_probability=args.stop_probability,
-        prompt_tokens_details=not args.no_prompt_tokens_details,
+        prompt_tokens_details=not (args.no_prompt_tokens_details or args.openai_only),
+        log_stats=not args.disable_log_stats,
+        openai_only=args.openai_only,
         request_id_headers=args.enable_request_id_headers,
         dev_mode=args.dev_mode,
-        kv_events=not args.no_kv_events,
+        kv_events=not (args.no_kv_events or args.openai_only),
         kv_events_port=args.kv_events_port,
         kv_events_replay_port=args.kv_events_replay_port,
         kv_events_topic=args.kv_events_topic,

@@ -202,7 +202,8 @@ class ResidencyConfig(Section, frozen=True):
     kv_events: bool = True
     """Subscribe to KV events where a worker publishes them."""
     self_test: bool = True
-    """Send one short prompt twice to each new worker to see whether its view is exact."""
+    """Send one short prompt twice to each new worker to see whether its view is exact, and again later where that
+    showed nothing."""
     memo_bytes: Bytes = "auto"
     """Memory for tokenised prefixes; texts of running requests take up to 8 MiB beside it. auto: a part of the memory
     limit, at most 128 MiB."""

@@ -125,6 +125,8 @@ class EndpointWatch:
         if self._up and now_s >= self._load_due_s:
             self._load_due_s = now_s + self._around.health.load_interval_s
             await self._read_load()
+            if self._facts is not None:
+                self._self_tests.consider(self._facts)
 
     # probes
 

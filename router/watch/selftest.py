@@ -8,22 +8,18 @@ is a completion; chats have to be rendered alike as well (`selftest_rendering`).
 from __future__ import annotations
 
 import asyncio
-import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
-
 from backends.vllm.control import ProbeError, WorkerClient
-from backends.vllm.probe import read_metrics
 from backends.worker import Endpoint
 from policies.view import Residency
 from router.prefix.prompt import Prompt
 from router.prefix.residency import ResidencyMap
 from router.tokens.intake import ParsedBody, parse
 from router.watch.selftest_rendering import Rendering, compare_rendering
+from router.watch.trial import PATH, Found, Trial, trial_body
 
-PATH = "/v1/completions"
 ANSWER_S = 10.0
 SETTLE_S = 2.0
 """Longest wait for the events of a finished request; vLLM sends them at the end of its step."""
@@ -43,12 +39,14 @@ class Identifying(Protocol):
 class Verdict:
     """How far a view can be trusted, and why. UNKNOWN: the test itself came to nothing.
 
-    `blind`: the worker had the prompt in its cache, and its events did not help to know that.
+    `blind`: the worker had the prompt in its cache, and its events did not help to know that. Where it is not
+    `settled`, a later test may show more.
     """
 
     residency: Residency
     reason: str
     blind: bool = False
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +61,6 @@ class Subject:
     prefix_caching: bool
     max_model_len: int | None
     no_events: str | None
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    prompt_tokens_details: _Details | None = None
-
-
-class _Completion(msgspec.Struct):
-    usage: _Usage
-
-
-@dataclass(frozen=True, slots=True)
-class _Counters:
-    queries: int
-    hits: int
 
 
 class SelfTest:
@@ -100,11 +79,11 @@ class SelfTest:
         subject = self._subject
         if not subject.prefix_caching:
             return Verdict(Residency.OFF, "prefix caching is disabled on the worker")
-        body = _body(subject)
+        body = trial_body(subject.model, subject.block_tokens, subject.max_model_len)
         try:
             verdict = await self._compare(body)
         except ProbeError as error:
-            return Verdict(Residency.UNKNOWN, f"the self-test got no answer: {error.reason}")
+            return Verdict(Residency.UNKNOWN, f"the self-test got no answer: {error.reason}", settled=False)
         if verdict.residency is not Residency.EXACT:
             return verdict
         return _with_chats(verdict, await self._rendering())
@@ -116,25 +95,18 @@ class SelfTest:
         )
 
     async def _compare(self, body: bytes) -> Verdict:
-        prompt_tokens = (await self._ask(body)).prompt_tokens
+        subject = self._subject
+        trial = Trial(self._client, subject.endpoint, body, answer_s=ANSWER_S, rank=subject.rank)
+        prompt_tokens = await trial.first()
+        if subject.no_events is not None:
+            found = await trial.second()
+            self.answered = True
+            return _without_events(subject.no_events, found, subject.block_tokens)
         prompt = await self._identity.identify(PATH, parse(PATH, body), None)
-        predicted = await self._settled(prompt) if prompt is not None and self._subject.no_events is None else None
-        before = await self._counters()
-        details = (await self._ask(body)).prompt_tokens_details
+        predicted = await self._settled(prompt) if prompt is not None else None
+        found = await trial.second()
         self.answered = True
-        reported = details.cached_tokens if details is not None else None
-        counted = await self._counted(before, prompt_tokens) if reported is None else None
-        if self._subject.no_events is not None:
-            return _without_events(self._subject.no_events, reported, counted)
-        return _with_events(prompt, prompt_tokens, predicted, reported, counted)
-
-    async def _ask(self, body: bytes) -> _Usage:
-        headers = {} if self._subject.rank is None else {"x-data-parallel-rank": str(self._subject.rank)}
-        answer = await self._client.post_json(self._subject.endpoint, PATH, body, headers=headers, timeout_s=ANSWER_S)
-        try:
-            return msgspec.json.decode(answer, type=_Completion).usage
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise ProbeError(f"{PATH} answered without usage ({error})") from None
+        return _with_events(prompt, prompt_tokens, predicted, found)
 
     async def _settled(self, prompt: Prompt) -> int:
         """Tokens the view holds once the events of the first request are in, or the wait is over."""
@@ -147,66 +119,35 @@ class SelfTest:
                 return found
             await asyncio.sleep(POLL_S)
 
-    async def _counters(self) -> _Counters | None:
-        try:
-            page = await read_metrics(self._client, self._subject.endpoint)
-        except ProbeError:
-            return None
-        for load in page.loads:
-            if load.rank == (self._subject.rank or 0) and load.prefix_queries is not None:
-                return _Counters(load.prefix_queries, load.prefix_hits or 0)
-        return None
 
-    async def _counted(self, before: _Counters | None, prompt_tokens: int) -> int | None:
-        """Hits of the second request by the worker's counters; None if other traffic was counted along with it."""
-        deadline_s = asyncio.get_running_loop().time() + SETTLE_S
-        while before is not None and (after := await self._counters()) is not None:
-            queries = after.queries - before.queries
-            if queries == prompt_tokens:
-                return after.hits - before.hits
-            if queries > prompt_tokens or asyncio.get_running_loop().time() >= deadline_s:
-                return None
-            await asyncio.sleep(POLL_S)
-        return None
-
-
-def _body(subject: Subject) -> bytes:
-    """A prompt nobody has sent before, of three blocks or more: each of its words is at least two tokens."""
-    words = 2 * subject.block_tokens
-    if subject.max_model_len is not None:
-        words = min(words, subject.max_model_len // 10)
-    text = " ".join(secrets.token_hex(4) for _ in range(max(1, words)))
-    return msgspec.json.encode(
-        {"model": subject.model, "prompt": text, "max_tokens": 1, "temperature": 0, "stream": False}
-    )
-
-
-def _without_events(why: str, reported: int | None, counted: int | None) -> Verdict:
-    if reported is not None:
+def _without_events(why: str, found: Found, block_tokens: int) -> Verdict:
+    """Whoever cannot say is taken to cache prefixes, as vLLM does by default: a wrong guess costs little then."""
+    if found.reported is not None:
         return Verdict(Residency.APPROXIMATE, why)
-    if counted:
+    if found.counted:
         return Verdict(Residency.APPROXIMATE, f"{why}; {NO_REPORT}, so nothing corrects the view")
-    if counted == 0:
-        return Verdict(Residency.OFF, f"the worker found nothing of a prompt it had just run; {why}; {NO_REPORT}")
-    return Verdict(Residency.OFF, f"{why}; {NO_REPORT}; and its hit counter cannot be read")
+    if found.proves_no_caching(block_tokens):
+        reason = f"the worker found nothing of a prompt it had just run; {why}; {NO_REPORT}"
+        return Verdict(Residency.OFF, reason, settled=False)
+    unseen = found.why_not or "the test's prompt is shorter than a block"
+    reason = f"{why}; {NO_REPORT}; whether it caches prefixes is not known: {unseen}"
+    return Verdict(Residency.APPROXIMATE, reason, settled=False)
 
 
-def _with_events(
-    prompt: Prompt | None, prompt_tokens: int, predicted: int | None, reported: int | None, counted: int | None
-) -> Verdict:
+def _with_events(prompt: Prompt | None, prompt_tokens: int, predicted: int | None, found: Found) -> Verdict:
     if prompt is None or not prompt.exact or predicted is None:
         return Verdict(Residency.APPROXIMATE, "token ids of the model's prompts are not to be had: give --model-dir")
     if prompt.tokens != prompt_tokens:
         reason = f"the tokenizer differs: {prompt.tokens} tokens here, {prompt_tokens} on the worker"
         return Verdict(Residency.APPROXIMATE, reason, blind=True)
-    found = reported if reported is not None else counted
-    if found is None:
-        reason = f"predicted {predicted} of {prompt_tokens} tokens, unconfirmed: {NO_REPORT}"
-        return Verdict(Residency.UNKNOWN, reason)
-    how = "reported" if reported is not None else f"counted by its metrics ({NO_REPORT})"
-    agree = Residency.EXACT if found == predicted else Residency.APPROXIMATE
-    reason = f"predicted {predicted} of {prompt_tokens} tokens cached, {found} {how}"
-    return Verdict(agree, reason, blind=not predicted and found > 0)
+    hits = found.reported if found.reported is not None else found.counted
+    if hits is None:
+        reason = f"predicted {predicted} of {prompt_tokens} tokens, unconfirmed: {NO_REPORT}; {found.why_not}"
+        return Verdict(Residency.UNKNOWN, reason, settled=False)
+    how = "reported" if found.reported is not None else f"counted by its metrics ({NO_REPORT})"
+    agree = Residency.EXACT if hits == predicted else Residency.APPROXIMATE
+    reason = f"predicted {predicted} of {prompt_tokens} tokens cached, {hits} {how}"
+    return Verdict(agree, reason, blind=not predicted and hits > 0)
 
 
 def _with_chats(exact: Verdict, rendering: Rendering) -> Verdict:

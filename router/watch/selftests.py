@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 
 from backends.vllm.control import WorkerClient
 from backends.worker import WorkerFacts
@@ -13,8 +14,11 @@ from router.watch.selftest import POLL_S, SETTLE_S, SelfTest, Subject, Verdict
 from router.watch.subscriptions import Subscriptions
 from router.watch.surroundings import Surroundings
 
-TRIES = 3
-"""Tests of one process that came to nothing before it is left alone."""
+AGAIN_S = 30.0
+"""After a test that did not settle how far the view can be trusted, until the next one; doubled each time."""
+LONGEST_AGAIN_S = 3_600.0
+OFF_AGAIN_S = 900.0
+"""After a test that found prefix caching off: its cache may have been cleared in the middle of the test."""
 TURN_S = 0.05
 """How long to wait before asking again whether another gateway process has done with the worker."""
 
@@ -22,7 +26,11 @@ log = logging.getLogger("warmroute.watch")
 
 
 class SelfTests:
-    """Tests every candidate once per worker process, beside the traffic, one at a time."""
+    """Tests every candidate of a worker process, beside the traffic, one at a time.
+
+    The first test is made at once. One that settled nothing is made again later, in a quiet moment if one comes:
+    without KV events and reports only the worker's counters tell, and other requests move them.
+    """
 
     def __init__(
         self, around: Surroundings, client: WorkerClient, endpoint: FleetEndpoint, subscriptions: Subscriptions
@@ -31,23 +39,35 @@ class SelfTests:
         self._client = client
         self._endpoint = endpoint
         self._subscriptions = subscriptions
-        self._tries_left = TRIES
+        self._due_s = -math.inf
+        self._again_s = AGAIN_S
+        self._renewals = 0
         self._verdicts: dict[str, Verdict] = {}
         self._unlinked = False
         self._task: asyncio.Task[None] | None = None
 
     def renew(self) -> None:
         """The worker is, or may be, another process."""
-        self._tries_left = TRIES
+        self._renewals += 1
+        self._due_s = -math.inf
+        self._again_s = AGAIN_S
 
     def consider(self, facts: WorkerFacts) -> None:
-        """A full probe has found `facts`: start a test if one is due. One made without events is made again with."""
-        if self._unlinked and self._subscriptions.linked:
+        """Probes have found `facts`: start a test if one is due. One made without events is made again with."""
+        if self._unlinked and self._subscriptions.linked and self._task is None:
             self.renew()
-        if self._around.settings.self_test and self._tries_left and not facts.sleeping and self._task is None:
-            self._tries_left -= 1
+        if self._around.settings.self_test and self._task is None and not facts.sleeping and self._due():
             name = f"self-test {self._endpoint.id}"
             self._task = asyncio.get_running_loop().create_task(self._run(facts), name=name)
+
+    def _due(self) -> bool:
+        """A test is due once its time has come and the worker is idle, or that time is long over."""
+        late_s = self._around.clock() - self._due_s
+        return late_s >= 0 and (late_s >= self._again_s or self._quiet())
+
+    def _quiet(self) -> bool:
+        loads = [candidate.load for candidate in self._endpoint.candidates]
+        return all(load is not None and load.running + load.waiting == 0 for load in loads)
 
     def cancel(self) -> None:
         """Give up the test that runs, if one does."""
@@ -70,13 +90,24 @@ class SelfTests:
         try:
             await self._linked()
             self._unlinked = not self._subscriptions.linked
+            renewals = self._renewals
             verdicts = await self._in_turn(facts)
-            if Residency.UNKNOWN not in verdicts:
-                self._tries_left = 0
+            if renewals == self._renewals:
+                self._plan(verdicts)
         finally:
             self._task = None
 
-    async def _in_turn(self, facts: WorkerFacts) -> list[Residency]:
+    def _plan(self, verdicts: list[Verdict]) -> None:
+        """When to test again."""
+        now_s = self._around.clock()
+        open_ones = [verdict for verdict in verdicts if not verdict.settled]
+        if any(verdict.residency is not Residency.OFF for verdict in open_ones):
+            self._due_s = now_s + self._again_s
+            self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
+        else:
+            self._due_s = now_s + OFF_AGAIN_S if open_ones else math.inf
+
+    async def _in_turn(self, facts: WorkerFacts) -> list[Verdict]:
         turns = self._around.test_turns
         while turns is not None:
             with turns.alone(self._endpoint.id) as alone:
@@ -85,7 +116,7 @@ class SelfTests:
             await asyncio.sleep(TURN_S)
         return await self._test_all(facts)
 
-    async def _test_all(self, facts: WorkerFacts) -> list[Residency]:
+    async def _test_all(self, facts: WorkerFacts) -> list[Verdict]:
         return [await self._test(candidate, facts) for candidate in self._endpoint.candidates]
 
     async def _linked(self) -> None:
@@ -94,10 +125,11 @@ class SelfTests:
                 return
             await asyncio.sleep(POLL_S)
 
-    async def _test(self, candidate: Candidate, facts: WorkerFacts) -> Residency:
+    async def _test(self, candidate: Candidate, facts: WorkerFacts) -> Verdict:
         base = next((card for card in facts.models if card.parent is None), None)
         if base is None:
-            verdict = Verdict(Residency.UNKNOWN, "no self-test: the worker does not say which models it serves")
+            reason = "no self-test: the worker does not say which models it serves"
+            verdict = Verdict(Residency.UNKNOWN, reason, settled=False)
         else:
             subject = Subject(
                 endpoint=self._endpoint.endpoint,
@@ -115,7 +147,7 @@ class SelfTests:
                 self._around.fleet.self_test_answered(self._endpoint)
         if candidate.live:
             self._judge(candidate, verdict)
-        return verdict.residency
+        return verdict
 
     def _judge(self, candidate: Candidate, verdict: Verdict) -> None:
         self._around.metrics.self_tested(verdict.residency.value)

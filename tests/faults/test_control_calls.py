@@ -243,7 +243,7 @@ async def self_test(client: WorkerClient, endpoint: Endpoint) -> None:
 
 async def check(client: WorkerClient, endpoint: Endpoint) -> None:
     facts = await probe(client, endpoint, timeout_s=LIMIT_S)
-    assert await examine._reports_cached_tokens(client, endpoint, facts) is None
+    assert await examine._found(client, endpoint, facts, 16) is None
 
 
 CALLS = [

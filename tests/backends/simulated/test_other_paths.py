@@ -131,3 +131,23 @@ async def test_sleep(worker_with, until):
         assert (await client.post("/wake_up")).status_code == 200
         assert (await client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 1})).status_code == 200
         assert (await client.post("/sleep?level=7")).status_code == 400
+
+
+async def test_without_log_stats_metrics_say_nothing_of_the_engine(worker_with):
+    async with worker_with(log_stats=False) as client:
+        await client.chat("Hi", max_tokens=1)
+        page = (await client.get("/metrics")).text
+        names = {family.name for family in text_string_to_metric_families(page)}
+        assert names == {"process_start_time_seconds"}
+
+
+async def test_openai_only_serves_completions_chats_and_models(worker_with):
+    async with worker_with(openai_only=True, kv_events=False, prompt_tokens_details=False) as client:
+        assert (await client.chat("Hi", max_tokens=1))["usage"]["completion_tokens"] == 1
+        assert (await client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 1})).status_code == 200
+        (card,) = (await client.get("/v1/models")).json()["data"]
+        assert sorted(card) == ["created", "id", "object", "owned_by"]
+        for path in ("/health", "/metrics", "/version", "/kv_event_sources", "/load", "/ping"):
+            assert (await client.get(path)).status_code == 404
+        for path in ("/tokenize", "/v1/messages", "/v1/responses"):
+            assert (await client.post(path, json={})).status_code == 404

@@ -148,6 +148,21 @@ async def test_missing_metrics_and_version_are_notes():
     assert facts.version is None and facts.caches == {} and len(facts.notes) == 3
 
 
+async def test_a_server_without_health_is_up_if_it_lists_models():
+    pages = {"/v1/models": as_json({"data": [{"id": "m", "object": "model"}]})}
+    async with scripted(pages) as (client, endpoint):
+        await quick_probe(client, endpoint)
+        facts = await probe(client, endpoint)
+    assert facts.models == (ServedModel("m"),) and facts.version is None and facts.caches == {}
+
+
+@pytest.mark.parametrize("models", [None, as_json({"data": []}), answer(status="404 Not Found")])
+async def test_a_server_without_health_and_models_is_not_up(models):
+    async with scripted({} if models is None else {"/v1/models": models}) as (client, endpoint):
+        with pytest.raises(ProbeError, match="/health answered 404"):
+            await quick_probe(client, endpoint)
+
+
 async def test_asleep():
     asleep = answer(GAUGES + b'vllm:engine_sleep_state{engine="0",sleep_state="discard_all"} 1.0\n')
     async with scripted(healthy(metrics=asleep)) as (client, endpoint):

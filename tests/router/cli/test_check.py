@@ -12,6 +12,7 @@ from router.cli import examine
 from router.cli.prompts import PromptOrigin
 from router.config.memory import MemoryLimit
 from router.config.model import Config, WorkerConfig
+from router.watch.trial import Found
 
 
 def test_no_workers(inside):
@@ -73,8 +74,8 @@ def found(monkeypatch):
         async def connects(_):
             return reachable
 
-        async def reports_cached_tokens(*_):
-            return reports
+        async def tried(*_):
+            return reports if not isinstance(reports, bool) else Found(100, 96 if reports else None, None, "")
 
         async def origins(_, served):
             return {name: PromptOrigin(exact, "as the test says") for name in served}
@@ -86,7 +87,7 @@ def found(monkeypatch):
         monkeypatch.setattr(examine, "probe", probe)
         monkeypatch.setattr(examine.WorkerClient, "get", get)
         monkeypatch.setattr(examine, "_connects", connects)
-        monkeypatch.setattr(examine, "_reports_cached_tokens", reports_cached_tokens)
+        monkeypatch.setattr(examine, "_found", tried)
         (report,) = await examine.examine_all(Config(workers=(WorkerConfig(url="http://a:1"),)), requests=True)
         return report
 
@@ -144,6 +145,18 @@ async def test_no_prefix_caching(found):
     assert flags(report) == ["--enable-prefix-caching"]
 
 
+async def test_a_worker_whose_counter_shows_no_reuse_is_off(found):
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES), reports=Found(100, None, 0))
+    assert (report.residency, flags(report)) == (Residency.OFF, ["--enable-prefix-caching"])
+    assert report.reason == "it found nothing of 100 prompt tokens that it had just run"
+    assert "placed by load alone" in report.advice[0].why
+
+
+async def test_a_worker_that_cannot_be_judged_is_approximate(found):
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES), reports=Found(100, None, None, "other traffic"))
+    assert report.residency is Residency.APPROXIMATE
+
+
 async def test_unknown_whether_details_are_reported(found):
     report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)), reports=None)
     assert report.advice == []
@@ -189,6 +202,12 @@ async def test_embedded_workers_with_something_off(embedded):
     assert flags(bare)[0].startswith("--kv-events-config")
     assert silent.residency is Residency.EXACT
     assert flags(silent) == ["--enable-prompt-tokens-details"]
+
+
+async def test_a_server_of_openais_api_alone_is_usable(embedded):
+    (report,) = await examined(await embedded(openai_only=True, kv_events=False, prompt_tokens_details=False))
+    assert (report.problem, report.residency, report.reports_cached_tokens) == (None, Residency.APPROXIMATE, False)
+    assert report.facts.version is None and report.facts.caches == {}
 
 
 async def test_the_whole_command_on_an_embedded_worker(embedded, warmroute):

@@ -2,6 +2,7 @@ import random
 
 from backends.worker import Endpoint, KvEventSource, LoadReport, RankCache, ServedModel, WorkerFacts
 from policies.registry import build_policy
+from policies.view import Residency
 from router.config.budgets import plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config, HealthConfig
@@ -67,6 +68,9 @@ def test_residency_and_links():
     assert read["warmroute_view_residency", ("h:1", "unknown")] == 1
     assert read["warmroute_view_residency", ("h:1", "exact")] == 0
     assert ("warmroute_event_gaps", ("h:1",)) in read and ("warmroute_event_decode_errors", ("h:1",)) in read
+    residency.set_self_test(slot, Residency.OFF, "nothing found")
+    read = {(name, labels): value for name, labels, value in residency_readings(fleet, residency)}
+    assert read["warmroute_view_residency", ("h:1", "off")] == 1
     watched = {"endpoints": {"h:1": {"subscriptions": {"h:1": {"linked": True, "bytes": 9, "lag_s": 0.5}}}}}
     links = {name: value for name, _, value in watch_readings(watched)}
     assert links == {

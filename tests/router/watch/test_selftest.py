@@ -6,7 +6,7 @@ import pytest
 from policies.view import Residency
 from router.prefix.prompt import Prompt, PromptSource
 from router.prefix.view import Match
-from router.watch import selftest
+from router.watch import selftest, trial
 from router.watch.selftest import SelfTest, Subject
 from router.watch.subscriptions import NO_EVENTS
 
@@ -90,6 +90,7 @@ async def run(wire, worker, *, held=FULL, identity=None, **changes):
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     monkeypatch.setattr(selftest, "SETTLE_S", 0.05)
+    monkeypatch.setattr(trial, "SETTLE_S", 0.05)
 
 
 async def test_prediction_and_report_agree(wire):
@@ -136,7 +137,14 @@ async def test_a_short_context_has_a_short_prompt(wire):
         (FakeWorker(), {"no_events": NO_EVENTS}, Residency.APPROXIMATE, "--kv-events-config"),
         (FakeWorker(reported=None), {"no_events": NO_EVENTS}, Residency.APPROXIMATE, "nothing corrects"),
         (FakeWorker(reported=None, hits=0), {"no_events": NO_EVENTS}, Residency.OFF, "found nothing"),
-        (FakeWorker(reported=None, queries=False), {"no_events": NO_EVENTS}, Residency.OFF, "hit counter"),
+        (FakeWorker(reported=None, queries=False), {"no_events": NO_EVENTS}, Residency.APPROXIMATE, "cannot be read"),
+        (FakeWorker(reported=None, hits=0, foreign=5), {"no_events": NO_EVENTS}, Residency.APPROXIMATE, "for other"),
+        (
+            FakeWorker(reported=None, hits=0),
+            {"no_events": NO_EVENTS, "block_tokens": PROMPT_TOKENS},
+            Residency.APPROXIMATE,
+            "shorter than a block",
+        ),
         (FakeWorker(), {}, Residency.EXACT, "rendering not compared: /tokenize answered 404"),
         (FakeWorker(chat_tokens=41), {}, Residency.APPROXIMATE, "a question: 40 tokens here, 41 on the worker"),
         (FakeWorker(broken=answer(401, "")), {}, Residency.UNKNOWN, "answered 401"),
@@ -169,3 +177,20 @@ async def test_no_request_where_the_cache_is_off(wire):
 )
 async def test_whether_events_are_any_use(wire, worker, arguments, blind):
     assert (await run(wire, worker, **arguments)).blind is blind
+
+
+@pytest.mark.parametrize(
+    ("worker", "arguments", "settled"),
+    [
+        (FakeWorker(), {}, True),
+        (FakeWorker(reported=None), {"no_events": NO_EVENTS}, True),
+        (FakeWorker(reported=None, queries=False), {"no_events": NO_EVENTS}, False),
+        (FakeWorker(reported=None, foreign=5), {"no_events": NO_EVENTS}, False),
+        (FakeWorker(reported=None, foreign=5), {}, False),
+        (FakeWorker(reported=None, hits=0), {"no_events": NO_EVENTS}, False),
+        (FakeWorker(), {"prefix_caching": False}, True),
+        (FakeWorker(broken=answer(401, "")), {}, False),
+    ],
+)
+async def test_whether_a_later_test_may_show_more(wire, worker, arguments, settled):
+    assert (await run(wire, worker, **arguments)).settled is settled

@@ -192,6 +192,8 @@ async def test_sleep_and_wake(wire, system):
         ({"kv_events": False}, "approximate", "--kv-events-config"),
         ({"kv_events": False, "prompt_tokens_details": False}, "approximate", "--enable-prompt-tokens-details"),
         ({"prompt_tokens_details": False}, "exact", "counted by its metrics"),
+        ({"kv_events": False, "prompt_tokens_details": False, "log_stats": False}, "approximate", "cannot be read"),
+        ({"kv_events": False, "prompt_tokens_details": False, "openai_only": True}, "approximate", "cannot be read"),
     ],
 )
 async def test_what_a_lesser_worker_gets(wire, system, metrics, changes, verdict, words):

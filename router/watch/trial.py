@@ -1,0 +1,133 @@
+"""Does a worker find a prompt in its cache that it has just run? Its answers report it, or its counters show it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+import msgspec
+
+from backends.vllm.control import ProbeError, WorkerClient
+from backends.vllm.probe import read_metrics
+from backends.worker import Endpoint
+
+PATH = "/v1/completions"
+SETTLE_S = 2.0
+"""Longest wait for counters to show a finished request; vLLM updates them at the end of a step."""
+POLL_S = 0.02
+NO_COUNTER = "its hit counter cannot be read"
+OTHER_TRAFFIC = "its hit counter moved for other requests, too"
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    prompt_tokens_details: _Details | None = None
+
+
+class _Completion(msgspec.Struct):
+    usage: _Usage
+
+
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    queries: int
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Tokens of the second prompt that the worker found in its cache, as reported and as counted.
+
+    `reported` is None where the answer did not say. `counted` is None where it was reported, or where the counters
+    cannot be read or moved for other requests too; `why_not` says which.
+    """
+
+    prompt_tokens: int
+    reported: int | None
+    counted: int | None = None
+    why_not: str = ""
+
+    def proves_no_caching(self, block_tokens: int) -> bool:
+        """The counter moved for this prompt alone and shows no hit, although the prompt fills a block."""
+        return self.reported is None and self.counted == 0 and self.prompt_tokens > block_tokens
+
+
+class Trial:
+    """The same short prompt, sent to a worker twice. `rank` is None where the endpoint has one rank."""
+
+    def __init__(
+        self, client: WorkerClient, endpoint: Endpoint, body: bytes, *, answer_s: float, rank: int | None = None
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._body = body
+        self._answer_s = answer_s
+        self._rank = rank
+
+    async def first(self) -> int:
+        """Have the worker run the prompt; returns its length in tokens.
+
+        Raises:
+            ProbeError: no usable answer.
+        """
+        return (await self._ask()).prompt_tokens
+
+    async def second(self) -> Found:
+        """Have it run the prompt again, and see what of it the cache held.
+
+        Raises:
+            ProbeError: no usable answer.
+        """
+        before = await self._counters()
+        usage = await self._ask()
+        details = usage.prompt_tokens_details
+        if details is not None and details.cached_tokens is not None:
+            return Found(usage.prompt_tokens, details.cached_tokens)
+        if before is None:
+            return Found(usage.prompt_tokens, None, None, NO_COUNTER)
+        return await self._counted(before, usage.prompt_tokens)
+
+    async def _ask(self) -> _Usage:
+        headers = {} if self._rank is None else {"x-data-parallel-rank": str(self._rank)}
+        answer = await self._client.post_json(
+            self._endpoint, PATH, self._body, headers=headers, timeout_s=self._answer_s
+        )
+        try:
+            return msgspec.json.decode(answer, type=_Completion).usage
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProbeError(f"{PATH} answered without usage ({error})") from None
+
+    async def _counters(self) -> _Counters | None:
+        try:
+            page = await read_metrics(self._client, self._endpoint)
+        except ProbeError:
+            return None
+        for load in page.loads:
+            if load.rank == (self._rank or 0) and load.prefix_queries is not None and load.prefix_hits is not None:
+                return _Counters(load.prefix_queries, load.prefix_hits)
+        return None
+
+    async def _counted(self, before: _Counters, prompt_tokens: int) -> Found:
+        deadline_s = asyncio.get_running_loop().time() + SETTLE_S
+        while (after := await self._counters()) is not None:
+            queries = after.queries - before.queries
+            if queries == prompt_tokens:
+                return Found(prompt_tokens, None, after.hits - before.hits)
+            if queries > prompt_tokens or asyncio.get_running_loop().time() >= deadline_s:
+                return Found(prompt_tokens, None, None, OTHER_TRAFFIC if queries else NO_COUNTER)
+            await asyncio.sleep(POLL_S)
+        return Found(prompt_tokens, None, None, NO_COUNTER)
+
+
+def trial_body(model: str, block_tokens: int, max_model_len: int | None) -> bytes:
+    """A prompt nobody has sent before, of three blocks or more: each of its words is at least two tokens."""
+    words = 2 * block_tokens
+    if max_model_len is not None:
+        words = min(words, max_model_len // 10)
+    text = " ".join(secrets.token_hex(4) for _ in range(max(1, words)))
+    return msgspec.json.encode({"model": model, "prompt": text, "max_tokens": 1, "temperature": 0, "stream": False})
