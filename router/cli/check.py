@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from router.cli.options import Commands, HelpFormatter, add_settings, read_settings
 from router.config.budgets import plan_memory
+from router.config.descriptors import fit_connections, reachable_descriptors
 from router.config.memory import memory_limit
 from router.config.problems import ConfigError
 from router.processes.start import count_of
@@ -56,11 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     from router.cli.examine import examine_all
     from router.cli.findings import document, print_findings
 
-    plan = plan_memory(loaded.config, count_of(loaded.config), memory_limit())
+    processes = count_of(loaded.config)
+    plan = plan_memory(loaded.config, processes, memory_limit())
+    _, warning = fit_connections(loaded.config, processes, reachable_descriptors())
+    warnings = [*plan.warnings, *([warning] if warning is not None else [])]
     reports = asyncio.run(examine_all(loaded.config, requests=not arguments.no_requests))
     places = [loaded.places.get(("workers", n, "url"), f"workers[{n}]") for n in range(len(reports))]
     if arguments.json:
-        print(json.dumps(document(reports, places, plan), indent=2))
+        print(json.dumps(document(reports, places, plan, warnings), indent=2))
     else:
-        print_findings(reports, places, plan)
+        print_findings(reports, places, plan, warnings)
     return WORKER_PROBLEM if any(report.problem for report in reports) else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,11 +17,13 @@ from router.config.budgets import MemoryPlan
 _NARROWEST = 160
 
 
-def document(reports: list[WorkerReport], places: list[str], plan: MemoryPlan) -> dict[str, Any]:
+def document(
+    reports: list[WorkerReport], places: list[str], plan: MemoryPlan, warnings: Sequence[str]
+) -> dict[str, Any]:
     """What ``--json`` prints; `places` say where each worker was named."""
     return {
         "problems": list(_problems(reports, places)),
-        "warnings": list(plan.warnings),
+        "warnings": list(warnings),
         "memory": plan.to_builtins(),
         "workers": [asdict(report) for report in reports],
     }
@@ -33,7 +35,7 @@ def _problems(reports: list[WorkerReport], places: list[str]) -> Iterator[dict[s
             yield {"place": place, "problem": f"worker {report.id}: {report.problem}", "fix": report.fix}
 
 
-def print_findings(reports: list[WorkerReport], places: list[str], plan: MemoryPlan) -> None:
+def print_findings(reports: list[WorkerReport], places: list[str], plan: MemoryPlan, warnings: Sequence[str]) -> None:
     """Memory budgets, a table, details and advice on stdout, warnings and problems on stderr."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -41,7 +43,7 @@ def print_findings(reports: list[WorkerReport], places: list[str], plan: MemoryP
     console.print("settings are right")
     for stated in plan.lines():
         console.print(stated, soft_wrap=True)
-    for warning in plan.warnings:
+    for warning in warnings:
         print(f"warmroute: warning: {warning}", file=sys.stderr)
     if not reports:
         console.print("no workers are configured: write --worker URL to have them reached too")

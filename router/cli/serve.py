@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     config = read_settings(arguments).config
     setup_logging(config.log_level, config.log_format)
-    if warning := reserve_descriptors(config):
+    config, warning = reserve_descriptors(config, count_of(config))
+    if warning is not None:
         log.warning(warning)
     plan = plan_memory(config, count_of(config), memory_limit())
     log.info("memory budgets", extra=plan.to_builtins())

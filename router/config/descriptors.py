@@ -4,33 +4,68 @@ from __future__ import annotations
 
 import resource
 
+import msgspec
+
 from router.config.model import Config
 
-_OWN_DESCRIPTORS = 256
-"""Listeners, logs, event subscriptions, probes and the admin port's clients."""
+_OWN_DESCRIPTORS = 64
+"""Listeners, logs, probes, the event loop and the like; a gateway without clients has about 20."""
+_PER_WORKER = 4
+"""KV events with their replays, and two probes."""
 
 
-def descriptors_needed(config: Config) -> int:
-    """One per client connection and one per request in flight at a worker, which is at most one per connection."""
-    return 2 * config.limits.max_connections + 4 * len(config.workers) + _OWN_DESCRIPTORS
+def descriptors_needed(config: Config, processes: int = 1) -> int:
+    """Descriptors that one of `processes` needs: one per client connection and one per request in flight at a worker,
+    which is at most one per connection, beside those of `_reserved`."""
+    return 2 * -(-config.limits.max_connections // processes) + _reserved(config)
 
 
-def reserve_descriptors(config: Config) -> str | None:
-    """Raise the soft limit to what `config` needs; a warning where the hard limit does not allow it."""
-    needed = descriptors_needed(config)
+def _reserved(config: Config) -> int:
+    """What must stay free of client connections and of their requests at workers."""
+    return config.limits.max_admin_connections + _PER_WORKER * len(config.workers) + _OWN_DESCRIPTORS
+
+
+def reserve_descriptors(config: Config, processes: int = 1) -> tuple[Config, str | None]:
+    """Raise the soft limit to what `config` needs. Where the hard limit does not allow that, `config` with fewer
+    connections, and a warning that names both numbers."""
+    needed = descriptors_needed(config, processes)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return None
+        return config, None
     reachable = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
     except (OSError, ValueError):
         reachable = soft
-    if reachable >= needed:
-        return None
-    connections = (reachable - _OWN_DESCRIPTORS - 4 * len(config.workers)) // 2
-    instead = f" or write limits.max_connections: {connections}" if connections > 0 else ""
-    return (
-        f"limits.max_connections {config.limits.max_connections} needs {needed} open files, "
-        f"but RLIMIT_NOFILE allows {reachable}; raise it (ulimit -Hn, LimitNOFILE=){instead}"
+    return fit_connections(config, processes, reachable)
+
+
+def reachable_descriptors() -> int | None:
+    """How far a start can raise the limit; None where there is none."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def fit_connections(config: Config, processes: int, allowed: int | None) -> tuple[Config, str | None]:
+    """`config` with no more connections than `allowed` descriptors per process carry, and a warning where that is
+    fewer than it asks for.
+
+    Dials to workers, the admin port and KV events keep theirs: at least half of all where even those do not fit.
+    """
+    needed = descriptors_needed(config, processes)
+    if allowed is None or allowed >= needed:
+        return config, None
+    reserved = min(_reserved(config), allowed // 2)
+    limits = config.limits
+    fitted = msgspec.structs.replace(
+        limits,
+        max_connections=min(limits.max_connections, max(1, (allowed - reserved) // 2) * processes),
+        max_admin_connections=max(1, min(limits.max_admin_connections, reserved // 4))
+        if reserved < _reserved(config)
+        else limits.max_admin_connections,
+    )
+    each = "" if processes == 1 else f" in each of {processes} processes"
+    return msgspec.structs.replace(config, limits=fitted), (
+        f"limits.max_connections is lowered from {limits.max_connections} to {fitted.max_connections}: it needs "
+        f"{needed} open files{each}, but RLIMIT_NOFILE allows {allowed}; raise that (ulimit -Hn, LimitNOFILE=)"
     )

@@ -81,7 +81,7 @@ class LimitsConfig(Section, frozen=True):
 
     max_connections: Positive = 8_192
     """Open client connections, TLS handshakes included. A further one takes the place of the connection that has been
-    idle for longest; where none is idle, it is closed at accept."""
+    idle for longest; where none is idle, it is closed at accept. Lowered at start to what RLIMIT_NOFILE carries."""
     max_admin_connections: Positive = 256
     """The same for the admin port."""
     max_header_bytes: Positive = 65_536

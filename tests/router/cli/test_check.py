@@ -36,6 +36,15 @@ def test_memory_limit_and_budgets_are_stated(inside, monkeypatch):
     assert len(found["warnings"]) == 1
 
 
+def test_too_few_open_files_are_named(inside, monkeypatch):
+    monkeypatch.setattr("router.cli.check.reachable_descriptors", lambda: 1_024)
+    ran = inside("check", "--set", "limits.max_connections=1000", "--set", "processes=1")
+    assert ran.returncode == 0
+    assert "warmroute: warning: limits.max_connections is lowered from 1000 to 352" in ran.stderr
+    found = json.loads(inside("check", "--json", "--set", "limits.max_connections=1000", "--set", "processes=1").stdout)
+    assert ["RLIMIT_NOFILE allows 1024" in warning for warning in found["warnings"]] == [True]
+
+
 def test_dead_port(inside, dead_port):
     ran = inside("check", "--worker", f"http://127.0.0.1:{dead_port}")
     assert ran.returncode == 1

@@ -2,7 +2,7 @@ import resource
 
 import pytest
 
-from router.config.descriptors import descriptors_needed, reserve_descriptors
+from router.config.descriptors import descriptors_needed, fit_connections, reachable_descriptors, reserve_descriptors
 from router.config.model import Config, LimitsConfig
 
 CONFIG = Config(limits=LimitsConfig(max_connections=1_000))
@@ -25,33 +25,61 @@ def limits(monkeypatch):
 
 def test_enough_already(limits):
     limits[:] = [100_000, 100_000]
-    assert reserve_descriptors(CONFIG) is None
+    assert reserve_descriptors(CONFIG) == (CONFIG, None)
     assert limits == [100_000, 100_000]
 
 
 @pytest.mark.parametrize("hard", [100_000, resource.RLIM_INFINITY])
 def test_soft_limit_is_raised_as_far_as_needed(limits, hard):
     limits[:] = [1_024, hard]
-    assert reserve_descriptors(CONFIG) is None
+    assert reserve_descriptors(CONFIG) == (CONFIG, None)
     assert limits == [descriptors_needed(CONFIG), hard]
 
 
-def test_warning_with_the_numbers(limits):
+def test_connections_are_lowered_to_what_the_limit_carries(limits):
     limits[:] = [512, 1_024]
-    warning = reserve_descriptors(CONFIG)
+    config, warning = reserve_descriptors(CONFIG)
     assert limits == [1_024, 1_024]
-    assert "max_connections 1000 needs 2256 open files" in warning
-    assert "RLIMIT_NOFILE allows 1024" in warning
-    assert "limits.max_connections: 384" in warning
+    assert config.limits.max_connections == (1_024 - 256 - 64) // 2
+    assert descriptors_needed(config) <= 1_024
+    assert "limits.max_connections is lowered from 1000 to 352: it needs 2320 open files" in warning
+    assert "RLIMIT_NOFILE allows 1024; raise that (ulimit -Hn, LimitNOFILE=)" in warning
 
 
-def test_no_number_is_advised_where_none_would_do(limits):
-    limits[:] = [256, 256]
-    warning = reserve_descriptors(CONFIG)
-    assert "RLIMIT_NOFILE allows 256; raise it (ulimit -Hn, LimitNOFILE=)" in warning
-    assert "write" not in warning
+def test_what_cannot_be_raised_is_kept_to(limits, monkeypatch):
+    limits[:] = [512, resource.RLIM_INFINITY]
+
+    def refused(_, pair):
+        raise OSError("not permitted")
+
+    monkeypatch.setattr(resource, "setrlimit", refused)
+    config, warning = reserve_descriptors(CONFIG)
+    assert config.limits.max_connections == 128
+    assert "allows 512" in warning
+
+
+@pytest.mark.parametrize("allowed", [40, 90, 256, 600, 2_000])
+def test_half_of_few_descriptors_are_kept_for_workers_and_the_admin_port(allowed):
+    config, warning = fit_connections(CONFIG, 1, allowed)
+    assert warning is not None
+    used = 2 * config.limits.max_connections + config.limits.max_admin_connections
+    assert used <= allowed - min(64, allowed // 4)
+    assert config.limits.max_connections >= allowed // 4 - 1 or allowed > 600
+
+
+def test_each_process_has_a_limit_of_its_own():
+    assert fit_connections(CONFIG, 4, 820) == (CONFIG, None)
+    config, warning = fit_connections(CONFIG, 4, 720)
+    assert config.limits.max_connections == 4 * 200
+    assert "it needs 820 open files in each of 4 processes" in warning
+
+
+def test_how_far_a_start_can_go(limits):
+    assert reachable_descriptors() == 1_024
+    limits[:] = [512, resource.RLIM_INFINITY]
+    assert reachable_descriptors() is None
 
 
 def test_unlimited(limits):
     limits[:] = [resource.RLIM_INFINITY, resource.RLIM_INFINITY]
-    assert reserve_descriptors(CONFIG) is None
+    assert reserve_descriptors(CONFIG) == (CONFIG, None)
