@@ -35,12 +35,20 @@ from router.prefix.orphans import ORPHAN_BYTES
 from router.prefix.sequence import PENDING_BYTES
 from router.serving.admin_connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
 from router.tokens import multipart
+from router.tokens.bounds import MAX_BRACKETS, MAX_COMMAS, MAX_DECODED_BYTES
+from router.tokens.deadline import LIMIT_S, MAX_LIMIT_S
+from router.tokens.intake import WHOLE_BYTES
+from router.tokens.lanes import MAX_WAITING_BYTES
+from router.tokens.preparing import MAX_CHARS_PER_TOKEN
 from router.tokens.remote import MAX_IN_FLIGHT, TIMEOUT_S
 from router.tokens.rendering import MAX_TEXT_BYTES
+from router.tokens.spans import SMALL_FIELD_BYTES
 from router.watch.replay import MAX_MESSAGE_BYTES
 
 Row = tuple[str, ...]
 HEADS = ("limit", "default", "unit", "bounds", "what the client sees")
+_BY_SIZE = "nothing: the request is placed by the size of its body"
+_BY_TEXT = "nothing: the prompt is placed by its text, or by the size of its body"
 FIXED_HEADS = ("bounds", "value", "unit", "what the client sees")
 
 _NOTHING = "nothing"
@@ -122,6 +130,25 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Head of a form's part", multipart.MAX_PART_HEAD_BYTES, "bytes", "placed without a model"),
     Fixed("`model` of a form", multipart.MAX_MODEL_BYTES, "bytes", "the rest of the name is not read"),
     Fixed("Text of a prompt that is tokenised", MAX_TEXT_BYTES, "bytes", "nothing: it is placed by its text"),
+    Fixed(
+        "Characters of a prompt that is tokenised, per token of the largest context window of its model",
+        MAX_CHARS_PER_TOKEN,
+        "characters",
+        "nothing: it is placed by the size of its body",
+    ),
+    Fixed(
+        "Body that is read in one go; of a larger one the prompt is decoded off the event loop",
+        WHOLE_BYTES,
+        "bytes",
+        "nothing",
+    ),
+    Fixed("Objects and arrays in a body whose prompt is identified", MAX_BRACKETS, "brackets", _BY_SIZE),
+    Fixed("Elements in a body whose prompt is identified", MAX_COMMAS, "commas", _BY_SIZE),
+    Fixed("Memory for the decoded form of one body", MAX_DECODED_BYTES, "bytes", _BY_SIZE),
+    Fixed("Time to identify a prompt, of a body that is small", int(LIMIT_S * 1000), "ms", _BY_TEXT),
+    Fixed("Time to identify a prompt, of any body", int(MAX_LIMIT_S * 1000), "ms", _BY_TEXT),
+    Fixed("Prompt text that waits for one of the two tokenising threads", MAX_WAITING_BYTES, "bytes", _BY_TEXT),
+    Fixed("Field of a large body beside the prompt", SMALL_FIELD_BYTES, "bytes", "400 `invalid_body`"),
     Fixed("Calls to /tokenize at once", MAX_IN_FLIGHT, "calls", "nothing: the prompt is placed by its text"),
     Fixed("One call to /tokenize", TIMEOUT_S, "seconds", "nothing: the prompt is placed by its text"),
     Fixed("A worker's answer to a probe", MAX_ANSWER_BYTES, "bytes", "nothing: the probe has failed"),

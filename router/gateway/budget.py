@@ -8,7 +8,8 @@ from router.errors import ErrorKind, RequestError
 
 
 class BodyBudget:
-    """Bytes of bodies in memory: those being received, and those kept until no worker can need them any more.
+    """Bytes of bodies in memory: those being received, those kept until no worker can need them any more, and what
+    large ones are decoded to while their prompts are identified.
 
     A body that does not fit is refused at once. Letting it wait would keep its own first half in memory, and bodies
     that wait for one another's second half wait for ever.
@@ -46,6 +47,13 @@ class BodyBudget:
         if used_bytes > self._limit_bytes:
             self.check(size_bytes)
         self.used_bytes = used_bytes
+
+    def lend(self, size_bytes: int) -> bool:
+        """Take `size_bytes` for what a body has been decoded to, if there is room; `give_back` returns them."""
+        if self.used_bytes + size_bytes > self._limit_bytes:
+            return False
+        self.used_bytes += size_bytes
+        return True
 
     def give_back(self, size_bytes: int) -> None:
         """`size_bytes` are needed no longer."""

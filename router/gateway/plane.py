@@ -127,6 +127,7 @@ class Plane:
         self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         self.scheme = b"http" if config.tls.cert_file is None else b"https"
         self.bodies = BodyBudget(config.limits)
+        identity.charge_to(self.bodies)
         self.unsent = UnsentBytes(config.limits)
         self.places = ConnectionLimit(config.limits.max_connections, loop.time, turns)
         """The sockets accepted, those without a connection yet included."""

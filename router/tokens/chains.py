@@ -18,6 +18,11 @@ TEXT_BYTES_PER_TOKEN = 4
 """UTF-8 bytes that stand for one token in text hashes, whatever the tokenizer: near the mean of current ones."""
 
 
+MAX_ENCODED_BYTES = 65_536
+"""Longer texts are not tokenised again, on the event loop, for a block size that the memo did not keep: it does from
+then on."""
+MAX_HASHED_BYTES = 2_097_152
+"""Text hashes stop here: a router gains nothing from telling longer prefixes apart, and these take about 8 ms."""
 HELD_BYTES = 300
 """What a held chain costs beside its text."""
 
@@ -50,7 +55,7 @@ class NodeChain:
         chain = self._memo.chain(self._node, block_tokens)
         if chain is not None:
             return chain
-        if self._text is None:
+        if self._text is None or len(self._text) > MAX_ENCODED_BYTES:
             return array("Q")
         try:
             ids = self._local.renderer.encode(self._text.decode(), self._framed)
@@ -92,7 +97,7 @@ class TextChain:
     __slots__ = ("_data", "_seed", "_tokens")
 
     def __init__(self, data: bytes, tokens: int, keys: CacheKeys) -> None:
-        self._data = data
+        self._data = data[:MAX_HASHED_BYTES]
         self._tokens = tokens
         self._seed = TEXT_SEED ^ keys.seed
 

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from backends.vllm.control import WorkerClient
 from backends.vllm.unrenderable import Unrenderable
@@ -21,8 +21,10 @@ from router.config.model import Config
 from router.prefix.prompt import Prompt, PromptSource
 from router.secure.workers import WorkerTls
 from router.tokens.bounds import decoded_bytes, fits_inline
+from router.tokens.deadline import Deadlines, Late, limit_s
 from router.tokens.hashing import CacheKeys
 from router.tokens.intake import PROMPT_PATHS, ParsedBody
+from router.tokens.lanes import Lanes, Room, Task, Unsized
 from router.tokens.preparing import (
     Asked,
     Ids,
@@ -36,7 +38,7 @@ from router.tokens.preparing import (
 )
 from router.tokens.reasons import Reasons
 from router.tokens.remote import WorkerTokenizer
-from router.tokens.rendering import MAX_TEXT_BYTES, CutText, PromptMemory, Rendered
+from router.tokens.rendering import CutText, PromptMemory, Rendered
 from router.tokens.request import request_key, truncation
 from router.tokens.sources import ModelSources
 from router.tokens.text import TextPrompt, TokenLengths
@@ -58,12 +60,13 @@ class Later(Protocol):
         ...
 
 
-Answer: TypeAlias = Prompt | Later | None
-TextLater: TypeAlias = Callable[[], Awaitable[Prompt | None]]
+class Loading(NamedTuple):
+    """It has to wait for tokenizer files."""
+
+    asked: Asked
 
 
-class Unsized(Exception):
-    """Not even the text of a prompt is to be had, for this reason: the size of its body decides."""
+Answer: TypeAlias = Prompt | Later | Loading | None
 
 
 class Identity:
@@ -76,17 +79,19 @@ class Identity:
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         worker_tls: WorkerTls | None = None,
+        limit_s: Callable[[int], float] = limit_s,
     ) -> None:
         budget = PROMPTS.of(config.residency)
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
-        self._sources = ModelSources(config, self._threads, environ)
+        self._lanes = Lanes()
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer-files")
+        self._sources = ModelSources(config, self._reader, environ)
         self._memory = PromptMemory(budget - budget // 8)
         tls = worker_tls or WorkerTls(config.worker_tls)
         self._remote = WorkerTokenizer(budget // 8, clock, WorkerClient(tls=tls.context_for))
         self._lengths = TokenLengths()
         self._reasons = Reasons()
         self._answers = dict.fromkeys(PromptSource, 0)
-        self._off_loop = 0
+        self._deadlines = Deadlines(limit_s)
 
     # asking
 
@@ -111,13 +116,21 @@ class Identity:
         """The prompt by whatever it takes; None where the path or the body has none. Never raises."""
         pending, parsed.pending = parsed.pending, None
         try:
-            answer: Answer = pending if callable(pending) else self._begin(path, parsed, adapter)
-            while answer is not None and not isinstance(answer, Prompt):
-                answer = await answer()
+            answer: Answer = pending if pending is not None else self._begin(path, parsed, adapter)  # type: ignore[assignment]
+            if isinstance(answer, Loading):
+                answer = await self._when_loaded(answer.asked)
+            return self._counted(await self._in_time(parsed, answer, adapter))
         except Exception as error:
             last = self._failed(path, parsed, adapter, error)
-            return self._counted(last if last is None or isinstance(last, Prompt) else await last())
-        return self._counted(answer)
+        try:
+            return self._counted(await self._in_time(parsed, last, adapter))
+        except Exception as error:
+            self._reasons.count(error)
+            return None
+
+    def charge_to(self, room: Room) -> None:
+        """Have the memory of decoded bodies taken from `room`."""
+        self._lanes.room = room
 
     # learning
 
@@ -146,14 +159,17 @@ class Identity:
 
     async def aclose(self) -> None:
         """Close connections to workers and stop the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._deadlines.close()
+        self._lanes.close()
+        self._reader.shutdown(wait=False, cancel_futures=True)
         await self._remote.aclose()
 
     def statistics(self) -> dict[str, object]:
         """Prompts by source, reasons for text, and what the memories hold."""
         return {
             "prompts": {source.value: count for source, count in self._answers.items()},
-            "off_loop": self._off_loop,
+            **self._lanes.statistics(),
+            **self._deadlines.statistics(),
             "text_reasons": self._reasons.statistics(),
             "bytes_per_token": self._lengths.statistics(),
             "workers": self._remote.statistics(),
@@ -174,16 +190,20 @@ class Identity:
         if answered is not None and (shortened is None or answered.tokens <= shortened.tokens):
             return answered
         asked = Asked(path, parsed, adapter, source, keys, key, shortened)
-        if not fits_inline(parsed) or (source.trusts_templates and parsed.decoded().chat_template is not None):
-            return partial(self._beside, asked)
-        return self._go_on(asked, prepare(asked, parsed.decoded()))
+        if fits_inline(parsed) and not (source.trusts_templates and parsed.decoded().chat_template is not None):
+            return self._go_on(asked, prepare(asked, parsed.decoded()))
+        if source.local is None and source.loading is not None:
+            return Loading(asked)
+        return partial(self._beside, asked)
 
     async def _beside(self, asked: Asked) -> Answer:
         """Decode and render a large body, or with a strange template, in a thread: the loop serves others meanwhile."""
-        size = decoded_bytes(asked.parsed.body or b"")
-        if size is None:
+        parsed = asked.parsed
+        memory_bytes = decoded_bytes(parsed.body or b"")
+        if memory_bytes is None:
             raise Unsized(UNDECODED)
-        return self._go_on(asked, await self._in_thread(partial(prepare_or_text, asked)))
+        work = partial(prepare_or_text, asked)
+        return self._go_on(asked, await self._in_thread(parsed, work, parsed.size_bytes, memory_bytes))
 
     def _go_on(self, asked: Asked, prepared: Prepared) -> Answer:
         """With what the body's fields have come to."""
@@ -196,7 +216,7 @@ class Identity:
         if isinstance(prepared, Question):
             return partial(self._from_worker, asked, prepared)
         if isinstance(prepared, Unread):
-            return partial(self._when_loaded, asked)
+            return Loading(asked)
         self._reasons.count(prepared.reason)
         return self._text_prompt(asked.parsed, asked.keys, prepared.texts)
 
@@ -209,7 +229,7 @@ class Identity:
         return self._finished(asked, rendered, rendered.encode())
 
     async def _encoded(self, asked: Asked, rendered: Rendered) -> Answer:
-        return self._finished(asked, rendered, await self._in_thread(rendered.encode))
+        return self._finished(asked, rendered, await self._in_thread(asked.parsed, rendered.encode, rendered.new_bytes))
 
     def _finished(self, asked: Asked, rendered: Rendered, ids: list[array[int]] | array[int]) -> Answer:
         prompt = self._memory.finish(rendered, ids)
@@ -217,15 +237,14 @@ class Identity:
 
     async def _truncated(self, asked: Asked, text: CutText) -> Answer:
         """A prompt that is a part of its text: tokenised whole, since its blocks may start anywhere."""
-        ids = await self._in_thread(partial(asked.encoded, text.local, text.data.decode(), framed=text.framed))
+        work = partial(asked.encoded, text.local, text.data.decode(), framed=text.framed)
+        ids = await self._in_thread(asked.parsed, work, len(text.data))
         return self._memory.of_ids([ids], asked.keys, PromptSource.RENDERED)
 
     async def _several(self, asked: Asked, several: Several) -> Answer:
         """Several prompts in one body: each is a request of its own to the engine."""
-        local, texts, framed = several
-        if sum(map(len, texts)) > MAX_TEXT_BYTES:
-            raise Unrenderable("the prompts together are longer than any context window")
-        ids = await self._in_thread(lambda: [asked.encoded(local, text, framed=framed) for text in texts])
+        size = sum(map(len, several.texts))
+        ids = await self._in_thread(asked.parsed, partial(_all_encoded, asked, several), size)
         return self._memory.of_ids(ids, asked.keys, PromptSource.RENDERED, stream=asked.parsed.stream)
 
     async def _when_loaded(self, asked: Asked) -> Answer:
@@ -247,30 +266,26 @@ class Identity:
             raise Unrenderable("no worker's /tokenize answered")
         return self._memory.of_ids([ids], asked.keys, PromptSource.WORKER)
 
-    def _failed(
-        self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception
-    ) -> Prompt | TextLater | None:
+    def _failed(self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception) -> Answer:
         """The last resort: the text, or the size where the body is not to be decoded. Never raises."""
         self._reasons.count(error)
         keys = CacheKeys.of(adapter, parsed.cache_salt)
         if not fits_inline(parsed):
-            return None if isinstance(error, Unsized) else partial(self._by_text, path, parsed, keys)
+            return None if isinstance(error, Unsized | Late) else partial(self._by_text, path, parsed, keys)
         try:
             return self._text_prompt(parsed, keys, texts_of(path, parsed.decoded()))
         except Exception as second:
             self._reasons.count(second)
             return None
 
-    async def _by_text(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> Prompt | None:
+    async def _by_text(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> Answer:
         """The text of a body that is decoded in a thread."""
-        try:
-            if decoded_bytes(parsed.body or b"") is None:
-                raise Unsized(UNDECODED)
-            texts = await self._in_thread(lambda: texts_of(path, parsed.decoded()))
-            return self._text_prompt(parsed, keys, texts)
-        except Exception as error:
-            self._reasons.count(error)
-            return None
+        memory_bytes = decoded_bytes(parsed.body or b"")
+        if memory_bytes is None:
+            raise Unsized(UNDECODED)
+        work = partial(_decoded_texts, path, parsed)
+        texts = await self._in_thread(parsed, work, parsed.size_bytes, memory_bytes)
+        return self._text_prompt(parsed, keys, texts)
 
     def _text_prompt(self, parsed: ParsedBody, keys: CacheKeys, texts: list[bytes]) -> TextPrompt | None:
         if not texts or not texts[0]:
@@ -280,9 +295,17 @@ class Identity:
         self._memory.hold_text(prompt.text_chain, prompt.text_bytes)
         return prompt
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        self._off_loop += 1
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _in_time(self, parsed: ParsedBody, answer: Answer, adapter: str | None) -> Prompt | None:
+        """Go on to the prompt, as long as that may take."""
+        if answer is None or isinstance(answer, Prompt):
+            return answer
+        asks_worker = self._sources.of(parsed.model, adapter).local is None
+        return await self._deadlines.wait(parsed, partial(_settled, answer), asks_worker=asks_worker)
+
+    async def _in_thread(self, parsed: ParsedBody, work: Callable[[], T], text_bytes: int, memory_bytes: int = 0) -> T:
+        task = Task(text_bytes, memory_bytes)
+        parsed.pending = task
+        return await self._lanes.run(task, work)
 
     def _counted(self, prompt: Prompt | None) -> Prompt | None:
         if prompt is not None:
@@ -292,3 +315,20 @@ class Identity:
 
 async def _no_prompt() -> None:
     """What is left to find out where not even the text says anything."""
+
+
+async def _settled(answer: Answer) -> Prompt | None:
+    """Go from answer to answer, until one is the last."""
+    while answer is not None and not isinstance(answer, Prompt):
+        if isinstance(answer, Loading):
+            raise Unrenderable("tokenizer files are still being read")
+        answer = await answer()
+    return answer
+
+
+def _all_encoded(asked: Asked, several: Several) -> list[array[int]]:
+    return [asked.encoded(several.local, text, framed=several.framed) for text in several.texts]
+
+
+def _decoded_texts(path: str, parsed: ParsedBody) -> list[bytes]:
+    return texts_of(path, parsed.decoded())

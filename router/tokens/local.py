@@ -10,7 +10,9 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from backends.vllm.render import ChatRenderer
+from backends.vllm.unrenderable import Unrenderable
 from router.tokens.cuts import Cuts, Cutter
+from router.tokens.pieces import SHORT_CHARS, encode_in_pieces
 from router.tokens.proof import prove
 
 _PROBES = ("a", "b 1", "0", "あ")
@@ -58,7 +60,20 @@ class LocalModel:
         Raises:
             Unrenderable: text that is no valid Unicode.
         """
-        return self.cutter.split_ids(self.renderer.encode(text, False), cuts, first)
+        return self.cutter.split_ids(self.encode(text, framed=False), cuts, first)
+
+    def encode(self, text: str, *, framed: bool) -> array[int]:
+        """Ids of a whole text, with the tokenizer's own ones where it is `framed`. A long text takes little memory.
+
+        Raises:
+            Unrenderable: text that is no valid Unicode, or that is long and cannot be divided.
+        """
+        if len(text) <= SHORT_CHARS:
+            return array("I", self.renderer.encode(text, framed))
+        if framed and self.appends_tokens:
+            raise Unrenderable("the tokenizer appends tokens to a completion's prompt")
+        ids = encode_in_pieces(lambda piece: self.renderer.encode(piece, False), text)
+        return self.prefix + ids if framed else ids
 
     def _framing(self) -> tuple[array[int], array[int]]:
         """Ids that the tokenizer itself puts before and after a text."""

@@ -10,6 +10,7 @@ from backends.vllm.unrenderable import Unrenderable
 from router.tokens.fields import BodyFields
 from router.tokens.hashing import CacheKeys
 from router.tokens.intake import COMPLETIONS_PATH, ParsedBody
+from router.tokens.lanes import Unsized
 from router.tokens.local import LocalModel
 from router.tokens.remote import question
 from router.tokens.rendering import CutText, cut_text
@@ -22,6 +23,11 @@ from router.tokens.request import (
 )
 from router.tokens.sources import Source
 from router.tokens.text import canonical_text
+
+MAX_CHARS_PER_TOKEN = 16
+"""No text comes near it as a whole: prose has four to five characters a token, indented code up to eight."""
+MAX_SEVERAL_CHARS = 2_097_152
+"""Several prompts in one body are tokenised up to this length: a second or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Asked:
     def encoded(self, local: LocalModel, text: str, *, framed: bool) -> array[int]:
         """A whole text's ids, less what the request has cut off."""
         frame = len(local.prefix) if framed else 0
-        return self.shortened(array("I", local.renderer.encode(text, framed)), frame)
+        return self.shortened(local.encode(text, framed=framed), frame)
 
 
 class Ids(NamedTuple):
@@ -108,12 +114,24 @@ def prepare(asked: Asked, fields: BodyFields) -> Prepared:
 def _for_local(asked: Asked, fields: BodyFields, local: LocalModel, texts: list[str]) -> Prepared:
     framed = adds_special_tokens(asked.path, fields)
     if len(texts) > 1:
+        if sum(map(len, texts)) > MAX_SEVERAL_CHARS:
+            raise Unrenderable("the prompts together are too long to be tokenised")
         return Several(local, texts, framed)
     if texts:
+        _check_length(asked, texts[0])
         return cut_text(local, texts[0], framed=framed)
     if fields.chat_template is not None and not asked.source.trusts_templates:
         raise Unrenderable("the request brings a chat template, and these are not trusted")
-    return cut_text(local, render_chat(asked.path, fields, local.renderer), framed=framed)
+    text = render_chat(asked.path, fields, local.renderer)
+    _check_length(asked, text)
+    return cut_text(local, text, framed=framed)
+
+
+def _check_length(asked: Asked, text: str) -> None:
+    """Refuse to tokenise what no worker would compute, as vLLM does before it tokenises."""
+    tokens = asked.source.longest_context_tokens
+    if tokens is not None and asked.truncation is None and len(text) > tokens * MAX_CHARS_PER_TOKEN:
+        raise Unsized("the prompt is longer than the model's context window")
 
 
 def prepare_or_text(asked: Asked) -> Prepared:
@@ -126,6 +144,8 @@ def prepare_or_text(asked: Asked) -> Prepared:
     fields = asked.parsed.decoded()
     try:
         return prepare(asked, fields)
+    except Unsized:
+        raise
     except Exception as error:  # what a body or a template can do wrong has no end; its text remains
         return Texts(texts_of(asked.path, fields), error)
 

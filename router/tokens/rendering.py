@@ -17,7 +17,7 @@ from router.tokens.memo import Node, SegmentMemo, common_tokens, packed_ids
 
 RECENT_BYTES = 8 * 1024 * 1024
 """Texts of the latest prompts, kept for block sizes that are asked for when a prompt is placed."""
-MAX_TEXT_BYTES = 16 * 1024 * 1024
+MAX_TEXT_BYTES = 8 * 1024 * 1024
 """Longer prompts than any context window go without token ids."""
 
 
@@ -80,7 +80,7 @@ class Rendered:
         by_unit = text.local.encode_from(new, text.cuts, self.known)
         if by_unit is not None:
             return by_unit
-        return array("I", text.local.renderer.encode(text.data.decode(), text.framed))
+        return text.local.encode(text.data.decode(), framed=text.framed)
 
 
 @dataclass(frozen=True, slots=True)

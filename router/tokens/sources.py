@@ -25,8 +25,8 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 class Source:
     """What is known of one served model. `why` tells why there is no local folder.
 
-    `context_tokens` is the smallest context window that a worker gives it; `trusts_templates`: chat templates in
-    requests are run.
+    `context_tokens` is the smallest context window that a worker gives it, `longest_context_tokens` the largest;
+    `trusts_templates`: chat templates in requests are run.
     """
 
     local: LocalModel | None = None
@@ -35,6 +35,7 @@ class Source:
     urls: list[str] = field(default_factory=list)
     why: str = "no tokenizer files are configured or found"
     context_tokens: int | None = None
+    longest_context_tokens: int | None = None
     trusts_templates: bool = False
 
 
@@ -74,6 +75,7 @@ class ModelSources:
             self._sources[model] = source
         if context_tokens is not None:
             source.context_tokens = min(context_tokens, source.context_tokens or context_tokens)
+            source.longest_context_tokens = max(context_tokens, source.longest_context_tokens or 0)
         if tokenize_url is not None and tokenize_url not in source.urls:
             source.urls = [tokenize_url, *source.urls][:MAX_URLS]
         if source.local is None and source.loading is None and root != source.root and model not in self._configured:

@@ -201,7 +201,7 @@ def loaded(folders: dict[str, Path]) -> dict[str, LocalModel]:
 
 @pytest.fixture
 async def identity():
-    made = Identity(Config(model_dir=str(MODEL_DIR)), environ={})
+    made = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 60.0)
     yield made
     await made.aclose()
 

@@ -1,0 +1,131 @@
+"""The threads that render and tokenise: one for small prompts, one for large ones.
+
+A small prompt never waits behind a large one, and decoded bodies and the tokenizer's memory exist for one large prompt
+at a time. Used from the event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from backends.vllm.unrenderable import Unrenderable
+
+T = TypeVar("T")
+
+SMALL_BYTES = 65_536
+"""Work on up to so much text takes some 30 ms."""
+MAX_WAITING_BYTES = 33_554_432
+"""Text in one lane: half a minute of work. Further prompts go without token ids."""
+
+
+class Room(Protocol):
+    """Memory that decoded bodies share with others; `router.gateway.budget.BodyBudget` is one."""
+
+    def lend(self, size_bytes: int) -> bool:
+        """Take `size_bytes`, if there are so many."""
+        ...
+
+    def give_back(self, size_bytes: int) -> None:
+        """They are needed no longer."""
+        ...
+
+
+class Unsized(Exception):
+    """Not even the text of a prompt is to be had, for this reason: the size of its body decides."""
+
+
+class Task:
+    """Work for a thread: on `text_bytes` of text, with `memory_bytes` of memory. `running` once it has begun."""
+
+    __slots__ = ("memory_bytes", "running", "text_bytes")
+
+    def __init__(self, text_bytes: int, memory_bytes: int = 0) -> None:
+        self.text_bytes = text_bytes
+        self.memory_bytes = memory_bytes
+        self.running = False
+
+
+class Lane:
+    """One thread and the work that waits for it."""
+
+    def __init__(self, name: str, max_bytes: int = MAX_WAITING_BYTES) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._turn = asyncio.Lock()
+        self._max_bytes = max_bytes
+        self.text_bytes = 0
+        self.refused = 0
+
+    async def run(self, task: Task, work: Callable[[], T], room: Room | None) -> T:
+        """Do `work` in the thread, after what waits already. Cancelling ends the wait, but no work that has begun.
+
+        Raises:
+            Unrenderable: too much waits.
+            Unsized: there is no room for what it takes.
+        """
+        if self.text_bytes and self.text_bytes + task.text_bytes > self._max_bytes:
+            self.refused += 1
+            raise Unrenderable("too many prompts wait to be tokenised")
+        self.text_bytes += task.text_bytes
+        try:
+            await self._turn.acquire()
+        except asyncio.CancelledError:
+            self.text_bytes -= task.text_bytes
+            raise
+        return await asyncio.shield(self._begin(task, work, room))
+
+    def _begin(self, task: Task, work: Callable[[], T], room: Room | None) -> asyncio.Future[T]:
+        if room is not None and task.memory_bytes and not room.lend(task.memory_bytes):
+            self._leave(task)
+            raise Unsized("the memory set aside for request bodies has no room for the decoded body")
+        task.running = True
+        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            if room is not None and task.memory_bytes:
+                room.give_back(task.memory_bytes)
+            self._leave(task)
+            if not future.cancelled():
+                future.exception()  # looked at, so that asyncio does not log what nobody waits for any more
+
+        future.add_done_callback(ended)
+        return future
+
+    def _leave(self, task: Task) -> None:
+        self.text_bytes -= task.text_bytes
+        self._turn.release()
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class Lanes:
+    """Both lanes. `room` is where the memory of decoded bodies is taken from."""
+
+    def __init__(self) -> None:
+        self._small = Lane("tokens-small")
+        self._large = Lane("tokens-large")
+        self._begun = 0
+        self.room: Room | None = None
+
+    async def run(self, task: Task, work: Callable[[], T]) -> T:
+        """In the lane for the task's size; raises as `Lane.run` does."""
+        self._begun += 1
+        lane = self._small if task.text_bytes <= SMALL_BYTES else self._large
+        return await lane.run(task, work, self.room)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._small.close()
+        self._large.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Work given to the threads so far and refused because too much waited, and text in the lanes now."""
+        return {
+            "off_loop": self._begun,
+            "lanes_refused": self._small.refused + self._large.refused,
+            "lanes_bytes": self._small.text_bytes + self._large.text_bytes,
+        }

@@ -1,0 +1,167 @@
+"""Which bodies are decoded, where, and what is known of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from threading import Event
+
+import pytest
+
+from router.config.model import Config
+from router.prefix.prompt import Prompt, PromptSource
+from router.tokens.bounds import (
+    INLINE_BRACKETS,
+    INLINE_TURNS,
+    MAX_BRACKETS,
+    MAX_COMMAS,
+    MAX_DECODED_BYTES,
+    decoded_bytes,
+    fits_inline,
+)
+from router.tokens.deadline import LIMIT_S, MAX_LIMIT_S, limit_s
+from router.tokens.identity import Identity
+from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, WHOLE_BYTES, parse
+from tests.router.tokens.test_identity import MODEL_DIR, TURN, ask, chat, completion
+from tests.router.tokens.test_lanes import Purse
+
+MESSAGE = b'{"role":"user","content":"x"},'
+LONG = "word " * 60_000
+
+
+def many(element: bytes, times: int, path: str = CHAT_PATH) -> bytes:
+    """A body with the element so many times in its prompt."""
+    name = b"messages" if path == CHAT_PATH else b"prompt"
+    return b'{"model":"m","%s":[%s]}' % (name, element * times + element.rstrip(b","))
+
+
+@pytest.mark.parametrize(
+    ("body", "inline"),
+    [
+        (chat("hi"), True),
+        (chat("hi" * 100_000), True),
+        (chat(*["hi, you" * 30] * INLINE_TURNS), True),
+        (chat(*["hi, you" * 30] * (2 * INLINE_TURNS + 1)), False),
+        (many(b"[],", INLINE_BRACKETS), True),
+        (many(b"[],", 10 * INLINE_BRACKETS), False),
+        (chat("hi", tools=[{"a": 1}] * 10 * INLINE_BRACKETS), False),
+        (chat("hi" * WHOLE_BYTES), False),
+    ],
+)
+def test_only_simple_bodies_are_rendered_on_the_loop(body: bytes, inline: bool) -> None:
+    assert fits_inline(parse(CHAT_PATH, body)) is inline
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        many(MESSAGE, MAX_BRACKETS),
+        many(b"[],", MAX_BRACKETS),
+        many(b'"a",', MAX_COMMAS, COMPLETIONS_PATH),
+        many(b"1,", MAX_COMMAS, COMPLETIONS_PATH),
+        b'{"model":"m","prompt":"%s"}' % (b"a" * MAX_DECODED_BYTES),
+        b'{"model":"m","prompt":"%s\\u3042"}' % (b"a" * (MAX_DECODED_BYTES // 4)),
+        b'{"model":"m","prompt":"%s\xe3\x81\x82"}' % (b"a" * (MAX_DECODED_BYTES // 4)),
+    ],
+)
+async def test_a_body_that_would_become_large_goes_by_its_size(body: bytes) -> None:
+    assert decoded_bytes(body) is None
+    path = CHAT_PATH if b"messages" in body else COMPLETIONS_PATH
+    identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={})
+    assert await ask(identity, path, body) is None
+    assert list(identity.statistics()["text_reasons"]) == [
+        "Unsized: the body is too large, or has too many elements, to be decoded"
+    ]
+    await identity.aclose()
+
+
+def test_the_estimate_is_above_what_objects_take() -> None:
+    assert decoded_bytes(many(MESSAGE, 10_000)) > 10_000 * 350
+    assert decoded_bytes(completion("a" * 1_000_000)) < 1_001_000
+    assert decoded_bytes(completion("\u3042" * 100_000)) > 400_000
+
+
+async def test_decoded_bodies_are_charged_to_the_room(identity: Identity) -> None:
+    purse = Purse(MAX_DECODED_BYTES)
+    identity.charge_to(purse)
+    body = chat(LONG)
+    assert (await ask(identity, CHAT_PATH, body)).exact
+    assert purse.left == MAX_DECODED_BYTES
+    purse.left = 10
+    assert await ask(identity, CHAT_PATH, chat(LONG + "!")) is None
+    assert (await ask(identity, CHAT_PATH, chat("small"))).exact
+    assert purse.left == 10
+
+
+async def test_what_cannot_fit_the_model_is_not_tokenised(identity: Identity) -> None:
+    identity.learn("m", None, None, context_tokens=1_000)
+    identity.learn("m", None, None, context_tokens=500)
+    assert await ask(identity, CHAT_PATH, chat(LONG)) is None
+    assert (await ask(identity, CHAT_PATH, chat("word " * 3_000))).exact
+    identity.learn("m", None, None, context_tokens=100_000)
+    assert (await ask(identity, CHAT_PATH, chat(LONG))).exact
+
+
+async def test_a_prompt_that_is_truncated_may_be_longer_than_the_model(identity: Identity) -> None:
+    identity.learn("m", None, None, context_tokens=1_000)
+    prompt = await ask(identity, COMPLETIONS_PATH, completion(LONG, truncate_prompt_tokens=500))
+    assert prompt is not None and prompt.exact and prompt.tokens == 500
+
+
+def test_limits_grow_with_the_body() -> None:
+    assert limit_s(10_000) == pytest.approx(LIMIT_S, rel=0.2)
+    assert LIMIT_S < limit_s(500_000) < limit_s(50_000_000) == MAX_LIMIT_S
+
+
+@pytest.fixture
+def gate():
+    event = Event()
+    yield event
+    event.set()
+
+
+async def test_a_late_prompt_goes_by_text_and_is_known_the_next_time(gate: Event, monkeypatch) -> None:
+    identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
+    local = identity._sources.of("m", None).local
+    encode = local.renderer.encode
+    monkeypatch.setattr(local.renderer, "encode", lambda *told: gate.wait() and encode(*told))
+    body = chat(TURN * 200)
+    prompt = await ask(identity, CHAT_PATH, body)
+    assert prompt is not None and prompt.source is PromptSource.TEXT
+    assert identity.statistics()["late"] == 1
+    gate.set()
+    for _ in range(1_000):
+        known = identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None)
+        if known is not None:
+            break
+        await asyncio.sleep(0.005)
+    assert known is not None and known.exact
+    await identity.aclose()
+
+
+async def test_a_late_large_body_goes_by_its_size(gate: Event) -> None:
+    identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
+    blocking = asyncio.create_task(ask(identity, CHAT_PATH, chat(LONG)))
+    await asyncio.sleep(0)
+    identity._lanes._large._thread.submit(gate.wait)
+    assert await ask(identity, CHAT_PATH, chat(LONG + "x")) is None
+    assert "Late: identification took too long" in identity.statistics()["text_reasons"]
+    gate.set()
+    await blocking
+    await identity.aclose()
+
+
+async def test_decoded_objects_are_dropped_while_a_prompt_waits(identity: Identity) -> None:
+    parsed = parse(CHAT_PATH, chat(TURN * 200))
+    assert identity.identify_now(CHAT_PATH, parsed, None) is None
+    assert parsed.fields.messages is None
+    prompt: Prompt | None = await identity.identify(CHAT_PATH, parsed, None)
+    assert prompt is not None and prompt.exact
+
+
+async def test_a_simple_body_of_many_shapes_is_still_exact(identity: Identity) -> None:
+    for contents in (["a"] * 2_000, ["hello, world {x} [y]"] * 800):
+        body = chat(*contents)
+        prompt = await ask(identity, CHAT_PATH, body)
+        assert prompt is not None and prompt.exact
+        assert json.loads(body)["model"] == "m"
