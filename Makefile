@@ -11,7 +11,7 @@ PEERS_VENV := .venv-peers
 # The gateway with its hot path compiled (docs/how-to/compile-it.md).
 COMPILED_VENV := .venv-compiled
 
-.PHONY: demo test test-fast test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean
+.PHONY: demo test test-fast test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean
 
 $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once) ..."
@@ -48,7 +48,7 @@ compiled: $(STAMP)
 test-compiled: compiled
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --group dev
-	$(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider -m "not (real_vllm or source_only)" tests/faults tests/end_to_end tests/loadtest/sim tests/backends/engine
+	$(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider -m "not (real_vllm or source_only or nightly)" tests/faults tests/end_to_end tests/loadtest/sim tests/backends/engine
 
 # All of it is two to three hours of two cores. A rerun compiles again and goes on (docs/how-to/hold-a-tournament.md).
 tournament: compiled
@@ -63,8 +63,12 @@ test-vllm: vllm-env
 test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
+# Every shape of request body on every path (docs/reference/limits.md): half an hour.
+test-nightly: $(STAMP)
+	$(BIN)/python -m pytest -m nightly
+
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not real_vllm"
+	$(BIN)/python -m pytest -m "not (slow or real_vllm or nightly)"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def positive(text: str) -> int:
@@ -28,3 +31,11 @@ def above_zero(text: str) -> float:
     if 0.0 < value < float("inf"):
         return value
     raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+
+
+def size_bytes(text: str) -> int:
+    """A size above 0, as in 512MiB, 1GiB or 800MB."""
+    found = re.fullmatch(r"(\d+)([KMG]i?B)?", text)
+    if found is not None and int(found[1]) > 0:
+        return int(found[1]) * _UNITS[found[2] or ""]
+    raise argparse.ArgumentTypeError(f"{text!r} is not a size, as in 512MiB or 1GiB")

@@ -89,6 +89,11 @@ class Process:
                 return match
         raise StartError(f"{self.name} was not ready within {limit_s:.0f} s:\n{self.tail()}")
 
+    def rest(self) -> Iterator[str]:
+        """The lines that nobody has waited for, up to the end of the output."""
+        while (line := self._fresh.get()) is not None:
+            yield line
+
     def ended(self) -> StartError:
         """The error that says how it ended."""
         return StartError(f"{self.name} ended with code {self._child.wait()}:\n{self.tail()}")

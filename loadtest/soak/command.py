@@ -15,11 +15,16 @@ from pathlib import Path
 from rich.console import Console
 
 from backends.engine.profile import profile_names
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import above_zero, positive, size_bytes
+from loadtest.fleet.memory_group import NoMemoryGroup
 from loadtest.fleet.process import StartError
 from loadtest.soak.fleet import FleetShape
 from loadtest.soak.report import print_verdict, write_json
 from loadtest.soak.run import Setting, soak
+
+GROWTH_MB = 8.0
+ATTACKED_GROWTH_MB = 100.0
+"""What an attack may leave behind for a minute."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +44,13 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--faults-at-once", type=positive, default=2, metavar="N", help="workers broken at a time (default 2)"
     )
+    parser.add_argument("--no-faults", action="store_true", help="break nothing")
+    parser.add_argument(
+        "--attack", action="store_true", help="a hostile client beside the others; their rate is then a quarter"
+    )
+    parser.add_argument(
+        "--memory-limit", type=size_bytes, metavar="SIZE", help="of the gateway, by a memory cgroup, as in 1GiB"
+    )
     parser.add_argument("--workers", type=positive, default=shape.workers, help="default %(default)s")
     parser.add_argument("--profile", choices=profile_names(), default=shape.profile, help="default %(default)s")
     parser.add_argument(
@@ -51,9 +63,8 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--growth-mb",
         type=above_zero,
-        default=8.0,
         metavar="MB",
-        help="how far the gateway's memory may grow over the second half (default 8)",
+        help="how far the gateway's memory may grow over the second half (default 8; beside an attacker 100)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what workers and gateway print")
@@ -66,21 +77,28 @@ def run(args: argparse.Namespace) -> int:
     if args.logs is not None:
         args.logs.mkdir(parents=True, exist_ok=True)
     fleet = FleetShape(
-        workers=args.workers, profile=args.profile, time_scale=args.time_scale, seed=args.seed, logs=args.logs
+        workers=args.workers,
+        profile=args.profile,
+        time_scale=args.time_scale,
+        seed=args.seed,
+        logs=args.logs,
+        memory_limit_bytes=args.memory_limit,
+        attacked=args.attack,
     )
     setting = Setting(
         duration_s=args.minutes * 60,
         fleet=fleet,
         seed=args.seed,
-        fault_every_s=args.fault_every,
+        fault_every_s=None if args.no_faults else args.fault_every,
         faults_at_once=args.faults_at_once,
         requests_per_s=args.rate,
         calibrate_s=args.calibrate_s,
-        growth_bound_mb=args.growth_mb,
+        growth_bound_mb=args.growth_mb or (ATTACKED_GROWTH_MB if args.attack else GROWTH_MB),
+        attack=args.attack,
     )
     try:
         verdict = soak(setting, console)
-    except (StartError, OSError) as error:
+    except (StartError, NoMemoryGroup, OSError) as error:
         sys.stderr.write(f"loadtest soak: {error}\n")
         return 1
     except KeyboardInterrupt:

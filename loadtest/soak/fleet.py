@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -15,11 +16,15 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from backends.simulated.settings import shipped_model_dir
+from loadtest.fleet.memory_group import MemoryGroup
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, uninterrupted, warmroute
 from loadtest.soak.relay import LossyRelays
 
 _PORTS_EACH = 3
+ATTACKED = "attacked"
+"""The model that an attacker's requests name."""
 _REPLAY_STEPS = 200
 """Short, so that some losses are beyond replay and the view has to be relearned."""
 
@@ -39,6 +44,11 @@ class FleetShape:
     """Laid over the gateway's, section by section."""
     open_files: int | None = None
     """The gateway's limit of open descriptors, soft and hard."""
+    memory_limit_bytes: int | None = None
+    """Of the gateway, by a memory cgroup."""
+    attacked: bool = False
+    """One more worker, of the model `ATTACKED`, which takes any body at once: what an attacker sends is to meet the
+    gateway, and not the workers of others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +106,8 @@ class Fleet:
         self._stack.callback(self._stop_workers)
         for worker in self.workers:
             worker.process.wait_for("kv events")
+        self._sink_url = self._sink() if self.shape.attacked else None
+        self.group = self._memory_group()
         self.relays = LossyRelays([f"tcp://127.0.0.1:{worker.port + 1}" for worker in self.workers])
         self._stack.callback(self.relays.close)
         self._command = warmroute("serve", "--config", str(self._write_config()))
@@ -104,8 +116,21 @@ class Fleet:
             self._stack.callback(lambda: self.gateway.stop())
         self.gateway.wait_for("admin port listening")
 
+    def _memory_group(self) -> MemoryGroup | None:
+        if self.shape.memory_limit_bytes is None:
+            return None
+        return self._stack.enter_context(MemoryGroup(self.shape.memory_limit_bytes))
+
+    def _sink(self) -> str:
+        command = [sys.executable, "-P", "-m", "loadtest.attack.sink", "--model", ATTACKED]
+        with uninterrupted():
+            process = Process([*command, "--root", str(shipped_model_dir())], "attacked worker")
+            self._stack.callback(process.stop)
+        return "http://" + process.wait_for(r"sink (\S+)")[1]
+
     def _gateway(self) -> Process:
-        process = Process(self._command, "gateway", log=self._log("gateway"))
+        command = self.group.command(self._command) if self.group is not None else self._command
+        process = Process(command, "gateway", log=self._log("gateway"))
         if self.shape.open_files is not None:
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (self.shape.open_files, self.shape.open_files))
         return process
@@ -123,7 +148,7 @@ class Fleet:
         return self.shape.logs / f"{name}.log" if self.shape.logs is not None else None
 
     def _write_config(self) -> Path:
-        workers = [
+        workers: list[dict[str, Any]] = [
             {
                 "url": f"http://{worker.id}",
                 "kv_events": {
@@ -134,6 +159,8 @@ class Fleet:
             }
             for worker, endpoint in zip(self.workers, self.relays.endpoints, strict=True)
         ]
+        if self._sink_url is not None:
+            workers.append({"url": self._sink_url})
         ports = {"host": "127.0.0.1", "port": self._gateway_port, "admin_port": self._gateway_port + 1}
         config = _laid_over({**ports, "workers": workers, **GATEWAY}, self.shape.config)
         path = self._folder / "warmroute.yaml"

@@ -8,6 +8,8 @@ from typing import Any
 
 import psutil
 
+from loadtest.attack.cost import ProcessCost
+
 AT_REST = (
     "warmroute_active_requests",
     "warmroute_held_requests",
@@ -40,6 +42,7 @@ class Gauges:
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
+        self._cost = ProcessCost(pid)
         self.samples: list[Sample] = []
         self.blocks: list[float] = []
         """What Python had in use, by the gateway's metrics, every now and then."""
@@ -52,6 +55,11 @@ class Gauges:
     def descriptors(self) -> int:
         """Open now."""
         return self._process.num_fds()
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """The most memory that was ever in use."""
+        return self._cost.peak_rss_bytes
 
     @property
     def cpu_s(self) -> float:

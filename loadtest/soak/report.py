@@ -36,6 +36,15 @@ class Verdict:
     """At rest before and after."""
     tasks: tuple[int, int] = (0, 0)
     cpu_s: float = 0.0
+    failed_requests: int = 0
+    """Neither answered whole nor left by their client."""
+    first_byte_ms: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """From request to first byte of the answer: median, 99th percentile, maximum."""
+    peak_rss_mb: float = 0.0
+    memory_limit_mb: float | None = None
+    attacks: dict[str, int] = field(default_factory=dict)
+    attacker_requests: dict[str, int] = field(default_factory=dict)
+    """By status, or by what was done with them. What the gateway refuses an attacker is no failure."""
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -48,11 +57,16 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
     """Tables, then what failed."""
     console.print(_counts("what clients saw", verdict.outcomes, verdict.requests))
     console.print(_counts("faults", verdict.faults, None))
+    if verdict.attacks:
+        console.print(_counts("attacks", verdict.attacks, None))
+        console.print(_counts("the attacker's requests", verdict.attacker_requests, None))
     for line in (
+        f"failed requests of others: {verdict.failed_requests} of {verdict.requests}; first byte p50/p99/max "
+        f"{'/'.join(f'{ms:.0f}' for ms in verdict.first_byte_ms)} ms",
         f"{verdict.lost_batches} batches of KV events lost",
         f"RSS {' -> '.join(f'{mb:.0f}' for mb in verdict.rss_mb)} MB; slope of the second half "
         f"{verdict.rss_slope_mb_per_min:+.2f} MB/min, {verdict.rss_growth_mb:+.1f} MB in all "
-        f"(bound {verdict.rss_growth_bound_mb:g} MB)",
+        f"(bound {verdict.rss_growth_bound_mb:g} MB); peak {verdict.peak_rss_mb:.0f} MB{_limit(verdict)}",
         f"in use by Python {' -> '.join(f'{blocks:,}' for blocks in verdict.allocated_blocks)} blocks",
         f"open files at rest {verdict.descriptors[0]} -> {verdict.descriptors[1]}, "
         f"tasks {verdict.tasks[0]} -> {verdict.tasks[1]}",
@@ -64,6 +78,10 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
         console.print(f"FAILED: {text}", highlight=False, markup=False)
     if verdict.passed:
         console.print("passed: every error explained, memory flat, ledger empty, nothing left open")
+
+
+def _limit(verdict: Verdict) -> str:
+    return f" under a limit of {verdict.memory_limit_mb:.0f} MB" if verdict.memory_limit_mb is not None else ""
 
 
 def _counts(title: str, counts: dict[str, int], total: int | None) -> Table:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -14,6 +16,7 @@ import httpx
 from rich.console import Console
 
 from loadtest.drive.seen import Kind, Seen
+from loadtest.soak.attack import Attack
 from loadtest.soak.faults import Breaker
 from loadtest.soak.fleet import Admin, Fleet, FleetShape
 from loadtest.soak.gauges import Gauges, Rest, growth_bytes, left_over, slope_bytes_per_s
@@ -25,6 +28,8 @@ _MB = 1e6
 READY_LIMIT_S = 60.0
 CALIBRATION_CLIENTS = 48
 HALF = 0.5
+QUARTER = 0.25
+"""Of the highest rate, beside an attacker: it takes the cores that workers and clients need, too."""
 END_LIMIT_S = 60.0
 """How long requests may take to end after the last one has begun: longer than any one limit of the gateway."""
 REST_LIMIT_S = 30.0
@@ -32,6 +37,8 @@ SPARE_DESCRIPTORS = 6
 """At rest a probe's connection, or an event link that is being made again, may be open or not."""
 SPARE_TASKS = 6
 SAMPLE_S = 1.0
+UNHARMED = frozenset({Kind.COMPLETE, Kind.LEFT})
+"""How requests end that did not fail."""
 SHOWN = 20
 """Unexplained errors that are told in full."""
 
@@ -44,12 +51,15 @@ class Setting:
     fleet: FleetShape = field(default_factory=FleetShape)
     mix: Mix = field(default_factory=Mix)
     seed: int = 0
-    fault_every_s: float = 5.0
+    fault_every_s: float | None = 5.0
+    """None: nothing breaks."""
     faults_at_once: int = 2
     requests_per_s: float | None = None
     calibrate_s: float = 15.0
     progress_s: float = 10.0
     growth_bound_mb: float = 8.0
+    attack: bool = False
+    """A hostile client beside the others."""
 
 
 class Soak:
@@ -61,7 +71,9 @@ class Soak:
         self._console = console
         self._admin = Admin(fleet.admin_url)
         self._gauges = Gauges(fleet.gateway.pid)
-        self._breaker = Breaker(fleet, self._admin, Random(setting.seed), setting.fault_every_s, setting.faults_at_once)
+        every_s = setting.fault_every_s if setting.fault_every_s is not None else math.inf
+        self._breaker = Breaker(fleet, self._admin, Random(setting.seed), every_s, setting.faults_at_once)
+        self._first_byte_s: list[float] = []
         self._outcomes: Counter[str] = Counter()
         self._judging: set[asyncio.Task[None]] = set()
         self.verdict = Verdict(setting.seed, setting.duration_s, setting.requests_per_s or 0.0, None)
@@ -76,7 +88,8 @@ class Soak:
         traffic = Traffic(self._fleet.url, model, self._setting.seed, self._setting.mix, self._saw)
         await self._choose_rate(traffic)
         before = await self._rest(None)
-        await self._break_and_watch(traffic)
+        with self._attack():
+            await self._break_and_watch(traffic)
         cut_off = await traffic.stop(END_LIMIT_S)
         if cut_off:
             verdict.failures.append(f"{cut_off} requests had not ended {END_LIMIT_S:.0f} s after the last began")
@@ -92,17 +105,29 @@ class Soak:
         setting, verdict = self._setting, self.verdict
         highest = await traffic.calibrate(CALIBRATION_CLIENTS, setting.calibrate_s)
         verdict.highest_requests_per_s = highest
-        verdict.requests_per_s = setting.requests_per_s or highest * HALF
+        verdict.requests_per_s = setting.requests_per_s or highest * (QUARTER if setting.attack else HALF)
         self._console.print(
             f"{highest:.1f} requests/s at most; going on with {verdict.requests_per_s:.1f}/s for "
             f"{setting.duration_s / 60:g} min, seed {setting.seed}",
             highlight=False,
         )
 
+    @contextlib.contextmanager
+    def _attack(self) -> Iterator[None]:
+        if not self._setting.attack:
+            yield
+            return
+        with Attack(self._fleet.url.removeprefix("http://"), self._setting.seed) as attack:
+            yield
+        verdict = self.verdict
+        verdict.attacks, verdict.attacker_requests = dict(attack.counts), dict(attack.requests)
+        verdict.failures += attack.troubles
+
     async def _break_and_watch(self, traffic: Traffic) -> None:
         loop = asyncio.get_running_loop()
-        load = loop.create_task(traffic.run(self.verdict.requests_per_s))
-        breaking = loop.create_task(self._breaker.run())
+        tasks = [loop.create_task(traffic.run(self.verdict.requests_per_s))]
+        if self._setting.fault_every_s is not None:
+            tasks.append(loop.create_task(self._breaker.run()))
         began_s = loop.time()
         shown_s = began_s
         while (now_s := loop.time()) < began_s + self._setting.duration_s and self._fleet.gateway.alive:
@@ -114,7 +139,7 @@ class Soak:
                 self._show(now_s - began_s, len(traffic.running))
             await asyncio.sleep(SAMPLE_S)
         self._gauges.sample(loop.time())
-        for task in (load, breaking):
+        for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -122,7 +147,7 @@ class Soak:
 
     def _show(self, elapsed_s: float, conversations: int) -> None:
         counts, faults = self._outcomes, self._breaker.log
-        errors = sum(counts[kind] for kind in counts if kind not in (Kind.COMPLETE, Kind.LEFT))
+        errors = sum(counts[kind] for kind in counts if kind not in UNHARMED)
         self._console.print(
             f"{elapsed_s:6.0f} s  {counts.total():7,} requests  {counts[Kind.COMPLETE]:7,} whole  "
             f"{counts[Kind.LEFT]:5,} left  {errors:4,} errors, {len(self.verdict.unexplained)} unexplained  "
@@ -137,7 +162,9 @@ class Soak:
         name = str(seen.kind) if not seen.code else f"{seen.kind}: {seen.code}"
         self.verdict.outcomes[name] = self.verdict.outcomes.get(name, 0) + 1
         self._outcomes[seen.kind] += 1
-        if seen.kind not in (Kind.COMPLETE, Kind.LEFT):
+        if seen.first_s is not None and seen.kind is Kind.COMPLETE:
+            self._first_byte_s.append(seen.first_s - seen.began_s)
+        if seen.kind not in UNHARMED:
             task = asyncio.get_running_loop().create_task(self._judge(seen, manner))
             self._judging.add(task)
             task.add_done_callback(self._judging.discard)
@@ -178,6 +205,11 @@ class Soak:
     def _conclude(self, before: Rest, after: Rest) -> None:
         verdict, samples = self.verdict, self._gauges.samples
         verdict.requests = self._outcomes.total()
+        verdict.failed_requests = sum(self._outcomes[kind] for kind in self._outcomes if kind not in UNHARMED)
+        verdict.first_byte_ms = first_byte_ms(self._first_byte_s)
+        verdict.peak_rss_mb = self._gauges.peak_rss_bytes / _MB
+        if self._fleet.group is not None:
+            verdict.memory_limit_mb = self._fleet.group.limit_bytes / _MB
         verdict.faults = self._breaker.log.counts()
         verdict.lost_batches = sum(self._fleet.relays.statistics()["dropped"])
         middle = samples[len(samples) // 2]
@@ -201,6 +233,12 @@ class Soak:
             verdict.failures.append("no request was answered")
 
 
+def first_byte_ms(waits_s: Sequence[float]) -> tuple[float, float, float]:
+    """Median, 99th percentile and maximum, in milliseconds; 0 where there are none."""
+    ordered = sorted(waits_s) or [0.0]
+    return tuple(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3 for share in (0.5, 0.99, 1.0))  # type: ignore[return-value]
+
+
 def _no_more(after: Rest, before: Rest) -> bool:
     return after.descriptors <= before.descriptors + SPARE_DESCRIPTORS and after.tasks <= before.tasks + SPARE_TASKS
 
@@ -218,6 +256,8 @@ def soak(setting: Setting, console: Console) -> Verdict:
             return await Soak(setting, fleet, console).run()
 
         verdict = asyncio.run(main())
+        if fleet.group is not None and fleet.group.kills:
+            verdict.failures.append(f"the kernel ended the gateway at its limit of {fleet.group.limit_bytes:,} bytes")
         if not fleet.gateway.alive:
             verdict.failures.append(str(fleet.gateway.ended()))
         return verdict

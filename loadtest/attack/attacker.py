@@ -1,0 +1,175 @@
+"""A hostile client beside a soak: one attack after the other, drawn from a seed, until it is told to stop.
+
+    python -m loadtest.attack.attacker --address 127.0.0.1:8000 --model attacked
+
+It prints ``attack NAME COUNTS`` at the end of each attack: how many requests ended with which status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from random import Random
+
+from loadtest.attack import shapes
+from loadtest.attack.clients import at_once, attack, head, request
+from loadtest.attack.floods import FLOODS, flood
+
+SECONDS = 2.0
+PAUSE_S = 0.5
+_BODY_BYTES = 9_800_000
+_LARGE_BYTES = 15_000_000
+_PATHS = (shapes.CHAT, shapes.COMPLETIONS, shapes.MESSAGES, shapes.RESPONSES, shapes.EMBEDDINGS, shapes.TOKENIZE)
+_CLIENT_HELLO = bytes.fromhex("16030100c4010000c00303") + bytes(32)
+_CHAT_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+
+
+class Attacker:
+    """What one attacker knows: where the gateway is, which model takes its bodies, and its random source."""
+
+    def __init__(self, address: str, model: str, rng: Random, key: str | None = None) -> None:
+        self._address = address
+        self._model = model
+        self._rng = rng
+        self._key = key
+        self._words = 0
+
+    def next(self) -> tuple[str, Mapping[str, int]]:
+        """Carry out one attack: its name, and its requests by how they ended."""
+        name = self._rng.choice(list(ATTACKS))
+        return name, ATTACKS[name](self)
+
+    def flood(self) -> Mapping[str, int]:
+        """Pipelined requests whose answers are never read."""
+        kind = self._rng.choice(list(FLOODS))
+        taken = flood(self._address, kind, self._rng.choice((1, 8)), SECONDS)
+        return {"flooded": taken // len(FLOODS[kind])}
+
+    def form(self) -> Mapping[str, int]:
+        """Multipart forms whose parts are slow to read."""
+        return self._send(shapes.TRANSCRIPTIONS, self._rng.choice(shapes.MULTIPART_SHAPES), 2)
+
+    def body(self) -> Mapping[str, int]:
+        """JSON bodies that are dear to decode or to tokenise."""
+        return self._send(self._rng.choice(_PATHS), self._rng.choice(shapes.JSON_SHAPES), 2)
+
+    def eight(self) -> Mapping[str, int]:
+        """Eight bodies of 15 MB at the same time."""
+        shape = self._rng.choice(shapes.JSON_SHAPES)
+        body = shapes.build(shapes.CHAT, shape, _LARGE_BYTES, self._model, self._word())
+        return at_once(self._address, [request(body, self._key)] * 8).statuses
+
+    def one_byte_chunks(self) -> Mapping[str, int]:
+        """A body in chunks of one byte."""
+        body = shapes.build(shapes.CHAT, "text", 400_000, self._model, self._word())
+        sent = request(body, self._key, chunked=True)
+        return attack(self._address, lambda number: sent, 2, SECONDS).statuses
+
+    def small_bodies(self) -> Mapping[str, int]:
+        """Many short prompts at once, all of them new."""
+
+        def make(number: int) -> bytes:
+            return request(shapes.build(shapes.CHAT, "text", 2_000, self._model, f"{number} {self._word()}"), self._key)
+
+        return attack(self._address, make, 32, SECONDS).statuses
+
+    def half_heads(self) -> Mapping[str, int]:
+        """Heads that come a byte at a time, and never end."""
+        return self._hold(_CHAT_HEAD[:20], trickle=True)
+
+    def half_handshakes(self) -> Mapping[str, int]:
+        """The beginning of a TLS handshake."""
+        return self._hold(_CLIENT_HELLO)
+
+    def idle(self) -> Mapping[str, int]:
+        """Connections that send nothing."""
+        return self._hold(b"")
+
+    def half_bodies(self) -> Mapping[str, int]:
+        """Bodies of announced length that stop before their end."""
+        body = shapes.build(shapes.CHAT, "short_messages", 1_000_000, self._model, self._word())
+        return self._hold(head(body, self._key) + body.data[:500_000], count=20)
+
+    def aborts(self) -> Mapping[str, int]:
+        """Requests whose client resets the connection in mid-body or before the answer."""
+        body = shapes.build(shapes.CHAT, "text", 20_000, self._model, self._word())
+        sent = request(body, self._key)
+        count, end_s = 0, time.monotonic() + SECONDS
+        while time.monotonic() < end_s:
+            with suppress(OSError), self._dial() as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(sent[: self._rng.randint(1, len(sent))])
+                count += 1
+            time.sleep(0.005)
+        return {"reset": count}
+
+    def _send(self, path: str, shape: str, connections: int) -> Counter[str]:
+        body = shapes.build(path, shape, _BODY_BYTES, self._model, self._word())
+        sent = request(body, self._key)
+        return attack(self._address, lambda number: sent, connections, SECONDS).statuses
+
+    def _hold(self, data: bytes, count: int = 200, *, trickle: bool = False) -> Mapping[str, int]:
+        """Keep `count` connections that have sent `data` and wait."""
+        with ExitStack() as stack:
+            connections = [stack.enter_context(self._dial()) for _ in range(count)]
+            end_s = time.monotonic() + SECONDS
+            for connection in connections:
+                with suppress(OSError):
+                    connection.sendall(data)
+            while time.monotonic() < end_s:
+                time.sleep(0.25)
+                for connection in connections if trickle else ():
+                    with suppress(OSError):
+                        connection.send(b"a")
+        return {"held": count}
+
+    def _dial(self) -> socket.socket:
+        host, _, port = self._address.rpartition(":")
+        return socket.create_connection((host, int(port)), 10)
+
+    def _word(self) -> str:
+        self._words += 1
+        return f"{self._rng.getrandbits(64):x} {self._words}"
+
+
+ATTACKS: dict[str, Callable[[Attacker], Mapping[str, int]]] = {
+    "flood": Attacker.flood,
+    "form": Attacker.form,
+    "body": Attacker.body,
+    "eight_bodies": Attacker.eight,
+    "one_byte_chunks": Attacker.one_byte_chunks,
+    "small_bodies": Attacker.small_bodies,
+    "half_heads": Attacker.half_heads,
+    "half_handshakes": Attacker.half_handshakes,
+    "half_bodies": Attacker.half_bodies,
+    "idle": Attacker.idle,
+    "aborts": Attacker.aborts,
+}
+"""Every attack by name."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Attack until killed, or until the process that started this one is gone."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.attack.attacker", description=__doc__)
+    parser.add_argument("--address", required=True, metavar="HOST:PORT")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(arguments)
+    attacker, parent = Attacker(args.address, args.model, Random(args.seed)), os.getppid()
+    while os.getppid() == parent:
+        try:
+            name, counts = attacker.next()
+        except OSError as error:  # a gateway that takes no connection is for its other clients to judge
+            name, counts = "refused", {type(error).__name__: 1}
+        print("attack", name, " ".join(f"{key}={count}" for key, count in counts.items()), flush=True)
+        time.sleep(PAUSE_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Connections that send requests one after the other until a deadline, each in a thread of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from loadtest.attack.shapes import Body
+
+ANSWER_LIMIT_S = 60.0
+_CHUNK = b"1\r\n%c\r\n"
+
+
+@dataclass(slots=True)
+class Sent:
+    """What the attackers sent, and what came back. `statuses` has ``closed`` for connections that ended without one."""
+
+    bodies: int = 0
+    body_bytes: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, body_bytes: int, status: str) -> None:
+        """One request has ended."""
+        with self.lock:
+            self.bodies += 1
+            self.body_bytes += body_bytes
+            self.statuses[status] += 1
+
+
+def head(body: Body, key: str | None, *, chunked: bool = False, close: bool = True) -> bytes:
+    """The request's head. Headers: host, content type, framing, and the API key if there is one."""
+    lines = [f"POST {body.path} HTTP/1.1", "Host: attacker", f"Content-Type: {body.content_type}"]
+    lines.append("Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body.data)}")
+    if key is not None:
+        lines.append(f"Authorization: Bearer {key}")
+    if close:
+        lines.append("Connection: close")
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def request(body: Body, key: str | None, *, chunked: bool = False) -> bytes:
+    """A whole request. `chunked`: each byte of the body is a chunk of its own."""
+    data = b"".join(_CHUNK % byte for byte in body.data) + b"0\r\n\r\n" if chunked else body.data
+    return head(body, key, chunked=chunked) + data
+
+
+def post(address: str, data: bytes) -> str:
+    """Send one request and read its answer; the status, or ``closed``."""
+    status = ""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), ANSWER_LIMIT_S) as connection:
+        with suppress(OSError):  # it may be refused before its end; the answer is still there
+            connection.sendall(data)
+        while piece := connection.recv(65_536):
+            status = status or piece[9:12].decode("latin-1")
+    return status or "closed"
+
+
+def attack(address: str, requests: Callable[[int], bytes], connections: int, seconds: float, least: int = 1) -> Sent:
+    """Send ``requests(0)``, ``requests(1)``, ... on `connections` at once, for `seconds`, at least `least` of them."""
+    sent, counter = Sent(), iter(range(1_000_000_000))
+    end_s = time.monotonic() + seconds
+
+    def play() -> None:
+        while True:
+            with sent.lock:
+                number = next(counter)
+            if number >= least and time.monotonic() >= end_s:
+                return
+            data = requests(number)
+            sent.note(len(data), post(address, data))
+
+    threads = [threading.Thread(target=play, daemon=True) for _ in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sent
+
+
+def at_once(address: str, requests: list[bytes]) -> Sent:
+    """Send each of `requests` on a connection of its own, all at the same time."""
+    return attack(address, lambda number: requests[number], len(requests), 0.0, least=len(requests))

@@ -1,0 +1,167 @@
+"""Request bodies of a given size that are cheap to send and dear to read, as a table of shapes.
+
+A shape fills the field that a path reads as its prompt, or a field beside it. Each body holds a word of its own near
+its start, so that nothing remembered about an earlier body helps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
+TOKENIZE = "/tokenize"
+TRANSCRIPTIONS = "/v1/audio/transcriptions"
+
+_PROMPT_FIELD = {
+    CHAT: "messages",
+    COMPLETIONS: "prompt",
+    MESSAGES: "messages",
+    RESPONSES: "input",
+    EMBEDDINGS: "input",
+    TOKENIZE: "prompt",
+}
+"""Where each path's prompt stands; other paths get a field that nobody reads."""
+_BOUNDARY = "frontier"
+_DEEP = 100_000
+
+
+def _repeated(unit: str, size_bytes: int, first: str) -> str:
+    """A JSON list of `first` and as many `unit` as fit."""
+    return f"[{first}" + f",{unit}" * max(1, (size_bytes - len(first)) // (len(unit) + 1)) + "]"
+
+
+def _text(unit: str) -> Callable[[str, int, str], str]:
+    """One long string: as a chat's only message where the path wants messages."""
+
+    def build(path: str, size_bytes: int, word: str) -> str:
+        text = f'"{word} ' + unit * (size_bytes // len(unit.encode())) + '"'
+        chat = _PROMPT_FIELD.get(path) == "messages"
+        return f'[{{"role":"user","content":{text}}}]' if chat else text
+
+    return build
+
+
+def _list_of(unit: str) -> Callable[[str, int, str], str]:
+    """A list of many equal values, the first of which is the body's own word."""
+    return lambda path, size_bytes, word: _repeated(unit, size_bytes, json.dumps(word))
+
+
+def _messages(path: str, size_bytes: int, word: str) -> str:
+    return _repeated('{"role":"user","content":"x"}', size_bytes, f'{{"role":"user","content":"{word}"}}')
+
+
+def _emoji(path: str, size_bytes: int, word: str) -> str:
+    return _text("hello world ")(path, size_bytes, word + " \N{GRINNING FACE}")
+
+
+def _deep(path: str, size_bytes: int, word: str) -> str:
+    nest = "[" * _DEEP + "]" * _DEEP
+    return _repeated(nest, size_bytes, json.dumps(word))
+
+
+def _number(path: str, size_bytes: int, word: str) -> str:
+    return "[" + "9" * size_bytes + "]"
+
+
+def _short(path: str, size_bytes: int, word: str) -> str:
+    """A prompt as it should be, for shapes that fill another field."""
+    return _messages(path, 0, word) if _PROMPT_FIELD.get(path) == "messages" else json.dumps(word)
+
+
+PROMPTS: dict[str, Callable[[str, int, str], str]] = {
+    "empty_lists": _list_of("[]"),
+    "empty_objects": _list_of("{}"),
+    "short_strings": _list_of('"a"'),
+    "short_messages": _messages,
+    "text": _text("hello world "),
+    "text_one_emoji": _emoji,
+    "text_escapes": _text("\\u00e9"),
+    "deep": _deep,
+    "token_ids": _list_of("1"),
+    "huge_number": _number,
+    "floats": _list_of("1e9"),
+}
+"""What fills the prompt's field: (path, size, word) -> JSON."""
+
+
+def _many_keys(size_bytes: int) -> str:
+    return ",".join(f'"k{index}":0' for index in range(size_bytes // 12))
+
+
+def _tools(size_bytes: int) -> str:
+    return '"tools":' + _repeated('{"type":"function","function":{"name":"f","parameters":{}}}', size_bytes, "{}")
+
+
+FIELDS: dict[str, Callable[[int], str]] = {
+    "many_keys": _many_keys,
+    "duplicate_keys": lambda size_bytes: ",".join(['"stream":false'] * (size_bytes // 15)),
+    "tools": _tools,
+    "kv_transfer_params": lambda size_bytes: f'"kv_transfer_params":{{"a":{_repeated("[]", size_bytes, "0")}}}',
+    "model": lambda size_bytes: '"model":"' + "m" * size_bytes + '"',
+    "metadata": lambda size_bytes: f'"metadata":{{"a":{_repeated(chr(34) * 2, size_bytes, "0")}}}',
+}
+"""What stands beside a short prompt: size -> one or more members of the body."""
+JSON_SHAPES = (*PROMPTS, *FIELDS, "nan", "utf16", "not_json")
+MULTIPART_SHAPES = ("file", "many_parts", "long_heads", "repeated_disposition")
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One request's body and its content type."""
+
+    path: str
+    data: bytes
+    content_type: str = "application/json"
+
+
+def build(path: str, shape: str, size_bytes: int, model: str, word: str) -> Body:
+    """A body of about `size_bytes`; equal arguments give equal bodies.
+
+    Raises:
+        KeyError: there is no such shape.
+    """
+    if shape in MULTIPART_SHAPES:
+        return Body(path, _multipart(shape, size_bytes, model), f"multipart/form-data; boundary={_BOUNDARY}")
+    if shape == "utf16":
+        text = _object(path, "short_messages", size_bytes // 2, model, word)
+        return Body(path, text.encode("utf-16"))
+    if shape == "nan":
+        return Body(path, (_object(path, "empty_lists", size_bytes, model, word)[:-1] + ',"top_p":NaN}').encode())
+    if shape == "not_json":
+        return Body(path, _object(path, "empty_lists", size_bytes, model, word)[:-1].encode())
+    return Body(path, _object(path, shape, size_bytes, model, word).encode())
+
+
+def _object(path: str, shape: str, size_bytes: int, model: str, word: str) -> str:
+    prompt = PROMPTS.get(shape, _short)(path, size_bytes, word)
+    members = [f'"model":{json.dumps(model)}', '"max_tokens":1', f'"{_PROMPT_FIELD.get(path, "data")}":{prompt}']
+    if shape in FIELDS:
+        members.append(FIELDS[shape](size_bytes))
+    elif shape not in PROMPTS:
+        raise KeyError(shape)
+    return "{" + ",".join(members) + "}"
+
+
+def _multipart(shape: str, size_bytes: int, model: str) -> bytes:
+    """A form whose last part names the model, behind `size_bytes` of other parts."""
+    fence = f"--{_BOUNDARY}\r\n".encode()
+    named = b'Content-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+    if shape == "file":
+        before = fence + named % (b'file"; filename="a.wav', bytes(size_bytes))
+    else:
+        part = fence + _PARTS[shape]
+        before = part * (size_bytes // len(part))
+    return before + fence + named % (b"model", model.encode()) + f"--{_BOUNDARY}--\r\n".encode()
+
+
+_PARTS = {
+    "many_parts": b'Content-Disposition: form-data; name="a"\r\n\r\n\r\n',
+    "long_heads": b'Content-Disposition: form-data; name="a"\r\n' + b"x: " + b"y" * 8_000 + b"\r\n\r\n\r\n",
+    "repeated_disposition": (b"content-disposition:" * 400)[:8_100] + b"\r\n\r\n\r\n",
+}

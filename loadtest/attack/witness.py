@@ -1,0 +1,202 @@
+"""The other client: asks for ``/livez`` every few milliseconds, in a process of its own, and notes how long each took.
+
+    python -m loadtest.attack.witness 127.0.0.1:8000 127.0.0.1:9000
+
+Each line it prints is one answer: the address, when it was due, when it came (monotonic clock), how long it counts as
+having taken, and how much of that was the gateway's own doing (`cost.own_share_s`), all in seconds. The last two are
+equal until a line ``ADDRESS PID`` on standard input names the gateway's process.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
+
+from loadtest.attack.cost import ProcessCost, Scheduled, own_share_s
+
+PERIOD_S = 0.005
+ANSWER_LIMIT_S = 30.0
+DIALS_EVERY = 10
+"""One request in so many comes on a connection of its own."""
+_REQUEST = b"GET /livez HTTP/1.1\r\nHost: witness\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long another client waited, in seconds."""
+
+    count: int
+    p99_s: float
+    max_s: float
+    raw_p99_s: float
+    raw_max_s: float
+    """The same with what other programs on the machine took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. `own_s` of `took_s` was the gateway's own doing."""
+
+    due_s: float
+    ended_s: float
+    took_s: float
+    own_s: float
+
+
+def summary(answers: Sequence[Answer]) -> Waits:
+    """The waits for the gateway, and with those for a core."""
+    own = spread([answer.own_s for answer in answers])
+    raw = spread([answer.took_s for answer in answers])
+    return Waits(len(answers), *_p99_and_max(own), *_p99_and_max(raw))
+
+
+def _p99_and_max(ordered: Sequence[float]) -> tuple[float, float]:
+    return (ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], ordered[-1]) if ordered else (0.0, 0.0)
+
+
+def spread(answers_s: Sequence[float], period_s: float = PERIOD_S) -> list[float]:
+    """The waits, in order, of a client that comes at any time, from those of requests sent one after the other.
+
+    A request that took long kept those behind it from being sent; each of them counts with the wait it would have had.
+    """
+    every: list[float] = []
+    for took_s in answers_s:
+        every.append(took_s)
+        every += [took_s - index * period_s for index in range(1, int(took_s / period_s))]
+    return sorted(every)
+
+
+class Witness:
+    """The process, for the length of a ``with``; `seen` is what it saw in a span of time."""
+
+    def __init__(self, *addresses: str) -> None:
+        self._addresses = addresses
+        self._lock = threading.Lock()
+        self._answers: dict[str, list[Answer]] = {address: [] for address in addresses}
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-P", "-m", "loadtest.attack.witness", *self._addresses]
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.wait()
+        self._reader.join()
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def serves(self, address: str, pid: int) -> None:
+        """Say which process serves `address` from now on."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"{address} {pid}\n")
+        self._child.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            address, *figures = line.split()
+            with self._lock:
+                self._answers[address].append(Answer(*map(float, figures)))
+
+    def settle(self, until_s: float) -> None:
+        """Wait until each address has answered a request that was due after `until_s` (monotonic)."""
+        end_s = time.monotonic() + 2 * ANSWER_LIMIT_S
+        while time.monotonic() < end_s:
+            with self._lock:
+                if all(answers and answers[-1].due_s >= until_s for answers in self._answers.values()):
+                    return
+            time.sleep(PERIOD_S)
+
+    def seen(self, address: str, begin_s: float, end_s: float) -> Waits:
+        """The requests to `address` that were on the way between the two times (monotonic)."""
+        with self._lock:
+            answers = list(self._answers[address])
+        return summary([answer for answer in answers if answer.due_s <= end_s and answer.ended_s >= begin_s])
+
+
+def _ask(connection: socket.socket) -> None:
+    connection.sendall(_REQUEST)
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        piece = connection.recv(4_096)
+        if not piece:
+            raise ConnectionResetError("closed before an answer")
+        answer += piece
+
+
+class _Pids:
+    """Which process serves each address, as standard input says."""
+
+    def __init__(self) -> None:
+        self._costs: dict[str, ProcessCost] = {}
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            address, pid = line.split()
+            self._costs[address] = ProcessCost(int(pid))
+
+    def scheduled(self, address: str) -> Scheduled:
+        cost = self._costs.get(address)
+        with suppress(OSError):
+            return cost.scheduled() if cost is not None else {}
+        return {}
+
+
+def _waited_s() -> float:
+    """How long this thread itself has been ready to run without a core."""
+    with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 1e-9
+
+
+def _watch(address: str, pids: _Pids) -> None:
+    host, _, port = address.rpartition(":")
+    connection: socket.socket | None = None
+    number = 0
+    due_s = time.monotonic()
+    while True:
+        due_s = max(due_s + PERIOD_S, time.monotonic())
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        number += 1
+        if connection is not None and number % DIALS_EVERY == 0:
+            connection.close()
+            connection = None
+        before, waited_s = pids.scheduled(address), _waited_s()
+        try:
+            connection = connection or socket.create_connection((host, int(port)), ANSWER_LIMIT_S)
+            _ask(connection)
+            least_s = 0.0
+        except OSError:
+            connection = None
+            least_s = ANSWER_LIMIT_S  # what is not answered counts as the longest wait
+            time.sleep(0.1)
+        ended_s = time.monotonic()
+        took_s = max(least_s, ended_s - due_s)
+        own_s = own_share_s(max(0.0, took_s - (_waited_s() - waited_s)), before, pids.scheduled(address))
+        os.write(1, f"{address} {due_s:.6f} {ended_s:.6f} {took_s:.6f} {own_s:.6f}\n".encode())
+
+
+def main(addresses: Sequence[str]) -> None:
+    """Watch each address in a thread of its own until killed."""
+    pids = _Pids()
+    threads = [threading.Thread(target=_watch, args=(address, pids)) for address in addresses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,20 @@
+"""Pipelined requests that the gateway answers by itself, on connections that never read (D1)."""
+
+import pytest
+
+from loadtest.attack.floods import FLOODS, flood
+
+pytestmark = pytest.mark.slow
+MB = 1_000_000
+SECONDS = 3.0
+
+
+@pytest.mark.parametrize(("kind", "connections"), [*((kind, 1) for kind in FLOODS), ("livez", 8), ("unauthorized", 8)])
+def test_answers_that_nobody_reads_stall_nobody_and_take_no_memory(bench, bars, kind, connections):
+    row = bench.row(
+        f"{kind} pipelined on {connections}, never read",
+        lambda: flood(bench.address, kind, connections, SECONDS),
+        0,
+        bars(spare_bytes=(16 + 2 * connections) * MB),
+    )
+    assert row.sent > 0

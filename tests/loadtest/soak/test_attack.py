@@ -1,0 +1,88 @@
+"""The attacker beside a soak, and what the soak makes of it."""
+
+import json
+from collections import Counter
+from random import Random
+
+import pytest
+
+from loadtest.arguments import size_bytes
+from loadtest.attack.attacker import ATTACKS, Attacker
+from loadtest.fleet.memory_group import MemoryGroup, NoMemoryGroup
+from loadtest.soak.attack import Attack
+from loadtest.soak.command import register, run
+from loadtest.soak.run import first_byte_ms
+
+
+def parse(*flags):
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    register(parser)
+    return parser.parse_args(flags)
+
+
+@pytest.mark.parametrize(("text", "size"), [("1GiB", 2**30), ("512MiB", 2**29), ("3MB", 3_000_000), ("77", 77)])
+def test_sizes_have_units(text, size):
+    assert size_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["0", "1 GiB", "1T", "", "-1"])
+def test_what_is_no_size_is_named(text):
+    with pytest.raises(Exception, match="is not a size"):
+        size_bytes(text)
+
+
+def test_equal_seeds_draw_equal_attacks(monkeypatch):
+    for name in ATTACKS:
+        monkeypatch.setitem(ATTACKS, name, lambda attacker: {})
+    one, two = (Attacker("127.0.0.1:1", "m", Random(5)) for _ in range(2))
+    drawn = [one.next()[0] for _ in range(60)]
+    assert drawn == [two.next()[0] for _ in range(60)]
+    assert set(drawn) > {"flood", "body", "eight_bodies"}
+
+
+def test_what_the_attacker_prints_is_counted():
+    attack = Attack("127.0.0.1:1", 0)
+    for line in ("attack body 400=3 503=1\n", "attack body 400=2\n", "attack idle held=200\n", "something else\n"):
+        attack._read(line)
+    assert attack.counts == Counter({"body": 2, "idle": 1})
+    assert attack.requests == Counter({"400": 5, "503": 1, "held": 200})
+
+
+def test_an_attacker_that_ends_early_fails_the_soak():
+    with Attack("no address", 0) as attack:
+        attack._process.wait(30)
+    assert "ended early" in attack.troubles[0]
+
+
+def test_waits_for_the_first_byte_in_milliseconds():
+    assert first_byte_ms([0.001] * 99 + [0.5]) == (1.0, 500.0, 500.0)
+    assert first_byte_ms([]) == (0.0, 0.0, 0.0)
+
+
+def test_without_a_cgroup_the_command_says_so(monkeypatch, capsys):
+    def none(limit_bytes):
+        raise NoMemoryGroup("no memory cgroup can be made: read-only")
+
+    monkeypatch.setattr("loadtest.soak.fleet.MemoryGroup", none)
+    assert run(parse("--workers", "1", "--memory-limit", "1GiB")) == 1
+    assert "no memory cgroup can be made: read-only" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_minute_beside_an_attacker_under_a_limit_fails_no_request_of_others(tmp_path, capsys):
+    limit = ["--memory-limit", "1GiB"]
+    try:
+        MemoryGroup(2**30).remove()
+    except NoMemoryGroup:
+        limit = []
+    flags = ["--minutes", "1", "--calibrate-s", "5", "--rate", "4", "--workers", "2", "--no-faults", "--attack"]
+    code = run(parse(*flags, *limit, "--json", str(tmp_path / "soak.json"), "--logs", str(tmp_path)))
+    report = json.loads((tmp_path / "soak.json").read_text())
+    assert code == 0, (report["failures"], report["unexplained"], capsys.readouterr().out[-3_000:])
+    assert report["failed_requests"] == 0 and report["outcomes"]["complete"] > 100
+    assert report["faults"] == {"kill": 0, "pause": 0, "lost_events": 0, "drain": 0}
+    assert sum(report["attacks"].values()) > 5 and report["attacker_requests"]
+    assert report["peak_rss_mb"] < (report["memory_limit_mb"] or 1_100)
