@@ -33,7 +33,8 @@ class Pool:
 class Fleet:
     """Every endpoint the router knows, in the order they joined.
 
-    `on_change` callbacks run whenever a candidate becomes available (or free for a trial); `on_load` ones for each
+    `on_change` callbacks run whenever a candidate becomes available (or free for a trial), and when an endpoint's first
+    probe has failed; `on_load` ones for each
     load report; `on_loss` ones when probes eject an endpoint, or one that was not draining is removed; and
     `on_unknown_model` ones when a request names a model that nobody serves, or that its worker turns out not to serve.
     None may raise. Calls for endpoints that have left are ignored: news may arrive after a removal.
@@ -140,9 +141,11 @@ class Fleet:
         """A probe got no answer."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
-            before, was_down = endpoint.state, self.lost(endpoint)
+            before, was_down, first = endpoint.state, self.lost(endpoint), not endpoint.health.probed
             endpoint.health.probe_failed(reason, now_s)
             self._update(endpoint, before)
+            if first:
+                self._announce()  # what waited to hear from it may be refused now
             if self.lost(endpoint) and not was_down:
                 self._lose(endpoint)
 
@@ -237,11 +240,22 @@ class Fleet:
         return tuple(union.values())
 
     def model_known(self, model: str) -> bool | None:
-        """Whether some worker serves `model`; None: none says so, but not all have said what they serve."""
+        """Whether some worker serves `model`. A worker that is down serves what it last listed, and one that has never
+        answered serves nothing. None: nobody has listed models yet, or a worker's first probe has not ended, or one
+        does not list its models."""
         if any(card.id == model for card in self._cards()):
             return True
-        all_said = bool(self._endpoints) and all(endpoint.models_known for endpoint in self._endpoints.values())
-        return False if all_said else None
+        endpoints = self._endpoints.values()
+        open_ones = any(
+            not endpoint.health.probed if endpoint.facts is None else not endpoint.facts.models
+            for endpoint in endpoints
+        )
+        return False if any(endpoint.models_known for endpoint in endpoints) and not open_ones else None
+
+    @property
+    def unheard(self) -> tuple[FleetEndpoint, ...]:
+        """Endpoints that have never answered a probe."""
+        return tuple(endpoint for endpoint in self._endpoints.values() if endpoint.facts is None)
 
     def statistics(self) -> dict[str, Any]:
         """Endpoints by state, and each endpoint's own."""

@@ -114,8 +114,10 @@ def _nobody(fleet: Fleet, request: Request) -> Hold | Reject:
     if request.model is not None and fleet.model_known(request.model) is False:
         served = ", ".join(card.id for card in fleet.models()[:10])
         message = f"The model `{request.model}` does not exist; this fleet serves: {served}."
+        if unheard := len(fleet.unheard):
+            message += f" Workers that have not answered since the gateway started: {unheard}."
         return Reject(RequestError(ErrorKind.MODEL_NOT_FOUND, message, param="model"))
-    return Hold(_why_not_ready(fleet.endpoints))
+    return Hold(_why_not_ready(fleet.unheard))
 
 
 def computed(request: Request, selection: Selection, first: WorkerId) -> bool:

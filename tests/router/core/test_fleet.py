@@ -217,7 +217,31 @@ def test_models_are_the_union_with_the_longest_context(fleet, facts):
     assert fleet.adapter(None) is None
     assert fleet.get("h:2").lengths == {"m": 9_000, "sql": 9_000}
     fleet.add(endpoint(3), 0.0)
-    assert fleet.model_known("x") is None
+    assert fleet.model_known("x") is None  # it is being asked
+    fleet.probe_failed("h:3", "refused", 0.0)
+    assert fleet.model_known("x") is False and [unheard.id for unheard in fleet.unheard] == ["h:3"]
+    fleet.probe_succeeded("h:3", WorkerFacts(), 0.0)
+    assert fleet.model_known("x") is None  # it has an API key
+
+
+def test_a_model_whose_only_worker_is_down_is_still_known(fleet, facts):
+    fleet.add(endpoint(1), 0.0)
+    fleet.add(endpoint(2), 0.0)
+    fleet.probe_succeeded("h:1", facts(models=("m",)), 0.0)
+    fleet.probe_succeeded("h:2", facts(models=("n",)), 0.0)
+    for second in range(5):
+        fleet.probe_failed("h:2", "refused", float(second))
+    assert fleet.get("h:2").state is WorkerState.UNHEALTHY
+    assert fleet.model_known("n") is True
+
+
+def test_a_first_probe_that_fails_is_announced(fleet):
+    changes = []
+    fleet.on_change.append(lambda: changes.append("change"))
+    fleet.add(endpoint(1), 0.0)
+    for _ in range(3):
+        fleet.probe_failed("h:1", "refused", 0.0)
+    assert changes == ["change"]
 
 
 def test_pools_follow_every_change_and_stay_bounded(fleet, facts):

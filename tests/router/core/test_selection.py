@@ -52,13 +52,18 @@ def test_by_model_and_adapter(fleet, ask):
     assert names(select(fleet, ask(None), (), 0.0)) == ["h:1", "h:2", "h:3"]
 
 
-def test_unknown_model_is_rejected_once_all_have_spoken(fleet, ask):
+def test_unknown_model_is_rejected_once_all_have_been_asked(fleet, ask):
     answer = select(fleet, ask("x"), (), 0.0)
     assert isinstance(answer, Reject)
     assert answer.error.kind is ErrorKind.MODEL_NOT_FOUND
     assert "m, sql, n" in answer.error.message
     fleet.add(Endpoint("http", "h", 4), 0.0)
-    assert isinstance(select(fleet, ask("x"), (), 0.0), Hold)
+    held = select(fleet, ask("x"), (), 0.0)
+    assert isinstance(held, Hold) and held.reason == "no worker is ready: h:4 is starting (not probed yet)"
+    fleet.probe_failed("h:4", "refused", 0.0)
+    answer = select(fleet, ask("x"), (), 0.0)
+    assert isinstance(answer, Reject) and answer.error.kind is ErrorKind.MODEL_NOT_FOUND
+    assert answer.error.message.endswith("Workers that have not answered since the gateway started: 1.")
     fleet.probe_succeeded("h:4", WorkerFacts(), 0.0)  # behind an API key: serves anything for all we know
     assert names(select(fleet, ask("x"), (), 0.0)) == ["h:4"]
     assert names(select(fleet, ask(), (), 0.0)) == ["h:1", "h:2", "h:4"]
