@@ -120,7 +120,7 @@ def decode_batch(payload: bytes) -> EventBatch:
     for decode in _TYPED:
         try:
             batch = decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         return EventBatch(batch.ts, batch.events, batch.rank)
     return _decode_tolerantly(payload)
@@ -153,7 +153,9 @@ _KINDS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in (BlockStore
 def _fields(value: object) -> tuple[type[Event] | None, dict[str, Any]]:
     """An event's type and its fields by name, whichever shape it has; type None for one not known."""
     if isinstance(value, dict):
-        return _KINDS.get(str(value.get("type"))), {key: item for key, item in value.items() if isinstance(key, str)}
+        name = value.get("type")
+        kind = _KINDS.get(name) if isinstance(name, str) else None
+        return kind, {key: item for key, item in value.items() if isinstance(key, str)}
     if isinstance(value, list) and value and isinstance(value[0], str):
         kind = _KINDS.get(value[0])
         return kind, dict(zip(kind.__struct_fields__, value[1:], strict=False)) if kind else {}

@@ -63,7 +63,7 @@ class UsageFrame:
 
     def __init__(self, stamp: Stamp | None) -> None:
         self._stamp = stamp
-        self._pending = b""
+        self._pending = bytearray()
         self._within = False
         """In the middle of an event too large to be held."""
         self._edge = b""
@@ -75,21 +75,23 @@ class UsageFrame:
             return self._let_through(content)
         if not self._pending and content.endswith(b"\n\n") and not self._suspicious(content):
             return content
-        content = self._pending + content
+        pending = self._pending
+        searched = max(0, len(pending) - 3)  # an event's end may begin in what has been searched before
+        pending += content
         shown: list[bytes] = []
         start = 0
-        for end in _EVENT_END.finditer(content):
-            shown.append(self._judged(content[start : end.end()]))
+        for end in _EVENT_END.finditer(pending, searched):
+            shown.append(self._judged(bytes(pending[start : end.end()])))
             start = end.end()
-        self._pending = content[start:]
+        self._pending = pending[start:] if start else pending
         if len(self._pending) > HELD_BYTES:
-            shown.append(self._pending)
-            self._edge, self._pending, self._within = self._pending[-3:], b"", True
+            shown.append(self.rest())
+            self._edge, self._within = shown[-1][-3:], True
         return b"".join(shown)
 
     def rest(self) -> bytes:
         """The stream is complete: what is left of it, an event without an end."""
-        rest, self._pending = self._pending, b""
+        rest, self._pending = bytes(self._pending), bytearray()
         return rest
 
     def _let_through(self, content: bytes) -> bytes:

@@ -10,6 +10,7 @@ from router.errors import RequestError
 from router.gateway.budget import BodyBudget
 from router.gateway.framing import RequestFramer
 from router.gateway.sse import INTRODUCTION_BYTES, FirstEvent
+from router.gateway.usage_frame import HELD_BYTES, UsageFrame
 from tests.conformance.corpus import H, P
 
 # Hundreds of times what each of these takes, and a small part of what they took, or would take, as squares.
@@ -74,6 +75,13 @@ def test_an_introduction_in_small_pieces():
     first = FirstEvent()
     assert first.feed(b"event: response.created\ndata: ") is False
     assert not any(first.feed(b"x" * 500) for _ in range(INTRODUCTION_BYTES // 500 - 1))
+
+
+@pytest.mark.usefixtures("little_cpu")
+def test_a_held_event_in_small_pieces():
+    shown = UsageFrame(None)
+    assert not any(shown.feed(b"x" * 50) for _ in range(HELD_BYTES // 50))
+    assert len(shown.rest()) > HELD_BYTES - 50
 
 
 def peak_bytes(pieces):

@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from tests.conformance.corpus import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from tests.conformance.request_cases import REQUEST_CASES
 from tests.properties.harness import World, cut_up
+from tests.properties.limits import limited
 from tests.properties.mutations import CUTS, MUTATIONS, budget, mutated
 from tests.properties.strict import read_all, read_requests
 from tests.properties.test_request_splits import LIMITS, serve
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # as long as its examples take
+# As long as its examples take: each of them, and their memory, has a limit.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(0), pytest.mark.usefixtures("bounded_memory")]
 # Whoever reads the answers would have to know which of them answers a HEAD.
 ROWS = [case.raw for case in REQUEST_CASES.values() if len(case.raw) < 2_000 and b"HEAD" not in case.raw]
 
@@ -63,12 +65,14 @@ def check(raw, cuts):
 
 @budget(10)
 @given(st.lists(st.sampled_from(ROWS), min_size=1, max_size=3), MUTATIONS, CUTS)
+@limited
 def test_mutated_rows(rows, mutations, cuts):
     check(mutated(b"".join(rows), mutations), cuts)
 
 
 @budget(5)
 @given(st.binary(max_size=200), st.sampled_from(ROWS), CUTS)
+@limited
 def test_bytes_before_and_behind_a_row(noise, row, cuts):
     check(noise + row, cuts)
     check(row + noise, cuts)

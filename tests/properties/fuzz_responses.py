@@ -10,11 +10,13 @@ from router.gateway.usage import find_usage
 from router.gateway.usage_frame import UsageFrame
 from tests.conformance.response_cases import HEAD_REQUEST, RESPONSE_CASES
 from tests.properties.harness import cut_up
+from tests.properties.limits import limited
 from tests.properties.mutations import CUTS, MUTATIONS, budget, mutated
 from tests.properties.strict import read_final
 from tests.properties.test_response_splits import REQUEST, Outcome
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # as long as its examples take
+# As long as its examples take: each of them, and their memory, has a limit.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(0), pytest.mark.usefixtures("bounded_memory")]
 ROWS = [case.raw for case in RESPONSE_CASES.values() if len(case.raw) < 5_000]
 FAULTS = (b'"code":"worker_died_in_stream"', b'"code":"bad_upstream_response"')
 
@@ -34,6 +36,7 @@ def check(raw, pieces, closes, request):
 
 @budget(10)
 @given(st.sampled_from(ROWS), MUTATIONS, CUTS, st.booleans(), st.sampled_from([REQUEST, REQUEST, HEAD_REQUEST]))
+@limited
 def test_mutated_rows(row, mutations, cuts, closes, request):
     raw = mutated(row, mutations)
     check(raw, [raw], closes, request)
@@ -42,6 +45,7 @@ def test_mutated_rows(row, mutations, cuts, closes, request):
 
 @budget(5)
 @given(st.binary(max_size=200), st.sampled_from(ROWS), CUTS, st.booleans())
+@limited
 def test_bytes_behind_a_row(noise, row, cuts, closes):
     check(row + noise, cut_up(row + noise, cuts), closes, REQUEST)
     check(noise, cut_up(noise, cuts), closes, REQUEST)
@@ -75,6 +79,7 @@ EVENT_PARTS = st.sampled_from(
 
 @budget(10)
 @given(st.lists(EVENT_PARTS, max_size=12).map(b"".join), CUTS)
+@limited
 def test_events(raw, cuts):
     pieces = cut_up(raw, cuts)
     find_usage(pieces)

@@ -1,6 +1,6 @@
 """Rows of a table, changed as an attacker or a broken peer would change them."""
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 PIECES = [
@@ -83,4 +83,9 @@ CUTS = st.lists(st.integers(0, 1 << 30), max_size=8)
 
 def budget(factor):
     """`factor` times as many examples as the profile has for an ordinary property."""
-    return settings(max_examples=factor * settings.default.max_examples)
+    return settings(max_examples=max(1, int(factor * settings.default.max_examples)))
+
+
+def grown_budget(factor):
+    """The same for examples of some 400 kB. They are not made smaller where they fail: that takes minutes."""
+    return settings(budget(factor), phases=[Phase.explicit, Phase.reuse, Phase.generate])

@@ -158,6 +158,19 @@ def test_garbage_is_a_typed_error(payload):
         decode_batch(payload)
 
 
+@pytest.mark.parametrize(
+    "payload", [b"\x91" * 5_000, b"\x92\x01" + b"\x91" * 5_000, b"\x92\x01\x91" + b"\x81\xa4type" * 5_000]
+)
+def test_a_payload_nested_too_deeply_is_a_typed_error(payload):
+    with pytest.raises(WireError, match="not MessagePack"):
+        decode_batch(payload)
+
+
+@pytest.mark.parametrize("kind", [None, 5, [], [[[]]], {}, b"BlockStored"])
+def test_an_event_whose_type_is_no_text_is_unknown(kind):
+    assert decode_batch(batch({"type": kind}, STORED_MAP)).unknown == 1
+
+
 @given(st.binary(max_size=200))
 def test_random_bytes_never_crash(payload):
     try:

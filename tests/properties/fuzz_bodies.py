@@ -1,0 +1,216 @@
+"""Any body: read or refused, never a crash, at a cost that grows with its size and no faster."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.config.model import LimitsConfig
+from router.errors import RequestError
+from router.gateway.budget import BodyBudget
+from router.gateway.framing import RequestFramer
+from router.tokens.bounds import decoded_bytes, fits_inline
+from router.tokens.fields import BodyFields
+from router.tokens.intake import PROMPT_PATHS, parse
+from router.tokens.multipart import multipart_model
+from router.tokens.preparing import texts_of
+from tests.conformance.corpus import MAX_HEADER_BYTES, H, P
+from tests.properties.limits import grown, limited, linear_cpu
+from tests.properties.mutations import MUTATIONS, PIECES, budget, grown_budget, mutated
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(0), pytest.mark.usefixtures("bounded_memory")]
+
+PATHS = st.sampled_from([*sorted(PROMPT_PATHS), "/v1/embeddings"])
+NAMES = [json.dumps(name).encode() for name in (*BodyFields.__struct_fields__, "role", "content", "type", "text")]
+SCALARS = [
+    b"null",
+    b"true",
+    b"0",
+    b"-1",
+    b"1e400",
+    b"1.5",
+    b"NaN",
+    b"-Infinity",
+    b"9" * 30,
+    b"9" * 5_000,
+    b'""',
+    b'"m"',
+    b'"user"',
+    b'"true"',
+    b'"\\ud800"',
+    b'"\\ud83d\\ude00"',
+    b'"\xed\xa0\x80"',
+    b'"\xff"',
+    b'"\x00"',
+    b'"\\u0000"',
+    b'"' + b"x" * 300 + b'"',
+]
+MARKS = [b"{", b"}", b"[", b"]", b",", b":", b" ", b"\n", b'"', b"\\", b"//", b"\xef\xbb\xbf", b"\xff\xfe", b"'"]
+TOKEN = st.sampled_from([*NAMES, *SCALARS, *MARKS])
+VALUE = st.recursive(
+    st.sampled_from(SCALARS),
+    lambda inner: (
+        st.lists(inner, max_size=4).map(lambda items: b"[" + b",".join(items) + b"]")
+        | st.lists(st.tuples(st.sampled_from(NAMES), inner), max_size=5).map(
+            lambda members: b"{" + b",".join(name + b":" + value for name, value in members) + b"}"
+        )
+    ),
+    max_leaves=12,
+)
+BODIES = st.lists(st.tuples(st.sampled_from(NAMES), VALUE), max_size=8).map(
+    lambda members: b"{" + b",".join(name + b":" + value for name, value in members) + b"}"
+)
+
+
+def read(path, body):
+    """All that is done with a body before it is placed; what is refused is refused with a `RequestError`."""
+    try:
+        parsed = parse(path, body)
+    except RequestError:
+        return
+    decoded_bytes(body)
+    fits_inline(parsed)
+    assert parsed.model is None or parsed.model.encode() is not None
+    try:
+        fields = parsed.decoded()
+    except RequestError:
+        return
+    if path in PROMPT_PATHS:
+        try:
+            texts_of(path, fields)
+        except (AssertionError, MemoryError):  # the limits' own
+            raise
+        except Exception:  # `preparing` catches all of them: what a body can do wrong here has no end
+            pass
+    parsed.release()
+
+
+@budget(5)
+@given(PATHS, BODIES, MUTATIONS)
+@limited
+def test_json_changed(path, body, mutations):
+    read(path, mutated(body, mutations))
+
+
+@budget(5)
+@given(PATHS, st.lists(TOKEN, max_size=40).map(b"".join) | st.binary(max_size=300))
+@limited
+def test_tokens_in_any_order(path, body):
+    read(path, body)
+
+
+OPENINGS = [b"", b"{", b"[", b'{"messages":[', b'{"prompt":[', b'{"prompt":"', b'{"input":[', b'{"model":"', b'{"x":{']
+CLOSINGS = [b"", b"}", b"]}", b'"}', b"NaN]}", b'0],"stream":"true"}', b'"]}']
+
+
+@grown_budget(1)
+@given(
+    PATHS, st.sampled_from(OPENINGS), st.lists(TOKEN, min_size=1, max_size=6).map(b"".join), st.sampled_from(CLOSINGS)
+)
+@limited
+def test_json_grown(path, before, unit, behind):
+    body = grown(before, unit, behind)
+    with linear_cpu(len(body)):
+        read(path, body)
+
+
+FORM = [
+    b"--xyz\r\n",
+    b"\r\n--xyz\r\n",
+    b"\r\n--xyz--\r\n",
+    b"--xyz",
+    b"Content-Disposition: form-data",
+    b"content-disposition:",
+    b'; name="model"',
+    b"; name=model",
+    b'; filename="a"',
+    b";",
+    b"=",
+    b'"',
+    b"\\",
+    b"\r\n\r\n",
+    b"\r\n",
+    b"whisper",
+    b" ",
+    b"\t",
+    b"\xff",
+    b"a",
+]
+FORM_BYTES = st.lists(st.sampled_from(FORM), max_size=30).map(b"".join)
+TYPES = st.sampled_from(["multipart/form-data; boundary=xyz", 'multipart/form-data;boundary="xyz"', "boundary=", "x"])
+
+
+@budget(10)
+@given(TYPES | st.text(max_size=60), FORM_BYTES, MUTATIONS)
+@limited
+def test_forms(content_type, body, mutations):
+    multipart_model(content_type, mutated(body, mutations))
+
+
+@grown_budget(3)
+@given(TYPES, FORM_BYTES, st.lists(st.sampled_from(FORM), min_size=1, max_size=5).map(b"".join), FORM_BYTES)
+@limited
+def test_forms_grown(content_type, before, unit, behind):
+    body = grown(before, unit, behind)
+    with linear_cpu(len(body)):
+        multipart_model(content_type, body)
+    heads = b"".join(b"\r\n--xyz\r\n" + (unit * 8_000)[:8_000] + b"\r\n\r\n" for _ in range(50))
+    with linear_cpu(len(heads)):
+        multipart_model(content_type, heads)
+
+
+@grown_budget(1)
+@given(st.lists(st.text(max_size=8), min_size=1, max_size=4).map("".join))
+@limited
+def test_content_types_grown(unit):
+    content_type = "multipart/form-data" + unit * (MAX_HEADER_BYTES // len(unit) if unit else 0)
+    with linear_cpu(len(content_type)):
+        multipart_model(content_type, b"--xyz\r\n")
+
+
+HEAD_PIECES = [
+    *PIECES,
+    b"X: y\r\n",
+    b"X",
+    b": ",
+    b"a",
+    b"GET ",
+    b"/",
+    b"Host",
+    b"%",
+    b"1\r\nx\r\n",
+    b"[",
+    b"0",
+    b";a=b",
+]
+HEADS = st.sampled_from(
+    [b"", P, P + H, P + H + b"X:", P + b"Host: ", P + H + b"Connection: ", P + H + b"Transfer-Encoding: "]
+)
+CHUNKS = P + H + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def frame(pieces):
+    """Read requests until one is refused."""
+    limits = LimitsConfig(max_header_bytes=65_536, max_body_bytes=1 << 20)
+    framer = RequestFramer(limits, BodyBudget(limits), lambda head: None)
+    try:
+        for piece in pieces:
+            framer.feed(piece)
+            while framer.next() is not None:
+                framer.give_back()
+    except RequestError:
+        pass
+    finally:
+        framer.close()
+
+
+@grown_budget(2)
+@given(HEADS | st.just(CHUNKS), st.lists(st.sampled_from(HEAD_PIECES), min_size=1, max_size=4).map(b"".join))
+@limited
+def test_heads_and_chunks_grown(before, unit):
+    raw = grown(before, unit, b"\r\n\r\n")
+    with linear_cpu(len(raw)):
+        frame([raw])
+    with linear_cpu(len(raw)):
+        frame(raw[start : start + 1_460] for start in range(0, len(raw), 1_460))
