@@ -42,6 +42,7 @@ from router.tokens.lanes import MAX_WAITING_BYTES
 from router.tokens.preparing import MAX_CHARS_PER_TOKEN
 from router.tokens.remote import MAX_IN_FLIGHT, TIMEOUT_S
 from router.tokens.rendering import MAX_TEXT_BYTES
+from router.tokens.skim import MAX_MEMBERS
 from router.tokens.spans import SMALL_FIELD_BYTES
 from router.watch.replay import MAX_MESSAGE_BYTES
 
@@ -148,6 +149,7 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Time to identify a prompt, of a body that is small", int(LIMIT_S * 1000), "ms", _BY_TEXT),
     Fixed("Time to identify a prompt, of any body", int(MAX_LIMIT_S * 1000), "ms", _BY_TEXT),
     Fixed("Prompt text that waits for one of the two tokenising threads", MAX_WAITING_BYTES, "bytes", _BY_TEXT),
+    Fixed("Members of a body of more than 1 MiB", MAX_MEMBERS, "members", "400 `invalid_body`"),
     Fixed("Field of a large body beside the prompt", SMALL_FIELD_BYTES, "bytes", "400 `invalid_body`"),
     Fixed("Calls to /tokenize at once", MAX_IN_FLIGHT, "calls", "nothing: the prompt is placed by its text"),
     Fixed("One call to /tokenize", TIMEOUT_S, "seconds", "nothing: the prompt is placed by its text"),

@@ -21,7 +21,7 @@ from router.gateway.head import RequestHead
 from router.gateway.hedge import Hedge
 from router.gateway.paths import Route
 from router.gateway.phases import Phase
-from router.gateway.placing import Placing, stored_response_id
+from router.gateway.placing import Placing, Reading, stored_response_id
 from router.gateway.plane import Plane
 from router.gateway.relay import Out, Relay
 from router.gateway.tries import Tries
@@ -89,14 +89,39 @@ class Exchange(Tries):
         )
         try:
             reading = placing.read()
-            if reading.stream:
-                self._next_comment_s = arrived_s + self.plane.config.timeouts.header_hold_s
-            if self.plane.rewrites.enabled:
-                self._rewriting = self.plane.rewrites.of(self.head, reading.intake)
-            identifying = placing.start(reading)
+            if reading is not None:
+                self._identify(placing, reading)
         except RequestError as error:
             self._answer(error)
             return
+        if reading is None:
+            self._identifying = plane.loop.create_task(self._read_in_slices(placing))
+            self._arm()
+
+    async def _read_in_slices(self, placing: Placing) -> None:
+        try:
+            reading = await placing.read_in_slices()
+            self._identifying = None
+            self._identify(placing, reading)
+        except RequestError as error:
+            self._identifying = None
+            self._answer(error)
+        except Exception:
+            self._identifying = None
+            self.crashed()
+
+    def _identify(self, placing: Placing, reading: Reading) -> None:
+        """Go on with what was read of the body.
+
+        Raises:
+            RequestError: it asks for what is not known here.
+        """
+        plane = self.plane
+        if reading.stream:
+            self._next_comment_s = self._books.arrived_s + plane.config.timeouts.header_hold_s
+        if plane.rewrites.enabled:
+            self._rewriting = plane.rewrites.of(self.head, reading.intake)
+        identifying = placing.start(reading)
         if identifying is not None:
             self._identifying = identifying
             self._arm()

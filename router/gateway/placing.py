@@ -15,8 +15,9 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.head import RequestHead
 from router.gateway.paths import ModelSource, PathTable, Route
 from router.gateway.plane import Pins, Plane
+from router.gateway.slices import Slices
 from router.prefix.prompt import Prompt
-from router.tokens.intake import WHOLE_BYTES, ParsedBody, parse
+from router.tokens.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
 from router.tokens.multipart import multipart_model
 
 # Enough for a response's opening fields, among which its id is the first.
@@ -48,10 +49,9 @@ def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
         RequestError: for such a body.
     """
     if route.by_prefix:
-        parsed = parse(head.path, body)
-        return Reading(parsed.model, parsed.stream, parsed, parsed, parsed.previous_response_id)
+        return _of_body(route, parse(head.path, body))
     if route.model is ModelSource.JSON:
-        return _read_leniently(head.path, body)
+        return _read_leniently(route, head.path, body)
     if route.model is ModelSource.MULTIPART:
         return Reading(multipart_model(head.fields.get(b"content-type", b"").decode("latin-1"), body))
     if route.model is ModelSource.QUERY:
@@ -59,7 +59,26 @@ def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
     return Reading(None)
 
 
-def _read_leniently(path: str, body: bytes) -> Reading:
+def reads_at_once(route: Route, body: bytes) -> bool:
+    """Whether `read_request` takes little time; else `read_in_slices` has to be awaited."""
+    return len(body) <= READ_AT_ONCE_BYTES or route.model is not ModelSource.JSON
+
+
+async def read_in_slices(route: Route, head: RequestHead, body: bytes, slices: Slices) -> Reading:
+    """Read a very large JSON body while others are served.
+
+    Raises:
+        RequestError: the body is wrong.
+    """
+    return _of_body(route, await slices.finish(parse_steps(head.path, body)))
+
+
+def _of_body(route: Route, parsed: ParsedBody) -> Reading:
+    intake, previous = (parsed, parsed.previous_response_id) if route.by_prefix else (None, None)
+    return Reading(parsed.model, parsed.stream, parsed, intake, previous)
+
+
+def _read_leniently(route: Route, path: str, body: bytes) -> Reading:
     """What is read of a body that is otherwise not understood. A small one that is not JSON goes to a worker, which
     says what is wrong with it; a large one is refused, since nothing is known of it then."""
     try:
@@ -68,7 +87,7 @@ def _read_leniently(path: str, body: bytes) -> Reading:
         if len(body) > WHOLE_BYTES or error.kind is not ErrorKind.INVALID_JSON:
             raise
         return Reading(None)
-    return Reading(parsed.model, parsed.stream, parsed)
+    return _of_body(route, parsed)
 
 
 def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, paths: PathTable) -> WorkerId | None:
@@ -180,13 +199,19 @@ class Placing:
         self._described = described
         self._crashed = crashed
 
-    def read(self) -> Reading:
-        """What the route says can be read.
+    def read(self) -> Reading | None:
+        """What the route says can be read; None where that takes so long that `read_in_slices` has to be awaited.
 
         Raises:
             RequestError: the body is wrong.
         """
-        return read_request(self._route, self._head, self._body)
+        if reads_at_once(self._route, self._body):
+            return read_request(self._route, self._head, self._body)
+        return None
+
+    async def read_in_slices(self) -> Reading:
+        """The same of a very large body; raises the same."""
+        return await read_in_slices(self._route, self._head, self._body, self._plane.slices)
 
     def start(self, reading: Reading) -> asyncio.Task[None] | None:
         """Identify what was read, where that is possible. Returns the task of an identification that takes longer.

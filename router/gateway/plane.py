@@ -27,6 +27,7 @@ from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
 from router.gateway.request_ids import RequestIds
 from router.gateway.rewrites import Relearn, Rewrites
+from router.gateway.slices import Slices
 from router.gateway.unsent import UnsentBytes
 from router.gateway.waiting import Deferrals, WaitingRoom
 from router.gateway.worker_keys import worker_keys
@@ -126,6 +127,7 @@ class Plane:
         self.keys = api_keys(config.auth)
         self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         self.scheme = b"http" if config.tls.cert_file is None else b"https"
+        self.slices = Slices()
         self.bodies = BodyBudget(config.limits)
         identity.charge_to(self.bodies)
         self.unsent = UnsentBytes(config.limits)

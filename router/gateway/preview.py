@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from router.core.edges import Request
 from router.errors import ErrorKind, RequestError
 from router.gateway.head import RequestHead
-from router.gateway.placing import describe, pinned_to, read_request
+from router.gateway.placing import describe, pinned_to, read_in_slices, read_request, reads_at_once
 from router.gateway.plane import Plane
 
 
@@ -21,7 +21,10 @@ async def preview(plane: Plane, path: str, headers: Mapping[str, str], body: byt
     route = plane.paths.find(head.path)
     if route is None:
         raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
-    reading = read_request(route, head, body)
+    if reads_at_once(route, body):
+        reading = read_request(route, head, body)
+    else:
+        reading = await read_in_slices(route, head, body, plane.slices)
     pinned = pinned_to(route, head, reading, plane.pins, plane.paths)
     prompt = None
     if reading.intake is not None:

@@ -25,6 +25,8 @@ _USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 """Streams of the other two APIs report their usage unasked."""
 _VOUCHED = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"content-encoding"})
 """Request headers that speak of the body's very bytes."""
+MAX_REWRITTEN_BYTES = 1_048_576
+"""Larger bodies go as they are: looking for the place of a splice takes about 1 ms per MB."""
 RELEARN_SINCE = (0, 26)
 """vLLM announces reused blocks again from this version on; earlier ones take the field and ignore it."""
 BUSY_KV_USAGE = 0.9
@@ -103,7 +105,9 @@ class Rewrites:
 
     def of(self, head: RequestHead, parsed: ParsedBody | None) -> Rewriting | None:
         """What may be done to a request; None for nothing."""
-        if parsed is None or head.path not in PROMPT_PATHS or not _VOUCHED.isdisjoint(head.fields):
+        if parsed is None or parsed.size_bytes > MAX_REWRITTEN_BYTES:
+            return None
+        if head.path not in PROMPT_PATHS or not _VOUCHED.isdisjoint(head.fields):
             return None
         observed = self._injects and head.path in _USAGE_PATHS and _hides_usage(parsed) and self._sampled()
         relearns = self._relearn is not None and parsed.reads_cache and parsed.answers == 1

@@ -33,18 +33,21 @@ def fits_inline(parsed: ParsedBody) -> bool:
     return body.count(b"{") + body.count(b"[") <= INLINE_BRACKETS
 
 
-def decoded_bytes(body: bytes) -> int | None:
+def decoded_bytes(parsed: ParsedBody) -> int | None:
     """About how much memory the decoded body would take; None where it is not to be decoded.
 
     Brackets and commas inside strings count, too: telling them apart would cost more than it saves.
     """
-    if len(body) > MAX_DECODED_BYTES:
+    body, survey = parsed.body, parsed.survey
+    if body is None:
         return None
-    brackets = body.count(b"{") + body.count(b"[")
-    commas = body.count(b",")
+    if survey is not None:
+        brackets, commas, wide = survey.brackets, survey.commas, survey.wide
+    else:
+        brackets, commas = body.count(b"{") + body.count(b"["), body.count(b",")
+        wide = not body.isascii() or b"\\u" in body
     if brackets > MAX_BRACKETS or commas > MAX_COMMAS:
         return None
-    wide = not body.isascii() or b"\\u" in body
     size = len(body) * (WIDE_CHARACTER_BYTES if wide else 1) + brackets * BRACKET_BYTES + commas * COMMA_BYTES
     return size if size <= MAX_DECODED_BYTES else None
 

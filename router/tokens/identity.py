@@ -199,7 +199,7 @@ class Identity:
     async def _beside(self, asked: Asked) -> Answer:
         """Decode and render a large body, or with a strange template, in a thread: the loop serves others meanwhile."""
         parsed = asked.parsed
-        memory_bytes = decoded_bytes(parsed.body or b"")
+        memory_bytes = decoded_bytes(parsed)
         if memory_bytes is None:
             raise Unsized(UNDECODED)
         work = partial(prepare_or_text, asked)
@@ -280,7 +280,7 @@ class Identity:
 
     async def _by_text(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> Answer:
         """The text of a body that is decoded in a thread."""
-        memory_bytes = decoded_bytes(parsed.body or b"")
+        memory_bytes = decoded_bytes(parsed)
         if memory_bytes is None:
             raise Unsized(UNDECODED)
         work = partial(_decoded_texts, path, parsed)

@@ -4,23 +4,28 @@ Nothing that vLLM would take is refused here: fields it converts (``"stream": "t
 converted the same way, JSON that only Python's own parser takes (NaN, UTF-16) is read with that, and what is merely
 missing or odd is left for the worker to judge.
 
-A body of at most `WHOLE_BYTES` is decoded in one go. Of a larger one only the small fields are (`spans`); the prompt
-is decoded by `ParsedBody.decoded`, off the event loop and within bounds: objects take up to forty times the bytes of
-their JSON.
+A body of at most `WHOLE_BYTES` is decoded in one go. Of a larger one only the small fields are: `spans` has their
+places, which `skim` finds in a very large one. The prompt is decoded by `ParsedBody.decoded`, off the event loop and
+within bounds: objects take up to forty times the bytes of their JSON.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Generator
 from types import NoneType
+from typing import TypeVar
 
 import msgspec
 from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
 from router.tokens.fields import PROMPT_FIELDS, BodyFields
-from router.tokens.spans import NOT_AN_OBJECT, Spans, find_spans, invalid_json, names_transfer
+from router.tokens.skim import NOT_AN_OBJECT, RAW_SURROGATE, SURROGATE, Skim, Survey
+from router.tokens.spans import FIELDS, Spans, find_spans, invalid_json, names_transfer
+
+T = TypeVar("T")
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
@@ -34,10 +39,12 @@ WHOLE_BYTES = 262_144
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
+_OTHER_JSON = re.compile(rb'[ \t\r\n]{0,64}[\["0-9tfn-]')
+"""How JSON begins that is no object, in any encoding."""
+_REUSED = frozenset({"prompt_token_ids"})
 _PROMPT_OF = {CHAT_PATH: "messages", MESSAGES_PATH: "messages", RESPONSES_PATH: "input", COMPLETIONS_PATH: "prompt"}
-_RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
-"""A surrogate written in UTF-8, which is none; Python's parser takes it."""
-SURROGATE = "The request body has a lone surrogate in a string; that is not valid Unicode."
+READ_AT_ONCE_BYTES = 1_048_576
+"""Bodies up to this size are read in one go, in at most 2 ms; larger ones step by step."""
 
 
 class ParsedBody:
@@ -49,7 +56,7 @@ class ParsedBody:
     `names_transfer`: the body tells a KV or encoder connector what to transfer.
 
     `whole`: `fields` has the prompt's fields, too (`PROMPT_FIELDS`); else they are None there, and `decoded` reads
-    them. `release` lets go of them and of the body.
+    them. `release` lets go of them and of the body. `survey` tells of a body that was read step by step.
 
     `pending` is `Identity`'s own: what `identify_now` had worked out when it found that the rest takes too long for
     the event loop.
@@ -58,17 +65,18 @@ class ParsedBody:
     __slots__ = (
         "answers", "body", "cache_salt", "digest", "fields", "has_prompt", "has_tools", "include_usage", "max_tokens",
         "model", "names_transfer", "pending", "previous_response_id", "priority", "reads_cache", "session_id",
-        "size_bytes", "stream", "whole",
+        "size_bytes", "stream", "survey", "whole",
     )  # fmt: skip
 
-    def __init__(self, path: str, fields: BodyFields, body: bytes, spans: Spans | None, *, stream: bool) -> None:
+    def __init__(self, path: str, fields: BodyFields, body: bytes, spans: Spans | None, survey: Survey | None) -> None:
         self.fields = fields
         self.body: bytes | None = body
         self.whole = spans is None
-        self.digest = xxh3_128_intdigest(body)
+        self.survey = survey
+        self.digest = survey.digest if survey is not None else xxh3_128_intdigest(body)
         self.size_bytes = len(body)
         self.model: str | None = fields.model
-        self.stream = stream
+        self.stream = fields.stream is not None and as_bool(fields.stream) is True
         options = fields.stream_options
         self.include_usage = isinstance(options, dict) and as_bool(options.get("include_usage")) is True
         self.max_tokens = _output_limit(path, fields)
@@ -89,7 +97,7 @@ class ParsedBody:
         else:
             self.has_prompt = prompt is not None and spans.filled(prompt)
             self.has_tools = spans.filled("tools")
-            self.names_transfer = spans.names_transfer()
+            self.names_transfer = spans.names_transfer(look_inside=survey is None)
 
     def decoded(self) -> BodyFields:
         """All fields, decoded again from the body unless they are at hand. Takes time and memory by what they hold.
@@ -133,12 +141,14 @@ _decode = msgspec.json.Decoder(BodyFields).decode
 
 
 def parse(path: str, body: bytes) -> ParsedBody:
-    """Read the body of a request to `path`.
+    """Read the body of a request to `path`. A very large one is read in one go as well: `parse_steps` does not.
 
     Raises:
         RequestError: INVALID_JSON, or INVALID_BODY for a field whose type no vLLM takes and, on the paths whose bodies
             are understood, for a lone surrogate.
     """
+    if len(body) > READ_AT_ONCE_BYTES:
+        return _finished(parse_steps(path, body))
     routed = path in PROMPT_PATHS
     spans: Spans | None = None
     if routed and len(body) <= WHOLE_BYTES:
@@ -147,18 +157,58 @@ def parse(path: str, body: bytes) -> ParsedBody:
         fields = BodyFields()
     else:
         spans, fields = _spanned(body, routed)
-    if routed and b"\xed" in body and _RAW_SURROGATE.search(body) is not None:
+    if routed and b"\xed" in body and RAW_SURROGATE.search(body) is not None:
         raise RequestError(ErrorKind.INVALID_BODY, SURROGATE)
+    return _checked(path, fields, body, spans, None)
+
+
+def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
+    """Read a very large body of a request to `path` step by step, each of at most a few milliseconds.
+
+    Raises:
+        RequestError: as `parse`; also INVALID_BODY for thousands of members, and for a lone surrogate on any path.
+    """
+    survey = Survey()
+    yield from survey.steps(body)
+    skim = Skim(body, FIELDS)
+    try:
+        yield from skim.steps()
+    except RequestError:
+        if path in PROMPT_PATHS or _OTHER_JSON.match(body) is None:
+            raise
+        skim.spans.clear()
+    view = memoryview(body)
+    spans = Spans({name: view[start:end] for name, (start, end) in skim.spans.items()})
+    parsed = _checked(path, spans.small_fields(), body, spans, survey)
+    params = skim.spans.get("kv_transfer_params")
+    if params is not None and spans.opening("kv_transfer_params") == b"{":
+        inner = Skim(body, _REUSED)
+        yield from inner.steps(params[0])
+        parsed.names_transfer = parsed.names_transfer or inner.others
+    return parsed
+
+
+def _checked(path: str, fields: BodyFields, body: bytes, spans: Spans | None, survey: Survey | None) -> ParsedBody:
+    routed = path in PROMPT_PATHS
     if fields.model is not None and not isinstance(fields.model, str):
         if routed:
             raise _wrong("model", "a string")
         fields.model = None
-    stream = as_bool(fields.stream) if fields.stream is not None else False
     if routed:
-        if stream is None:
+        if fields.stream is not None and as_bool(fields.stream) is None:
             raise _wrong("stream", "true or false")
         _check_prompt(path, fields, spans)
-    return ParsedBody(path, fields, body, spans, stream=bool(stream))
+    return ParsedBody(path, fields, body, spans, survey)
+
+
+def _finished(steps: Generator[None, None, T]) -> T:
+    """What the steps come to, taken one after another."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 def as_bool(value: object) -> bool | None:

@@ -65,8 +65,8 @@ def test_only_simple_bodies_are_rendered_on_the_loop(body: bytes, inline: bool) 
     ],
 )
 async def test_a_body_that_would_become_large_goes_by_its_size(body: bytes) -> None:
-    assert decoded_bytes(body) is None
     path = CHAT_PATH if b"messages" in body else COMPLETIONS_PATH
+    assert decoded_bytes(parse(path, body)) is None
     identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={})
     assert await ask(identity, path, body) is None
     assert list(identity.statistics()["text_reasons"]) == [
@@ -76,9 +76,10 @@ async def test_a_body_that_would_become_large_goes_by_its_size(body: bytes) -> N
 
 
 def test_the_estimate_is_above_what_objects_take() -> None:
-    assert decoded_bytes(many(MESSAGE, 10_000)) > 10_000 * 350
-    assert decoded_bytes(completion("a" * 1_000_000)) < 1_001_000
-    assert decoded_bytes(completion("\u3042" * 100_000)) > 400_000
+    assert decoded_bytes(parse(CHAT_PATH, many(MESSAGE, 10_000))) > 10_000 * 350
+    for size in (100_000, 2_000_000):
+        assert size < decoded_bytes(parse(COMPLETIONS_PATH, completion("a" * size))) < size + 1_000
+        assert decoded_bytes(parse(COMPLETIONS_PATH, completion("\u3042" * size))) > 4 * size
 
 
 async def test_decoded_bodies_are_charged_to_the_room(identity: Identity) -> None:

@@ -5,9 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
+from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, WHOLE_BYTES, parse
+from router.tokens.intake import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    MESSAGES_PATH,
+    READ_AT_ONCE_BYTES,
+    RESPONSES_PATH,
+    WHOLE_BYTES,
+    ParsedBody,
+    parse,
+)
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -103,9 +113,10 @@ def test_wrong_types(path: str, body: object, param: str | None) -> None:
 
 
 LARGE = b" " * WHOLE_BYTES
+VERY_LARGE = b" " * READ_AT_ONCE_BYTES
 
 
-@pytest.mark.parametrize("padding", [b"", LARGE])
+@pytest.mark.parametrize("padding", [b"", LARGE, VERY_LARGE], ids=["small", "large", "very large"])
 @pytest.mark.parametrize(
     "body",
     [
@@ -157,7 +168,7 @@ def test_a_small_body_is_decoded_once_and_can_be_let_go_of() -> None:
     assert parsed.decoded().messages == CHAT["messages"]
 
 
-@pytest.mark.parametrize("padding", [b"", LARGE])
+@pytest.mark.parametrize("padding", [b"", LARGE, VERY_LARGE], ids=["small", "large", "very large"])
 @pytest.mark.parametrize(
     ("params", "named"),
     [
@@ -191,6 +202,37 @@ def test_a_large_body_with_fields_that_cannot_be_read_is_refused() -> None:
         with pytest.raises(RequestError) as caught:
             read(LARGE + body)
         assert caught.value.kind is kind, body[:40]
+        if b"NaN" not in body:
+            with pytest.raises(RequestError) as caught:
+                read(VERY_LARGE + body)
+            assert caught.value.kind is kind, body[:40]
+
+
+def test_what_hides_its_fields_from_the_gateway_is_refused_where_it_is_large() -> None:
+    body = b'{"kv_transfer_params": {"do_remote_prefill": true}}'
+    for padding in (LARGE, VERY_LARGE):
+        text = (padding + body).decode()
+        for hidden in (
+            text.encode("utf-8-sig"),
+            *(text.encode(f"utf-{kind}") for kind in ("16", "16-le", "16-be", "32")),
+        ):
+            assert json.loads(hidden)
+            with pytest.raises(RequestError):
+                parse("/v1/chat/completions/batch", hidden)
+        for other in (b"[1, 2]", b'"text"', b"5", b"null", b"-1e5"):
+            assert parse("/pooling", b" " + other + padding).model is None
+
+
+def test_a_very_large_body_says_the_same_as_a_small_one() -> None:
+    told = {**EVERYTHING, "tools": [1], "stream_options": {"include_usage": True}, "vllm_xargs": {"a": 1}}
+    small = read(told)
+    for padding in (LARGE, VERY_LARGE):
+        large = read(json.dumps(told).encode() + padding)
+        for name in ParsedBody.__slots__:
+            if name not in ("body", "digest", "fields", "size_bytes", "survey", "whole"):
+                assert getattr(large, name) == getattr(small, name), name
+        assert large.decoded() == small.fields
+        assert large.digest == xxh3_128_intdigest(json.dumps(told).encode() + padding)
 
 
 @pytest.mark.parametrize("prompt", ["text", ["a", "b"], [1, 2], [[1], [2]], None])
