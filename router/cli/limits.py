@@ -34,6 +34,7 @@ from router.gateway.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.prefix.orphans import ORPHAN_BYTES
 from router.prefix.sequence import PENDING_BYTES
 from router.serving.admin_connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
+from router.telemetry import log_writer
 from router.tokens import multipart
 from router.tokens.bounds import MAX_BRACKETS, MAX_COMMAS, MAX_DECODED_BYTES
 from router.tokens.deadline import LIMIT_S, MAX_LIMIT_S
@@ -162,6 +163,8 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Bodies of all requests to the admin port", MOST_BODY_BYTES, "bytes", "503 problem document"),
     Fixed("Unsent bytes of the admin port", MOST_UNSENT_BYTES, "bytes", "a client that does not read is cut off"),
     Fixed("Requests sent ahead on an admin connection", MOST_PIPELINED, "requests", "400, connection closed"),
+    Fixed("Log lines that wait to be written", log_writer.MOST_LINES, "lines", _NOTHING),
+    Fixed("Log lines that wait to be written, together", log_writer.MOST_BYTES, "bytes", _NOTHING),
     Fixed("TLS handshake that may not make room yet", HANDSHAKE_GRACE_S, "seconds", _NOTHING),
     Fixed("Idle connection that may not make room yet", BETWEEN_REQUESTS_S, "seconds", _NOTHING),
 )

@@ -10,7 +10,7 @@ from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
 from router.config.memory import memory_limit
 from router.processes.start import count_of
-from router.telemetry.logs import setup_logging
+from router.telemetry.logs import log_interpreter_messages, setup_logging
 
 log = logging.getLogger("warmroute.serve")
 
@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     config = read_settings(arguments).config
     setup_logging(config.log_level, config.log_format)
+    log_interpreter_messages()
     config, warning = reserve_descriptors(config, count_of(config))
     if warning is not None:
         log.warning(warning)

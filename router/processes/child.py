@@ -15,7 +15,7 @@ from router.processes.ledger import Ledger
 from router.processes.seat import Seat
 from router.processes.start import READY, Start, receive_start
 from router.processes.turns import LeastConnections
-from router.telemetry.logs import setup_logging
+from router.telemetry.logs import log_interpreter_messages, setup_logging
 
 
 class Ending:
@@ -83,6 +83,7 @@ def main(arguments: list[str]) -> int:
     except EOFError:
         return 1
     setup_logging(start.config.log_level, start.config.log_format, process=start.process)
+    log_interpreter_messages()
     return uvloop.run(serve(start, line))
 
 

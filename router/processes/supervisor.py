@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -37,6 +36,7 @@ from router.secure.reload import FileWatch
 from router.serving.admin_server import AdminServer
 from router.serving.listeners import Listeners, admin_socket
 from router.serving.systemd import Notifier, activated
+from router.telemetry.logs import say
 
 log = logging.getLogger("warmroute.processes")
 
@@ -192,7 +192,7 @@ async def serve(config: Config, processes: int) -> int:
     try:
         await supervisor.start()
     except ListenError as error:
-        sys.stderr.write(f"warmroute serve: cannot listen: {error}\n")
+        say(f"warmroute serve: cannot listen: {error}")
         await supervisor.aclose()
         return 1
     code = await _until(stop, supervisor.given_up)
@@ -210,7 +210,7 @@ async def _until(stop: asyncio.Event, given_up: asyncio.Event) -> int:
         wait.cancel()
     if stop.is_set():
         return 0
-    sys.stderr.write(f"warmroute serve: no process could be brought up in {TRIES} tries; the log above says why\n")
+    say(f"warmroute serve: no process could be brought up in {TRIES} tries; the log above says why")
     return 1
 
 

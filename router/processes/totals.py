@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from router.processes.asking import Asking, Member, ask_all
 from router.processes.readings import READINGS_PATH, decode_readings
 from router.telemetry.exposition import OwnProcess
+from router.telemetry.logs import lines_dropped
 from router.telemetry.snapshot import Snapshot, lasting, merged
 
 
@@ -45,7 +46,11 @@ class Totals:
         fresh = {number: decode_readings(answer.content) for number, answer in answers.items() if answer.is_success}
         self._latest |= fresh
         restarts: dict[tuple[str, ...], float] = {(): float(self._restarts)}
-        counted = {"warmroute_process_restarts": restarts, "warmroute_reloads": dict(self._reloads)}
+        counted: dict[str, dict[tuple[str, ...], float]] = {
+            "warmroute_process_restarts": restarts,
+            "warmroute_reloads": dict(self._reloads),
+            "warmroute_log_lines_dropped": {(): float(lines_dropped())},
+        }
         own = Snapshot({**self._own.values(), **counted}, {})
         total = merged([own, self._ended, *self._latest.values()])
         total.values["warmroute_processes"] = {(): float(len(fresh))}

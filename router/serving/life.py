@@ -21,6 +21,7 @@ from router.serving.messages import VERSION, Offered, TakeoverError
 from router.serving.predecessor import Predecessor
 from router.serving.successors import Side, Successors
 from router.serving.systemd import Notifier, activated
+from router.telemetry.logs import say
 
 if TYPE_CHECKING:
     from router.app import System
@@ -53,7 +54,7 @@ class Life:
         try:
             await self._start()
         except (ListenError, TakeoverError) as error:
-            sys.stderr.write(f"warmroute serve: cannot listen: {error}\n")
+            say(f"warmroute serve: cannot listen: {error}")
             await self._give_back()
             return 1
         if self._successors is not None:

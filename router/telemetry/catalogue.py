@@ -212,6 +212,7 @@ WATCH = (
     ),
     _gauge("processes", "Processes of the gateway that answered this scrape."),
     _counter("process_restarts", "Processes of the gateway that ended unasked and were started again."),
+    _counter("log_lines_dropped", "Log lines dropped because what reads them is too slow, stuck or gone."),
 )
 
 CATALOGUE: tuple[MetricSpec, ...] = tuple(chain(GATEWAY, IDENTITY, DECISIONS, FLEET, RESIDENCY, WATCH))

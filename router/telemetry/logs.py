@@ -10,11 +10,16 @@ import json
 import logging
 import re
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
+from router.telemetry.log_writer import LogWriter
+
 ROOT = "warmroute"
+_python = logging.getLogger(f"{ROOT}.python")
 
 WITHHELD_FIELDS = frozenset(
     {"api_key", "authorization", "body", "cookie", "headers", "key", "messages", "prompt", "token", "token_ids"}
@@ -61,8 +66,35 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class EventHandler(logging.StreamHandler[TextIO]):
-    """The handler that `setup_logging` installs; a class of its own so that it finds and replaces its own only."""
+class EventHandler(logging.Handler):
+    """Formats records where they are logged, and has a thread write them: see `LogWriter`. A class of its own so that
+    `setup_logging` finds and replaces its own only."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.writer = LogWriter(stream, self._dropped_line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue one line."""
+        try:
+            self.writer.put(self.format(record))
+        except Exception:
+            self.writer.put(f"a log record could not be formatted: {record.name}, {record.msg!r}")
+
+    def flush(self) -> None:
+        """Wait until everything is written, but not for long if the sink takes nothing."""
+        self.writer.flush()
+
+    def close(self) -> None:
+        """The same, at the end."""
+        self.writer.close()
+        super().close()
+
+    def _dropped_line(self, count: int) -> str:
+        fields = {"name": f"{ROOT}.logs", "levelno": logging.WARNING, "levelname": "WARNING", "lines": count}
+        record = logging.makeLogRecord({"msg": "log lines dropped", **fields})
+        self.filter(record)  # which names the process
+        return self.format(record)
 
 
 def setup_logging(
@@ -72,7 +104,7 @@ def setup_logging(
     *,
     process: int | None = None,
 ) -> None:
-    """Send everything to `stream` (stderr) once; ours from `level` on, libraries' from warning on.
+    """Send everything to `stream` (stderr) once; ours from `level` on, libraries' from warning on. No call blocks.
 
     One process of several is named in each of its lines, as `process_index`.
     """
@@ -81,11 +113,51 @@ def setup_logging(
         handler.addFilter(_naming(process))
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
-    for old in [handler for handler in root.handlers if isinstance(handler, EventHandler)]:
+    for old in _installed():
         root.removeHandler(old)
+        old.close()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger(ROOT).setLevel(level.upper())
+
+
+def lines_dropped() -> int:
+    """Log lines of this process that could not be written."""
+    return sum(handler.writer.lines_dropped for handler in _installed())
+
+
+def say(text: str) -> None:
+    """Write a message for people to stderr, without blocking once logging is set up."""
+    handlers = _installed()
+    if not handlers:
+        sys.stderr.write(f"{text}\n")
+    for handler in handlers:
+        with handler.lock or nullcontext():
+            handler.writer.put(text)
+
+
+def log_interpreter_messages() -> None:
+    """Have what Python itself writes to stderr logged instead: warnings, and exceptions that nobody caught in threads
+    and finalizers. It writes in place, and would block with the sink."""
+    logging.captureWarnings(True)
+    threading.excepthook = _thread_failed
+    sys.unraisablehook = _not_raised
+
+
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    name = failure.thread.name if failure.thread is not None else "unknown"
+    where = {"thread_name": name}
+    if failure.exc_value is not None and not isinstance(failure.exc_value, SystemExit):
+        _python.error("thread failed", extra=where, exc_info=failure.exc_value)
+
+
+def _not_raised(failure: sys.UnraisableHookArgs) -> None:
+    where = {"where": repr(failure.object), "reason": failure.err_msg or ""}
+    _python.error("exception ignored", extra=where, exc_info=failure.exc_value)
+
+
+def _installed() -> list[EventHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, EventHandler)]
 
 
 def _naming(process: int) -> Callable[[logging.LogRecord], bool]:

@@ -13,6 +13,7 @@ from router.config.model import Config
 from router.core.fleet import Candidate, Fleet, WorkerState
 from router.prefix.residency import ResidencyMap
 from router.telemetry.exposition import Reading
+from router.telemetry.logs import lines_dropped
 
 
 def fleet_readings(fleet: Fleet) -> Iterator[Reading]:
@@ -90,6 +91,7 @@ def process_readings() -> Iterator[Reading]:
     yield "warmroute_allocated_blocks", (), sys.getallocatedblocks()
     yield "warmroute_processes", (), 1.0
     yield "warmroute_process_restarts", (), 0.0
+    yield "warmroute_log_lines_dropped", (), lines_dropped()
 
 
 _EVENT_FIGURES = (

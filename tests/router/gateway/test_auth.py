@@ -265,6 +265,7 @@ async def test_no_key_and_no_prompt_in_any_log(rig, kit, auth, capsys, level, lo
         asyncio.get_running_loop().set_debug(False)
         for handler in [each for each in root.handlers if type(each).__name__ == "EventHandler"]:
             root.removeHandler(handler)
+            handler.close()
         logging.getLogger("warmroute").setLevel(logging.NOTSET)
     captured = capsys.readouterr()
     logged = captured.out + captured.err

@@ -1,19 +1,31 @@
 import io
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 
-from router.telemetry.logs import EventHandler, setup_logging
+from router.telemetry.logs import EventHandler, say, setup_logging
+
+
+class Stream(io.StringIO):
+    """A sink whose value is asked for once everything has been written."""
+
+    def getvalue(self):
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        return super().getvalue()
 
 
 @pytest.fixture
 def stream():
     root = logging.getLogger()
     before = root.level
-    yield io.StringIO()
+    yield Stream()
     for handler in [handler for handler in root.handlers if isinstance(handler, EventHandler)]:
         root.removeHandler(handler)
+        handler.close()
     root.setLevel(before)
     logging.getLogger("warmroute").setLevel(logging.NOTSET)
 
@@ -67,3 +79,45 @@ def test_setting_up_twice_logs_once(stream):
     setup_logging("info", "text", stream)
     logging.getLogger("warmroute").info("once")
     assert stream.getvalue().count("once") == 1
+
+
+def test_a_record_that_cannot_be_formatted_is_named(stream, capsys):
+    setup_logging("info", "text", stream)
+    (handler,) = [each for each in logging.getLogger().handlers if isinstance(each, EventHandler)]
+    handler.handle(logging.makeLogRecord({"name": "warmroute.x", "msg": "%d", "args": ("no number",)}))
+    assert "could not be formatted: warmroute.x" in stream.getvalue()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_message_for_people_goes_the_same_way(stream, capsys):
+    setup_logging("info", "json", stream)
+    say("warmroute serve: cannot listen")
+    assert stream.getvalue() == "warmroute serve: cannot listen\n"
+    assert capsys.readouterr().err == ""
+
+
+def test_without_logging_a_message_goes_to_stderr(capsys):
+    say("warmroute serve: cannot listen")
+    assert capsys.readouterr().err == "warmroute serve: cannot listen\n"
+
+
+def test_what_python_prints_is_logged():
+    program = """
+import threading, warnings
+from router.telemetry.logs import log_interpreter_messages, setup_logging
+setup_logging("info")
+log_interpreter_messages()
+warnings.warn("mind the step")
+thread = threading.Thread(target=lambda: 1 / 0, name="divider")
+thread.start()
+thread.join()
+class Odd:
+    def __del__(self):
+        raise ValueError("odd end")
+Odd()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "WARNING py.warnings:" in ran.stderr and "mind the step" in ran.stderr
+    assert "ERROR   warmroute.python: thread failed thread_name=divider" in ran.stderr
+    assert "ZeroDivisionError" in ran.stderr
+    assert "ERROR   warmroute.python: exception ignored" in ran.stderr and "ValueError: odd end" in ran.stderr

@@ -1,0 +1,157 @@
+"""Log lines, written by a thread of their own: a sink that is slow, stuck or broken never stops the event loop."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TextIO
+
+MOST_LINES = 20_000
+"""Lines that wait to be written; further ones are dropped and counted."""
+MOST_BYTES = 4_194_304
+"""The same in characters."""
+GATHER_S = 0.02
+"""Lines that come within this time are written together: waking the thread for each would cost more than the write."""
+STUCK_S = 1.0
+"""An exit waits this long for a sink that takes nothing, and `EXIT_S` for one that takes a little."""
+EXIT_S = 5.0
+_TELL_EVERY_S = 10.0
+_PIECE_BYTES = 65_536
+"""Lines are put together up to this."""
+_PIPE_PIECE_BYTES = 4_096
+"""The same for a pipe, which several processes may share: it takes no more without a cut (PIPE_BUF)."""
+
+
+class LogWriter:
+    """Writes to `sink`: to its file descriptor where it has one. `dropped_line` makes the line that says how many were
+    dropped; it is written once writing works again.
+
+    `put` may be called by one thread at a time, and never blocks.
+    """
+
+    def __init__(self, sink: TextIO, dropped_line: Callable[[int], str]) -> None:
+        self._sink = sink
+        self._descriptor = _descriptor_of(sink)
+        self._piece_bytes = _PIPE_PIECE_BYTES if _is_pipe(self._descriptor) else _PIECE_BYTES
+        self._dropped_line = dropped_line
+        self._lines: deque[str] = deque()
+        self._put_bytes = 0
+        self._done_bytes = 0
+        self._refused = 0
+        self._failed = 0
+        self._told = 0
+        self._told_s = 0.0
+        self._sleeps = False
+        self._closing = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def lines_dropped(self) -> int:
+        """Lines that were never written: there was no room for them, or the sink failed."""
+        return self._refused + self._failed
+
+    def put(self, line: str) -> None:
+        """Have `line` written, or drop it where too many wait."""
+        size_bytes = len(line) + 1
+        if len(self._lines) >= MOST_LINES or self._put_bytes - self._done_bytes + size_bytes > MOST_BYTES:
+            self._refused += 1
+            return
+        self._put_bytes += size_bytes
+        self._lines.append(line)
+        if self._sleeps:
+            self._sleeps = False
+            self._wake.set()
+
+    def flush(self) -> None:
+        """Wait until everything is written, but not for long if the sink takes nothing."""
+        end_s = time.monotonic() + EXIT_S
+        done_bytes, stuck_s = self._done_bytes, time.monotonic() + STUCK_S
+        while self._done_bytes < self._put_bytes and self._thread.is_alive():
+            now_s = time.monotonic()
+            if self._done_bytes != done_bytes:
+                done_bytes, stuck_s = self._done_bytes, now_s + STUCK_S
+            if now_s >= end_s or now_s >= stuck_s:
+                return
+            self._wake.set()
+            time.sleep(0.001)
+
+    def close(self) -> None:
+        """The same, and write no more."""
+        self._closing = True
+        self.flush()
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not (self._closing and not self._lines):
+            self._sleeps = True
+            if not self._lines:  # looked at after `_sleeps` is set, as `put` does it the other way round
+                self._wake.wait()
+            self._sleeps = False
+            self._wake.clear()
+            if not self._closing:
+                time.sleep(GATHER_S)
+            self._write_all()
+
+    def _write_all(self) -> None:
+        while self._lines:
+            piece = [self._lines.popleft()]
+            size_bytes = len(piece[0]) + 1
+            while self._lines and size_bytes + len(self._lines[0]) < self._piece_bytes:
+                piece.append(self._lines.popleft())
+                size_bytes += len(piece[-1]) + 1
+            if not self._write(piece):
+                self._failed += len(piece)
+            self._done_bytes += size_bytes
+            self._tell()
+
+    def _tell(self) -> None:
+        """Say how many lines were dropped since that was said last."""
+        dropped = self.lines_dropped
+        now_s = time.monotonic()
+        if dropped == self._told or (self._lines and now_s - self._told_s < _TELL_EVERY_S):
+            return
+        self._told_s = now_s
+        if self._write([self._dropped_line(dropped - self._told)]):
+            self._told = dropped
+
+    def _write(self, lines: list[str]) -> bool:
+        """Whether all of it was written."""
+        text = "\n".join(lines) + "\n"
+        try:
+            if self._descriptor is None:
+                self._sink.write(text)
+                self._sink.flush()
+            else:
+                _write_all(self._descriptor, text.encode("utf-8", "backslashreplace"))
+        except (OSError, ValueError):  # nobody reads it any more, the disk is full, it is closed
+            return False
+        return True
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:  # another process that shares it has made it so
+            writable = select.poll()
+            writable.register(descriptor, select.POLLOUT)
+            writable.poll()
+
+
+def _descriptor_of(sink: TextIO) -> int | None:
+    try:
+        sink.flush()
+        return sink.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _is_pipe(descriptor: int | None) -> bool:
+    return descriptor is not None and stat.S_ISFIFO(os.fstat(descriptor).st_mode)

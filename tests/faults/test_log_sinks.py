@@ -1,0 +1,119 @@
+"""Whole gateways whose log nobody takes."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from loadtest.drive.http import Client
+
+REQUESTS = 3_000  # their lines are several times what a pipe holds
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+class Gateway:
+    """One with its access log on, and a pipe for stderr that is read only when a test says so."""
+
+    def __init__(self, *options, stderr):
+        self.port, self.admin_port = free_port(), free_port()
+        command = [sys.executable, "-m", "warmroute", "serve", "--access-log", "--host", "127.0.0.1"]
+        command += ["--port", str(self.port), "--admin-port", str(self.admin_port), *options]
+        self.process = subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL)
+
+    async def ask(self, count, port=None, path="/livez"):
+        """So many requests on one connection; the last answer's body."""
+        client = Client(f"http://127.0.0.1:{port or self.port}")
+        try:
+            for _ in range(count):
+                async with client.exchange(client.request_bytes("GET", path)) as response:
+                    assert response.status == 200
+                    body = await response.read()
+            return body.decode()
+        finally:
+            client.close()
+
+    async def begins(self):
+        end_s = time.monotonic() + 30
+        while True:
+            try:
+                return await self.ask(1)
+            except (OSError, AssertionError):
+                assert time.monotonic() < end_s
+                await asyncio.sleep(0.1)
+
+    async def ends(self, limit_s=15):
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.to_thread(self.process.wait, limit_s)
+
+
+@pytest.fixture
+def gateway():
+    """A function that starts one."""
+    made = []
+
+    def start(*options, stderr):
+        made.append(Gateway(*options, stderr=stderr))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.process.wait()
+
+
+@pytest.fixture
+def pipe():
+    reader, writer = os.pipe()
+    yield reader, writer
+    for descriptor in (reader, writer):
+        try:
+            os.close(descriptor)
+        except OSError:
+            pass
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["one", "two"])
+async def test_a_log_that_nobody_reads_stops_no_request_and_no_exit(gateway, pipe, options):
+    made = gateway(*options, stderr=pipe[1])
+    await made.begins()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(made.ask(REQUESTS // 4) for _ in range(4)))
+    began_s = time.monotonic()
+    assert await made.ends() == 0
+    assert time.monotonic() - began_s < 10
+
+
+async def test_every_line_is_there_once_it_is_read_after_all(gateway, pipe):
+    made = gateway(stderr=pipe[1])
+    await made.begins()
+    await made.ask(REQUESTS)
+    os.close(pipe[1])
+    with os.fdopen(os.dup(pipe[0]), "rb") as log:
+        reading = asyncio.create_task(asyncio.to_thread(log.read))
+        assert "warmroute_log_lines_dropped_total 0.0" in await made.ask(1, made.admin_port, "/metrics")
+        assert await made.ends() == 0
+        lines = (await reading).decode()
+    assert len(re.findall(r"warmroute.access: request method=GET path=/livez", lines)) >= REQUESTS
+
+
+async def test_a_log_whose_reader_is_gone_is_counted(gateway, pipe):
+    made = gateway(stderr=pipe[1])
+    await made.begins()
+    for descriptor in pipe:
+        os.close(descriptor)
+    await made.ask(100)
+    await asyncio.sleep(0.1)
+    page = await made.ask(1, made.admin_port, "/metrics")
+    (count,) = re.findall(r"^warmroute_log_lines_dropped_total (\S+)", page, re.MULTILINE)
+    assert float(count) >= 100
+    assert await made.ends() == 0

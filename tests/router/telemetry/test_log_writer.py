@@ -1,0 +1,182 @@
+"""Sinks that are slow, stuck, full or gone."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from router.telemetry import log_writer as module
+from router.telemetry.log_writer import EXIT_S, STUCK_S, LogWriter
+from router.telemetry.logs import EventHandler, lines_dropped, setup_logging
+
+LINE = "x" * 99
+
+
+class Pipe:
+    """A pipe that is read only when a test says so."""
+
+    def __init__(self):
+        self.reader, writer = os.pipe()
+        self.sink = os.fdopen(writer, "w")
+        self.taken = b""
+
+    def read(self, until):
+        """Everything up to a line that matches, in a thread's time."""
+        received = b""
+        while not re.search(until, received):
+            received += os.read(self.reader, 65_536)
+        return received.decode().splitlines()
+
+    def take(self):
+        """Read once; everything taken so far."""
+        self.taken += os.read(self.reader, 65_536)
+        return self.taken
+
+    def close(self):
+        os.close(self.reader)
+
+
+@pytest.fixture
+def pipe():
+    made = Pipe()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def root():
+    """Logging as it was before."""
+    root = logging.getLogger()
+    before = root.level
+    yield root
+    for handler in [handler for handler in root.handlers if isinstance(handler, EventHandler)]:
+        root.removeHandler(handler)
+    root.setLevel(before)
+    logging.getLogger("warmroute").setLevel(logging.NOTSET)
+
+
+def dropped(count):
+    return f"{count} dropped"
+
+
+def eventually(condition, limit_s=10):
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody(pipe):
+    writer = LogWriter(pipe.sink, dropped)
+    began_s = time.monotonic()
+    for _ in range(100_000):
+        writer.put(LINE)
+    assert time.monotonic() - began_s < 5
+    waiting = 100_000 - writer.lines_dropped
+    assert module.MOST_LINES <= waiting <= module.MOST_LINES + 2_000  # what the pipe holds comes on top
+    eventually(lambda: pipe.take().count(b"\n") == waiting + 1)
+    lines = pipe.taken.decode().splitlines()
+    lines.remove(f"{writer.lines_dropped} dropped")
+    assert lines == [LINE] * waiting
+    writer.put("on again")
+    assert pipe.read(rb"again\n") == ["on again"]
+
+
+def test_lines_are_bounded_in_bytes_too(pipe):
+    writer = LogWriter(pipe.sink, dropped)
+    for _ in range(100):
+        writer.put("x" * 1_000_000)
+    assert 94 <= writer.lines_dropped <= 96
+
+
+def test_an_exit_does_not_wait_long_for_a_stuck_sink(pipe):
+    writer = LogWriter(pipe.sink, dropped)
+    for _ in range(5_000):
+        writer.put(LINE)
+    began_s = time.monotonic()
+    writer.close()
+    assert time.monotonic() - began_s < STUCK_S + 1
+
+
+def test_an_exit_waits_for_a_slow_sink(pipe):
+    writer = LogWriter(pipe.sink, dropped)
+    for number in range(3_000):
+        writer.put(f"{number} {LINE}")
+    received = bytearray()
+
+    def read_slowly():
+        while len(received) < 3_000 * 104:
+            received.extend(os.read(pipe.reader, 8_192))
+            time.sleep(0.01)
+
+    reading = threading.Thread(target=read_slowly, daemon=True)
+    reading.start()
+    began_s = time.monotonic()
+    writer.close()
+    assert time.monotonic() - began_s < EXIT_S
+    assert writer.lines_dropped == 0
+    eventually(lambda: received.count(b"\n") == 3_000)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_drops_lines_and_says_so_once_there_is_room():
+    with open("/dev/full", "w") as full:
+        writer = LogWriter(full, dropped)
+        writer.put("one")
+        writer.put("two")
+        eventually(lambda: writer.lines_dropped == 2)
+        reader, room = os.pipe()
+        os.dup2(room, full.fileno())
+        writer.put("three")
+        received = b""
+        while b"dropped" not in received:
+            received += os.read(reader, 1_000)
+        assert received.splitlines() == [b"three", b"2 dropped"]
+        os.close(room)
+    os.close(reader)
+
+
+def test_a_reader_that_is_gone_raises_nothing(pipe):
+    writer = LogWriter(pipe.sink, dropped)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), pipe.reader)  # nobody has the pipe's other end now
+    for _ in range(10):
+        writer.put(LINE)
+    eventually(lambda: writer.lines_dropped == 10)
+    writer.close()
+
+
+def test_a_sink_that_does_not_block_is_waited_for(pipe):
+    os.set_blocking(pipe.sink.fileno(), False)
+    writer = LogWriter(pipe.sink, dropped)
+    for _ in range(3_000):
+        writer.put(LINE)
+    writer.put("the end")
+    assert pipe.read(rb"the end\n") == [LINE] * 3_000 + ["the end"]
+
+
+def test_logging_counts_what_was_dropped_and_names_it_in_the_format_chosen(pipe, root):
+    setup_logging("info", "json", pipe.sink, process=3)
+    log = logging.getLogger("warmroute.x")
+    for _ in range(60_000):
+        log.info("worker ready")
+    assert lines_dropped() > 0
+    (line,) = [each for each in pipe.read(rb"lines dropped.*\n") if "dropped" in each]
+    assert '"level": "warning", "logger": "warmroute.logs", "event": "log lines dropped"' in line
+    assert f'"lines": {lines_dropped()}' in line and '"process_index": 3' in line
+
+
+def test_nothing_is_lost_at_a_normal_exit():
+    program = """
+import logging
+from router.telemetry.logs import setup_logging
+setup_logging("info")
+for number in range(5_000):
+    logging.getLogger("warmroute.x").info("line", extra={"number": number})
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert [int(line.rpartition("=")[2]) for line in ran.stderr.splitlines()] == list(range(5_000))
