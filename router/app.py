@@ -91,6 +91,7 @@ class System:
             test_turns=ledger,
         )
         self.fleet.on_unknown_model.append(lambda model: self.watcher.look_again())
+        self.fleet.on_doubt.append(lambda endpoint: self.watcher.look_for_process(endpoint.id))
         relearn = self.residency if config.residency.relearn == "piggyback" else None
         self.gateway = Gateway(
             config, self.dispatcher, self.fleet, self.identity, self.metrics, relearn, self.worker_tls
@@ -175,8 +176,9 @@ class System:
 
     async def _open_gateway(self, listeners: Listeners | None) -> None:
         if self._seat is not None:
-            pins = self._seat.ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
-            await self.gateway.start(self._seat.public, turns=self._seat.turns, pins=pins)
+            ledger = self._seat.ledger
+            pins = ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
+            await self.gateway.start(self._seat.public, turns=self._seat.turns, pins=pins, deaths=ledger.deaths())
             self.leave_queue = True
             return
         addresses = await self.gateway.start(listeners.public if listeners is not None else None)

@@ -60,6 +60,9 @@ class ErrorKind(Enum):
     EXPECTATION_FAILED = ErrorSpec(
         "expectation_failed", 417, "invalid_request_error", Fault.CLIENT, "Unknown expectation"
     )
+    REQUEST_CRASHES_WORKERS = ErrorSpec(
+        "request_crashes_workers", 422, "invalid_request_error", Fault.CLIENT, "Workers died of this request"
+    )
     HEADERS_TOO_LARGE = ErrorSpec("headers_too_large", 431, "invalid_request_error", Fault.CLIENT, "Headers too large")
     NOT_IMPLEMENTED = ErrorSpec(
         "not_implemented", 501, "invalid_request_error", Fault.CLIENT, "Transfer coding not implemented"

@@ -40,6 +40,8 @@ class FleetShape:
     seed: int = 0
     logs: Path | None = None
     worker_flags: tuple[str, ...] = ()
+    worker_program: tuple[str, ...] = ()
+    """Command line that takes the flags of ``warmroute worker`` in its place."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Laid over the gateway's, section by section."""
     open_files: int | None = None
@@ -142,7 +144,8 @@ class Fleet:
         flags += ["--kv-events-buffer-steps", str(_REPLAY_STEPS), "--num-gpu-blocks", str(shape.blocks)]
         flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale), *shape.worker_flags, *more]
         with uninterrupted():
-            return Process(warmroute("worker", *flags), f"worker {index}", log=self._log(f"worker-{index}"))
+            command = [*shape.worker_program, *flags] if shape.worker_program else warmroute("worker", *flags)
+            return Process(command, f"worker {index}", log=self._log(f"worker-{index}"))
 
     def _log(self, name: str) -> Path | None:
         return self.shape.logs / f"{name}.log" if self.shape.logs is not None else None

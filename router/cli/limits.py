@@ -19,6 +19,7 @@ from router.config.budgets import BYTE_BUDGETS
 from router.config.model import Config
 from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
+from router.core import poison
 from router.core.dispatcher import LONGEST_HOLD_S
 from router.core.further import MAX_SENT_FAILURES
 from router.gateway import relay
@@ -89,6 +90,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "timeouts.drain_idle_s": ("seconds", "the connection is closed"),
     "timeouts.takeover_ready_s": ("seconds", _NOTHING),
     "retries.max_attempts": ("workers", "503 `worker_failed` or `overloaded`, with `Retry-After`"),
+    "retries.poison_s": ("seconds", "422 `request_crashes_workers`"),
     "hedging.max_ratio": ("share", _NOTHING),
     "residency.memo_bytes": ("bytes", "nothing: a forgotten prompt is tokenised again"),
     "residency.approximate_bytes": ("bytes", "nothing: less of a worker's cache is known"),
@@ -126,6 +128,8 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("A first event that is looked into for an error", FIRST_EVENT_BYTES, "bytes", "it is passed on as content"),
     Fixed("Events before the first token of a Responses stream", INTRODUCTION_BYTES, "bytes", "they are passed on"),
     Fixed("Workers that fail with the request in hand", MAX_SENT_FAILURES, "workers", "503 `worker_failed`"),
+    Fixed("Workers that may die of one body", poison.MAX_DEATHS, "workers", "422 `request_crashes_workers`"),
+    Fixed("Bodies whose workers' deaths are remembered", poison.BODIES_KEPT, "bodies", _NOTHING),
     Fixed("How long a policy may keep a request back", LONGEST_HOLD_S, "seconds", "nothing: it is sent then"),
     Fixed("Stored responses whose worker is remembered", PINS, "responses", "404 `response_not_found` for older ones"),
     Fixed("Parts of a form that are searched for `model`", multipart.MAX_PARTS, "parts", "placed without a model"),

@@ -183,6 +183,10 @@ class RetriesConfig(Section, frozen=True):
     do not count: no worker has done anything for them."""
     budget_floor_per_s: Annotated[float, Meta(ge=0)] = 3.0
     """Further attempts per second that are allowed beside, so that a quiet gateway may still retry."""
+    poison_s: Annotated[float, Meta(ge=0)] = 600.0
+    """How long a request is refused (422, `request_crashes_workers`) after two workers died before they had begun to
+    answer it, each with at most four different requests in that state. Only a digest of its body is kept, and any
+    answer to the same body clears it. 0: never; then such a request may be sent to worker after worker."""
 
 
 class HedgingConfig(Section, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerId, WorkerView
@@ -119,10 +119,13 @@ class Dispatcher:
 
     # decisions
 
-    def dispatch(self, request: Request, now_s: float, *, defers: bool = False) -> Ticket | Deferral | Hold | Reject:
+    def dispatch(
+        self, request: Request, now_s: float, *, defers: bool = False, within: Container[str] | None = None
+    ) -> Ticket | Deferral | Hold | Reject:
         """Choose a candidate and book the request there, in one step; or, if the policy says so and the caller
-        `defers`, wait for it: with what is known to be a prompt, and not too long a one, for others gain nothing."""
-        selection = self._select(request, (), now_s)
+        `defers`, wait for it: with what is known to be a prompt, and not too long a one, for others gain nothing.
+        `within`: the endpoints that may have it, if not all."""
+        selection = self._select(request, (), now_s, within)
         if isinstance(selection, Selection):
             decided = self._decide(request, selection, now_s)
             until_s = min(now_s + decided.decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
@@ -138,9 +141,17 @@ class Dispatcher:
         return self._reject(request, selection)
 
     def retry(
-        self, ticket: Ticket, phase: FailurePhase, now_s: float, reason: str, retry_after_s: float | None = None
+        self,
+        ticket: Ticket,
+        phase: FailurePhase,
+        now_s: float,
+        reason: str,
+        retry_after_s: float | None = None,
+        *,
+        within: Container[str] | None = None,
     ) -> Ticket | Reject:
         """An attempt failed before its client saw anything: book the next alternative (a new ticket), or give up.
+        `within`: the endpoints that may have it, if not all.
 
         With the usual three attempts: up to two alternatives after `CONNECT`, `REFUSED` and `UNSERVED`, one after
         `SENT` and `ANSWERED`, none after `STREAM`, none for a ticket that has ended already (its client has left, say),
@@ -151,7 +162,7 @@ class Dispatcher:
             return gave_up(phase, reason, retry_after_s)
         self.failed(ticket, phase, now_s, reason, retry_after_s)
         refusal_s = longest(ticket.refusal_s, retry_after_s)
-        selection = self._alternatives(ticket, phase, now_s)
+        selection = self._alternatives(ticket, phase, now_s, within)
         if selection is not None and phase is not FailurePhase.CONNECT and not self._further.pay(self._requests, now_s):
             selection = None
         if selection is None:
@@ -189,11 +200,13 @@ class Dispatcher:
         if phase is FailurePhase.ANSWERED:
             left.suspect = (failed.candidate.endpoint, reason)
 
-    def has_alternative(self, ticket: Ticket, phase: FailurePhase, now_s: float) -> bool:
+    def has_alternative(
+        self, ticket: Ticket, phase: FailurePhase, now_s: float, *, within: Container[str] | None = None
+    ) -> bool:
         """Whether `retry` would find a worker that is ready, and not merely one to be tried out, and pay for it."""
         if phase is not FailurePhase.CONNECT and not self._further.affords(self._requests, now_s):
             return False
-        selection = None if ticket.ended else self._alternatives(ticket, phase, now_s)
+        selection = None if ticket.ended else self._alternatives(ticket, phase, now_s, within)
         return selection is not None and selection.ready
 
     def explain(self, request: Request, now_s: float) -> Explanation:
@@ -337,9 +350,11 @@ class Dispatcher:
             self._observer.decided(ticket)
         return ticket
 
-    def _select(self, request: Request, tried: tuple[str, ...], now_s: float) -> Selection | Hold | Reject:
+    def _select(
+        self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None
+    ) -> Selection | Hold | Reject:
         """Who may take the request now, and has room for it."""
-        selection = select(self._fleet, request, tried, now_s)
+        selection = select(self._fleet, request, tried, now_s, within)
         if self._max_per_worker and isinstance(selection, Selection):
             return with_room(selection, self._max_per_worker, self._running)
         return selection
@@ -347,11 +362,13 @@ class Dispatcher:
     def _running(self, candidate: Candidate) -> int:
         return self._lanes.of(candidate).booked().running_requests
 
-    def _alternatives(self, ticket: Ticket, phase: FailurePhase, now_s: float) -> Selection | None:
+    def _alternatives(
+        self, ticket: Ticket, phase: FailurePhase, now_s: float, within: Container[str] | None = None
+    ) -> Selection | None:
         """Who may take over from a ticket that fails in `phase`; None when it has to be given up."""
         if self._further.exhausted(ticket, phase):
             return None
-        selection = self._select(ticket.request, tried(ticket), now_s)
+        selection = self._select(ticket.request, tried(ticket), now_s, within)
         return selection if isinstance(selection, Selection) else None
 
     @property

@@ -34,9 +34,10 @@ class Fleet:
     """Every endpoint the router knows, in the order they joined.
 
     `on_change` callbacks run whenever a candidate becomes available (or free for a trial), and when an endpoint's first
-    probe has failed; `on_load` ones for each
-    load report; `on_loss` ones when probes eject an endpoint, or one that was not draining is removed; and
-    `on_unknown_model` ones when a request names a model that nobody serves, or that its worker turns out not to serve.
+    probe has failed; `on_load` ones for each load report; `on_loss` ones when probes eject an endpoint, or one that was
+    not draining is removed; `on_unknown_model` ones when a request names a model that nobody serves, or that its worker
+    turns out not to serve; `on_doubt` ones when someone wants to know whether an endpoint's process still lives; and
+    `on_process` ones when it has said which process it is: whether another one than before, and when it was asked.
     None may raise. Calls for endpoints that have left are ignored: news may arrive after a removal.
     """
 
@@ -45,6 +46,8 @@ class Fleet:
         self.on_load: list[Callable[[Candidate, LoadReport, float], None]] = []
         self.on_loss: list[Callable[[FleetEndpoint], None]] = []
         self.on_unknown_model: list[Callable[[str], None]] = []
+        self.on_doubt: list[Callable[[FleetEndpoint], None]] = []
+        self.on_process: list[Callable[[FleetEndpoint, bool, float], None]] = []
         self.pressure_until_s = 0.0
         """No endpoint is backing off after this time: a quick test for the hot path."""
         self.warm_at_s = -math.inf
@@ -136,6 +139,13 @@ class Fleet:
             self._forget_guesses(endpoint)
             endpoint.health.cold(now_s)
             self._begins(endpoint)
+            self._tell_process(endpoint, True, now_s)
+
+    def continues(self, endpoint_id: str, asked_s: float) -> None:
+        """Asked at `asked_s`, the same process answers there as before."""
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            self._tell_process(endpoint, False, asked_s)
 
     def probe_failed(self, endpoint_id: str, reason: str, now_s: float) -> None:
         """A probe got no answer."""
@@ -210,6 +220,11 @@ class Fleet:
         again."""
         for callback in tuple(self.on_unknown_model):
             callback(model)
+
+    def doubt(self, endpoint: FleetEndpoint) -> None:
+        """The endpoint's process may have died: someone may want to look."""
+        for callback in tuple(self.on_doubt):
+            callback(endpoint)
 
     # what it serves
 
@@ -307,6 +322,10 @@ class Fleet:
     def _lose(self, endpoint: FleetEndpoint) -> None:
         for callback in tuple(self.on_loss):
             callback(endpoint)
+
+    def _tell_process(self, endpoint: FleetEndpoint, new: bool, asked_s: float) -> None:
+        for callback in tuple(self.on_process):
+            callback(endpoint, new, asked_s)
 
     def _under_pressure(self, endpoint: FleetEndpoint) -> None:
         health = endpoint.health

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from zlib import crc32
 
 import msgspec
@@ -27,22 +27,28 @@ class Selection(msgspec.Struct, frozen=True):
         return any(candidate.endpoint.state is WorkerState.READY for candidate in self.candidates)
 
 
-def select(fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float) -> Selection | Hold | Reject:
-    """The candidates for `request`, leaving out the endpoints it has `tried`.
+def select(
+    fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None = None
+) -> Selection | Hold | Reject:
+    """The candidates for `request`, leaving out the endpoints it has `tried`, and all that are not `within` if given.
 
     A half-open endpoint's trial comes first, but not for a request that has failed once already, unless nothing
     else is left. Where nobody is ready, half-open endpoints take requests beside their trials: they probe well, and
     waiting for a trial that may be a long answer helps nobody.
     """
     if request.pinned is not None:
-        return _pinned(fleet, request, tried)
+        return _pinned(fleet, request, tried, within)
     pool = fleet.pool(request.model)
     if not pool.able:
         return _nobody(fleet, request)
     fits = _fits(request, pool)
     ready, half_open = pool.ready, pool.half_open
-    if fits is not None or tried:
-        allowed = {endpoint for endpoint in (pool.able if fits is None else fits) if endpoint.id not in tried}
+    if fits is not None or tried or within is not None:
+        allowed = {
+            endpoint
+            for endpoint in (pool.able if fits is None else fits)
+            if endpoint.id not in tried and (within is None or endpoint.id in within)
+        }
         ready = tuple(candidate for candidate in ready if candidate.endpoint in allowed)
         half_open = tuple(endpoint for endpoint in half_open if endpoint in allowed)
     trial = next((endpoint for endpoint in half_open if not endpoint.health.trial_running), None)
@@ -94,7 +100,9 @@ def exclusions(
     return excluded
 
 
-def _pinned(fleet: Fleet, request: Request, tried: tuple[str, ...]) -> Selection | Hold | Reject:
+def _pinned(
+    fleet: Fleet, request: Request, tried: tuple[str, ...], within: Container[str] | None
+) -> Selection | Hold | Reject:
     """Only the one worker will do, draining or not: what is asked for lives there."""
     matching = tuple(c for c in fleet.candidates if request.pinned in (c.id, c.endpoint.id))
     if not matching:
@@ -103,6 +111,8 @@ def _pinned(fleet: Fleet, request: Request, tried: tuple[str, ...]) -> Selection
     endpoint = matching[0].endpoint
     if endpoint.id in tried:
         return Hold("the only worker that can serve this request has just failed it")
+    if within is not None and endpoint.id not in within:
+        return Hold("the only worker that can serve this request waits for what becomes of it on another one")
     if endpoint.health.condition is WorkerState.READY and endpoint.state is not WorkerState.ASLEEP:
         return Selection(matching)
     if endpoint.health.condition is WorkerState.HALF_OPEN:

@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from router.gateway.plane import Plane
     from router.gateway.relay import Relay
     from router.gateway.rewrites import Outgoing
+    from router.gateway.tries import Tries
     from router.gateway.tunnel import Tunnel
 
 # Server errors that speak of the request and not of the worker: another worker would say the same.
 _NOT_A_FAILURE = frozenset({501, 505})
 NOT_FOUND_BYTES = 4_096
 """A 404 whose body is longer, framing included, is passed on unread."""
+
+STALE_S = 0.01
+"""A pooled connection that breaks sooner than this after a request was written had been closed before."""
 
 _MISTAKE = msgspec.json.Decoder(MistakeBody)
 
@@ -44,6 +48,11 @@ class Owner(Protocol):
     phase: Phase
     relay: Relay
     tunnel: Tunnel | None
+
+    @property
+    def whole(self) -> Tries:
+        """The exchange."""
+        ...
 
     def enter(self, phase: Phase) -> None:
         """The attempt waits for something else now."""
@@ -82,12 +91,26 @@ class Attempt:
     worker's, and its loss goes to `Owner.answer_lost`. `owner` changes when a hedge takes over from a first attempt.
     """
 
-    __slots__ = ("_dial", "_plane", "connection", "owner", "response", "response_read", "ticket")
+    __slots__ = (
+        "_connected_s",
+        "_dial",
+        "_plane",
+        "_sent_s",
+        "connection",
+        "owner",
+        "response",
+        "response_read",
+        "ticket",
+    )
 
     def __init__(self, owner: Owner, ticket: Ticket) -> None:
         self.owner = owner
         self._plane = owner.plane
         self._dial: asyncio.Task[None] | None = None
+        self._sent_s: float | None = None
+        """When the request was last written."""
+        self._connected_s = 0.0
+        """When the connection was made that it was written to."""
         self.ticket = ticket
         self.connection: WorkerConnection | None = None
         self.response: ResponseHead | None = None
@@ -115,6 +138,10 @@ class Attempt:
         self._dial = None
         if ours:
             self.owner.attempt_failed(FailurePhase.LOCAL, reason)
+        elif self._sent_s is not None:
+            # the pooled connection had not died idle: the worker is gone, and had the request
+            self._suspect(lost=True)
+            self.owner.attempt_failed(FailurePhase.SENT, f"connection closed by the worker, then: {reason}")
         else:
             self.owner.attempt_failed(FailurePhase.CONNECT, f"cannot connect: {reason}")
 
@@ -140,6 +167,8 @@ class Attempt:
             worker=candidate.id,
         )
         connection.send(self, head, body, owner.head.method == "HEAD")
+        self._sent_s = self._plane.time()
+        self._connected_s = connection.connected_s
         owner.relay.attach(connection, usage_frame)
         if not owner.client.writable:
             connection.pause_reading()
@@ -156,6 +185,7 @@ class Attempt:
             self.owner.attempt_failed(FailurePhase.REFUSED, f"HTTP {status}", retry_after_s)
         elif status >= 500 and status not in _NOT_A_FAILURE:
             self.let_go(reusable=True)
+            self._suspect(lost=False)
             self.owner.attempt_failed(FailurePhase.ANSWERED, f"HTTP {status}")
         elif status == 404:
             if self.ticket.request.model is not None and not response.events:
@@ -175,6 +205,8 @@ class Attempt:
         elif isinstance(verdict, StreamError):
             self.let_go(reusable=False)
             phase = FailurePhase.REFUSED if verdict.status == 503 else FailurePhase.ANSWERED
+            if phase is FailurePhase.ANSWERED:
+                self._suspect(lost=False)
             # not the worker's words: they may repeat the prompt, and a reason is logged and kept
             self.owner.attempt_failed(phase, f"error as first event, status {verdict.status or 'not given'}")
         elif verdict is None:
@@ -227,10 +259,18 @@ class Attempt:
             owner.answer_lost(reason, broke_http)
         elif stale:
             # closed by the worker while it lay idle: says nothing about the worker, and does not count
+            if self._sent_s is not None and self._plane.time() - self._sent_s > STALE_S:
+                self._suspect(lost=True)
             self._plane.metrics.redialled()
             self.begin(fresh=True)
         else:
+            if not broke_http and connection is not None and not connection.complete:
+                self._suspect(lost=True)
             owner.attempt_failed(FailurePhase.SENT, reason)
+
+    def _suspect(self, *, lost: bool) -> None:
+        """The worker may have died of the request: its connection was `lost`, or it answered with a server error."""
+        self._plane.quarantine.failed(self.ticket.candidate.endpoint, self.owner.whole, self._connected_s, lost=lost)
 
     def worker_writable(self, writable: bool) -> None:
         """Only a tunnel can write faster than its worker reads."""

@@ -73,6 +73,7 @@ class Exchange(Tries):
         self._last_s = self._books.arrived_s + plane.config.timeouts.total_s
         self._next_comment_s = math.inf
         self._told: bool | None = None
+        self.body_digest = None
 
     # placing
 
@@ -117,6 +118,7 @@ class Exchange(Tries):
             RequestError: it asks for what is not known here.
         """
         plane = self.plane
+        self.body_digest = reading.intake.digest if reading.intake is not None else None
         if reading.stream:
             self._next_comment_s = self._books.arrived_s + plane.config.timeouts.header_hold_s
         if plane.rewrites.enabled:
@@ -138,7 +140,12 @@ class Exchange(Tries):
         plane.deferrals.leave(self)
         now_s = plane.time()
         started_s = perf_counter()
-        placed = plane.dispatcher.dispatch(self._request, now_s, defers=plane.deferrals.open)
+        try:
+            within = self.within()
+        except RequestError as error:
+            self._answer(error)
+            return
+        placed = plane.dispatcher.dispatch(self._request, now_s, defers=plane.deferrals.open, within=within)
         plane.metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Hold):
             self._wait(placed)
@@ -185,6 +192,8 @@ class Exchange(Tries):
         if self.route.stores:
             self._learn_stored(attempt.connection.pieces)
         self._next_comment_s = math.inf
+        if plane.quarantine.active:
+            plane.quarantine.survived(self)
         self.body = b""  # no further attempt will need it
         self.client.body_done()
         lines = plane.head_lines(self.head, self.request_id, self.ticket)
@@ -208,6 +217,7 @@ class Exchange(Tries):
         assert ticket is not None
         now_s = self.plane.time()
         relay.flush(now_s)
+        self.plane.quarantine.answered(self, now_s)
         usage = find_usage(relay.tail())
         if self._rewriting is not None:
             self._rewriting.answered(ticket.candidate.endpoint, response, relay, usage)

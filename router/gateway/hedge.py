@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from router.config.model import HedgingConfig
 from router.core.edges import FailurePhase, Request
 from router.core.tickets import Ticket
+from router.errors import RequestError
 from router.gateway.attempt import Attempt
 from router.gateway.paths import Route
 from router.gateway.phases import Phase
@@ -77,6 +78,11 @@ class Hedge:
         self._timer: asyncio.TimerHandle | None = self.plane.loop.call_later(after_s, self._begin)
 
     @property
+    def whole(self) -> Tries:
+        """The exchange."""
+        return self._tries
+
+    @property
     def running(self) -> bool:
         """Whether a second worker has the request."""
         return self.attempt is not None
@@ -85,7 +91,7 @@ class Hedge:
         self._timer = None
         tries, plane = self._tries, self.plane
         try:
-            first = tries.ticket if tries.awaited is not None else None
+            first = tries.ticket if tries.awaited is not None and tries.within() is None else None
             ticket = plane.dispatcher.hedge(first, plane.time()) if first is not None else None
             if ticket is None:
                 return
@@ -94,6 +100,8 @@ class Hedge:
             self.commented()
             self.attempt = Attempt(self, ticket)
             self.attempt.begin()
+        except RequestError:
+            return  # it may go to no other worker now
         except Exception:
             self.crashed()
 

@@ -11,6 +11,7 @@ from policies.view import WorkerId
 from router.config.model import Config
 from router.core.dispatcher import Dispatcher
 from router.core.fleet import Fleet
+from router.core.poison import Poison
 from router.core.tickets import Ticket
 from router.gateway.access import AccessLog
 from router.gateway.backlog import Backlog
@@ -25,6 +26,7 @@ from router.gateway.paths import PathTable
 from router.gateway.phases import phase_limits_s
 from router.gateway.pool import WorkerPools
 from router.gateway.ports import GatewayMetrics
+from router.gateway.quarantine import Quarantine
 from router.gateway.request_ids import RequestIds
 from router.gateway.rewrites import Relearn, Rewrites
 from router.gateway.slices import Slices
@@ -136,6 +138,9 @@ class Plane:
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.losses = Losses(fleet, loop, self.exchanges)
+        poison = Poison(config.retries.poison_s)
+        self.quarantine = Quarantine(poison, fleet, loop, self.exchanges, metrics, self.waiting.changed)
+        self.pools.on_refusal = self.quarantine.refused
         self.client_idle_s = config.timeouts.client_idle_s
         """How long a client's connection may be idle; less once no new ones are accepted."""
         self.draining = False
@@ -215,6 +220,7 @@ class Plane:
             "slow_readers_cut": self.unsent.cut,
             "bodies_refused": self.bodies.refused,
             "stored_responses": len(self.pins),
+            "quarantine": self.quarantine.statistics(),
             "rewrites": self.rewrites.statistics(),
             "pools": self.pools.statistics(),
             "api_keys": self.keys.statistics() if self.keys is not None else None,

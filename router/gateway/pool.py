@@ -51,6 +51,8 @@ class WorkerPools:
         head_s: float,
         tls_for: Callable[[Endpoint], ssl.SSLContext | None] = lambda endpoint: None,
     ) -> None:
+        self.on_refusal: Callable[[Endpoint], None] | None = None
+        """Told when nobody listens at an endpoint."""
         self.outbox = outbox
         self.head_s = head_s
         self._loop = loop
@@ -92,6 +94,8 @@ class WorkerPools:
                     server_hostname=endpoint.host if tls is not None else None,
                 )
             except OSError as error:
+                if self.on_refusal is not None and is_refusal(error):
+                    self.on_refusal(endpoint)
                 dialler.dial_failed(str(error) or type(error).__name__, ours=error.errno in _OURS)
             else:
                 if tls is not None:
@@ -143,6 +147,14 @@ class WorkerPools:
             "dials": self.dials,
             "reuses": self.reuses,
         }
+
+
+def is_refusal(error: OSError) -> bool:
+    """Whether a dial failed because nobody listens, at none of the host's addresses."""
+    if error.errno is not None:
+        return error.errno == errno.ECONNREFUSED
+    text, refusal = str(error), f"[Errno {errno.ECONNREFUSED}]"
+    return refusal in text and text.count("[Errno ") == text.count(refusal)  # the loop joins them where they differ
 
 
 def _read_no_further(transport: Any) -> None:

@@ -57,6 +57,10 @@ class GatewayMetrics(Protocol):
         """A pooled connection had died idle; the same worker got the request on a fresh one."""
         ...
 
+    def worker_died(self, outcome: str) -> None:
+        """A worker died with requests before their first token: ``blamed`` for it, or too many (``crowded``)."""
+        ...
+
     def hedged(self, outcome: str) -> None:
         """A second attempt beside the first ended: ``won``, ``lost``, ``failed`` or ``took_over``."""
         ...

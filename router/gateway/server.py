@@ -13,6 +13,7 @@ from router.config.model import Config
 from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet
+from router.core.poison import Deaths
 from router.gateway.client import ClientConnection
 from router.gateway.closing import SETTLE_S, Closing, close_listeners
 from router.gateway.connection_limit import Turns
@@ -79,10 +80,12 @@ class Gateway:
         *,
         turns: Turns | None = None,
         pins: SharedPins | None = None,
+        deaths: Deaths | None = None,
     ) -> list[str]:
         """Listen on `listeners`, which are bound and listening, or on the configured address. With `turns`, other
-        processes accept from them, too, and `pins` are what all of them know. Returns the addresses: ``host:port``,
-        ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its file, after `aclose`.
+        processes accept from them, too, and `pins` and `deaths` are what all of them know. Returns the addresses:
+        ``host:port``, ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its file, after
+        `aclose`.
 
         Raises:
             ListenError: an address cannot be had.
@@ -106,6 +109,8 @@ class Gateway:
         self._passed = listeners is not None
         self._listeners = list(listeners) if listeners is not None else public_sockets(self._config, BACKLOG)
         plane.pins.shared = pins
+        if deaths is not None:
+            plane.quarantine.poison.deaths = deaths
         self._servers = [await listen(loop, acceptor, each, BACKLOG, turns) for each in self._listeners]
         self._files.add("api_keys", plane.keys)
         self._files.add("tls", tls)
@@ -159,6 +164,7 @@ class Gateway:
             self._timer.cancel()
         self._files.close()
         plane.losses.close()
+        plane.quarantine.close()
         plane.rewrites.close()
         plane.waiting.close()
         plane.deferrals.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from xxhash import xxh3_128_intdigest
+
 from router.core.edges import FailurePhase
 from router.core.endpoints import FleetEndpoint
 from router.core.tickets import Reject, Ticket
@@ -28,9 +30,44 @@ class Tries(Owner):
     body: bytes
     _attempt: Attempt | None
     _hedge: Hedge | None = None
+    body_digest: int | None
+    """The body's, where it has been read; else it is computed when it is asked for."""
+    _key = 0
     _rewriting: Rewriting | None
     _books: Books
     _phase_began_s: float
+
+    @property
+    def whole(self) -> Tries:
+        """The exchange."""
+        return self
+
+    @property
+    def body_key(self) -> int:
+        """What `quarantine` knows the request by; 0 for one without a body, which is never suspected."""
+        if not self._key and (self.body_digest is not None or self.body):
+            digest = self.body_digest
+            digest = xxh3_128_intdigest(self.body) if digest is None else digest
+            self._key = self.plane.quarantine.key(self.head.path, digest)
+        return self._key
+
+    @property
+    def unanswered(self) -> tuple[FleetEndpoint, ...]:
+        """The endpoints that have the request, and have not begun to answer it."""
+        ticket, hedge = self.ticket, self._hedge
+        first = (ticket.candidate.endpoint,) if ticket is not None and self.phase is Phase.FIRST_EVENT else ()
+        if hedge is None or hedge.ticket is None or hedge.phase is not Phase.FIRST_EVENT:
+            return first
+        return (*first, hedge.ticket.candidate.endpoint)
+
+    def within(self) -> frozenset[str] | None:
+        """The endpoints that the request may go to; None: all.
+
+        Raises:
+            RequestError: it may go to none.
+        """
+        quarantine = self.plane.quarantine
+        return quarantine.within(self) if quarantine.active else None
 
     @abstractmethod
     def progressed(self, gaps_s: Sequence[float], events: int, now_s: float) -> None:
@@ -61,7 +98,12 @@ class Tries(Owner):
         ticket, hedge = self.ticket, self._hedge
         if hedge is not None and hedge.running:
             return True
-        return ticket is not None and self.plane.dispatcher.has_alternative(ticket, phase, self.plane.time())
+        try:
+            within = self.within()
+        except RequestError:
+            return False
+        now_s = self.plane.time()
+        return ticket is not None and self.plane.dispatcher.has_alternative(ticket, phase, now_s, within=within)
 
     def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
         """Nothing of this attempt has reached the client: another worker may answer."""
@@ -73,7 +115,13 @@ class Tries(Owner):
             plane.dispatcher.hedge_left(hedge.ticket, ticket, phase, plane.time(), reason, retry_after_s)
             self._take_over(hedge, "took_over")
             return
-        outcome = plane.dispatcher.retry(ticket, phase, plane.time(), reason, retry_after_s)
+        try:
+            within = self.within()
+        except RequestError as error:
+            plane.dispatcher.failed(ticket, phase, plane.time(), reason, retry_after_s)
+            self._answer(error)
+            return
+        outcome = plane.dispatcher.retry(ticket, phase, plane.time(), reason, retry_after_s, within=within)
         if isinstance(outcome, Reject):
             self._answer(outcome.error)
             return

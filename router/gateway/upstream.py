@@ -101,6 +101,7 @@ class WorkerConnection(asyncio.Protocol):
         "_transport",
         "_unsent",
         "complete",
+        "connected_s",
         "endpoint",
         "idle_since_s",
         "in_chunk",
@@ -124,6 +125,7 @@ class WorkerConnection(asyncio.Protocol):
         self.response: ResponseHead | None = None
         self.reused = False
         self.idle_since_s = 0.0
+        self.connected_s = 0.0
         self.tunnel: Callable[[bytes], None] | None = None
         self.splice: Callable[[bytes], None] | None = None
         self.pieces: list[bytes] = []
@@ -137,6 +139,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Up."""
+        self.connected_s = self._loop.time()
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:

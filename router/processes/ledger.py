@@ -1,7 +1,8 @@
 """The ledger in memory that all processes of one gateway share.
 
 Layout, in 8-byte words: a key per slot; a row per process for its connections; for each slot one row per process, next
-to each other, with what that process has booked on the slot's candidate; and at last the `pins`. A row has one writer.
+to each other, with what that process has booked on the slot's candidate; then the `pins`, and the `deaths`. A row has
+one writer.
 Its words are written one by one and each of them whole, so a reader may see half a change for less than a microsecond,
 and takes it: the figures are sums of many requests. All are doubles, which hold counts exactly up to 2**53.
 
@@ -28,6 +29,7 @@ import xxhash
 from policies.view import WorkerId
 from router.core.estimate import Work
 from router.core.others import Others, Own
+from router.processes.deaths import DEATHS_BYTES, SharedDeaths
 from router.processes.pins import PINS_BYTES, Pins
 
 log = logging.getLogger("warmroute.processes")
@@ -66,12 +68,17 @@ class Layout:
     @property
     def bytes(self) -> int:
         """Size of the table."""
-        return self.pins + PINS_BYTES
+        return self.deaths + DEATHS_BYTES
 
     @property
     def pins(self) -> int:
         """Offset of the table of stored responses."""
         return self.row(SLOTS, 0)
+
+    @property
+    def deaths(self) -> int:
+        """Offset of the table of deaths."""
+        return self.pins + PINS_BYTES
 
     def key(self, slot: int) -> int:
         """Offset of a slot's key; 0 there means free."""
@@ -144,6 +151,10 @@ class Ledger:
     def pins(self, workers: Callable[[], Iterable[WorkerId]]) -> Pins:
         """Which of `workers` made which stored response."""
         return Pins(self._memory, self._layout.pins, workers)
+
+    def deaths(self) -> SharedDeaths:
+        """Workers' deaths by the bodies they are blamed on, counted by all processes together."""
+        return SharedDeaths(self._memory, self._layout.deaths, self._locked)
 
     @contextmanager
     def alone(self, worker: str) -> Iterator[bool]:

@@ -103,6 +103,13 @@ GATEWAY = (
         "attempt did anything) or took_over (the first attempt failed).",
         "outcome",
     ),
+    _counter(
+        "worker_deaths",
+        "Workers whose process went while requests there waited for their first token: blamed on these requests, or "
+        "crowded (more than four different ones, so on none). Requests refused for it are errors of the code "
+        "request_crashes_workers.",
+        "outcome",
+    ),
     _counter("redials", "Requests repeated on a fresh connection because a pooled one had died idle."),
     _counter("client_aborts", "Clients that left before their response ended, by phase.", "phase"),
     _counter("requests_by_key", "Requests let in, by the name of the API key they brought.", "key"),

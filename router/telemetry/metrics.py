@@ -75,6 +75,7 @@ class Metrics:
         self._retries = counter("retries")
         self._redials = counter("redials")
         self._retry_refusals = counter("retry_budget_exhausted")
+        self._deaths = counter("worker_deaths")
         self._hedges = counter("hedges")
         self._aborts = counter("client_aborts")
         self._keyed = counter("requests_by_key")
@@ -134,6 +135,10 @@ class Metrics:
     def redialled(self) -> None:
         """The same worker got the request on a fresh connection."""
         self._redials.add()
+
+    def worker_died(self, outcome: str) -> None:
+        """A worker died with requests before their first token."""
+        self._deaths.add(1.0, (outcome,))
 
     def hedged(self, outcome: str) -> None:
         """A second attempt beside the first ended as `outcome`."""

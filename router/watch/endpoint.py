@@ -73,6 +73,11 @@ class EndpointWatch:
         self._probe_due_s = min(self._probe_due_s, self._probed_s + MIN_GAP_S)
         self._woken.set()
 
+    def look_for_process(self) -> None:
+        """See soon whether it is still the same process that answers."""
+        self._load_due_s = 0.0
+        self.look_again()
+
     def statistics(self) -> dict[str, Any]:
         """Per candidate id: its subscription and the self-test's verdict."""
         return {
@@ -193,6 +198,7 @@ class EndpointWatch:
     # loads
 
     async def _read_load(self) -> None:
+        asked_s = self._around.clock()
         try:
             page = await read_metrics(
                 self._client, self._endpoint.endpoint, timeout_s=self._around.health.probe_timeout_s
@@ -208,14 +214,17 @@ class EndpointWatch:
         now_s = self._around.clock()
         for report in page.loads:
             self._around.fleet.load_reported(self._endpoint.id, report, now_s)
-        self._compare(page)
+        self._compare(page, asked_s)
 
-    def _compare(self, page: MetricsPage) -> None:
+    def _compare(self, page: MetricsPage, asked_s: float) -> None:
         """Notice another process, sleep, or a cache whose size was not known before."""
         before, self._page = self._page, page
         if before is not None and (page.started_s != before.started_s or _fell(before.loads, page.loads)):
             self._restarted()
-        elif self._facts is not None and (page.sleeping, page.caches) != (self._facts.sleeping, self._facts.caches):
+            return
+        if before is not None and page.started_s is not None:
+            self._around.fleet.continues(self._endpoint.id, asked_s)
+        if self._facts is not None and (page.sleeping, page.caches) != (self._facts.sleeping, self._facts.caches):
             self.look_again()
 
     def _restarted(self) -> None:

@@ -120,6 +120,12 @@ class Watcher:
             for watch in self._watches.values():
                 watch.look_again()
 
+    def look_for_process(self, endpoint_id: str) -> None:
+        """See soon whether it is still the same process that answers at an endpoint."""
+        watch = self._watches.get(endpoint_id)
+        if watch is not None:
+            watch.look_for_process()
+
     async def aclose(self) -> None:
         """Stop all watches and give back every socket."""
         for endpoint_id in list(self._watches):

@@ -205,16 +205,16 @@ class RecordingDispatcher(Dispatcher):
         self.edges = []
         self.requests = []
 
-    def dispatch(self, request, now_s, *, defers=False):
-        outcome = super().dispatch(request, now_s, defers=defers)
+    def dispatch(self, request, now_s, *, defers=False, within=None):
+        outcome = super().dispatch(request, now_s, defers=defers, within=within)
         self.edges.append(type(outcome).__name__.lower())
         self.requests.append(request)
         return outcome
 
-    def retry(self, ticket, phase, now_s, reason, retry_after_s=None):
+    def retry(self, ticket, phase, now_s, reason, retry_after_s=None, *, within=None):
         self.edges.append(f"retry {phase.value}")
         self.last_reason = reason
-        return super().retry(ticket, phase, now_s, reason, retry_after_s)
+        return super().retry(ticket, phase, now_s, reason, retry_after_s, within=within)
 
     def hedge(self, ticket, now_s):
         second = super().hedge(ticket, now_s)

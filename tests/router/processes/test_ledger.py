@@ -136,3 +136,23 @@ def in_another_process(table: int, worker: str) -> str:
     os.close(writer)
     with os.fdopen(reader) as said:
         return said.read()
+
+
+def test_deaths_are_counted_by_all_processes_and_each_once(ledgers):
+    body, other_body = 7 << 64 | 9, 8
+    one, other = (ledger.deaths() for ledger in ledgers[:2])
+    assert (one.latest_s, one.times(body)) == (0.0, ())
+    one.add(body, "a:1", 100.0)
+    other.add(body, "a:1", 100.4)  # its own connections to the same worker broke, too
+    assert other.times(body) == (100.0,)
+    other.add(body, "b:1", 100.4)
+    assert one.times(body) == (100.0, 100.4)
+    one.add(body, "a:1", 105.0)
+    assert other.times(body) == (100.4, 105.0)
+    assert other.latest_s == 105.0
+    assert one.times(other_body) == ()
+    ledgers[2].clear(0)
+    assert len(one.times(body)) == 2
+    other.clear(other_body)
+    other.clear(body)
+    assert one.times(body) == ()

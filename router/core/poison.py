@@ -1,0 +1,304 @@
+"""Request bodies that take workers down with them: which ones are suspected, and which are refused.
+
+A worker's death counts against a body only if the body was at that worker, before its first token, when the worker's
+process went, and at most `MAX_BODIES` distinct bodies were there in that state. A broken connection alone proves no
+death: it opens an incident, which waits for proof (a refused connection, another process at the same address) and
+lapses without it. Bodies are known by a digest; nothing else of them is kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+MAX_BODIES = 4
+"""With more distinct bodies before their first token nobody can tell which one it was."""
+MAX_DEATHS = 2
+"""Deaths after which a body is refused."""
+PROOF_S = 5.0
+"""How long an incident waits for proof. vLLM's server answers 500 when its engine has died, and exits after that."""
+DYING_S = 0.5
+"""How long a dying process may still take connections, which it then breaks: no worker is back so soon."""
+ERROR_DOUBT_S = 1.0
+"""How long a server error keeps a body from further workers: vLLM's server stops listening sooner than that."""
+BODIES_KEPT = 4_096
+SERVED_KEPT = 4_096
+SERVED_S = 60.0
+INCIDENTS_KEPT = 1_024
+
+
+class Verdict(Enum):
+    """Which workers may be given a body."""
+
+    FREE = "free"
+    """All: nothing is known against it."""
+    ONE_MORE = "one_more"
+    """One further worker, at whatever time: it may have taken one down."""
+    NO_MORE = "no_more"
+    """Only those that have answered it with a server error: they may be about to exit."""
+    DOUBTED = "doubted"
+    """None until it is settled whether the workers that were lost with it have died."""
+    REFUSED = "refused"
+    """None: as many as `MAX_DEATHS` have died of it."""
+
+
+class Deaths(Protocol):
+    """Proven deaths by body. Each worker's death counts once, whoever reports it."""
+
+    def add(self, body: int, worker: str, at_s: float) -> None:
+        """`worker` died at `at_s` with `body` before its first token."""
+        ...
+
+    def times(self, body: int) -> tuple[float, ...]:
+        """When workers died with `body`, the last `MAX_DEATHS` of them, oldest first."""
+        ...
+
+    def clear(self, body: int) -> None:
+        """`body` has been served."""
+        ...
+
+    @property
+    def latest_s(self) -> float:
+        """When the last one was; 0 for never. A quick test for the hot path."""
+        ...
+
+
+class OwnDeaths:
+    """`Deaths` of one process, for the last `BODIES_KEPT` bodies."""
+
+    def __init__(self) -> None:
+        self.latest_s = 0.0
+        self._bodies: OrderedDict[int, tuple[float, ...]] = OrderedDict()
+
+    def add(self, body: int, worker: str, at_s: float) -> None:
+        """Count one more."""
+        self.latest_s = max(self.latest_s, at_s)
+        self._bodies[body] = (*self._bodies.pop(body, ()), at_s)[-MAX_DEATHS:]
+        if len(self._bodies) > BODIES_KEPT:
+            self._bodies.popitem(last=False)
+
+    def times(self, body: int) -> tuple[float, ...]:
+        """When workers died with it."""
+        return self._bodies.get(body, ())
+
+    def clear(self, body: int) -> None:
+        """It has been served."""
+        self._bodies.pop(body, None)
+
+
+class Served:
+    """Bodies that were answered in the last minute or two, at most 2 * `SERVED_KEPT`. Workers do not die of these."""
+
+    __slots__ = ("_due_s", "_earlier", "_latest")
+
+    def __init__(self) -> None:
+        self._latest: set[int] = set()
+        self._earlier: set[int] = set()
+        self._due_s = 0.0
+
+    def add(self, body: int, now_s: float) -> None:
+        """`body` has been answered."""
+        latest = self._latest
+        if now_s >= self._due_s or len(latest) >= SERVED_KEPT:
+            self._earlier = latest if now_s < self._due_s + SERVED_S else set()
+            latest = self._latest = set()
+            self._due_s = now_s + SERVED_S
+        latest.add(body)
+
+    def holds(self, body: int, now_s: float) -> bool:
+        """Whether `body` is one of them."""
+        return now_s < self._due_s + SERVED_S and (body in self._latest or body in self._earlier)
+
+
+@dataclass(slots=True)
+class Incident:
+    """A worker failed `bodies` before their first tokens at `opened_s`, and may have died.
+
+    `lost`: its connection broke; otherwise it answered with a server error. `crowded`: there were too many bodies.
+    `proven_s`: when it was known to have died.
+    """
+
+    worker: str
+    opened_s: float
+    bodies: set[int]
+    lost: bool
+    crowded: bool = False
+    proven_s: float | None = None
+
+
+class Poison:
+    """Suspected and proven deaths. `keep_s` is how long a proven one counts; 0 switches all of this off.
+
+    Times are monotonic seconds.
+    """
+
+    def __init__(self, keep_s: float) -> None:
+        self.deaths: Deaths = OwnDeaths()
+        """May be replaced by one that several processes share."""
+        self._keep_s = keep_s
+        self._incidents: dict[str, list[Incident]] = {}
+        self.served = Served()
+        self._counts = {"blamed": 0, "crowded": 0}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether deaths are counted at all."""
+        return self._keep_s > 0
+
+    @property
+    def stirred(self) -> bool:
+        """Whether anything may ever have been known against any body: a quick test for the hot path."""
+        return bool(self._incidents) or self.deaths.latest_s > 0.0
+
+    def active(self, now_s: float) -> bool:
+        """Whether anything may be known against any body now."""
+        self.expire(now_s)
+        return bool(self._incidents) or now_s - self.deaths.latest_s < self._keep_s
+
+    # what happens
+
+    def known(self, worker: str, connected_s: float, *, lost: bool) -> Incident | None:
+        """The incident that a failure belongs to whose connection was made at `connected_s`: one that was made after a
+        worker had been lost leads to another process."""
+        for incident in self._incidents.get(worker, ()):
+            if incident.lost is not lost and incident.proven_s is None:
+                continue
+            until_s = max(incident.opened_s + DYING_S, incident.proven_s or 0.0)
+            if connected_s <= until_s or not (lost or incident.proven_s):
+                return incident
+        return None
+
+    def open(self, worker: str, body: int, others: Iterable[int], now_s: float, *, lost: bool) -> Incident:
+        """`worker` failed a request with `body`; `others` were there before their first tokens, too."""
+        self.expire(now_s)
+        incident = Incident(worker, now_s, {body}, lost)
+        before = {
+            known for earlier in self._incidents.get(worker, ()) if lost and earlier.lost for known in earlier.bodies
+        }
+        for other in {*others} - before - {body}:
+            self.join(incident, other)
+        if sum(map(len, self._incidents.values())) < INCIDENTS_KEPT:
+            self._incidents.setdefault(worker, []).append(incident)
+        return incident
+
+    def join(self, incident: Incident, body: int) -> None:
+        """`body` was there, too."""
+        if incident.crowded or body in incident.bodies:
+            return
+        incident.bodies.add(body)
+        if len(incident.bodies) > MAX_BODIES:
+            incident.crowded = True
+            incident.bodies.clear()
+        elif incident.proven_s is not None:
+            self._blame(body, incident)
+
+    def gone(self, worker: str, now_s: float) -> list[str]:
+        """The process at `worker` is gone: its open incidents were deaths. Returns ``blamed`` or ``crowded`` for each.
+
+        Of what was open there, a lost connection and error answers tell of the same death.
+        """
+        self.expire(now_s)
+        incidents = [incident for incident in self._incidents.get(worker, ()) if incident.proven_s is None]
+        lost = [incident for incident in incidents if incident.lost] or incidents[:1]
+        for incident in incidents:
+            if incident not in lost:
+                for body in incident.bodies:
+                    self.join(lost[0], body)
+                self._incidents[worker].remove(incident)
+        return [self._died(incident, now_s) for incident in lost]
+
+    def _died(self, incident: Incident, now_s: float) -> str:
+        """Count it, and keep it for what is still to be heard of it: connections do not all break at once."""
+        incident.proven_s = now_s
+        outcome = "crowded" if incident.crowded else "blamed"
+        self._counts[outcome] += 1
+        for body in incident.bodies:
+            self._blame(body, incident)
+        return outcome
+
+    def _blame(self, body: int, incident: Incident) -> None:
+        if not self.served.holds(body, incident.opened_s):
+            self.deaths.add(body, incident.worker, incident.opened_s)
+
+    def lives(self, worker: str, asked_s: float) -> None:
+        """The same process answered a question of `asked_s`: connections that had broken before were no deaths. Server
+        errors stay open, since a server may give them first and exit then."""
+        incidents = self._incidents.get(worker, [])
+        self._keep(
+            worker, [one for one in incidents if one.proven_s is not None or not one.lost or one.opened_s >= asked_s]
+        )
+
+    def survived(self, body: int) -> None:
+        """`body` had its first token, or its whole answer: nothing is held against it any more."""
+        for incidents in self._incidents.values():
+            for incident in incidents:
+                incident.bodies.discard(body)
+        self.deaths.clear(body)
+
+    def expire(self, now_s: float) -> None:
+        """Drop incidents that have not been proven."""
+        for worker, incidents in list(self._incidents.items()):
+            self._keep(worker, [incident for incident in incidents if now_s - incident.opened_s < PROOF_S])
+
+    def _keep(self, worker: str, incidents: list[Incident]) -> None:
+        if incidents:
+            self._incidents[worker] = incidents
+        else:
+            self._incidents.pop(worker, None)
+
+    # what follows
+
+    def waits(self, worker: str, now_s: float) -> bool:
+        """Whether proof is wanted of what happened at `worker`."""
+        incidents = self._incidents.get(worker, ())
+        return any(now_s - incident.opened_s < PROOF_S and incident.proven_s is None for incident in incidents)
+
+    def verdict(self, body: int, now_s: float) -> Verdict:
+        """Which workers may be given `body` now."""
+        if self.served.holds(body, now_s):
+            return Verdict.FREE
+        lost = self._proven(body, now_s)
+        if lost >= MAX_DEATHS:
+            return Verdict.REFUSED
+        lost += sum(incident.lost for incident in self._open(body, now_s))
+        if lost >= MAX_DEATHS:
+            return Verdict.DOUBTED
+        suspected = lost + len(self.erred(body, now_s))
+        if suspected >= MAX_DEATHS:
+            return Verdict.NO_MORE
+        return Verdict.ONE_MORE if suspected else Verdict.FREE
+
+    def erred(self, body: int, now_s: float) -> list[str]:
+        """Workers that have just answered `body` with a server error."""
+        return [one.worker for one in self._open(body, now_s) if not one.lost and now_s - one.opened_s < ERROR_DOUBT_S]
+
+    def companions(self, body: int) -> set[int]:
+        """Bodies that may as well have been what took down the same worker."""
+        incidents = [one for incidents in self._incidents.values() for one in incidents if body in one.bodies]
+        return {other for incident in incidents for other in incident.bodies} - {body}
+
+    def refused_for_s(self, body: int, now_s: float) -> float:
+        """How long a refused body will be so."""
+        return max(0.0, self.deaths.times(body)[-1] + self._keep_s - now_s)
+
+    def _proven(self, body: int, now_s: float) -> int:
+        """Deaths within `keep_s` of the last one, which counts for as long."""
+        times_s = self.deaths.times(body)
+        if not times_s or now_s - times_s[-1] >= self._keep_s:
+            return 0
+        return sum(times_s[-1] - at_s < self._keep_s for at_s in times_s)
+
+    def _open(self, body: int, now_s: float) -> list[Incident]:
+        return [
+            incident
+            for incidents in self._incidents.values()
+            for incident in incidents
+            if body in incident.bodies and incident.proven_s is None and now_s - incident.opened_s < PROOF_S
+        ]
+
+    def statistics(self) -> dict[str, Any]:
+        """Open incidents, and deaths counted against bodies or not."""
+        return {"incidents": sum(map(len, self._incidents.values())), "deaths": dict(self._counts)}

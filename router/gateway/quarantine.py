@@ -1,0 +1,208 @@
+"""Keeps a request that takes workers down from taking down the whole fleet.
+
+`router.core.poison` counts; this is where its facts come from and where its verdicts take effect. A request that has
+lost a worker, or that others with the same body have lost one for, may go to one further worker at a time; after the
+second loss to none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from xxhash import xxh3_128_intdigest
+
+from backends.worker import Endpoint
+from router.core.endpoints import FleetEndpoint
+from router.core.fleet import Fleet
+from router.core.health import SERVING
+from router.core.poison import PROOF_S, Poison, Verdict
+from router.errors import ErrorKind, RequestError
+from router.gateway.pool import is_refusal
+from router.gateway.ports import GatewayMetrics
+
+if TYPE_CHECKING:
+    from router.gateway.exchange import Exchange
+    from router.gateway.tries import Tries
+
+LOOKS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, PROOF_S)
+"""When a worker is dialled after it has failed a request, counted from then."""
+LOOK_LIMIT_S = 1.0
+"""A dial that takes longer proves nothing."""
+PATHS_KEPT = 1_024
+RETRY_AFTER_S = 1.0
+"""When to ask again about a request whose verdict is open: by then the worker has been dialled several times."""
+
+_DOUBTED = "Workers were lost while they had this request. It goes to no other worker until it is known why; try again."
+
+
+class Quarantine:
+    """Collects what becomes of workers that failed requests, and says where a request may go."""
+
+    def __init__(
+        self,
+        poison: Poison,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        exchanges: set[Exchange],
+        metrics: GatewayMetrics,
+        changed: Callable[[], None],
+    ) -> None:
+        self.poison = poison
+        self._fleet = fleet
+        self._loop = loop
+        self._exchanges = exchanges
+        self._metrics = metrics
+        self._changed = changed
+        self._seeds: dict[str, int] = {}
+        self._looks: dict[str, asyncio.Task[None]] = {}
+        self.refused_requests = 0
+        if poison.enabled:
+            fleet.on_process.append(self.process_seen)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything may be known against any request: a quick test for the hot path."""
+        return self.poison.stirred and self.poison.active(self._loop.time())
+
+    # where a request may go
+
+    def within(self, exchange: Tries) -> frozenset[str] | None:
+        """The endpoints that the request may go to; None: all.
+
+        Raises:
+            RequestError: it may go to none.
+        """
+        body, now_s = exchange.body_key, self._loop.time()
+        match self.poison.verdict(body, now_s):
+            case Verdict.FREE:
+                return None
+            case Verdict.ONE_MORE:
+                return self._holders({body}) or self._apart(body)
+            case Verdict.NO_MORE:
+                return self._holders({body}) | frozenset(self.poison.erred(body, now_s))
+            case Verdict.DOUBTED:
+                raise RequestError(ErrorKind.WORKER_FAILED, _DOUBTED, retry_after_s=RETRY_AFTER_S)
+            case Verdict.REFUSED:
+                self.refused_requests += 1
+                raise RequestError(ErrorKind.REQUEST_CRASHES_WORKERS, self._why_refused(body, now_s))
+
+    def _why_refused(self, body: int, now_s: float) -> str:
+        wait_s = self.poison.refused_for_s(body, now_s)
+        return (
+            "The last two workers that were given this request died before they answered it. "
+            f"The same request is refused for another {wait_s:.0f} s."
+        )
+
+    def _apart(self, body: int) -> frozenset[str] | None:
+        """The endpoints that have none of the bodies suspected of the same death, if there are some: only the one that
+        did it takes down the next worker, and the others are cleared."""
+        taken = self._holders(self.poison.companions(body))
+        free = frozenset(endpoint.id for endpoint in self._fleet.endpoints if endpoint.state in SERVING) - taken
+        return free if taken and free else None
+
+    def _holders(self, bodies: set[int]) -> frozenset[str]:
+        """Endpoints that have one of the bodies before its first token, or are about to, but for those that may have
+        died."""
+        now_s = self._loop.time()
+        return frozenset(
+            endpoint.id
+            for exchange in self._exchanges
+            if exchange.body_key in bodies
+            for endpoint in (*exchange.unanswered, exchange.awaited)
+            if endpoint is not None and not self.poison.waits(endpoint.id, now_s)
+        )
+
+    # what happens
+
+    def failed(self, endpoint: FleetEndpoint, exchange: Tries, connected_s: float, *, lost: bool) -> None:
+        """`endpoint` failed the exchange's request before its first token: its connection, which was made at
+        `connected_s`, was `lost`, or it answered with a server error."""
+        if not self.poison.enabled or not exchange.body_key:
+            return
+        incident = self.poison.known(endpoint.id, connected_s, lost=lost)
+        if incident is not None:
+            self.poison.join(incident, exchange.body_key)
+            return
+        others = {other.body_key for other in self._exchanges if endpoint in other.unanswered} - {0}
+        self.poison.open(endpoint.id, exchange.body_key, others, self._loop.time(), lost=lost)
+        self._fleet.doubt(endpoint)
+        if endpoint.id not in self._looks:
+            self._looks[endpoint.id] = self._loop.create_task(self._look(endpoint), name=f"look at {endpoint.id}")
+
+    def survived(self, exchange: Tries) -> None:
+        """The request had its first token, or its whole answer."""
+        self.poison.survived(exchange.body_key)
+        self._changed()
+
+    def answered(self, exchange: Tries, now_s: float) -> None:
+        """The request had its whole answer."""
+        if exchange.body_digest is not None and self.poison.enabled:
+            self.poison.served.add(exchange.body_key, now_s)
+        if self.active:
+            self.survived(exchange)
+
+    def key(self, path: str, digest: int) -> int:
+        """What a body with this digest is known by: on another path it is another request."""
+        seed = self._seeds.get(path)
+        if seed is None:
+            if len(self._seeds) >= PATHS_KEPT:
+                self._seeds.clear()
+            seed = self._seeds[path] = xxh3_128_intdigest(path.encode("utf-8", "surrogatepass"))
+        return seed ^ digest
+
+    def refused(self, endpoint: Endpoint) -> None:
+        """A connection to `endpoint` was refused: nobody listens there."""
+        if self.poison.waits(endpoint.authority, self._loop.time()):
+            self._gone(endpoint.authority)
+
+    def process_seen(self, endpoint: FleetEndpoint, new: bool, asked_s: float) -> None:
+        """The worker has said which process it is: another one than before, or the same."""
+        if new:
+            self._gone(endpoint.id)
+        else:
+            self.poison.lives(endpoint.id, asked_s)
+
+    def _gone(self, endpoint_id: str) -> None:
+        for outcome in self.poison.gone(endpoint_id, self._loop.time()):
+            self._metrics.worker_died(outcome)
+        self._changed()
+
+    # looking
+
+    async def _look(self, endpoint: FleetEndpoint) -> None:
+        """Dial the worker again and again until it is refused, or there is nothing to be proven any more."""
+        try:
+            while self.poison.waits(endpoint.id, self._loop.time()):
+                began_s = self._loop.time()
+                for at_s in LOOKS_S:
+                    await asyncio.sleep(began_s + at_s - self._loop.time())
+                    if not self.poison.waits(endpoint.id, self._loop.time()):
+                        break
+                    await self._dial(endpoint.endpoint)
+        finally:
+            del self._looks[endpoint.id]
+            self.poison.expire(self._loop.time())
+            self._changed()
+
+    async def _dial(self, endpoint: Endpoint) -> None:
+        try:
+            async with asyncio.timeout(LOOK_LIMIT_S):
+                transport, _ = await self._loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
+        except OSError as error:  # TimeoutError is one
+            if is_refusal(error):
+                self.refused(endpoint)
+        else:
+            transport.abort()
+
+    def close(self) -> None:
+        """Listen and look no longer."""
+        for look in self._looks.values():
+            look.cancel()
+        if self.process_seen in self._fleet.on_process:
+            self._fleet.on_process.remove(self.process_seen)
+
+    def statistics(self) -> dict[str, Any]:
+        """What is suspected and proven, and requests refused for it."""
+        return {**self.poison.statistics(), "refused_requests": self.refused_requests}

@@ -1,0 +1,267 @@
+"""Requests that take workers down: at most two are lost for one body, and good requests are not blamed."""
+
+import asyncio
+
+import pytest
+
+from router.gateway.pool import is_refusal
+
+POISON = b'{"model":"m","messages":[{"role":"user","content":"poison"}],"stream":true}'
+GOOD = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+CODE = "request_crashes_workers"
+
+
+class Mortals:
+    """`count` workers whose processes end at the word poison, after `after_s`; all else is answered.
+
+    `exits`: it answers 500 first, as vLLM does when its engine has died.
+    """
+
+    def __init__(self, kit, count, after_s=0.0, exits=False):
+        self.kit, self.after_s, self.exits = kit, after_s, exits
+        self.scripts = [self.script_of(number) for number in range(count)]
+        self.dead = []
+
+    async def build(self, rig, **settings):
+        self.gate = await rig(*self.scripts, **settings)
+        return self.gate
+
+    def script_of(self, number):
+        async def script(script):
+            if b"poison" not in script.seen.body:
+                await self.kit.answer_stream(script)
+                return
+            await asyncio.sleep(self.after_s)
+            if self.exits:
+                await script.say(self.kit.json_head(2, b"500 Internal Server Error"), b"{}")
+                await asyncio.sleep(0.1)
+            self.die(number)
+
+        return script
+
+    def die(self, number):
+        if number not in self.dead:
+            self.dead.append(number)
+            worker = self.gate.workers[number]
+            worker.server.close()
+            current = asyncio.current_task()
+            for task in worker.tasks - {current}:
+                task.cancel()
+            if current in worker.tasks:
+                raise ConnectionError("dead")
+
+    async def ask(self, body=POISON, **options):
+        client = await self.gate.connect()
+        return await client.ask(self.kit.post(body=body, **options))
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05])
+async def test_at_most_two_workers_are_lost_for_one_body_with_an_sdk_that_retries(rig, kit, after_s):
+    mortals = Mortals(kit, 4, after_s)
+    gate = await mortals.build(rig)
+    codes = []
+    for _ in range(6):  # two calls of an SDK that tries three times
+        reply = await mortals.ask()
+        codes.append((reply.status, reply.code))
+        await asyncio.sleep(0.05)
+    assert len(mortals.dead) == 2
+    assert codes[0] == (503, "worker_failed")
+    assert set(codes[2:]) == {(422, CODE)}
+    assert (await mortals.ask(GOOD)).status == 200
+    assert gate.metrics.named("worker_died") == [("blamed",), ("blamed",)]
+    assert gate.gateway.statistics()["quarantine"]["refused_requests"] >= 4
+
+
+async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well(rig, kit):
+    """It looks like one that the worker had closed while it lay idle, and the request goes there again."""
+    mortals = Mortals(kit, 4)
+    gate = await mortals.build(rig)
+    for _ in range(8):
+        assert (await mortals.ask(GOOD)).status == 200  # leaves idle connections to all four
+    for _ in range(4):
+        await mortals.ask()
+        await asyncio.sleep(0.05)
+    assert len(mortals.dead) == 2
+    assert "retry sent" in gate.dispatcher.edges
+
+
+async def test_eight_copies_at_once_lose_two_workers(rig, kit):
+    """The eight are at one worker first, as prefix routing sends them."""
+    mortals = Mortals(kit, 4, 0.05)
+    gate = await mortals.build(rig)
+    for worker in gate.workers[1:]:
+        gate.fleet.drain(worker.id)
+    asking = [asyncio.create_task(mortals.ask()) for _ in range(8)]
+    await kit.eventually(lambda: len(gate.workers[0].requests) == 8)
+    for worker in gate.workers[1:]:
+        gate.fleet.undrain(worker.id)
+    replies = await asyncio.gather(*asking)
+    assert len(mortals.dead) == 2
+    assert {reply.status for reply in replies} <= {503, 422}
+
+
+async def test_copies_that_are_everywhere_already_cannot_be_called_back(rig, kit):
+    """What is guaranteed: no worker is lost that did not have the body when the first one died, but for one."""
+    mortals = Mortals(kit, 6, 0.05)
+    gate = await mortals.build(rig)
+    replies = await asyncio.gather(*(mortals.ask() for _ in range(4)))  # round robin: one each at four workers
+    assert {reply.status for reply in replies} <= {503, 422}
+    assert len(mortals.dead) <= 5
+    lost = len(mortals.dead)
+    await asyncio.sleep(0.1)
+    assert (await mortals.ask()).code == CODE
+    assert len(mortals.dead) == lost
+    assert (await mortals.ask(GOOD)).status == 200
+    assert gate.idle
+
+
+async def test_a_worker_that_answers_500_and_then_exits_has_died(rig, kit):
+    mortals = Mortals(kit, 4, exits=True)
+    await mortals.build(rig)
+    codes = []
+    for _ in range(4):
+        reply = await mortals.ask()
+        codes.append(reply.status)
+        await asyncio.sleep(0.4)  # the shortest pause of OpenAI's SDK
+    assert len(mortals.dead) == 2
+    assert codes[-2:] == [422, 422]
+
+
+async def test_without_retries_each_loss_is_a_request(rig, kit):
+    mortals = Mortals(kit, 4)
+    await mortals.build(rig, retries={"max_attempts": 1})
+    replies = []
+    for _ in range(4):
+        replies.append(await mortals.ask())
+        await asyncio.sleep(0.05)
+    assert [reply.status for reply in replies] == [503, 503, 422, 422]
+    assert len(mortals.dead) == 2
+
+
+async def test_switched_off_every_request_takes_its_workers(rig, kit):
+    mortals = Mortals(kit, 4)
+    await mortals.build(rig, retries={"poison_s": 0})
+    for _ in range(2):
+        assert (await mortals.ask()).status == 503
+    assert len(mortals.dead) == 4
+
+
+async def test_a_good_body_that_was_there_is_cleared_by_its_answer(rig, kit):
+    """It waits beside the poison each time a worker dies, and is served by the next one."""
+    mortals = Mortals(kit, 4, 0.05)
+    gate = await mortals.build(rig)
+    held = []
+
+    def slow_then(script):
+        async def answer(one):
+            if b"hi" in one.seen.body:
+                held.append(one)
+                await asyncio.sleep(0.1)
+            await script(one)
+
+        return answer
+
+    for worker in gate.workers:
+        worker.script = slow_then(worker.script)
+    for _ in range(2):
+        replies = await asyncio.gather(mortals.ask(), *(mortals.ask(GOOD) for _ in range(4)))
+        assert [reply.status for reply in replies[1:]] == [200] * 4
+    assert len(mortals.dead) == 2
+    assert (await mortals.ask(GOOD)).status == 200
+    assert (await mortals.ask()).code == CODE
+
+
+async def test_bodies_suspected_of_one_death_go_to_different_workers(rig, kit):
+    """The good one was beside the poison once, and is not so again."""
+    mortals = Mortals(kit, 3, 0.1)
+    gate = await mortals.build(rig)
+    for worker in gate.workers:
+        worker.script = hesitant(worker.script)
+    for worker in gate.workers[1:]:
+        gate.fleet.drain(worker.id)
+    asking = [asyncio.create_task(mortals.ask(body)) for body in (POISON, GOOD)]
+    await kit.eventually(lambda: len(gate.workers[0].requests) == 2)
+    for worker in gate.workers[1:]:
+        gate.fleet.undrain(worker.id)
+    poisoned, good = await asyncio.gather(*asking)
+    assert (poisoned.status, good.status) == (503, 200)
+    assert sorted(len(worker.requests) for worker in gate.workers) == [1, 1, 2]
+
+
+def hesitant(script):
+    async def answer(one):
+        if b"poison" not in one.seen.body:
+            await asyncio.sleep(0.3)
+        await script(one)
+
+    return answer
+
+
+async def test_a_reset_without_a_death_counts_for_nothing(rig, kit):
+    """The worker still listens, and says that it is the same process."""
+
+    async def cut(script):
+        await script.die()
+
+    gate = await rig(cut, cut)
+    doubted = []
+    gate.fleet.on_doubt.append(doubted.append)
+    client = await gate.connect()
+    reply = await client.ask(kit.post(body=POISON))
+    assert reply.code == "worker_failed"
+    reply = await (await gate.connect()).ask(kit.post(body=POISON))
+    assert (reply.status, reply.header(b"retry-after")) == (503, b"1")
+    assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 2  # to nobody until it is settled
+    for endpoint in doubted:
+        gate.fleet.continues(endpoint.id, gate.loop.time() + 0.01)
+    await (await gate.connect()).ask(kit.post(body=POISON))
+    assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 4
+
+
+async def test_another_process_at_the_address_is_proof_of_a_death(rig, kit):
+    async def cut(script):
+        await script.die()
+
+    gate = await rig(cut, cut)
+    await (await gate.connect()).ask(kit.post(body=POISON))
+    for endpoint in gate.fleet.endpoints:
+        gate.fleet.restarted(endpoint.id, gate.loop.time())
+    reply = await (await gate.connect()).ask(kit.post(body=POISON))
+    assert (reply.status, reply.code) == (422, CODE)
+    assert b'"param":null' in reply.body
+    assert reply.header(b"retry-after") is None
+
+
+async def test_the_same_bytes_on_another_path_are_another_request(rig, kit):
+    async def cut(script):
+        await script.die()
+
+    gate = await rig(cut, cut)
+    for path in (b"/v1/chat/completions", b"/v1/embeddings"):
+        await (await gate.connect()).ask(kit.post(path, body=POISON))
+        for endpoint in gate.fleet.endpoints:
+            gate.fleet.restarted(endpoint.id, gate.loop.time())
+        refused = await (await gate.connect()).ask(kit.post(path, body=POISON))
+        assert refused.code == CODE
+    assert sum(len(worker.requests) for worker in gate.workers) == 4
+
+
+async def test_requests_without_a_body_are_never_blamed(rig, kit):
+    async def cut(script):
+        await script.die()
+
+    gate = await rig(cut, cut, extra_paths=[{"path": "/v1/thing", "methods": ["GET"]}])
+    for _ in range(3):
+        reply = await (await gate.connect()).ask(kit.get(b"/v1/thing"))
+        assert reply.status == 503
+        for endpoint in gate.fleet.endpoints:
+            gate.fleet.restarted(endpoint.id, gate.loop.time())
+    assert gate.metrics.named("worker_died") == []
+
+
+def test_a_refusal_at_all_addresses_is_told_from_other_failures():
+    refused = ConnectionRefusedError(111, "Connection refused")
+    both = OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1), [Errno 111] Connect call failed")
+    mixed = OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1), [Errno 113] No route to host")
+    assert is_refusal(refused) and is_refusal(both)
+    assert not is_refusal(mixed) and not is_refusal(TimeoutError()) and not is_refusal(OSError(113, "No route"))
