@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
+from backends.vllm.connection import MAX_HEAD_BYTES as MAX_HEAD_BYTES
 from backends.vllm.connection import Answer, BrokenAnswer, Connection, LargeAnswer
 from backends.worker import Endpoint
 

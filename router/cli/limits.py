@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import inspect as kinds
 
-from backends.vllm.control import MAX_ANSWER_BYTES
+from backends.vllm.control import MAX_ANSWER_BYTES, MAX_CALLS
+from backends.vllm.control import MAX_HEAD_BYTES as MAX_CALL_HEAD_BYTES
 from backends.vllm.probe import MAX_METRICS_BYTES
 from router.admin.operations import MAX_BODY_BYTES
 from router.config.budgets import BYTE_BUDGETS
@@ -34,6 +35,7 @@ from router.gateway.plane import PINS
 from router.gateway.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.prefix.orphans import ORPHAN_BYTES
 from router.prefix.sequence import PENDING_BYTES
+from router.processes.asking import MAX_REPLY_BYTES
 from router.serving.admin_connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
 from router.telemetry import log_writer
 from router.tokens import multipart
@@ -42,11 +44,13 @@ from router.tokens.deadline import LIMIT_S, MAX_LIMIT_S
 from router.tokens.intake import WHOLE_BYTES
 from router.tokens.lanes import MAX_WAITING_BYTES
 from router.tokens.preparing import MAX_CHARS_PER_TOKEN
+from router.tokens.remote import MAX_ANSWER_BYTES as MAX_TOKENIZE_BYTES
 from router.tokens.remote import MAX_IN_FLIGHT, TIMEOUT_S
 from router.tokens.rendering import MAX_TEXT_BYTES
 from router.tokens.skim import MAX_MEMBERS
 from router.tokens.spans import SMALL_FIELD_BYTES
-from router.watch.replay import MAX_MESSAGE_BYTES
+from router.watch.replay import MAX_HELD_BYTES, MAX_MESSAGE_BYTES
+from router.watch.subscriber import MAX_QUEUED
 
 Row = tuple[str, ...]
 HEADS = ("limit", "default", "unit", "bounds", "what the client sees")
@@ -55,6 +59,7 @@ _BY_TEXT = "nothing: the prompt is placed by its text, or by the size of its bod
 FIXED_HEADS = ("bounds", "value", "unit", "what the client sees")
 
 _NOTHING = "nothing"
+_FAILED_CALL = "nothing: the call has failed"
 _ANOTHER = "another worker is tried; 503 `worker_failed` where none is left"
 
 SETTINGS: Mapping[str, tuple[str, str]] = {
@@ -160,7 +165,13 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("One call to /tokenize", TIMEOUT_S, "seconds", "nothing: the prompt is placed by its text"),
     Fixed("A worker's answer to a probe", MAX_ANSWER_BYTES, "bytes", "nothing: the probe has failed"),
     Fixed("A worker's /metrics page", MAX_METRICS_BYTES, "bytes", "nothing: the read has failed"),
+    Fixed("Head of a worker's answer to a call of the gateway's own", MAX_CALL_HEAD_BYTES, "bytes", _FAILED_CALL),
+    Fixed("A worker's answer to /tokenize", MAX_TOKENIZE_BYTES, "bytes", "nothing: the prompt is placed by its text"),
+    Fixed("The gateway's own calls to one worker at a time", MAX_CALLS, "calls", "nothing: further ones wait"),
+    Fixed("Answer of one process of the gateway to another", MAX_REPLY_BYTES, "bytes", "503 problem document"),
     Fixed("One message of KV events", MAX_MESSAGE_BYTES, "bytes", "nothing: the subscription begins again"),
+    Fixed("Messages of KV events that wait, per publisher", MAX_QUEUED, "messages", "nothing: the worker keeps them"),
+    Fixed("Replayed KV events that wait, per publisher", MAX_HELD_BYTES, "bytes", "nothing: the replay is given up"),
     Fixed("KV events of a publisher kept while missing ones are fetched", PENDING_BYTES, "bytes", _NOTHING),
     Fixed("Blocks of one view whose parent block is unknown", ORPHAN_BYTES, "bytes", _NOTHING),
     Fixed("Body of a request to the admin API", MAX_BODY_BYTES, "bytes", "413 problem document"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -14,7 +15,13 @@ from router.watch.pump import Pump
 
 IDLE_S = 5.0
 """Without a frame for this long the replay has failed. vLLM looks for requests at least every 100 ms."""
-MAX_MESSAGE_BYTES = 64 << 20
+MAX_MESSAGE_BYTES = 2 << 20
+"""The largest batch that is read: about 280,000 tokens stored in one step, which is more than vLLM computes in one.
+A larger one breaks the connection. Applying one this large takes a few tenths of a second of the event loop."""
+
+MAX_HELD_BYTES = 512 << 20
+"""Batches that have come and are not applied yet. vLLM keeps 10,000 steps by default, about 20 kB each where it is
+busy."""
 
 
 class ReplayOutcome(StrEnum):
@@ -48,6 +55,8 @@ class Replay:
         self._loop = asyncio.get_running_loop()
         self._batches = 0
         self._seen = 0
+        self._held: deque[ReplayedBatch | ReplayOutcome] = deque()
+        self._held_bytes = 0
         self._socket = context.socket(zmq.DEALER)
         try:
             _configure(self._socket, address)
@@ -70,6 +79,7 @@ class Replay:
         if not self._socket.closed:
             self._timer.cancel()
             self._pump.drop(self._drain)
+            self._held.clear()
             self._loop.remove_reader(self._socket.FD)
             self._socket.close()
 
@@ -77,23 +87,40 @@ class Replay:
         self._pump.wake(self._drain)
 
     def _drain(self, deadline_s: float) -> bool:
-        while True:
-            try:
-                frames = self._socket.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
+        """Take in first, since nothing else bounds what waits in the socket; then apply."""
+        more = self._take(deadline_s)
+        while self._held:
+            batch = self._held.popleft()
+            if isinstance(batch, ReplayOutcome):
+                self._end(batch)
                 return False
-            try:
-                batch = parse_replay(frames)
-            except ValueError:
-                self._end(ReplayOutcome.BROKEN)
-                return False
-            if not isinstance(batch, ReplayedBatch):
-                self._end(ReplayOutcome.COMPLETE)
-                return False
+            self._held_bytes -= len(batch.payload)
             self._batches += 1
             self._on_batch(batch.seq, batch.payload)
             if time.perf_counter() >= deadline_s:
                 return True
+        return more
+
+    def _take(self, deadline_s: float) -> bool:
+        """Read what has come; False when there is no more of it."""
+        while time.perf_counter() < deadline_s:
+            try:
+                batch = parse_replay(self._socket.recv_multipart(zmq.DONTWAIT))
+            except zmq.Again:
+                return False
+            except ValueError:
+                self._held.append(ReplayOutcome.BROKEN)
+                return False
+            if not isinstance(batch, ReplayedBatch):
+                self._held.append(ReplayOutcome.COMPLETE)
+                return False
+            self._held.append(batch)
+            self._held_bytes += len(batch.payload)
+            if self._held_bytes > MAX_HELD_BYTES:
+                self._held.clear()
+                self._held.append(ReplayOutcome.BROKEN)
+                return False
+        return True
 
     def _check(self) -> None:
         if self._batches == self._seen:
@@ -109,7 +136,7 @@ class Replay:
 
 def _configure(socket: zmq.Socket[bytes], address: str) -> None:
     socket.setsockopt(zmq.LINGER, 0)
-    # The publisher's ROUTER drops what we do not take in time, so take everything: it is bounded by its own buffer.
+    # The publisher's ROUTER drops what we do not take in time, so take everything; `_take` bounds it.
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
     socket.setsockopt(zmq.IPV6, int("[" in address))

@@ -17,6 +17,12 @@ from router.watch.link import LinkMonitor
 from router.watch.pump import Pump
 from router.watch.replay import IDLE_S, MAX_MESSAGE_BYTES, Replay, ReplayOutcome
 
+MAX_QUEUED = 64
+"""Batches that wait here. More wait on the worker's side, whose own limit is 100,000: a worker that publishes faster
+than it is followed must not fill our memory."""
+RELINK_S = 5.0
+"""Without a link for so long after one was lost, the subscription begins again on a new socket. ZMQ connects again by
+itself, but not after a message that it refused to read."""
 RECONNECT_MS = 100
 RECONNECT_MAX_MS = 2_000
 HEARTBEAT_MS = 5_000
@@ -63,6 +69,7 @@ class Subscriber:
         self._missing = 0
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: LinkMonitor | None = None
+        self._relink: asyncio.TimerHandle | None = None
         self._linked = False
         self._links = 0
         self._batches = 0
@@ -77,6 +84,9 @@ class Subscriber:
             zmq.ZMQError: the address cannot be used.
         """
         self._residency.events_from(self.slot, self.source.endpoint, self.source.topic)
+        self._open()
+
+    def _open(self) -> None:
         socket = self._socket = self._context.socket(zmq.SUB)
         asyncio.get_running_loop().add_reader(socket.FD, self._wake)
         try:
@@ -90,6 +100,11 @@ class Subscriber:
 
     def close(self) -> None:
         """Close every socket; the view is left as it is. Closing twice is closing once."""
+        if self._relink is not None:
+            self._relink.cancel()
+        self._shut()
+
+    def _shut(self) -> None:
         socket, self._socket = self._socket, None
         if socket is None:
             return
@@ -135,6 +150,8 @@ class Subscriber:
     def _link_up(self) -> None:
         self._linked = True
         self._links += 1
+        if self._relink is not None:
+            self._relink.cancel()
         self._follow(self._residency.link_up(self.slot))
 
     def _link_lost(self) -> None:
@@ -143,7 +160,16 @@ class Subscriber:
         self._linked = False
         self._end_replay()
         self._residency.link_lost(self.slot)
+        self._relink = asyncio.get_running_loop().call_later(RELINK_S, self._begin_again)
         self._on_lost()
+
+    def _begin_again(self) -> None:
+        self._shut()
+        self._relink = asyncio.get_running_loop().call_later(RELINK_S, self._begin_again)
+        try:
+            self._open()
+        except zmq.ZMQError:  # out of descriptors, say: the next turn tries again
+            self._shut()
 
     def _wake(self) -> None:
         self._pump.wake(self._drain)
@@ -215,7 +241,7 @@ class Subscriber:
 
 def _configure(socket: zmq.Socket[bytes], source: KvEventSource) -> None:
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RCVHWM, source.hwm)
+    socket.setsockopt(zmq.RCVHWM, min(source.hwm, MAX_QUEUED))
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
     socket.setsockopt(zmq.IPV6, int("[" in source.endpoint))
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)

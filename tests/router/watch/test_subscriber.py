@@ -1,11 +1,17 @@
 import asyncio
+import threading
+import time
 from contextlib import contextmanager
+from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
 from backends.worker import KvEventSource
 from policies.view import Residency
+from router.watch import replay
+from router.watch import subscriber as subscriber_module
 from router.watch.subscriber import Subscriber
 
 FIRST, SECOND, THIRD = list(range(100, 108)), list(range(200, 208)), list(range(300, 308))
@@ -185,3 +191,92 @@ async def test_closing_in_a_replay_leaks_nothing(wire, context, pump, residency,
         subscriber.close()
         subscriber.close()
     context.term()
+
+
+def peak_bytes(*, reset=False):
+    """This process's largest resident size since the last reset."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
+def large_batch(wire, size_bytes):
+    """One batch of KV events: as many blocks as make up that size."""
+    tokens = list(range(70_000, 70_000 + size_bytes // 8 // 4 * 4))
+    return msgspec.msgpack.encode([time.time(), [wire.stored(tokens, 1 << 40)], 0])
+
+
+@pytest.fixture
+def flood(wire):
+    """A function: publish, or answer a replay, with large batches as fast as they are taken, in a thread."""
+    over, threads = threading.Event(), []
+    payload = large_batch(wire, 100_000)
+
+    def begin(context, kind):
+        socket = context.socket(kind)
+        socket.linger, socket.sndhwm = 0, 1_000
+        socket.bind("tcp://127.0.0.1:*")
+
+        def send():
+            head = [b"kv"]
+            if kind == zmq.ROUTER:
+                client, *_ = socket.recv_multipart()
+                head = [client, b"", b"kv"]
+            number = 0
+            while not over.is_set():
+                socket.send_multipart([*head, number.to_bytes(8, "big"), payload])
+                number += 1
+            socket.close()
+
+        threads.append(threading.Thread(target=send))
+        threads[-1].start()
+        return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    yield begin
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+async def test_a_worker_that_publishes_faster_than_it_is_followed_fills_no_memory(
+    context, pump, residency, metrics, flood
+):
+    source = KvEventSource(0, flood(context, zmq.PUB), None, "kv")
+    subscriber = Subscriber(
+        context, pump, residency, metrics, slot=0, worker="w:1", source=source, on_lost=lambda: None
+    )
+    before = peak_bytes(reset=True)
+    subscriber.start()
+    await asyncio.sleep(2.0)
+    assert subscriber.statistics()["batches"] > 1
+    assert peak_bytes() - before < 120 << 20
+    subscriber.close()
+
+
+async def test_a_replay_that_never_ends_is_given_up(context, pump, metrics, flood, monkeypatch, wire):
+    monkeypatch.setattr(replay, "MAX_HELD_BYTES", 16 << 20)
+    ended, taken = [], []
+    before = peak_bytes(reset=True)
+    asking = replay.Replay(
+        context, pump, flood(context, zmq.ROUTER), 0, lambda seq, payload: taken.append(time.sleep(0.01)), ended.append
+    )
+    await wire.until(lambda: ended, 20.0)
+    assert ended == [replay.ReplayOutcome.BROKEN] and taken
+    assert peak_bytes() - before < 120 << 20
+    asking.close()
+
+
+async def test_a_message_of_events_that_is_too_large_is_not_read_and_the_subscription_begins_again(
+    wire, context, pump, residency, metrics, monkeypatch
+):
+    monkeypatch.setattr(subscriber_module, "RELINK_S", 0.1)
+    publisher = wire.Publisher(context)
+    with following(publisher, context, pump, residency, metrics, replay=False) as subscriber:
+        await wire.until(lambda: subscriber.linked)
+        publisher.send_raw(b"kv", bytes(8), large_batch(wire, 3 << 20))
+        await wire.until(lambda: subscriber.lost)
+        assert subscriber.statistics()["batches"] == 0
+        await wire.until(lambda: subscriber.linked)
+        publisher.publish(wire.stored(FIRST, 1))
+        await wire.until(lambda: held(wire, residency, FIRST) == 8)
