@@ -22,7 +22,7 @@ _HEAD_END = b"\r\n\r\n"
 _NO_CALLBACKS = object()
 # A body that drips in is put together now and then: each piece takes some fifty bytes besides its own.
 _MAX_PIECES = 1_024
-_EMPTY_LINES = re.compile(rb"(?:\r\n)*")
+_EMPTY_LINES = re.compile(rb"(?:\r\n){1,1024}")
 
 
 class Stage(Enum):
@@ -51,6 +51,8 @@ class RequestFramer:
         pipelined read would copy the rest each time."""
         self._scanned = 0
         self._pieces: list[bytes] = []
+        self._runs: list[bytes] = []
+        """What `_pieces` held each time that it was full: joining all of the body each time would cost its square."""
         self._body_bytes = 0
         self._chunks: ChunkedBody | None = None
         self._repeated = RepeatedHead()
@@ -83,7 +85,7 @@ class RequestFramer:
         its framer know each other, and would keep half a body until the collector comes by."""
         self.give_back()
         self.take_pending()
-        self._pieces = []
+        self._pieces, self._runs = [], []
         self._chunks = None
         self._repeated = RepeatedHead()  # it has the client's key
         self._head_read = _nobody
@@ -114,7 +116,9 @@ class RequestFramer:
     def _read_head(self) -> bool:
         pending, at = self._pending, self._at
         if pending.startswith(b"\r\n", at):  # RFC 9112 section 2.2: empty lines before a request line are ignored
-            at = self._at = _EMPTY_LINES.match(pending, at).end()  # type: ignore[union-attr]
+            while (lines := _EMPTY_LINES.match(pending, at)) is not None:
+                at = lines.end()
+            self._at = at
             self._scanned = 0
             self.stage = Stage.IDLE
         if at == len(pending):
@@ -141,7 +145,7 @@ class RequestFramer:
             head = self._repeated.keep(raw, parse_head(raw, httptools.HttpRequestParser(_NO_CALLBACKS)))
         self.head = head
         self.stage = Stage.BODY
-        self._pieces = []
+        self._pieces, self._runs = [], []
         if head.chunked:
             self._chunks = ChunkedBody(self._max_header_bytes)
         self.give_back()
@@ -162,8 +166,9 @@ class RequestFramer:
         self._pieces.append(piece)
         if self._body_bytes == length:
             return self._joined()
-        if len(self._pieces) > _MAX_PIECES:
-            self._pieces = [self._joined()]
+        if len(self._pieces) == _MAX_PIECES:
+            self._runs.append(b"".join(self._pieces))
+            self._pieces = []
         return None
 
     def _read_chunks(self) -> bytes | None:
@@ -176,8 +181,8 @@ class RequestFramer:
         return bytes(chunks.content) if chunks.complete else None
 
     def _joined(self) -> bytes:
-        body = b"".join(self._pieces)
-        self._pieces = []
+        body = b"".join([*self._runs, *self._pieces])
+        self._pieces, self._runs = [], []
         return body
 
     def _take(self, size_bytes: int) -> None:

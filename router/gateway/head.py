@@ -22,7 +22,7 @@ _HEAD = re.compile(
 _OTHER_VERSION = re.compile(_TOKEN + rb" [\x21-\x7e]+ HTTP/(?!1\.[01]\r)\d+(?:\.\d+)?\r\n")
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%\-]*|\[[0-9A-Fa-f:.]+\])(?::\d{0,5})?")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
-# Node's limit is 2,000, Apache's 100. Joining repeated lines costs the square of their number.
+# Node's limit is 2,000, Apache's 100.
 MAX_HEADER_LINES = 1_000
 _DIGITS = re.compile(rb"\d{1,18}")
 _LENGTH_LINE = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
@@ -171,12 +171,18 @@ def split_lines(header_lines: list[bytes]) -> tuple[list[tuple[bytes, bytes]], d
     """Header lines as (lower-case name, line as received), and values by name, repeated ones joined by a comma."""
     lines: list[tuple[bytes, bytes]] = []
     fields: dict[bytes, bytes] = {}
+    repeated: dict[bytes, list[bytes]] = {}
     for line in header_lines:
         name, _, value = line.partition(b":")
         name = name.lower()
         value = value.strip()
         lines.append((name, line))
-        fields[name] = value if name not in fields else fields[name] + b", " + value
+        if name in fields:
+            repeated.setdefault(name, [fields[name]]).append(value)
+        else:
+            fields[name] = value
+    for name, values in repeated.items():
+        fields[name] = b", ".join(values)
     return lines, fields
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 _OPENING = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*(?=[\"}])")
-_SCALAR = rb'"%s"[ \t\r\n]*:[ \t\r\n]*([^\s,}\]{\["]+|"(?:[^"\\]|\\.)*")'
+_SCALAR = rb'"%s"[ \t\r\n]*:[ \t\r\n]*([^\s,}\]{\["]++|"(?:[^"\\]++|\\.)*+")'
 _MEMBER = rb'"%s"[ \t\r\n]*:[ \t\r\n]*'
 
 

@@ -49,26 +49,28 @@ class FirstEvent:
     __slots__ = ("_introduced_bytes", "_pending")
 
     def __init__(self) -> None:
-        self._pending = b""
+        self._pending = bytearray()
         self._introduced_bytes = 0
 
     def feed(self, piece: bytes) -> bool | StreamError:
         """False while only comments and introductions came, True from the first real event on, or the error that came
         first."""
-        pending = self._pending + piece if self._pending else piece
-        start = 0
+        pending = self._pending
         # what has been searched before is searched again only as far as an end may begin in it
-        for end in _EVENT_END.finditer(pending, max(0, len(self._pending) - 3)):
-            verdict = judge_event(pending[start : end.start()])
+        searched = max(0, len(pending) - 3)
+        pending += piece
+        start = 0
+        while (end := _EVENT_END.search(pending, max(start, searched))) is not None:
+            verdict = judge_event(bytes(pending[start : end.start()]))
             if verdict is not False:
                 return verdict
             if _INTRODUCING.match(pending, start):
                 self._introduced_bytes += end.end() - start
             start = end.end()
-        self._pending = pending[start:]
-        if _INTRODUCING.match(self._pending):
-            return len(self._pending) + self._introduced_bytes > INTRODUCTION_BYTES
-        return len(self._pending) > FIRST_EVENT_BYTES
+        del pending[:start]
+        if _INTRODUCING.match(pending):
+            return len(pending) + self._introduced_bytes > INTRODUCTION_BYTES
+        return len(pending) > FIRST_EVENT_BYTES
 
 
 def judge_event(event: bytes) -> bool | StreamError:

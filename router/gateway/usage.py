@@ -13,7 +13,7 @@ import msgspec
 from router.core.edges import Usage
 from router.gateway.shapes import ReportedUsage
 
-_USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
 TAIL_BYTES = 65_536
 """How much of a body's end is kept to find its usage in: vLLM puts it behind the choices."""
 

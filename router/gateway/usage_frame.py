@@ -13,7 +13,7 @@ from router.gateway.shapes import EventUsage
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DATA = re.compile(rb"^data:[ ]?(.*?)\r?$", re.MULTILINE)
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
-_STAMP = re.compile(rb'(,"system_fingerprint"\s*:\s*"(?:[^"\\]|\\.)*")(,"[^"\\]*"|\})')
+_STAMP = re.compile(rb'(,"system_fingerprint"\s*:\s*"(?:[^"\\]++|\\.)*+")(,"[^"\\]*"|\})')
 HELD_BYTES = 1_048_576
 """An event that is not complete after so many bytes is passed on as it comes: no usage frame is that large."""
 

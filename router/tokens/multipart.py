@@ -14,7 +14,7 @@ MAX_PARAMETERS = 16
 MAX_MODEL_BYTES = 1_024
 """A longer name is cut here: no model is called so, and the name is repeated in the error."""
 
-_PARAMETER = re.compile(rb';[ \t]*+([^\s;="]++)[ \t]*+=[ \t]*+(?:"((?:[^"\\]|\\.)*+)"[ \t]*+|([^;"]*+))')
+_PARAMETER = re.compile(rb';[ \t]*+([^\s;="]++)[ \t]*+=[ \t]*+(?:"((?:[^"\\]++|\\.)*+)"[ \t]*+|([^;"]*+))')
 """Every quantifier is possessive: an attempt that fails is not repeated with a shorter match."""
 
 

@@ -1,0 +1,444 @@
+"""Who writes what each regular expression reads, and hostile inputs for the scanners written by hand.
+
+A new regular expression in `router` or `backends` needs a row here:
+
+- bound to a name of its module: `PATTERNS["module.NAME"] = Row(who writes the text, how it is applied)`. Hostile inputs
+  are made from the expression itself; `inputs` adds your own, as functions of their size;
+- made within a function: `INLINE["module.function"]`, the names of the rows of `SCANNERS` that run that function, or
+  `TRUSTED` with the reason why nobody else writes what it reads.
+
+A loop of your own over bytes of clients or workers needs a row in `SCANNERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from backends.vllm.metrics import parse_metrics
+from backends.vllm.tokenizer import SpecialToken
+from backends.vllm.unrenderable import Unrenderable
+from router.config.model import CorsConfig, LimitsConfig
+from router.errors import RequestError
+from router.gateway.access import AccessLog
+from router.gateway.budget import BodyBudget
+from router.gateway.chunks import MAX_LINE_BYTES
+from router.gateway.cors import Cors
+from router.gateway.framing import RequestFramer
+from router.gateway.head import RequestHead, split_lines
+from router.gateway.members import set_inner
+from router.gateway.paths import PathTable, forbidden
+from router.gateway.placing import stored_response_id
+from router.gateway.sse import FirstEvent, judge_event
+from router.gateway.usage import find_usage
+from router.gateway.usage_frame import Stamp, UsageFrame, plain_ending
+from router.gateway.wire import parse_response_head
+from router.tokens.cuts import Cutter
+from router.tokens.intake import CHAT_PATH, as_int, parse
+from router.tokens.multipart import multipart_model
+from router.tokens.pieces import encode_in_pieces
+from router.tokens.text import canonical_text
+
+CLIENT, WORKER, OPERATOR, OURS = "client", "worker", "operator", "ours"
+HEAD_BYTES = LimitsConfig().max_header_bytes
+TEXT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`written_by` says whose text is read, `method` how the expression is applied: match, fullmatch or search (which
+    stands for finditer, findall, split and sub, too); `longest_bytes` is the longest text that it is given."""
+
+    written_by: str
+    method: str
+    inputs: tuple[Callable[[int], Any], ...] = ()
+    longest_bytes: int = 64 * TEXT_BYTES
+
+
+PATTERNS: dict[str, Row] = {
+    "backends.simulated.request._FIELD": Row(OURS, "search"),
+    "backends.simulated.vocabulary._WORD": Row(OURS, "search"),
+    "backends.vllm.metrics._LABEL": Row(WORKER, "search"),
+    "backends.vllm.metrics._SAMPLE": Row(
+        WORKER,
+        "search",
+        (
+            lambda size: "vllm:num_requests_running{" + 'a="' * (size // 3) + "\n",
+            lambda size: "vllm:num_requests_running{" * (size // 26),
+            lambda size: 'vllm:num_requests_running{a="' + "\\x" * (size // 2) + "\n",
+        ),
+    ),
+    "backends.vllm.probe._TCP_PORT": Row(WORKER, "fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)),
+    "backends.vllm.probe._WILDCARD": Row(WORKER, "fullmatch"),
+    "router.cli.examine._TCP": Row(WORKER, "fullmatch", (lambda size: "tcp://" + "]:1" * (size // 3) + "x",)),
+    "router.config.memory._ESCAPED": Row(OURS, "search"),
+    "router.config.semantics._AMBIGUOUS": Row(OPERATOR, "search"),
+    "router.config.semantics._EVENT_ADDRESS": Row(OPERATOR, "fullmatch"),
+    "router.config.semantics._HOST_NAME": Row(OPERATOR, "fullmatch"),
+    "router.config.semantics._ORIGIN": Row(OPERATOR, "fullmatch"),
+    "router.config.semantics._PATH": Row(OPERATOR, "fullmatch"),
+    "router.config.sources.environment._SERVICE_ADDRESS": Row(OPERATOR, "match"),
+    "router.config.sources.environment._SERVICE_LINK": Row(OPERATOR, "fullmatch"),
+    "router.config.sources.toml_file._ASSIGNMENT": Row(OPERATOR, "match"),
+    "router.config.sources.toml_file._AT_LINE": Row(OURS, "search"),
+    "router.config.sources.toml_file._HEADER": Row(OPERATOR, "match"),
+    "router.config.sources.toml_file._LONG_TEXT": Row(OPERATOR, "search"),
+    "router.gateway.access._WITH_PORT": Row(CLIENT, "fullmatch"),
+    "router.gateway.chunks._PLAIN_SIZE": Row(CLIENT, "match"),
+    "router.gateway.chunks._SIZE": Row(
+        CLIENT,
+        "fullmatch",
+        longest_bytes=MAX_LINE_BYTES,
+        inputs=(
+            lambda size: b"1;a" + b" " * size + b"\x00",
+            lambda size: b'1;a="' + b"\\x" * (size // 2),
+            lambda size: b"1" + b';a="x";b' * (size // 8) + b"=",
+        ),
+    ),
+    "router.gateway.chunks._TRAILER": Row(CLIENT, "fullmatch"),
+    "router.gateway.cors._TOKEN": Row(CLIENT, "fullmatch"),
+    "router.gateway.framing._EMPTY_LINES": Row(CLIENT, "match"),
+    "router.gateway.head._BARE_LF": Row(CLIENT, "search"),
+    "router.gateway.head._DIGITS": Row(CLIENT, "fullmatch"),
+    "router.gateway.head._HEAD": Row(
+        CLIENT,
+        "fullmatch",
+        longest_bytes=HEAD_BYTES,
+        inputs=(
+            lambda size: b"GET / HTTP/1.1\r\n" + b"a:\r\n" * (size // 4) + b"\x00",
+            lambda size: b"GET / HTTP/1.1\r\n" + b"a" * size,
+            lambda size: b"GET /" + b"/" * size + b"\x00",
+        ),
+    ),
+    "router.gateway.head._HOST": Row(CLIENT, "fullmatch"),
+    "router.gateway.head._LENGTH_LINE": Row(
+        CLIENT,
+        "search",
+        (lambda size: b"\r\ncontent-length:1" + b" " * size, lambda size: b"\r\ncontent-length:" * (size // 17)),
+    ),
+    "router.gateway.head._OTHER_VERSION": Row(CLIENT, "match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)),
+    "router.gateway.members._OPENING": Row(CLIENT, "match"),
+    "router.gateway.placing._FEW_DIGITS": Row(CLIENT, "fullmatch"),
+    "router.gateway.placing._STORED_ID": Row(WORKER, "search"),
+    "router.gateway.request_ids._GIVEN": Row(CLIENT, "fullmatch"),
+    "router.gateway.rewrites._VERSION": Row(WORKER, "match"),
+    "router.gateway.sse._EVENT_END": Row(WORKER, "search"),
+    "router.gateway.sse._INTRODUCING": Row(WORKER, "match"),
+    "router.gateway.sse._LINE_END": Row(WORKER, "search"),
+    "router.gateway.usage._USAGE": Row(
+        WORKER,
+        "match",
+        (lambda size: b'"usage":{' + b"{}" * (size // 2), lambda size: b'"usage":{' + b"{x" * (size // 2)),
+    ),
+    "router.gateway.usage_frame._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
+    "router.gateway.usage_frame._EVENT_END": Row(WORKER, "search"),
+    "router.gateway.usage_frame._FINISH": Row(WORKER, "search"),
+    "router.gateway.usage_frame._STAMP": Row(
+        WORKER,
+        "search",
+        (
+            lambda size: b',"system_fingerprint":"' * (size // 23),
+            lambda size: b',"system_fingerprint":"' + b"\\x" * (size // 2),
+        ),
+    ),
+    "router.gateway.wire._STATUS_LINE": Row(WORKER, "fullmatch"),
+    "router.gateway.wire._TABBED_CODING": Row(
+        WORKER,
+        "search",
+        (
+            lambda size: b"\r\ntransfer-encoding:" * (size // 20),
+            lambda size: b"\r\ntransfer-encoding:chunked" + b" " * size,
+        ),
+    ),
+    "router.secure.keys.NAME": Row(OPERATOR, "fullmatch"),
+    "router.secure.keys._LINE": Row(OPERATOR, "fullmatch"),
+    "router.secure.token._HASHED": Row(OPERATOR, "fullmatch"),
+    "router.secure.token._TOKEN": Row(OPERATOR, "fullmatch"),
+    "router.telemetry.logs._PLAIN": Row(CLIENT, "fullmatch"),
+    "router.tokens.intake._RAW_SURROGATE": Row(CLIENT, "search"),
+    "router.tokens.multipart._PARAMETER": Row(CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
+    "router.tokens.pieces._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
+    "router.tokens.sources._HUB_NAME": Row(WORKER, "fullmatch"),
+    "router.tokens.spans._EMPTY": Row(CLIENT, "fullmatch"),
+}
+
+TRUSTED = "trusted: "
+INLINE: dict[str, str | tuple[str, ...]] = {
+    "backends.worker._problem": TRUSTED + "an operator writes a worker's URL",
+    "router.admin.openapi._path_parameters": TRUSTED + "our own paths",
+    "router.admin.openapi.openapi_path": TRUSTED + "our own paths",
+    "router.config.sources.text._number": TRUSTED + "an operator writes settings",
+    "router.config.sources.toml_file._steps": TRUSTED + "an operator writes settings",
+    "router.config.typed._fits": TRUSTED + "an operator writes settings",
+    "router.gateway.members._within": ("member to replace", "member of a long string"),
+    "router.gateway.members.set_inner": ("member to add", "member named often"),
+    "router.gateway.wire._prepared": TRUSTED + "a head that has been checked; each of its lines is tried once",
+    "router.tokens.cuts.Cutter.__init__": ("special tokens", "halves of special tokens", "white space between tokens"),
+    "router.tokens.intake.as_int": ("number as text",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """`build` makes an input of about so many bytes and returns what reads it; `largest_bytes` is the most that can
+    come, or what shows how it grows."""
+
+    build: Callable[[int], Callable[[], object]]
+    largest_bytes: int = TEXT_BYTES
+
+
+_START = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+
+
+def _requests(make: Callable[[int], bytes], piece_bytes: int = 0) -> Callable[[int], Callable[[], object]]:
+    """The bytes of a connection, in one read or in pieces, given to the framer until it refuses."""
+
+    def build(size: int) -> Callable[[], object]:
+        raw = make(size)
+        step = piece_bytes or max(1, len(raw))
+        pieces = [raw[at : at + step] for at in range(0, len(raw), step)]
+
+        def run() -> None:
+            limits = LimitsConfig()
+            framer = RequestFramer(limits, BodyBudget(limits), lambda head: None)
+            try:
+                for piece in pieces:
+                    framer.feed(piece)
+                    while framer.next() is not None:
+                        pass
+            except RequestError:
+                pass
+
+        return run
+
+    return build
+
+
+def _chunked(make: Callable[[int], bytes], piece_bytes: int = 0) -> Callable[[int], Callable[[], object]]:
+    head = _START + b"Transfer-Encoding: chunked\r\n\r\n"
+    return _requests(lambda size: head + make(size), piece_bytes)
+
+
+def _on(read: Callable[[Any], object], make: Callable[[int], Any]) -> Callable[[int], Callable[[], object]]:
+    def build(size: int) -> Callable[[], object]:
+        made = make(size)
+        return lambda: read(made)
+
+    return build
+
+
+def _body(make: Callable[[int], bytes]) -> Callable[[int], Callable[[], object]]:
+    def read(body: bytes) -> None:
+        try:
+            fields = parse(CHAT_PATH, body).decoded()
+        except RequestError:
+            return
+        canonical_text(CHAT_PATH, fields)
+
+    return _on(read, make)
+
+
+def _chat(content: bytes) -> bytes:
+    return b'{"model":"m","messages":[{"role":"user","content":%s}]}' % content
+
+
+def _pieces(
+    feed: Callable[[], Callable[[bytes], object]], before: bytes, piece: bytes
+) -> Callable[[int], Callable[[], object]]:
+    """A stream whose event does not end, in many small reads."""
+
+    def build(size: int) -> Callable[[], object]:
+        def run() -> None:
+            take = feed()
+            take(before)
+            for _ in range(size // len(piece)):
+                take(piece)
+
+        return run
+
+    return build
+
+
+def _head(**fields: bytes) -> RequestHead:
+    named = {name.replace("_", "-").encode(): value for name, value in fields.items()}
+    return RequestHead("OPTIONS", b"/", "/", "", 1, [], named, True, 0, False, False, False)
+
+
+def _form(part: bytes, boundary: str = "B") -> Callable[[int], Callable[[], object]]:
+    content_type = f"multipart/form-data; boundary={boundary}"
+    return _on(lambda body: multipart_model(content_type, body), lambda size: part * (size // len(part)))
+
+
+def _in_pieces(text: str) -> None:
+    with suppress(Unrenderable):
+        encode_in_pieces(lambda piece: [len(word) for word in piece.split()], text)
+
+
+_CUTTER = Cutter(
+    [
+        SpecialToken(
+            id=1, text="<|im_start|>", lstrip=True, rstrip=False, single_word=False, normalized=False, special=True
+        ),
+        SpecialToken(
+            id=2, text="<|im_end|>", lstrip=False, rstrip=False, single_word=False, normalized=False, special=True
+        ),
+    ],
+    normalizes=False,
+)
+_STAMP = Stamp(b',"system_fingerprint":"fp"', b"}")
+_ACCESS = AccessLog(True, ["0.0.0.0/0", "::/0"])
+_CORS = Cors(CorsConfig(allow_origins=("*",), allow_headers=("*",)))
+
+SCANNERS: dict[str, Scan] = {
+    # request heads
+    "one name in many lines": Scan(_on(split_lines, lambda size: [b"a:" + b"x" * 60] * (size // 62)), HEAD_BYTES),
+    "a head in single bytes": Scan(_requests(lambda size: _START + b"X: " + b"x" * size, 1), 16_384),
+    "empty lines": Scan(_requests(lambda size: b"\r\n" * (size // 2))),
+    "empty lines in single bytes": Scan(_requests(lambda size: b"\r\n" * (size // 2), 1), 65_536),
+    "short lines": Scan(_requests(lambda size: _START + b"a:\r\n" * (size // 4) + b"\r\n"), HEAD_BYTES),
+    "connection options": Scan(
+        _requests(lambda size: _START + b"Connection: " + b"a," * (size // 2) + b"\r\n\r\n"), HEAD_BYTES
+    ),
+    "transfer codings": Scan(
+        _requests(lambda size: _START + b"Transfer-Encoding: " + b"a," * (size // 2) + b"\r\n\r\n"), HEAD_BYTES
+    ),
+    "pipelined requests": Scan(_requests(lambda size: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * (size // 27))),
+    # bodies
+    "one-byte chunks": Scan(_chunked(lambda size: b"1\r\nx\r\n" * (size // 6))),
+    "chunks in single bytes": Scan(_chunked(lambda size: b"2\r\nxx\r\n" * (size // 7), 1), 262_144),
+    "chunk extensions": Scan(_chunked(lambda size: (b"1" + b';a="b"' * 160 + b"\r\nx\r\n") * (size // 966))),
+    "a long chunk extension": Scan(_chunked(lambda size: b"1;a=" + b"b" * size), 65_536),
+    "trailers": Scan(_chunked(lambda size: b"0\r\n" + b"a:b\r\n" * (size // 5)), HEAD_BYTES),
+    "a body in small pieces": Scan(
+        _requests(lambda size: _START + b"Content-Length: %d\r\n\r\n" % size + b"x" * size, 512), 4 * TEXT_BYTES
+    ),
+    # paths, queries, headers
+    "percent signs in a path": Scan(_on(forbidden, lambda size: "/" + "%2f." * (size // 4)), HEAD_BYTES),
+    "slashes in a stored response's path": Scan(
+        _on(PathTable().find, lambda size: "/v1/responses/" + "a/" * (size // 2)), HEAD_BYTES
+    ),
+    "query fields": Scan(_on(parse_qs, lambda size: "model=&a&" * (size // 9)), HEAD_BYTES),
+    "forwarded addresses": Scan(
+        _on(
+            lambda head: _ACCESS.client(head, "10.0.0.1"), lambda size: _head(x_forwarded_for=b"1.1.1.1," * (size // 8))
+        ),
+        HEAD_BYTES,
+    ),
+    "headers asked for by a preflight": Scan(
+        _on(
+            lambda head: _CORS.preflight(head, b"POST"),
+            lambda size: _head(
+                origin=b"x",
+                access_control_request_method=b"POST",
+                access_control_request_headers=b",".join(b"%x" % number for number in range(size // 5)),
+            ),
+        ),
+        HEAD_BYTES,
+    ),
+    # forms
+    "names of headers in a form": Scan(_form(b"--B\r\n" + (b"content-disposition:" * 400)[:8100] + b"\r\n\r\n\r\n")),
+    "one long head in a form": Scan(
+        _on(
+            lambda body: multipart_model("multipart/form-data; boundary=B", body),
+            lambda size: b"--B\r\n" + b"content-disposition:" * (size // 20) + b"\r\n\r\n",
+        )
+    ),
+    "parameters of a form": Scan(_form(b"--B\r\ncontent-disposition:" + b";a=b" * 2000 + b"\r\n\r\n\r\n")),
+    "half boundaries": Scan(_form(b"\r\n" + b"-" * 71, "-" * 70)),
+    "a content type of parameters": Scan(
+        _on(lambda text: multipart_model(text, b""), lambda size: "multipart/form-data" + ';a="b"' * (size // 6)),
+        HEAD_BYTES,
+    ),
+    # JSON
+    "brackets": Scan(_body(lambda size: b'{"model":"m","messages":[' + b"[]," * (size // 3) + b"0]}")),
+    "nested brackets": Scan(_body(lambda size: b'{"model":"m","messages":' + b"[" * size)),
+    "escapes": Scan(_body(lambda size: _chat(b'"' + b"\\u00e4" * (size // 6) + b'"'))),
+    "quotes": Scan(_body(lambda size: _chat(b'"' + b'\\"' * (size // 2) + b'"'))),
+    "short messages": Scan(
+        _body(lambda size: b'{"model":"m","messages":[' + b'{"role":"user","content":"x"},' * (size // 30) + b"{}]}")
+    ),
+    "keys": Scan(
+        _body(lambda size: b'{"model":"m","messages":[{%s}]}' % b",".join(b'"%d":0' % at for at in range(size // 9)))
+    ),
+    "digits of a whole number": Scan(_body(lambda size: b'{"model":"m","n":' + b"1" * size + b"}")),
+    "digits of a fraction": Scan(_body(lambda size: b'{"model":"m","n":0.' + b"1" * size + b"}")),
+    "digits in NaN's company": Scan(_body(lambda size: b'{"model":"m","top_p":NaN,"n":0.' + b"1" * size + b"}")),
+    "number as text": Scan(_on(as_int, lambda size: " " * size + "1" * 17 + " " * size + "x")),
+    # splices
+    "member to add": Scan(
+        _on(
+            lambda body: set_inner(body, "stream_options", "include_usage", b"true", None),
+            lambda size: b'{"messages":"' + b"x" * size + b'"}',
+        )
+    ),
+    "member named often": Scan(
+        _on(
+            lambda body: set_inner(body, "stream_options", "include_usage", b"true", None),
+            lambda size: b"{" + b'"stream_options"                ' * (size // 32),
+        )
+    ),
+    "member to replace": Scan(
+        _on(
+            lambda body: set_inner(body, "stream_options", "include_usage", b"true", {"include_usage": False}),
+            lambda size: b'{"stream_options":{' + b'"include_usage"   ' * (size // 18) + b"}}",
+        )
+    ),
+    "member of a long string": Scan(
+        _on(
+            lambda body: set_inner(body, "stream_options", "include_usage", b"true", {"include_usage": "x"}),
+            lambda size: b'{"stream_options":{"include_usage":"' + b"\\x" * (size // 2) + b"}}",
+        )
+    ),
+    # texts
+    "special tokens": Scan(_on(_CUTTER.cuts, lambda size: b"<|im_start|>" * (size // 12))),
+    "halves of special tokens": Scan(_on(_CUTTER.cuts, lambda size: b"<|im_" * (size // 5))),
+    "white space between tokens": Scan(_on(_CUTTER.cuts, lambda size: b"<|im_end|>" + b" " * size + b"<|im_start|>")),
+    "words to tokenise": Scan(_on(_in_pieces, lambda size: "word " * (size // 5))),
+    "one word to tokenise": Scan(_on(_in_pieces, lambda size: "a" * size)),
+    "white space to tokenise": Scan(_on(_in_pieces, lambda size: " " * size)),
+    # answers
+    "an answer's head": Scan(
+        _on(
+            lambda raw: parse_response_head(raw, 200, False),
+            lambda size: b"HTTP/1.1 200 OK\r\n" + b"a: " + b"b\r\na:" * (size // 6) + b"\r\n\r\n",
+        ),
+        HEAD_BYTES,
+    ),
+    "a first event in small pieces": Scan(_pieces(lambda: FirstEvent().feed, b"data: ", b"x"), 65_536),
+    "an introduction in small pieces": Scan(
+        _pieces(lambda: FirstEvent().feed, b"event: response.created\ndata: ", b"x"), 524_288
+    ),
+    "comments before the first event": Scan(
+        _on(lambda data: FirstEvent().feed(data), lambda size: b":\n\n" * (size // 3))
+    ),
+    "lines of a first event": Scan(_on(judge_event, lambda size: b"data:\n" * (size // 6))),
+    "names of usage": Scan(_on(lambda tail: find_usage([tail]), lambda size: b'"usage":{' * (size // 9)), 65_536),
+    "objects in usage": Scan(
+        _on(lambda tail: find_usage([tail]), lambda size: (b'"usage":{' + b"{}" * 100) * (size // 209)), 65_536
+    ),
+    "an event with usage in small pieces": Scan(
+        _pieces(lambda: UsageFrame(_STAMP).feed, b'data: {"usage":', b"x" * 8), 1_048_576
+    ),
+    "events with usage": Scan(
+        _on(lambda data: UsageFrame(_STAMP).feed(data), lambda size: b'data: {"usage":{}}\n\n' * (size // 20))
+    ),
+    "lines of an event with usage": Scan(
+        _on(lambda data: UsageFrame(_STAMP).feed(data), lambda size: b'data: "usage"\n' * (size // 14) + b"\n")
+    ),
+    "the end of a stream": Scan(
+        _on(lambda tail: plain_ending([tail], False), lambda size: b'"finish_reason"   \n\n' * (size // 20)), 65_536
+    ),
+    "a stored response's id": Scan(
+        _on(lambda data: stored_response_id([data]), lambda size: b'"id":"resp_' * (size // 11))
+    ),
+    "a metrics page": Scan(
+        _on(parse_metrics, lambda size: 'vllm:num_requests_running{engine="0"} 1\n' * (size // 40)), 8 * TEXT_BYTES
+    ),
+    "labels of a metric": Scan(
+        _on(parse_metrics, lambda size: "vllm:num_requests_running{" + 'a="b",' * (size // 6) + "} 1\n")
+    ),
+}
+"""By what the input repeats."""
