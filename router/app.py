@@ -22,6 +22,7 @@ from router.core.dispatcher import Dispatcher
 from router.core.edges import Request
 from router.core.fleet import Fleet, FleetEndpoint
 from router.gateway.closing import SETTLE_S
+from router.gateway.heap import map_large_blocks
 from router.gateway.listen import SocketFile, remove_socket_file, socket_file
 from router.gateway.server import Gateway
 from router.prefix.residency import ResidencyMap
@@ -153,7 +154,7 @@ class System:
         """
         self._given = listeners
         self._admin = self._admin_server(listeners)
-        _tune_collector()
+        _tune_memory()
         await self._open_gateway(listeners)
         self._files.start()
         self.accepting = True
@@ -280,9 +281,11 @@ class System:
         return self._exposition.render()
 
 
-def _tune_collector() -> None:
-    """What exists now lives as long as the process: keep it out of every later collection. Requests leave no cycles,
-    so that a young collection finds little; at the default of 700 objects it runs every few requests."""
+def _tune_memory() -> None:
+    """Have large blocks given back when they are freed. And what exists now lives as long as the process: keep it out
+    of every later collection. Requests leave no cycles, so that a young collection finds little; at the default of 700
+    objects it runs every few requests."""
+    map_large_blocks()
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from router.config.budgets import BODIES
 from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
@@ -9,15 +11,16 @@ from router.errors import ErrorKind, RequestError
 
 class BodyBudget:
     """Bytes of bodies in memory: those being received, those kept until no worker can need them any more, and what
-    large ones are decoded to while their prompts are identified.
+    large ones are decoded to while their prompts are identified. `freed` hears of what is given back.
 
     A body that does not fit is refused at once. Letting it wait would keep its own first half in memory, and bodies
     that wait for one another's second half wait for ever.
     """
 
-    __slots__ = ("_limit_bytes", "max_body_bytes", "refused", "used_bytes")
+    __slots__ = ("_freed", "_limit_bytes", "max_body_bytes", "refused", "used_bytes")
 
-    def __init__(self, limits: LimitsConfig) -> None:
+    def __init__(self, limits: LimitsConfig, freed: Callable[[int], None] = lambda size_bytes: None) -> None:
+        self._freed = freed
         self._limit_bytes = BODIES.of(limits)
         self.max_body_bytes = min(limits.max_body_bytes, self._limit_bytes)
         self.used_bytes = 0
@@ -58,3 +61,4 @@ class BodyBudget:
     def give_back(self, size_bytes: int) -> None:
         """`size_bytes` are needed no longer."""
         self.used_bytes -= size_bytes
+        self._freed(size_bytes)

@@ -25,6 +25,8 @@ _ID_WITHIN_BYTES = 4_096
 _STORED_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,256})"')
 # Where a body is not understood its size stands in for its tokens: about four bytes each in English.
 _BYTES_PER_TOKEN = 4
+# A larger body is at most one in a turn of the loop: decoding and rendering it takes up to some 10 ms.
+READ_QUICKLY_BYTES = 32_768
 
 
 EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
@@ -64,12 +66,20 @@ def reads_at_once(route: Route, body: bytes) -> bool:
     return len(body) <= READ_AT_ONCE_BYTES or route.model is not ModelSource.JSON
 
 
+def reads_quickly(route: Route, body: bytes) -> bool:
+    """Whether `read_request`, and what follows on the event loop, take so little time that any turn has room for it."""
+    return len(body) <= READ_QUICKLY_BYTES or route.model is not ModelSource.JSON
+
+
 async def read_in_slices(route: Route, head: RequestHead, body: bytes, slices: Slices) -> Reading:
-    """Read a very large JSON body while others are served.
+    """Read a large JSON body, in a turn of its own, or a very large one in many turns.
 
     Raises:
         RequestError: the body is wrong.
     """
+    if reads_at_once(route, body):
+        await slices.turn()
+        return read_request(route, head, body)
     return _of_body(route, await slices.finish(parse_steps(head.path, body)))
 
 
@@ -205,7 +215,8 @@ class Placing:
         Raises:
             RequestError: the body is wrong.
         """
-        if reads_at_once(self._route, self._body):
+        plane, route, body = self._plane, self._route, self._body
+        if reads_quickly(route, body) or (reads_at_once(route, body) and plane.slices.take(plane.loop)):
             return read_request(self._route, self._head, self._body)
         return None
 

@@ -19,6 +19,7 @@ from router.gateway.budget import BodyBudget
 from router.gateway.connection_limit import ConnectionLimit, Turns
 from router.gateway.cors import Cors
 from router.gateway.head import RequestHead
+from router.gateway.heap import Heap, trimmer
 from router.gateway.hedge import Hedging
 from router.gateway.losses import Losses
 from router.gateway.outbox import Outbox
@@ -130,7 +131,8 @@ class Plane:
         self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         self.scheme = b"http" if config.tls.cert_file is None else b"https"
         self.slices = Slices()
-        self.bodies = BodyBudget(config.limits)
+        self.heap = Heap(loop, trimmer())
+        self.bodies = BodyBudget(config.limits, self.heap.freed)
         identity.charge_to(self.bodies)
         self.unsent = UnsentBytes(config.limits)
         self.places = ConnectionLimit(config.limits.max_connections, loop.time, turns)
@@ -219,6 +221,7 @@ class Plane:
             "buffered_response_bytes": self.unsent.used_bytes,
             "slow_readers_cut": self.unsent.cut,
             "bodies_refused": self.bodies.refused,
+            "heap_trims": self.heap.trims,
             "stored_responses": len(self.pins),
             "quarantine": self.quarantine.statistics(),
             "rewrites": self.rewrites.statistics(),

@@ -169,6 +169,7 @@ class Gateway:
         plane.waiting.close()
         plane.deferrals.close()
         plane.pools.close()
+        plane.heap.close()
 
     async def _emptied(self, plane: Plane) -> None:
         """Until nobody is connected, nor about to be."""

@@ -16,11 +16,28 @@ SLICE_S = 0.002
 class Slices:
     """Gives a slice of each turn to the work of one request, and of the next turn to that of the next request."""
 
-    __slots__ = ("_clock", "_mine")
+    __slots__ = ("_clock", "_mine", "_taken")
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._mine = asyncio.Lock()
+        self._taken = False
+
+    def take(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Take the whole slice of this turn, for work that cannot be divided; False where somebody has it already."""
+        if self._taken or self._mine.locked():
+            return False
+        self._taken = True
+        loop.call_soon(self._next_turn)
+        return True
+
+    def _next_turn(self) -> None:
+        self._taken = False
+
+    async def turn(self) -> None:
+        """Wait for a turn whose slice nobody has."""
+        async with self._mine:
+            await asyncio.sleep(0)
 
     async def finish(self, steps: Generator[None, None, T]) -> T:
         """What `steps` come to; raises what they raise."""

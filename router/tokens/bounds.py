@@ -9,11 +9,17 @@ INLINE_TURNS = 512
 """Messages of a chat that is rendered on the event loop: at most some 5 ms."""
 INLINE_BRACKETS = 1_024
 """The same for a body that has more than messages of text in it: objects and arrays, whatever they are."""
+INLINE_COMMAS = 8_192
+INLINE_IDS = 32_768
+"""Elements of such a body, and of a completion's list of token ids or texts."""
 ALWAYS_INLINE_BYTES = 8_192
 _PLAIN_MEMBERS = 4
 MAX_BRACKETS = 100_000
 MAX_COMMAS = 400_000
 """Bodies with more in them are not decoded: one call of the parser, which nothing can interrupt, stays below 30 ms."""
+FREE_BRACKETS = 1_024
+BYTES_A_BRACKET = 16
+"""More brackets than these, and one for so many bytes, are in no conversation: the shortest message takes 30 bytes."""
 MAX_DECODED_BYTES = 48 * 1024 * 1024
 """What one decoded body may take."""
 BRACKET_BYTES = 300
@@ -30,7 +36,8 @@ def fits_inline(parsed: ParsedBody) -> bool:
         return False
     if len(body) <= ALWAYS_INLINE_BYTES or (parsed.whole and _is_plain_chat(parsed.fields)):
         return True
-    return body.count(b"{") + body.count(b"[") <= INLINE_BRACKETS
+    most_commas = INLINE_IDS if parsed.whole and isinstance(parsed.fields.prompt, list) else INLINE_COMMAS
+    return body.count(b"{") + body.count(b"[") <= INLINE_BRACKETS and body.count(b",") <= most_commas
 
 
 def decoded_bytes(parsed: ParsedBody) -> int | None:
@@ -46,7 +53,7 @@ def decoded_bytes(parsed: ParsedBody) -> int | None:
     else:
         brackets, commas = body.count(b"{") + body.count(b"["), body.count(b",")
         wide = not body.isascii() or b"\\u" in body
-    if brackets > MAX_BRACKETS or commas > MAX_COMMAS:
+    if brackets > min(MAX_BRACKETS, FREE_BRACKETS + len(body) // BYTES_A_BRACKET) or commas > MAX_COMMAS:
         return None
     size = len(body) * (WIDE_CHARACTER_BYTES if wide else 1) + brackets * BRACKET_BYTES + commas * COMMA_BYTES
     return size if size <= MAX_DECODED_BYTES else None

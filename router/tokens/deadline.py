@@ -42,15 +42,18 @@ class Deadlines:
             Late: not in time.
         """
         task: asyncio.Task[T] = asyncio.get_running_loop().create_task(_run(work))
+        limit_s = MAX_LIMIT_S if asks_worker else self._limit_s(parsed.size_bytes)
         try:
-            done, _ = await asyncio.wait(
-                (task,), timeout=MAX_LIMIT_S if asks_worker else self._limit_s(parsed.size_bytes)
-            )
+            await asyncio.wait((task,), timeout=limit_s)
         except asyncio.CancelledError:
             task.cancel()
             raise
-        if done:
-            return task.result()
+        if task.done():
+            try:
+                return task.result()
+            finally:
+                # an error keeps this frame, which would keep the task, which keeps the error, and all that was decoded
+                del task
         self._late += 1
         begun = parsed.pending
         if isinstance(begun, Task) and begun.running:

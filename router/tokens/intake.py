@@ -43,6 +43,8 @@ _OTHER_JSON = re.compile(rb'[ \t\r\n]{0,64}[\["0-9tfn-]')
 """How JSON begins that is no object, in any encoding."""
 _REUSED = frozenset({"prompt_token_ids"})
 _PROMPT_OF = {CHAT_PATH: "messages", MESSAGES_PATH: "messages", RESPONSES_PATH: "input", COMPLETIONS_PATH: "prompt"}
+LENIENT_ELEMENTS = 16_384
+"""JSON that only Python's parser takes, like NaN, is read up to so many brackets and commas: at most 5 ms."""
 READ_AT_ONCE_BYTES = 1_048_576
 """Bodies up to this size are read in one go, in at most 2 ms; larger ones step by step."""
 
@@ -256,6 +258,9 @@ def _spanned(body: bytes, routed: bool) -> tuple[Spans | None, BodyFields]:
 
 def _by_python(body: bytes, routed: bool) -> BodyFields:
     """All fields from Python's parser, which is vLLM's: slower, and more lenient."""
+    if body.count(b"[") + body.count(b"{") + body.count(b",") > LENIENT_ELEMENTS:
+        message = f"it has more than {LENIENT_ELEMENTS} elements, and NaN, a wrong encoding or another mistake"
+        raise invalid_json(ValueError(message))
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ from router.tokens.hashing import CacheKeys
 from router.tokens.intake import COMPLETIONS_PATH, ParsedBody
 from router.tokens.lanes import Unsized
 from router.tokens.local import LocalModel
+from router.tokens.reasons import reason_of
 from router.tokens.remote import question
 from router.tokens.rendering import CutText, cut_text
 from router.tokens.request import (
@@ -80,7 +81,7 @@ class Texts(NamedTuple):
     """All that could be found out is the text, for this reason."""
 
     texts: list[bytes]
-    reason: Exception
+    reason: str
 
 
 Prepared: TypeAlias = Ids | CutText | Several | Question | Unread | Texts
@@ -147,7 +148,7 @@ def prepare_or_text(asked: Asked) -> Prepared:
     except Unsized:
         raise
     except Exception as error:  # what a body or a template can do wrong has no end; its text remains
-        return Texts(texts_of(asked.path, fields), error)
+        return Texts(texts_of(asked.path, fields), reason_of(error))
 
 
 def texts_of(path: str, fields: BodyFields) -> list[bytes]:

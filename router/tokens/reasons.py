@@ -8,16 +8,21 @@ MAX_REASONS = 100
 MAX_REASON_CHARS = 200
 
 
+def reason_of(error: Exception) -> str:
+    """An error in words. Kept instead of the error, whose traceback keeps all that was decoded."""
+    reason = error.reason if isinstance(error, Unrenderable) else f"{type(error).__name__}: {error}"
+    return reason[:MAX_REASON_CHARS]
+
+
 class Reasons:
     """Counts by reason; kinds beyond `MAX_REASONS` are counted together, since templates word their own."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
-    def count(self, error: Exception) -> None:
+    def count(self, error: Exception | str) -> None:
         """One more prompt for this reason."""
-        reason = error.reason if isinstance(error, Unrenderable) else f"{type(error).__name__}: {error}"
-        reason = reason[:MAX_REASON_CHARS]
+        reason = error if isinstance(error, str) else reason_of(error)
         if reason not in self._counts and len(self._counts) >= MAX_REASONS:
             reason = "other"
         self._counts[reason] = self._counts.get(reason, 0) + 1

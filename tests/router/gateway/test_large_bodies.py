@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -91,6 +92,30 @@ async def test_every_turn_of_the_loop_has_one_slice_of_such_work():
         assert turns < 100
     assert [task.result() for task in tasks] == ["a", "b"]
     assert "".join(log) == "aabbaabbaabb"
+
+
+async def test_only_one_large_body_is_read_at_once_in_a_turn(rig, kit, monkeypatch):
+    gate = await rig(kit.answer_json)
+    slices = gate.gateway.plane.slices if hasattr(gate.gateway, "plane") else gate.gateway._plane.slices
+    taken = [slices.take(gate.loop) for _ in range(3)]
+    assert taken == [True, False, False]
+    await asyncio.sleep(0)
+    assert slices.take(gate.loop)
+    body = large()[: READ_AT_ONCE_BYTES // 2] + b'"}]}'
+    replies = await asyncio.gather(*(gate.ask(kit.post(body=body)) for _ in range(6)))
+    assert [reply.status for reply in replies] == [200] * 6
+
+
+async def test_turns_that_are_waited_for_come_one_by_one():
+    slices = Slices()
+    loop = asyncio.get_running_loop()
+    assert slices.take(loop)
+    waiting = [asyncio.create_task(slices.turn()) for _ in range(3)]
+    counts = []
+    for _ in range(12):
+        await asyncio.sleep(0)
+        counts.append(sum(task.done() for task in waiting))
+    assert counts[-1] == 3 and all(after - before <= 1 for before, after in pairwise(counts))
 
 
 async def test_work_that_fails_lets_others_go_on():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from threading import Event
 
@@ -12,6 +13,8 @@ from router.config.model import Config
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.bounds import (
     INLINE_BRACKETS,
+    INLINE_COMMAS,
+    INLINE_IDS,
     INLINE_TURNS,
     MAX_BRACKETS,
     MAX_COMMAS,
@@ -44,6 +47,8 @@ def many(element: bytes, times: int, path: str = CHAT_PATH) -> bytes:
         (chat(*["hi, you" * 30] * (2 * INLINE_TURNS + 1)), False),
         (many(b"[],", INLINE_BRACKETS), True),
         (many(b"[],", 10 * INLINE_BRACKETS), False),
+        (many(b"null,", INLINE_COMMAS + 1), False),
+        (chat("hi", tools=["hello, you"] * (INLINE_COMMAS + 1)), False),
         (chat("hi", tools=[{"a": 1}] * 10 * INLINE_BRACKETS), False),
         (chat("hi" * WHOLE_BYTES), False),
     ],
@@ -73,6 +78,17 @@ async def test_a_body_that_would_become_large_goes_by_its_size(body: bytes) -> N
         "Unsized: the body is too large, or has too many elements, to be decoded"
     ]
     await identity.aclose()
+
+
+def test_token_ids_are_read_on_the_loop() -> None:
+    for count, inline in ((INLINE_IDS, True), (INLINE_IDS + 2, False)):
+        assert fits_inline(parse(COMPLETIONS_PATH, completion([1] * count))) is inline
+
+
+def test_brackets_are_bounded_by_the_size_of_the_body() -> None:
+    assert decoded_bytes(parse(CHAT_PATH, many(b"[],", 60_000))) is None
+    assert decoded_bytes(parse(CHAT_PATH, many(MESSAGE, 60_000))) is not None
+    assert decoded_bytes(parse(CHAT_PATH, many(b"[],", 1_000))) is not None
 
 
 def test_the_estimate_is_above_what_objects_take() -> None:
@@ -158,6 +174,27 @@ async def test_decoded_objects_are_dropped_while_a_prompt_waits(identity: Identi
     assert parsed.fields.messages is None
     prompt: Prompt | None = await identity.identify(CHAT_PATH, parsed, None)
     assert prompt is not None and prompt.exact
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat(LONG, messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": LONG}}]}]),
+        chat(LONG, chat_template="x"),
+        chat("\U0001f642" * 200_000),
+        many(b"[],", 100_000),
+    ],
+    ids=["media", "template", "no place to divide", "many elements"],
+)
+async def test_what_was_decoded_is_freed_without_the_collector(identity: Identity, body: bytes) -> None:
+    await ask(identity, CHAT_PATH, body)
+    gc.collect()
+    gc.disable()
+    try:
+        await ask(identity, CHAT_PATH, body + b" ")
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
 
 
 async def test_a_simple_body_of_many_shapes_is_still_exact(identity: Identity) -> None:

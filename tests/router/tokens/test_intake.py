@@ -11,6 +11,7 @@ from router.errors import ErrorKind, RequestError
 from router.tokens.intake import (
     CHAT_PATH,
     COMPLETIONS_PATH,
+    LENIENT_ELEMENTS,
     MESSAGES_PATH,
     READ_AT_ONCE_BYTES,
     RESPONSES_PATH,
@@ -141,6 +142,14 @@ def test_surrogate_pairs_and_escaped_backslashes_are_fine() -> None:
     assert read(rb'{"model": "m", "messages": ["\ud83d\ude00", "\\ud800"]}').model == "m"
     hangul = "\ud7a3\ud7ff\ue000"
     assert read(json.dumps({"model": hangul}, ensure_ascii=False).encode()).model == hangul
+
+
+def test_what_only_python_reads_is_read_up_to_some_size() -> None:
+    few, many = (b'{"messages": [%s1], "temperature": NaN}' % (b"1," * times) for times in (1_000, LENIENT_ELEMENTS))
+    assert read(few).has_prompt
+    with pytest.raises(RequestError, match="more than 16384 elements") as caught:
+        read(many)
+    assert caught.value.kind is ErrorKind.INVALID_JSON
 
 
 def test_a_number_of_thousands_of_digits_is_no_json() -> None:
