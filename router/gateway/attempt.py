@@ -31,6 +31,10 @@ _NOT_A_FAILURE = frozenset({501, 505})
 NOT_FOUND_BYTES = 4_096
 """A 404 whose body is longer, framing included, is passed on unread."""
 
+ERROR_BYTES = 65_536
+"""A server error whose body is longer, framing included, is not passed on."""
+ERROR_BODY_S = 1.0
+"""How long the body of a server error is waited for."""
 STALE_S = 0.01
 """A pooled connection that breaks sooner than this after a request was written had been closed before."""
 
@@ -74,6 +78,9 @@ class Owner(Protocol):
     def answered(self, response: ResponseHead) -> None:
         """The worker's answer is complete."""
 
+    def error_answered(self, response: ResponseHead) -> None:
+        """The worker answered with a server error, which is complete, and no other is to be tried."""
+
     def answer_lost(self, reason: str, broke_http: bool) -> None:
         """The answer, once begun, broke off."""
 
@@ -94,6 +101,7 @@ class Attempt:
     __slots__ = (
         "_connected_s",
         "_dial",
+        "_late",
         "_plane",
         "_sent_s",
         "connection",
@@ -107,6 +115,8 @@ class Attempt:
         self.owner = owner
         self._plane = owner.plane
         self._dial: asyncio.Task[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
+        """Runs while the body of a server error is read."""
         self._sent_s: float | None = None
         """When the request was last written."""
         self._connected_s = 0.0
@@ -184,9 +194,12 @@ class Attempt:
             retry_after_s = _seconds(response.fields.get(b"retry-after"))
             self.owner.attempt_failed(FailurePhase.REFUSED, f"HTTP {status}", retry_after_s)
         elif status >= 500 and status not in _NOT_A_FAILURE:
-            self.let_go(reusable=True)
             self._suspect(lost=False)
-            self.owner.attempt_failed(FailurePhase.ANSWERED, f"HTTP {status}")
+            if response.until_close:
+                self._erred()
+            else:
+                self.response_read = self._read_error
+                self._late = self._plane.loop.call_later(ERROR_BODY_S, self._erred)
         elif status == 404:
             if self.ticket.request.model is not None and not response.events:
                 self.response_read = self._read_not_found
@@ -221,6 +234,23 @@ class Attempt:
         else:
             self.owner.relay.hold(data, self.response)
 
+    def _read_error(self, data: bytes) -> None:
+        """Body bytes of a server error, which is passed on as it is where no other worker is tried."""
+        assert self.response is not None and self.connection is not None
+        if self.connection.raw_bytes > ERROR_BYTES:
+            self._erred()
+        else:
+            self.owner.relay.hold(data, self.response)
+
+    def _erred(self) -> None:
+        """The worker answered with a server error, of which there is no more to be had."""
+        response = self.response
+        self.let_go(reusable=True)
+        try:
+            self.owner.attempt_failed(FailurePhase.ANSWERED, f"HTTP {response.status if response is not None else 0}")
+        except Exception:
+            self.crashed()
+
     def _unserved(self) -> bool:
         """Whether a complete 404 says that the worker does not serve the model that it has listed, and another worker
         would answer. Where none would, the 404 is the answer; what is served is looked up again in any case."""
@@ -239,6 +269,13 @@ class Attempt:
         owner, response = self.owner, self.response
         assert response is not None
         if owner.phase is Phase.FIRST_EVENT:
+            if self._late is not None:
+                self._late.cancel()
+                if owner.replaceable(FailurePhase.ANSWERED):
+                    self._erred()
+                else:
+                    owner.error_answered(response)
+                return
             if response.events and response.status == 200 and not response.bodiless:
                 self.worker_lost("the stream ended without an event", False)
                 return
@@ -253,9 +290,12 @@ class Attempt:
     def worker_lost(self, reason: str, broke_http: bool) -> None:
         """The answer will not be completed on this connection."""
         owner, connection = self.owner, self.connection
+        erred = self.response if self._late is not None else None
         stale = connection is not None and connection.reused and connection.silent and not broke_http
         self.let_go(reusable=False)
-        if owner.phase is not Phase.FIRST_EVENT:
+        if owner.phase is Phase.FIRST_EVENT and erred is not None:
+            owner.attempt_failed(FailurePhase.ANSWERED, f"HTTP {erred.status}")
+        elif owner.phase is not Phase.FIRST_EVENT:
             owner.answer_lost(reason, broke_http)
         elif stale:
             # closed by the worker while it lay idle: says nothing about the worker, and does not count
@@ -285,6 +325,9 @@ class Attempt:
 
     def let_go(self, *, reusable: bool) -> None:
         """Give up dialling, or give the connection back."""
+        late, self._late = self._late, None
+        if late is not None:
+            late.cancel()
         dial, self._dial = self._dial, None
         if dial is not None:
             dial.cancel()

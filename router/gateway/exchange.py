@@ -234,6 +234,25 @@ class Exchange(Tries):
             return
         self.plane.identity.observe_usage(request.model, request.prompt, usage.prompt_tokens)
 
+    def error_answered(self, response: ResponseHead) -> None:
+        """The worker's server error is the answer: no other worker is to be tried."""
+        plane, relay, ticket = self.plane, self.relay, self.ticket
+        assert ticket is not None
+        reason = f"HTTP {response.status}"
+        if relay.out is Out.COMMENTS and not relay.holds_error():
+            self._let_go(reusable=True)
+            self.attempt_failed(FailurePhase.ANSWERED, reason)
+            return
+        self.ticket = None
+        plane.dispatcher.failed(ticket, FailurePhase.ANSWERED, plane.time(), reason)
+        if relay.out is Out.COMMENTS:
+            keep = relay.end_as_event()
+        else:
+            relay.open(response, plane.head_lines(self.head, self.request_id, ticket), self._told_keep_alive())
+            keep = relay.end()
+        self._let_go(reusable=True)
+        self._end(keep)
+
     def answer_lost(self, reason: str, broke_http: bool) -> None:
         """The worker's answer, of which the client has seen a part, broke off."""
         if self.phase is Phase.TUNNEL:

@@ -154,6 +154,12 @@ class Hedge:
             self._tries.hedge_won(self)
         self._tries.answered(response)
 
+    def error_answered(self, response: ResponseHead) -> None:
+        """The first attempt goes on, so it is not passed on."""
+        if self.attempt is not None:
+            self.attempt.let_go(reusable=True)
+        self.attempt_failed(FailurePhase.ANSWERED, f"HTTP {response.status}")
+
     def answer_lost(self, reason: str, broke_http: bool) -> None:
         """Nothing of it has been let through, or the exchange would have been told."""
         self.attempt_failed(FailurePhase.SENT, reason)

@@ -108,6 +108,7 @@ class WorkerPools:
         """Not before the dial has ended: one that is cancelled closes its transport without a word to the protocol."""
         if connection.usable:
             self._open.add(connection)
+            connection.connected_s = self._loop.time()
             dialler.dialled(connection)
         else:
             dialler.dial_failed("closed by the worker at once", ours=False)

@@ -22,7 +22,7 @@ from router.gateway.wire import (
     chunk,
     response_to_client,
 )
-from router.gateway.wording import body_event, error_event
+from router.gateway.wording import body_event, error_event, is_error
 
 COMMENT = b": warmroute is waiting for a worker\n\n"
 # Comments and half an event may pile up before the first real one; more than this is no event stream.
@@ -287,6 +287,11 @@ class Relay:
         if self.usage_frame is not None:
             self._send(self._framed(self.usage_frame.rest()))
         return self._end_framed()
+
+    def holds_error(self) -> bool:
+        """Whether the whole body is an error that the API's clients can read."""
+        assert self.connection is not None
+        return is_error(b"".join(self.connection.pieces))
 
     def end_as_event(self) -> bool:
         """An answer that is no stream, behind comments: its body becomes the stream's one event."""

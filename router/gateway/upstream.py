@@ -139,7 +139,6 @@ class WorkerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Up."""
-        self.connected_s = self._loop.time()
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:

@@ -53,6 +53,14 @@ def body_event(body: bytes, path: str) -> bytes:
     return b"data: " + data + b"\n\n" + DONE_EVENT
 
 
+def is_error(body: bytes) -> bool:
+    """Whether `body` is a JSON object with an error in it."""
+    try:
+        return isinstance(msgspec.json.decode(body, type=dict[str, Any]).get("error"), dict)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
 def _named(data: bytes) -> bytes:
     return b"event: error\ndata: " + data + b"\n\n"
 

@@ -1,0 +1,86 @@
+"""A worker's own 5xx reaches the client in the worker's words, once no other worker is tried."""
+
+import asyncio
+
+import pytest
+
+WORDS = b'{"error":{"message":"CUDA out of memory","type":"InternalServerError","param":null,"code":500}}'
+
+
+def erring(kit, status=b"500 Internal Server Error", headers=b"", body=WORDS):
+    async def script(script):
+        await script.say(b"HTTP/1.1 %s\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n%s"
+                         % (status, headers, len(body), body))  # fmt: skip
+
+    return script
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_after_the_last_try_the_client_reads_what_the_worker_said(rig, kit, stream):
+    gate = await rig(erring(kit), erring(kit))
+    client = await gate.connect()
+    reply = await client.ask(kit.post() if stream else kit.post(body=kit.PLAIN))
+    assert (reply.status, reply.body) == (500, WORDS)
+    assert reply.header(b"content-type") == b"application/json"
+    assert reply.header(b"retry-after") is None
+    assert reply.header(b"x-request-id")
+    assert sum(len(worker.requests) for worker in gate.workers) == 2
+    assert (await client.ask(kit.post())).status == 500, "the connection goes on"
+    assert gate.idle
+
+
+async def test_the_workers_own_retry_after_is_kept(rig, kit):
+    gate = await rig(erring(kit, headers=b"Retry-After: 17\r\n", status=b"502 Bad Gateway"))
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.header(b"retry-after")) == (502, b"17")
+
+
+async def test_another_worker_is_tried_first(rig, kit):
+    gate = await rig(erring(kit), kit.answer_stream)
+    assert [(await gate.ask(kit.post())).status for _ in range(4)] == [200] * 4
+
+
+async def test_chunks_and_an_old_client(rig, kit):
+    async def script(script):
+        await script.say(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n", kit.chunk(b"broken"), kit.END)
+
+    gate = await rig(script)
+    assert (await gate.ask(kit.post())).body == b"broken"
+    reply = await gate.ask(kit.post(version=b"1.0"))
+    assert (reply.status, reply.body, reply.header(b"transfer-encoding")) == (500, b"broken", None)
+
+
+@pytest.mark.parametrize("case", ["too long", "cut off", "never ends"])
+async def test_an_error_that_is_not_to_be_had_whole_becomes_ours(rig, kit, case, monkeypatch):
+    length = 200_000 if case == "too long" else 1_000
+
+    async def script(script):
+        await script.say(b"HTTP/1.1 500 No\r\ncontent-length: %d\r\n\r\n" % length, b"x" * (length // 2))
+        if case == "cut off":
+            await script.die()
+        await script.gone()
+
+    gate = await rig(script)
+    reply = await gate.ask(kit.post())
+    assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "worker_failed", b"1")
+    assert gate.idle
+
+
+async def test_behind_comments_the_error_is_an_event(rig, kit):
+    async def script(script):
+        await asyncio.sleep(0.2)
+        await erring(kit)(script)
+
+    gate = await rig(script, timeouts={"header_hold_s": 0.05})
+    reply = await gate.ask(kit.post())
+    assert reply.status == 200
+    assert reply.body.endswith(b"data: " + WORDS + b"\n\ndata: [DONE]\n\n")
+
+
+async def test_behind_comments_what_is_no_json_error_becomes_ours(rig, kit):
+    async def script(script):
+        await asyncio.sleep(0.2)
+        await erring(kit, body=b"Internal Server Error")(script)
+
+    gate = await rig(script, timeouts={"header_hold_s": 0.05})
+    assert b"worker_failed" in (await gate.ask(kit.post())).body
