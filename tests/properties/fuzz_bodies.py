@@ -69,7 +69,7 @@ def read(path, body):
         parsed = parse(path, body)
     except RequestError:
         return
-    decoded_bytes(body)
+    decoded_bytes(parsed)
     fits_inline(parsed)
     assert parsed.model is None or parsed.model.encode() is not None
     try:
