@@ -19,6 +19,7 @@ from router.gateway.slices import Slices
 from router.prefix.prompt import Prompt
 from router.tokens.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
 from router.tokens.multipart import multipart_model
+from router.tokens.spans import UnreadBody
 
 # Enough for a response's opening fields, among which its id is the first.
 _ID_WITHIN_BYTES = 4_096
@@ -89,12 +90,14 @@ def _of_body(route: Route, parsed: ParsedBody) -> Reading:
 
 
 def _read_leniently(route: Route, path: str, body: bytes) -> Reading:
-    """What is read of a body that is otherwise not understood. A small one that is not JSON goes to a worker, which
-    says what is wrong with it; a large one is refused, since nothing is known of it then."""
+    """What is read of a body that is otherwise not understood. A small one that is not JSON to Python's parser either
+    goes to a worker, which says what is wrong with it. Any other that has not been read is refused: it may have fields
+    that its sender must not send."""
     try:
         parsed = parse(path, body)
     except RequestError as error:
-        if len(body) > WHOLE_BYTES or error.kind is not ErrorKind.INVALID_JSON:
+        unread = len(body) > WHOLE_BYTES or isinstance(error, UnreadBody)
+        if unread or error.kind is not ErrorKind.INVALID_JSON:
             raise
         return Reading(None)
     return _of_body(route, parsed)

@@ -253,7 +253,12 @@ def _spanned(body: bytes, routed: bool) -> tuple[Spans | None, BodyFields]:
         if routed:
             raise RequestError(ErrorKind.INVALID_BODY, NOT_AN_OBJECT) from None
         return None, BodyFields()
-    return spans, spans.small_fields()
+    try:
+        return spans, spans.small_fields()
+    except RequestError as error:
+        if len(body) > WHOLE_BYTES or error.kind is not ErrorKind.INVALID_JSON:
+            raise
+        return None, _by_python(body, routed)  # a number or a string that only Python's parser takes
 
 
 def _by_python(body: bytes, routed: bool) -> BodyFields:

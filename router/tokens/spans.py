@@ -105,9 +105,14 @@ def names_transfer(kv_transfer_params: object, ec_transfer_params: object) -> bo
     return bool(ec_transfer_params) or any(key != "prompt_token_ids" for key in keys)
 
 
+class UnreadBody(RequestError):
+    """The body was not decoded, and may be JSON all the same to a worker, whose Python has other limits."""
+
+
 def invalid_json(error: Exception) -> RequestError:
     """The refusal of a body that cannot be decoded."""
-    return RequestError(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.")
+    kind = UnreadBody if isinstance(error, RecursionError) else RequestError
+    return kind(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.")
 
 
 def _small(value: memoryview) -> Any:

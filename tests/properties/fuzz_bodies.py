@@ -2,6 +2,7 @@
 
 import json
 
+import httptools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,9 @@ from router.config.model import LimitsConfig
 from router.errors import RequestError
 from router.gateway.budget import BodyBudget
 from router.gateway.framing import RequestFramer
+from router.gateway.head import parse_head
+from router.gateway.paths import PathTable
+from router.gateway.placing import read_request
 from router.tokens.bounds import decoded_bytes, fits_inline
 from router.tokens.fields import BodyFields
 from router.tokens.intake import PROMPT_PATHS, parse
@@ -21,6 +25,11 @@ from tests.properties.mutations import MUTATIONS, PIECES, budget, grown_budget, 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0), pytest.mark.usefixtures("bounded_memory")]
 
+LENIENT_PATH = "/inference/v1/generate"
+LENIENT = PathTable().find(LENIENT_PATH)
+HEAD = parse_head(
+    b"POST %s HTTP/1.1\r\nHost: gw\r\n\r\n" % LENIENT_PATH.encode(), httptools.HttpRequestParser(object())
+)
 PATHS = st.sampled_from([*sorted(PROMPT_PATHS), "/v1/embeddings"])
 NAMES = [json.dumps(name).encode() for name in (*BodyFields.__struct_fields__, "role", "content", "type", "text")]
 SCALARS = [
@@ -91,6 +100,26 @@ def read(path, body):
 @limited
 def test_json_changed(path, body, mutations):
     read(path, mutated(body, mutations))
+
+
+def is_object(body):
+    try:
+        return isinstance(json.loads(body), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+@budget(5)
+@given(BODIES, MUTATIONS)
+@limited
+def test_no_object_passes_unread(body, mutations):
+    """On paths whose bodies are the worker's business."""
+    body = mutated(body, mutations)
+    try:
+        reading = read_request(LENIENT, HEAD, body)
+    except RequestError:
+        return
+    assert reading.fields is not None or not is_object(body)
 
 
 @budget(5)

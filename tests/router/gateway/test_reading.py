@@ -1,0 +1,49 @@
+"""No JSON object passes unread on a path whose bodies are the worker's business."""
+
+import json
+
+import httptools
+import pytest
+
+from router.errors import ErrorKind, RequestError
+from router.gateway.head import parse_head
+from router.gateway.paths import PathTable
+from router.gateway.placing import read_request
+
+PATH = "/inference/v1/generate"
+FIELDS = b'"kv_transfer_params":{"do_remote_prefill":true}}'
+
+
+def read(body):
+    head = parse_head(b"POST %s HTTP/1.1\r\nHost: gw\r\n\r\n" % PATH.encode(), httptools.HttpRequestParser(object()))
+    return read_request(PathTable().find(PATH), head, body).fields
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"n":1e400,' + FIELDS,
+        b'{"n":NaN,' + FIELDS,
+        b'{"model":"\xed\xa0\x80",' + FIELDS,
+        b'{"model":"\\ud800",' + FIELDS,
+        b'{"stream_options":{"a":-Infinity},' + FIELDS,
+        b"\xef\xbb\xbf{" + FIELDS,
+        ('{"n":1e400,' + FIELDS.decode()).encode("utf-16"),
+    ],
+)
+def test_what_only_pythons_parser_takes_is_read(body):
+    assert json.loads(body)["kv_transfer_params"]
+    assert read(body) is not None
+
+
+def test_what_is_nested_too_deeply_here_is_refused():
+    """A later Python takes it."""
+    with pytest.raises(RequestError) as caught:
+        read(b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"," + FIELDS)
+    assert caught.value.kind is ErrorKind.INVALID_JSON
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\x00", b'{"a":1}x', b'{"n":' + b"9" * 5_000 + b"}"])
+def test_what_is_no_json_object_to_python_is_left_to_the_worker(body):
+    fields = read(body)
+    assert fields is None or not body
