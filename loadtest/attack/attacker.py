@@ -39,10 +39,13 @@ class Attacker:
         self._rng = rng
         self._key = key
         self._words = 0
+        self._deck: list[str] = []
 
     def next(self) -> tuple[str, Mapping[str, int]]:
-        """Carry out one attack: its name, and its requests by how they ended."""
-        name = self._rng.choice(list(ATTACKS))
+        """Carry out the next attack of a shuffled deck: its name, and its requests by how they ended."""
+        if not self._deck:
+            self._deck = self._rng.sample(list(ATTACKS), len(ATTACKS))
+        name = self._deck.pop()
         return name, ATTACKS[name](self)
 
     def flood(self) -> Mapping[str, int]:

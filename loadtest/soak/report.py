@@ -40,6 +40,8 @@ class Verdict:
     """Neither answered whole nor left by their client."""
     first_byte_ms: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """From request to first byte of the answer: median, 99th percentile, maximum."""
+    first_byte_attacked_ms: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """The same beside the attacker, who comes after a fifth of the time."""
     peak_rss_mb: float = 0.0
     memory_limit_mb: float | None = None
     attacks: dict[str, int] = field(default_factory=dict)
@@ -62,7 +64,7 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
         console.print(_counts("the attacker's requests", verdict.attacker_requests, None))
     for line in (
         f"failed requests of others: {verdict.failed_requests} of {verdict.requests}; first byte p50/p99/max "
-        f"{'/'.join(f'{ms:.0f}' for ms in verdict.first_byte_ms)} ms",
+        f"{_waits(verdict)} ms",
         f"{verdict.lost_batches} batches of KV events lost",
         f"RSS {' -> '.join(f'{mb:.0f}' for mb in verdict.rss_mb)} MB; slope of the second half "
         f"{verdict.rss_slope_mb_per_min:+.2f} MB/min, {verdict.rss_growth_mb:+.1f} MB in all "
@@ -78,6 +80,13 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
         console.print(f"FAILED: {text}", highlight=False, markup=False)
     if verdict.passed:
         console.print("passed: every error explained, memory flat, ledger empty, nothing left open")
+
+
+def _waits(verdict: Verdict) -> str:
+    quiet, attacked = (
+        "/".join(f"{ms:.0f}" for ms in each) for each in (verdict.first_byte_ms, verdict.first_byte_attacked_ms)
+    )
+    return f"{quiet}, and beside the attacker {attacked}" if verdict.attacks else quiet
 
 
 def _limit(verdict: Verdict) -> str:

@@ -37,6 +37,8 @@ SPARE_DESCRIPTORS = 6
 """At rest a probe's connection, or an event link that is being made again, may be open or not."""
 SPARE_TASKS = 6
 SAMPLE_S = 1.0
+QUIET = 0.2
+"""The share of the time before the attacker begins, with which the rest is compared."""
 UNHARMED = frozenset({Kind.COMPLETE, Kind.LEFT})
 """How requests end that did not fail."""
 SHOWN = 20
@@ -74,6 +76,8 @@ class Soak:
         every_s = setting.fault_every_s if setting.fault_every_s is not None else math.inf
         self._breaker = Breaker(fleet, self._admin, Random(setting.seed), every_s, setting.faults_at_once)
         self._first_byte_s: list[float] = []
+        self._first_byte_attacked_s: list[float] = []
+        self._attack: Attack | None = None
         self._outcomes: Counter[str] = Counter()
         self._judging: set[asyncio.Task[None]] = set()
         self.verdict = Verdict(setting.seed, setting.duration_s, setting.requests_per_s or 0.0, None)
@@ -88,8 +92,9 @@ class Soak:
         traffic = Traffic(self._fleet.url, model, self._setting.seed, self._setting.mix, self._saw)
         await self._choose_rate(traffic)
         before = await self._rest(None)
-        with self._attack():
-            await self._break_and_watch(traffic)
+        self._first_byte_s.clear()  # those of the calibration
+        with contextlib.ExitStack() as stack:
+            await self._break_and_watch(traffic, stack)
         cut_off = await traffic.stop(END_LIMIT_S)
         if cut_off:
             verdict.failures.append(f"{cut_off} requests had not ended {END_LIMIT_S:.0f} s after the last began")
@@ -113,17 +118,16 @@ class Soak:
         )
 
     @contextlib.contextmanager
-    def _attack(self) -> Iterator[None]:
-        if not self._setting.attack:
-            yield
-            return
-        with Attack(self._fleet.url.removeprefix("http://"), self._setting.seed) as attack:
+    def _attacked(self) -> Iterator[None]:
+        """A hostile client beside the others, for the length of a ``with``."""
+        self._attack = Attack(self._fleet.url.removeprefix("http://"), self._setting.seed)
+        with self._attack as attack:
             yield
         verdict = self.verdict
         verdict.attacks, verdict.attacker_requests = dict(attack.counts), dict(attack.requests)
         verdict.failures += attack.troubles
 
-    async def _break_and_watch(self, traffic: Traffic) -> None:
+    async def _break_and_watch(self, traffic: Traffic, stack: contextlib.ExitStack) -> None:
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(traffic.run(self.verdict.requests_per_s))]
         if self._setting.fault_every_s is not None:
@@ -132,6 +136,8 @@ class Soak:
         shown_s = began_s
         while (now_s := loop.time()) < began_s + self._setting.duration_s and self._fleet.gateway.alive:
             self._gauges.sample(now_s)
+            if self._setting.attack and self._attack is None and now_s >= began_s + self._setting.duration_s * QUIET:
+                stack.enter_context(self._attacked())
             if now_s - shown_s >= self._setting.progress_s:
                 shown_s = now_s
                 with contextlib.suppress(httpx.HTTPError):  # a gateway that has died is reported below
@@ -163,7 +169,8 @@ class Soak:
         self.verdict.outcomes[name] = self.verdict.outcomes.get(name, 0) + 1
         self._outcomes[seen.kind] += 1
         if seen.first_s is not None and seen.kind is Kind.COMPLETE:
-            self._first_byte_s.append(seen.first_s - seen.began_s)
+            waits_s = self._first_byte_s if self._attack is None else self._first_byte_attacked_s
+            waits_s.append(seen.first_s - seen.began_s)
         if seen.kind not in UNHARMED:
             task = asyncio.get_running_loop().create_task(self._judge(seen, manner))
             self._judging.add(task)
@@ -207,6 +214,7 @@ class Soak:
         verdict.requests = self._outcomes.total()
         verdict.failed_requests = sum(self._outcomes[kind] for kind in self._outcomes if kind not in UNHARMED)
         verdict.first_byte_ms = first_byte_ms(self._first_byte_s)
+        verdict.first_byte_attacked_ms = first_byte_ms(self._first_byte_attacked_s)
         verdict.peak_rss_mb = self._gauges.peak_rss_bytes / _MB
         if self._fleet.group is not None:
             verdict.memory_limit_mb = self._fleet.group.limit_bytes / _MB
