@@ -87,8 +87,9 @@ class Replay:
         self._pump.wake(self._drain)
 
     def _drain(self, deadline_s: float) -> bool:
-        """Take in first, since nothing else bounds what waits in the socket; then apply."""
-        more = self._take(deadline_s)
+        """Take in all that has come, since nothing else bounds what waits in the socket; then apply."""
+        if self._take(deadline_s):
+            return True
         while self._held:
             batch = self._held.popleft()
             if isinstance(batch, ReplayOutcome):
@@ -99,7 +100,7 @@ class Replay:
             self._on_batch(batch.seq, batch.payload)
             if time.perf_counter() >= deadline_s:
                 return True
-        return more
+        return False
 
     def _take(self, deadline_s: float) -> bool:
         """Read what has come; False when there is no more of it."""
