@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from router.admin.guard import Guard
 from router.admin.openapi import OPENAPI_PATH, openapi_document
-from router.admin.operations import Operation, endpoint
+from router.admin.operations import Operation, check, endpoint
 from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
 from router.admin.system import System
 from router.admin.table import OPEN_PATHS, OPERATIONS
@@ -72,5 +72,6 @@ async def _by_method(methods: dict[str, Callable[[Request], Awaitable[Response]]
         return await answer_bug(request, error)
 
 
-async def _openapi(document: bytes, _: Request) -> Response:
+async def _openapi(document: bytes, request: Request) -> Response:
+    check(request)
     return Response(document, media_type="application/json")

@@ -14,7 +14,11 @@ from router.admin.operations import Operation
 from router.admin.table import OPEN_PATHS, OPERATIONS
 
 OPENAPI_PATH = "/admin/v1/openapi.json"
-_EVERYWHERE = {403: "the Host or Origin header is not allowed"}
+_EVERYWHERE = {
+    400: "a query parameter is unknown or comes twice",
+    403: "the Host or Origin header is not allowed",
+    501: "the request has an If-Match header, or one that changes something has If-None-Match or If-Unmodified-Since",
+}
 _GUARDED = {401: "an admin token is set, and the request does not bring it"}
 
 
@@ -50,7 +54,11 @@ def openapi_path(operation: Operation) -> str:
 
 def problems_of(operation: Operation) -> dict[int, str]:
     """Every problem status of an operation, and when it comes."""
-    body = {400: "the body is not JSON", 413: "the body is too large", 415: "the body is not declared as JSON"}
+    body = {
+        400: f"{_EVERYWHERE[400]}, or the body is not JSON",
+        413: "the body is too large",
+        415: "the body is not declared as JSON",
+    }
     everywhere = _EVERYWHERE | ({} if operation.path in OPEN_PATHS else _GUARDED)
     return dict(sorted({**everywhere, **(body if operation.takes else {}), **operation.problems}.items()))
 

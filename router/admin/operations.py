@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -15,6 +15,8 @@ from router.admin.problems import AdminError, handed_over, invalid
 from router.admin.system import Place, System
 
 MAX_BODY_BYTES = 1_000_000
+_CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
+"""Headers that a change may depend on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def endpoint(operation: Operation, system: System) -> Callable[[Request], Awaita
     """The Starlette endpoint of `operation`."""
 
     async def serve(request: Request) -> Response:
+        check(request, operation.query)
         if system.place is Place.TAKEN and operation.method != "GET":
             raise handed_over()
         query = {parameter.name: _query(request, parameter) for parameter in operation.query}
@@ -76,6 +79,29 @@ def endpoint(operation: Operation, system: System) -> Callable[[Request], Awaita
         return _response(await operation.handle(Call(system, request.path_params, query, body)))
 
     return serve
+
+
+def check(request: Request, known: Sequence[Query] = ()) -> None:
+    """Refuse what would otherwise be ignored, and mean something to the caller.
+
+    Raises:
+        AdminError: 400 for a query parameter that is not `known` or comes twice; 501 for a condition.
+    """
+    names = [parameter.name for parameter in known]
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in names:
+            takes = f"it takes {', '.join(names)}" if names else "it takes none"
+            detail = f"{request.method} {request.url.path} has no query parameter {name[:40]!r}; {takes}"
+            raise AdminError(HTTPStatus.BAD_REQUEST, "unknown_parameter", detail)
+        if given.count(name) > 1:
+            detail = f"the query parameter {name} is given {given.count(name)} times; give it once"
+            raise AdminError(HTTPStatus.BAD_REQUEST, "repeated_parameter", detail)
+    conditions = ("if-match",) if request.method in ("GET", "HEAD") else _CONDITIONS
+    for name in conditions:
+        if name in request.headers:
+            detail = f"{name.title()} is not supported: documents have no versions yet; send the request without it"
+            raise AdminError(HTTPStatus.NOT_IMPLEMENTED, "condition_not_supported", detail)
 
 
 def _response(answer: Answer) -> Response:

@@ -1,4 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
+
+from router.admin.table import OPERATIONS
+from router.processes.admin import operations_for_all
 
 
 async def test_unknown_path(client, problem):
@@ -40,3 +45,46 @@ async def test_bodies_that_will_not_do(client, system, problem, body, status, co
     response = await client.put("/admin/v1/policy", content=body, headers={"content-type": "application/json"})
     assert problem(response, status)[0] == code
     assert system.dispatcher.policy_name == "marginal_cost"
+
+
+def called(operation):
+    return operation.path.replace("{id}", "a:1").replace("{id:path}", "a:1")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+async def test_every_operation_refuses_what_it_would_ignore(client, problem, operation):
+    async def call(params=(), headers=()):
+        body = {"json": {}} if operation.takes is not None else {}
+        return await client.request(operation.method, called(operation), params=params, headers=dict(headers), **body)
+
+    code, detail = problem(await call([("dry_run", "true")]), 400)
+    assert code == "unknown_parameter"
+    assert "'dry_run'" in detail
+    for query in operation.query:
+        assert query.name in detail
+        again = problem(await call([(query.name, "1"), (query.name, "2")]), 400)
+        assert again[0] == "repeated_parameter"
+    names = ["If-Match", "if-none-match", "If-Unmodified-Since"]
+    for name in names if operation.method != "GET" else names[:1]:
+        code, detail = problem(await call(headers=[(name, '"1"')]), 501)
+        assert code == "condition_not_supported"
+        assert "not supported" in detail
+
+
+async def test_a_refused_change_changes_nothing(client, system, problem):
+    await client.post("/admin/v1/workers", json={"url": "http://a:1"})
+    problem(await client.post("/admin/v1/workers/a:1/drain", params={"dry_run": "true"}), 400)
+    problem(await client.delete("/admin/v1/workers/a:1", params={"dry_run": "true"}), 400)
+    problem(await client.delete("/admin/v1/workers/a:1", headers={"if-match": "*"}), 501)
+    assert not system.fleet.get("a:1").draining
+
+
+async def test_the_description_itself_takes_no_parameters(client, problem):
+    assert problem(await client.get("/admin/v1/openapi.json", params={"v": "2"}), 400)[0] == "unknown_parameter"
+    assert (await client.get("/admin/v1/openapi.json", headers={"if-none-match": '"1"'})).status_code == 200
+
+
+def test_the_operations_of_several_processes_are_the_same():
+    assert {(one.method, one.path, one.query) for one in operations_for_all(SimpleNamespace())} == {
+        (one.method, one.path, one.query) for one in OPERATIONS
+    }
