@@ -264,13 +264,15 @@ class System:
         self.gateway.learn_worker_key(endpoint_id, None)
         self.fleet.remove(endpoint_id, self.now_s())
 
-    async def request_of(self, path: str, headers: Mapping[str, str], body: bytes) -> Request:
-        """The request the gateway would make of these bytes, identified but not dispatched.
+    async def request_of(
+        self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
+    ) -> Request:
+        """The request the gateway would make of these bytes from the bearer of that key, identified but not dispatched.
 
         Raises:
             RequestError: as the public port would answer.
         """
-        return await self.gateway.preview(path, headers, body)
+        return await self.gateway.preview(path, headers, body, key_name)
 
     def snapshot(self) -> Snapshot:
         """All metrics as values."""

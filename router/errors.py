@@ -37,6 +37,16 @@ class ErrorKind(Enum):
     BAD_REQUEST = ErrorSpec("bad_request", 400, "invalid_request_error", Fault.CLIENT, "Malformed HTTP request")
     INVALID_JSON = ErrorSpec("invalid_json", 400, "invalid_request_error", Fault.CLIENT, "Body is not valid JSON")
     INVALID_BODY = ErrorSpec("invalid_body", 400, "invalid_request_error", Fault.CLIENT, "Body has a wrong field")
+    TRANSFER_PARAMS_NOT_ALLOWED = ErrorSpec(
+        "transfer_params_not_allowed",
+        400,
+        "invalid_request_error",
+        Fault.CLIENT,
+        "Only a trusted caller may send KV transfer parameters",
+    )
+    PRIORITY_NOT_ALLOWED = ErrorSpec(
+        "priority_not_allowed", 400, "invalid_request_error", Fault.CLIENT, "Only a trusted caller may send a priority"
+    )
     INVALID_API_KEY = ErrorSpec(
         "invalid_api_key", 401, "invalid_request_error", Fault.CLIENT, "API key missing or wrong"
     )
@@ -91,6 +101,20 @@ class ErrorKind(Enum):
     )
     TOO_MANY_REQUESTS_HELD = ErrorSpec(
         "too_many_requests", 503, "service_unavailable", Fault.GATEWAY, "Too many requests are waiting"
+    )
+    TENANT_REQUESTS_HELD = ErrorSpec(
+        "tenant_max_held_requests",
+        503,
+        "service_unavailable",
+        Fault.GATEWAY,
+        "Too many of the tenant's requests are waiting",
+    )
+    TENANT_BODY_BYTES = ErrorSpec(
+        "tenant_max_buffered_body_bytes",
+        503,
+        "service_unavailable",
+        Fault.GATEWAY,
+        "The tenant's request bodies take up too much memory",
     )
     CONCURRENCY_LIMIT = ErrorSpec(
         "concurrency_limit", 503, "service_unavailable", Fault.GATEWAY, "Too many requests in progress"

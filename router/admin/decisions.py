@@ -46,7 +46,7 @@ async def explain(call: Call) -> Answer:
     if not question.path.startswith("/"):
         raise invalid(f"path is {question.path!r}; write one that starts with a slash, as in /v1/chat/completions")
     headers = {name.lower(): value for name, value in question.headers.items()}
-    request = await call.system.request_of(question.path, headers, _bytes(question.body))
+    request = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
     explanation = call.system.dispatcher.explain(request, call.system.now_s())
     return Answer(msgspec.convert(_in_seconds(explanation.to_builtins()), Explanation))
 

@@ -228,10 +228,13 @@ class Policy(Shape):
 
 
 class Question(Request, kw_only=True):
-    """A request as a client would send it to the public port. `body` is its JSON, or that JSON as text."""
+    """A request as a client would send it to the public port. `body` is its JSON, or that JSON as text. `key` is the
+    name of the API key that it would bring: its tenant decides what the request may contain, and which cached prefixes
+    it shares."""
 
     path: str = "/v1/chat/completions"
     headers: dict[str, str] = {}
+    key: str | None = None
     body: msgspec.Raw
 
 

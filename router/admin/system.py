@@ -104,7 +104,9 @@ class System(Protocol):
         """
         ...
 
-    async def request_of(self, path: str, headers: Mapping[str, str], body: bytes) -> Request:
+    async def request_of(
+        self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
+    ) -> Request:
         """The request the gateway would make of these bytes, identified but not dispatched.
 
         Raises:

@@ -73,6 +73,11 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_requests_per_worker": ("requests", "503 `overloaded` with `Retry-After`"),
     "limits.write_buffer_bytes": ("bytes", "nothing: its worker is read no further until the client reads"),
     "limits.max_buffered_response_bytes": ("bytes", "a client that does not read is cut off"),
+    "tenants.NAME.max_held_requests": ("requests", "503 `tenant_max_held_requests` with `Retry-After`"),
+    "tenants.NAME.max_buffered_body_bytes": (
+        "bytes",
+        "503 `tenant_max_buffered_body_bytes` with `Retry-After`, or 413 `body_too_large`",
+    ),
     "timeouts.connect_s": ("seconds", _ANOTHER),
     "timeouts.first_event_s": ("seconds", _ANOTHER),
     "timeouts.upstream_head_s": ("seconds", _ANOTHER),
@@ -229,4 +234,4 @@ def _defaults(section: kinds.StructType) -> Any:
 def _number(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,g}"
-    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else "none" if value is None else str(value)

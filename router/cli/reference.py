@@ -89,7 +89,7 @@ def paths_page() -> str:
         "Answered by the gateway: `GET /v1/models` (the union over the fleet), `/health`, `/livez`, `/readyz`, "
         "`/version`. Forwarded (`extra_paths` adds more); any other path is a 404 with code `path_not_found`:",
         "",
-        *_table(("path", "methods", "model named in", "placed by"), map(_route, ROUTES)),
+        *_table(("path", "methods", "model named in", "placed by", "takes `cache_salt`"), map(_route, ROUTES)),
         "",
         "Never forwarded, whatever the configuration says, because they change a worker: "
         + ", ".join(f"`{path}`" for path in sorted((*FORBIDDEN_PATHS, *(f"{p}*" for p in FORBIDDEN_PREFIXES))))
@@ -102,7 +102,7 @@ def _route(route: Route) -> tuple[str, ...]:
     placed = "prefix" if route.by_prefix else "the worker that made it" if route.pinned else "load"
     if not route.prefills and not route.pinned:
         placed += "; nothing is prefilled"
-    return f"`{route.pattern}`", ", ".join(route.methods), route.model.value, placed
+    return f"`{route.pattern}`", ", ".join(route.methods), route.model.value, placed, "yes" if route.salted else "no"
 
 
 def limits_page() -> str:

@@ -273,6 +273,35 @@ class AuthConfig(Section, frozen=True):
     inject_worker_key: bool = False
     """Forwarded requests carry their worker's api_key in place of their client's Authorization. Always so while the
     port has keys: a client's key is ours and goes to no worker."""
+    isolate_cache: Literal["off", "key", "group"] | None = None
+    """Whose requests share cached prefixes on the workers. off: everybody's. key: those that bring keys of the same
+    name. group: those of tenants with the same cache_group. The gateway sets cache_salt in the request body for that.
+    Default: key where the port has keys, else off."""
+    isolation_secret: Secret | None = None
+    """Secret that the salts of isolate_cache are derived from, the same for every gateway of a fleet. It is needed only
+    where somebody else than the gateway can send requests to the workers."""
+    allow: tuple[Literal["transfer_params", "priority", "rank"], ...] = ()
+    """What every caller may send, as trusted tenants may. transfer_params: kv_transfer_params with other members than
+    prompt_token_ids, and ec_transfer_params. priority: a body's priority and x-vllm-priority. rank:
+    X-data-parallel-rank. Otherwise such a body is answered with 400, and such a header goes to no worker."""
+
+
+class TenantConfig(Section, frozen=True):
+    """API keys that share quotas and cached prefixes."""
+
+    keys: tuple[str, ...] = ()
+    """Names of the tenant's API keys, as in auth.api_keys. No key belongs to two tenants."""
+    cache_group: str | None = None
+    """Tenants with the same group share cached prefixes where auth.isolate_cache is group. Default: the tenant is a
+    group of its own."""
+    max_held_requests: Count | None = None
+    """The tenant's requests that may wait at once for a worker. One more that finds no worker ready gets 503, one more
+    that the policy would keep back is sent without delay. Default: only limits.max_held_requests counts."""
+    max_buffered_body_bytes: Positive | None = None
+    """The tenant's request bodies in memory together (503); a single larger body gets 413. Default: only
+    limits.max_buffered_body_bytes counts."""
+    trusted: bool = False
+    """The tenant may send all that auth.allow names."""
 
 
 class TlsConfig(Section, frozen=True):
@@ -329,9 +358,11 @@ class Config(Section, frozen=True):
     """TLS on the admin port."""
     auth: AuthConfig = field(default_factory=AuthConfig)
     """API keys of the public port."""
+    tenants: dict[str, TenantConfig] = field(default_factory=dict)
+    """Tenants by name. A key in no tenant has no quota."""
     processes: Positive | Literal["auto"] = 1
     """Processes that share the public port, each on a core of its own; auto: as many as there are cores. The counts in
-    `limits` are for all of them together, memory in `residency` for each."""
+    `limits` and `tenants` are for all of them together, memory in `residency` for each."""
     workers: tuple[WorkerConfig, ...] = ()
     """The fleet; more can be added through the admin API."""
     worker_tls: WorkerTlsConfig = field(default_factory=WorkerTlsConfig)
@@ -389,5 +420,7 @@ def to_builtins(config: Config) -> dict[str, Any]:
             worker["api_key"] = STRUCK_OUT
     if built["admin_token"] is not None:
         built["admin_token"] = STRUCK_OUT
+    if built["auth"]["isolation_secret"] is not None:
+        built["auth"]["isolation_secret"] = STRUCK_OUT
     built["auth"]["api_keys"] = [f"{line.split()[0]} sha256:{STRUCK_OUT}" for line in config.auth.api_keys]
     return built

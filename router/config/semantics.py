@@ -20,6 +20,7 @@ from router.processes.start import count_of
 from router.secure.keys import problems_of
 from router.secure.problems import Unusable
 from router.secure.serving import serving_tls
+from router.secure.tenancy import problems_of as tenancy_problems
 from router.secure.token import TokenSettings, admin_token
 from router.secure.workers import worker_context
 
@@ -81,6 +82,13 @@ def _keys(config: Config) -> Iterator[Finding]:
         yield ("admin_token",), problem, "write the token"
     else:
         yield from _usable((), lambda: admin_token(TokenSettings(config.admin_token, config.admin_token_file)))
+
+
+def _tenants(config: Config) -> Iterator[Finding]:
+    yield from tenancy_problems(config)
+    if config.auth.isolation_secret == STRUCK_OUT:
+        problem = f"auth.isolation_secret is {STRUCK_OUT}, which stands for one that is not shown"
+        yield ("auth", "isolation_secret"), problem, "write the secret"
 
 
 def _tls(config: Config) -> Iterator[Finding]:
@@ -287,6 +295,7 @@ def _network(text: str) -> str:
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _listening,
     _keys,
+    _tenants,
     _tls,
     _workers,
     _prompts,

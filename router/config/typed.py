@@ -80,6 +80,8 @@ class Reading:
         value = plain(node)
         if isinstance(kind, kinds.AnyType):
             return value
+        if value is False and isinstance(kind, kinds.LiteralType) and "off" in kind.values:
+            value = "off"  # which YAML 1.1 reads as false
         if not _fits(kind, value):
             return self._wrong(kind, node, path)
         return float(value) if isinstance(kind, kinds.FloatType) else value

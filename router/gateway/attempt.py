@@ -51,6 +51,8 @@ class Owner(Protocol):
     upgrade: bool
     phase: Phase
     relay: Relay
+    withheld: frozenset[bytes]
+    """Names of the client's headers that no worker gets."""
     tunnel: Tunnel | None
 
     @property
@@ -175,6 +177,7 @@ class Attempt:
             authorization=keys.line(candidate.endpoint.id) if keys is not None else None,
             scheme=self._plane.scheme,
             worker=candidate.id,
+            withheld=owner.withheld,
         )
         connection.send(self, head, body, owner.head.method == "HEAD")
         self._sent_s = self._plane.time()

@@ -37,7 +37,7 @@ _HARMLESS = frozenset({ErrorKind.PATH_NOT_FOUND, ErrorKind.METHOD_NOT_ALLOWED, E
 
 class ClientConnection(asyncio.Protocol):
     """The protocol. `peer` is the client's address, empty on a Unix socket; `deadline_s` is looked at by a sweep;
-    `key_name` names the API key that the last request brought.
+    `caller` is who sent the last request, by its API key.
 
     `write` sends to the client at the end of the loop's turn and `write_now` at once (after `flush`, if anything
     waits); both do nothing once it is gone. `writable` is False while the client leaves more than the write buffer's
@@ -55,7 +55,7 @@ class ClientConnection(asyncio.Protocol):
         self._over = False
         self._discarded_bytes = 0
         self.peer = ""
-        self.key_name: str | None = None
+        self.caller = plane.callers.anybody
         self.deadline_s = math.inf
         self.writable = True
         self.write_now: Callable[[bytes], None] = _nowhere
@@ -220,7 +220,9 @@ class ClientConnection(asyncio.Protocol):
     def _head_read(self, head: RequestHead) -> None:
         """Between head and body: refuse by key and path, let an expecting client go on."""
         if self._plane.keys is not None:
-            self.key_name = self._local.let_in(head, self._plane.keys)
+            name = self._local.let_in(head, self._plane.keys)
+            self.caller = self._plane.callers.of(name) if name is not None else self._plane.callers.anybody
+            self._framer.charge(self.caller.account)
         self._route = self._local.route(head)
         if head.expects_continue and head.has_body and not self._framer.pending_bytes:
             self.write(CONTINUE)
@@ -229,7 +231,7 @@ class ClientConnection(asyncio.Protocol):
         route = self._route
         if route is None:
             keep = head.keep_alive and not self._plane.draining
-            self.write(self._local.answer(head, self.peer, close=not keep, key_name=self.key_name))
+            self.write(self._local.answer(head, self.peer, close=not keep, key_name=self.caller.name))
             self.exchange_ended(keep)
             return
         self._plane.places.busy(self)

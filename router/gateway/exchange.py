@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from router.core.edges import FailurePhase, Request, Usage
 from router.core.tickets import Deferral, Hold, Reject
 from router.errors import ErrorKind, RequestError
+from router.gateway.admission import admit
 from router.gateway.books import Books
 from router.gateway.head import RequestHead
 from router.gateway.hedge import Hedge
@@ -55,6 +56,8 @@ class Exchange(Tries):
     ) -> None:
         self.plane = plane
         self.client = client
+        self.caller = client.caller
+        self.withheld = client.caller.withheld
         self.head = head
         self.body = body
         self.route = route
@@ -68,7 +71,7 @@ class Exchange(Tries):
         self._attempt = None
         self._identifying: asyncio.Task[None] | None = None
         self._rewriting = None
-        self._books = Books(plane, route.pattern, head, request_id, client.peer, len(body), client.key_name)
+        self._books = Books(plane, route.pattern, head, request_id, client.peer, len(body), client.caller.name)
         self._phase_began_s = self._books.arrived_s
         self._last_s = self._books.arrived_s + plane.config.timeouts.total_s
         self._next_comment_s = math.inf
@@ -86,7 +89,9 @@ class Exchange(Tries):
             return
         arrived_s = self._books.arrived_s
         placing = Placing(
-            self.plane, self.route, self.head, self.body, self.request_id, arrived_s, self._described, self.crashed
+            *(self.plane, self.route, self.head, self.body, self.request_id, arrived_s, self.caller),
+            self._described,
+            self.crashed,
         )
         try:
             reading = placing.read()
@@ -115,9 +120,13 @@ class Exchange(Tries):
         """Go on with what was read of the body.
 
         Raises:
-            RequestError: it asks for what is not known here.
+            RequestError: it asks for what is not known here, or what its caller may not have.
         """
         plane = self.plane
+        salt = admit(self.route, self.caller, reading.fields, len(self.body))
+        if salt is not None:
+            self.body = plane.rewrites.salt(self.body, salt)
+            self.withheld = self.caller.withheld_salted
         self.body_digest = reading.intake.digest if reading.intake is not None else None
         if reading.stream:
             self._next_comment_s = self._books.arrived_s + plane.config.timeouts.header_hold_s
@@ -145,7 +154,7 @@ class Exchange(Tries):
         except RequestError as error:
             self._answer(error)
             return
-        placed = plane.dispatcher.dispatch(self._request, now_s, defers=plane.deferrals.open, within=within)
+        placed = plane.dispatcher.dispatch(self._request, now_s, defers=self._may_defer(), within=within)
         plane.metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Hold):
             self._wait(placed)
@@ -167,11 +176,19 @@ class Exchange(Tries):
             self._hedge = Hedge(self, plane.hedging.after_s)
         self._try(placed)
 
+    def _may_defer(self) -> bool:
+        account = self.caller.account
+        waits = self.phase is Phase.WORKER  # and is counted already
+        return self.plane.deferrals.open and (account is None or waits or account.may_hold)
+
     def _wait(self, hold: Hold) -> None:
         if self.phase is Phase.WORKER:
             return
+        account = self.caller.account
         if not self.plane.config.timeouts.no_worker_wait_s:
             self._answer(RequestError(ErrorKind.NO_WORKER, hold.reason))
+        elif account is not None and not account.may_hold:
+            self._answer(account.refuse_to_hold())
         elif self.plane.waiting.enter(self):
             self.enter(Phase.WORKER)
         else:

@@ -17,6 +17,7 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.budget import BodyBudget
 from router.gateway.chunks import ChunkedBody
 from router.gateway.head import RepeatedHead, RequestHead, has_bare_lf, parse_head
+from router.secure.callers import Account
 
 _HEAD_END = b"\r\n\r\n"
 _NO_CALLBACKS = object()
@@ -38,7 +39,7 @@ class RequestFramer:
 
     `head` is the request being read, or the last one. After a `RequestError` nothing more can be read, unless
     `skip_refused` says so. Body bytes are taken from `budget` as they are read; `give_back` returns them, once the body
-    of the last request is needed no longer.
+    of the last request is needed no longer. They are charged to the tenant that `charge` names, too.
     """
 
     def __init__(self, limits: LimitsConfig, budget: BodyBudget, head_read: Callable[[RequestHead], None]) -> None:
@@ -54,6 +55,7 @@ class RequestFramer:
         self._runs: list[bytes] = []
         """What `_pieces` held each time that it was full: joining all of the body each time would cost its square."""
         self._body_bytes = 0
+        self._account: Account | None = None
         self._chunks: ChunkedBody | None = None
         self._repeated = RepeatedHead()
         self.head: RequestHead | None = None
@@ -74,10 +76,22 @@ class RequestFramer:
         self._pending, self._at = b"", 0
         return pending
 
+    def charge(self, account: Account | None) -> None:
+        """The body of the request whose head has just been read is this tenant's.
+
+        Raises:
+            RequestError: its announced length is more than the tenant may have in memory.
+        """
+        self._account = account
+        if account is not None and self.head is not None and self.head.content_length:
+            account.check(self.head.content_length)
+
     def give_back(self) -> None:
         """The body of the request last read, or being read, is needed no longer."""
         if self._body_bytes:
             self._budget.give_back(self._body_bytes)
+            if self._account is not None:
+                self._account.body_bytes -= self._body_bytes
             self._body_bytes = 0
 
     def close(self) -> None:
@@ -186,7 +200,12 @@ class RequestFramer:
         return body
 
     def _take(self, size_bytes: int) -> None:
+        account = self._account
+        if account is not None:
+            account.check(size_bytes, self._body_bytes)
         self._budget.take(size_bytes)
+        if account is not None:
+            account.body_bytes += size_bytes
         self._body_bytes += size_bytes
 
 

@@ -60,6 +60,7 @@ class Hedge:
         "ticket",
         "tunnel",
         "upgrade",
+        "withheld",
     )
 
     def __init__(self, tries: Tries, after_s: float) -> None:
@@ -68,6 +69,7 @@ class Hedge:
         self.client = tries.client
         self.head = tries.head
         self.request_id = tries.request_id
+        self.withheld = tries.withheld
         self.upgrade = False
         self.tunnel: Tunnel | None = None
         self.phase = Phase.WORKER

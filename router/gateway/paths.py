@@ -29,7 +29,7 @@ class Route:
 
     `by_prefix`: the body is understood and placed by its prompt. `pinned`: `{id}` names a stored response, so the
     request goes to the worker that made it. `stores`: answers may be asked for later by id. `prefills`: the worker
-    computes what the body says.
+    computes what the body says. `salted`: the worker takes `cache_salt` in the body.
     """
 
     pattern: str
@@ -40,12 +40,12 @@ class Route:
     stores: bool = False
     upgrades: bool = False
     prefills: bool = True
+    salted: bool = False
 
 
-_JSON_POST = (
+_SALTED = (
     "/v1/chat/completions/batch",
     "/v1/embeddings",
-    "/v2/embed",
     "/pooling",
     "/classify",
     "/score",
@@ -55,9 +55,11 @@ _JSON_POST = (
     "/v2/rerank",
     "/invocations",
     "/generative_scoring",
-    "/cohere/v2/chat",
     "/inference/v1/generate",
 )
+"""JSON bodies that take cache_salt, and are not placed by their prompt."""
+_UNSALTED = ("/v2/embed", "/cohere/v2/chat")
+"""vLLM 0.33 reads no cache_salt from these."""
 _ABOUT_TEXT = (
     "/v1/chat/completions/render",
     "/v1/chat/completions/derender",
@@ -74,18 +76,19 @@ _ABOUT_TEXT = (
 _EITHER_METHOD = ("/v1/decisions", "/v1/systemone")
 
 ROUTES: tuple[Route, ...] = (
-    Route("/v1/chat/completions", by_prefix=True),
-    Route("/v1/completions", by_prefix=True),
-    Route("/v1/messages", by_prefix=True),
-    Route("/v1/responses", by_prefix=True, stores=True),
+    Route("/v1/chat/completions", by_prefix=True, salted=True),
+    Route("/v1/completions", by_prefix=True, salted=True),
+    Route("/v1/messages", by_prefix=True, salted=True),
+    Route("/v1/responses", by_prefix=True, stores=True, salted=True),
     Route("/v1/responses/{id}", ("GET",), ModelSource.NONE, pinned=True, prefills=False),
     Route("/v1/responses/{id}/cancel", ("POST",), ModelSource.NONE, pinned=True, prefills=False),
     Route("/v1/audio/transcriptions", model=ModelSource.MULTIPART),
     Route("/v1/audio/translations", model=ModelSource.MULTIPART),
     Route("/v1/realtime", ("GET",), ModelSource.QUERY, upgrades=True),
     *(Route(path, prefills=False) for path in _ABOUT_TEXT),
-    *(Route(path) for path in _JSON_POST),
-    *(Route(path, ("GET", "POST")) for path in _EITHER_METHOD),
+    *(Route(path, salted=True) for path in _SALTED),
+    *(Route(path) for path in _UNSALTED),
+    *(Route(path, ("GET", "POST"), salted=True) for path in _EITHER_METHOD),
 )
 
 FORBIDDEN_PATHS: frozenset[str] = frozenset(

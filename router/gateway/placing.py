@@ -17,6 +17,7 @@ from router.gateway.paths import ModelSource, PathTable, Route
 from router.gateway.plane import Pins, Plane
 from router.gateway.slices import Slices
 from router.prefix.prompt import Prompt
+from router.secure.callers import Caller
 from router.tokens.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
 from router.tokens.multipart import multipart_model
 from router.tokens.spans import UnreadBody
@@ -129,6 +130,7 @@ def describe(
     pinned: WorkerId | None,
     request_id: str,
     arrived_s: float,
+    caller: Caller,
 ) -> Request:
     """The request as the dispatcher sees it. vLLM: a session id in the body wins over the header, a priority in the
     header over the body."""
@@ -146,7 +148,7 @@ def describe(
         arrived_s=arrived_s,
         max_tokens=parsed.max_tokens if parsed is not None else None,
         session_id=session_id,
-        priority=_priority(head, parsed),
+        priority=_priority(head, parsed) if "priority" in caller.may else 0,
         pinned=pinned,
         stream=reading.stream,
         reads_cache=parsed is None or parsed.reads_cache,
@@ -190,7 +192,9 @@ class Placing:
     `described` gets the request for the dispatcher; `crashed` is called while a defect's exception is handled.
     """
 
-    __slots__ = ("_arrived_s", "_body", "_crashed", "_described", "_head", "_plane", "_request_id", "_route")
+    __slots__ = (
+        "_arrived_s", "_body", "_caller", "_crashed", "_described", "_head", "_plane", "_request_id", "_route",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -200,6 +204,7 @@ class Placing:
         body: bytes,
         request_id: bytes,
         arrived_s: float,
+        caller: Caller,
         described: Callable[[Request], None],
         crashed: Callable[[], None],
     ) -> None:
@@ -209,6 +214,7 @@ class Placing:
         self._body = body
         self._request_id = request_id.decode("latin-1")
         self._arrived_s = arrived_s
+        self._caller = caller
         self._described = described
         self._crashed = crashed
 
@@ -216,7 +222,7 @@ class Placing:
         """What the route says can be read; None where that takes so long that `read_in_slices` has to be awaited.
 
         Raises:
-            RequestError: the body is wrong.
+            RequestError: the body is wrong, or its caller may not send it.
         """
         plane, route, body = self._plane, self._route, self._body
         if reads_quickly(route, body) or (reads_at_once(route, body) and plane.slices.take(plane.loop)):
@@ -258,6 +264,6 @@ class Placing:
         self._done(reading, prompt, pinned_to(self._route, self._head, reading, self._plane.pins, self._plane.paths))
 
     def _done(self, reading: Reading, prompt: Prompt | None, pinned: WorkerId | None) -> None:
-        arrived = self._request_id, self._arrived_s
-        request = describe(self._route, self._head, self._body, reading, prompt, pinned, *arrived)
+        came = self._request_id, self._arrived_s, self._caller
+        request = describe(self._route, self._head, self._body, reading, prompt, pinned, *came)
         self._described(request)

@@ -34,6 +34,7 @@ from router.gateway.slices import Slices
 from router.gateway.unsent import UnsentBytes
 from router.gateway.waiting import Deferrals, WaitingRoom
 from router.gateway.worker_keys import worker_keys
+from router.secure.callers import Callers
 from router.secure.keys import api_keys
 from router.secure.workers import WorkerTls
 from router.tokens.identity import Identity
@@ -128,6 +129,7 @@ class Plane:
         self.cors = Cors(config.cors)
         self.access = AccessLog(config.access_log, config.trusted_proxies)
         self.keys = api_keys(config.auth)
+        self.callers = Callers(config)
         self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         self.scheme = b"http" if config.tls.cert_file is None else b"https"
         self.slices = Slices()
@@ -226,5 +228,6 @@ class Plane:
             "quarantine": self.quarantine.statistics(),
             "rewrites": self.rewrites.statistics(),
             "pools": self.pools.statistics(),
+            "tenants": self.callers.statistics(),
             "api_keys": self.keys.statistics() if self.keys is not None else None,
         }

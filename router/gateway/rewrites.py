@@ -1,7 +1,8 @@
-"""The named rewrites of a request's body, off unless configured: usage observation and cache re-announcement.
+"""The named rewrites of a request's body: isolation, usage observation and cache re-announcement.
 
-Everything else goes to a worker byte for byte. A rewrite is one splice (`members`); a body where it cannot be made for
-certain, or whose bytes the client has vouched for, goes as it is.
+Everything else goes to a worker byte for byte. A rewrite is one splice (`members`). Isolation is on where the port has
+keys, and a body that cannot be salted for certain is refused. The other two are off unless configured; a body where
+one cannot be made for certain, or whose bytes the client has vouched for, goes without it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from router.core.endpoints import FleetEndpoint
 from router.core.fleet import Fleet
 from router.core.tickets import Ticket
 from router.gateway.head import RequestHead
-from router.gateway.members import Splice, set_inner, spliced
+from router.gateway.members import Splice, salted, set_inner, spliced
 from router.gateway.relay import Relay
 from router.gateway.usage_frame import Plain, UsageFrame, plain_ending
 from router.gateway.wire import ResponseHead
@@ -96,7 +97,7 @@ class Rewrites:
         self._plain: dict[tuple[FleetEndpoint, str], Plain] = {}
         self._fleet = fleet
         self._counts = dict.fromkeys(
-            ("usage_asked", "usage_taken_out", "usage_missing", "relearn_asked", "not_rewritable"), 0
+            ("salted", "usage_asked", "usage_taken_out", "usage_missing", "relearn_asked", "not_rewritable"), 0
         )
         self._injects = self._usage.mode == "inject"
         self.enabled = self._injects or relearn is not None
@@ -119,6 +120,17 @@ class Rewrites:
             return False
         self._share -= 1.0
         return True
+
+    # isolation
+
+    def salt(self, body: bytes, salt: str) -> bytes:
+        """Have the worker keep what it caches for this body apart.
+
+        Raises:
+            RequestError: the salt cannot be added for certain.
+        """
+        self._counts["salted"] += 1
+        return salted(body, salt)
 
     # usage observation
 

@@ -177,14 +177,14 @@ class Gateway:
         while plane.connections or (plane.places.opening and plane.time() < late_s):
             await (plane.empty.wait() if plane.connections else asyncio.sleep(_LOOK_S))
 
-    async def preview(self, path: str, headers: Mapping[str, str], body: bytes) -> Request:
-        """The request that these bytes would become, identified but not dispatched.
+    async def preview(self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None) -> Request:
+        """The request that these bytes would become from the bearer of that key, identified but not dispatched.
 
         Raises:
             RequestError: as the public port would answer.
         """
         assert self._plane is not None, "the gateway has not been started"
-        return await preview(self._plane, path, headers, body)
+        return await preview(self._plane, path, headers, body, key_name)
 
     def learn_worker_key(self, endpoint_id: str, key: str | None) -> None:
         """What a worker that joined at run time wants as its API key; None for nothing, or when it has left."""

@@ -17,6 +17,7 @@ from router.gateway.hedge import Hedge
 from router.gateway.phases import Phase
 from router.gateway.relay import Relay
 from router.gateway.rewrites import Outgoing, Rewriting
+from router.secure.callers import Caller
 
 
 class Tries(Owner):
@@ -28,6 +29,7 @@ class Tries(Owner):
     relay: Relay
     ticket: Ticket | None
     body: bytes
+    caller: Caller
     _attempt: Attempt | None
     _hedge: Hedge | None = None
     body_digest: int | None

@@ -31,12 +31,16 @@ class WaitingRoom:
         """False when too many wait already."""
         if exchange not in self._waiting and len(self._waiting) >= self._limit:
             return False
-        self._waiting[exchange] = None
+        if exchange not in self._waiting:
+            _count(exchange, 1)
+            self._waiting[exchange] = None
         return True
 
     def leave(self, exchange: Exchange) -> None:
         """`exchange` no longer waits."""
-        self._waiting.pop(exchange, None)
+        if exchange in self._waiting:
+            del self._waiting[exchange]
+            _count(exchange, -1)
 
     def changed(self) -> None:
         """A candidate may have become available. The fleet calls this in the middle of its own work, so not now."""
@@ -85,12 +89,14 @@ class Deferrals:
     def enter(self, exchange: Exchange, deferral: Deferral) -> None:
         """`exchange` is to wait; it must not be waiting already."""
         self._waiting.enter(exchange, deferral.worker)
+        _count(exchange, 1)
         self._timers[exchange] = self._loop.call_at(deferral.until_s, self._offer_one, exchange)
 
     def leave(self, exchange: Exchange) -> None:
         """`exchange` does not wait, or no longer."""
         if self._waiting.leave(exchange):
             self._timers.pop(exchange).cancel()
+            _count(exchange, -1)
 
     def relieved(self, worker: WorkerId) -> None:
         """A worker has no prefill left. The dispatcher calls this in the middle of its own work, so not now."""
@@ -134,6 +140,13 @@ class Deferrals:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+
+def _count(exchange: Exchange, change: int) -> None:
+    """Requests that wait are counted against their tenant's quota, too."""
+    account = exchange.caller.account
+    if account is not None:
+        account.held += change
 
 
 def _place(exchange: Exchange) -> None:

@@ -124,6 +124,7 @@ class _Prepared(msgspec.Struct, frozen=True, gc=False):
 
     endpoint: Endpoint
     authorization: bytes | None
+    withheld: frozenset[bytes]
     before: bytes
     between: bytes
     after: bytes
@@ -142,20 +143,28 @@ def request_to_worker(
     authorization: bytes | None = None,
     scheme: bytes = b"http",
     worker: str = "",
+    withheld: frozenset[bytes] = frozenset(),
 ) -> bytes:
     """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions.
 
     `plain`: its answer has to be read, so that no compression is offered. `authorization`: a header line (or nothing)
-    that takes the place of the client's own credentials. `worker` names endpoint and rank: where nothing but length
-    and request id differs from the connection's last head, that one is used again.
+    that takes the place of the client's own credentials. `withheld` names the client's headers that no worker gets.
+    `worker` names endpoint and rank: where nothing but length and request id differs from the connection's last head,
+    that one is used again.
     """
+    facts = rank, peer, upgrade, plain, authorization, scheme, withheld
     shared = head.forwarded
-    if shared is None or plain or upgrade or body_bytes != head.content_length or b"x-request-id" in head.fields:
-        return _written(head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme)
+    if shared is None or plain or upgrade or b"x-request-id" in head.fields:
+        return _written(head, body_bytes, endpoint, request_id, *facts)
     prepared = shared.get(worker)
-    if prepared is None or prepared.endpoint is not endpoint or prepared.authorization is not authorization:
-        whole = _written(head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme)
-        prepared = _prepared(whole, body_bytes, endpoint, request_id, authorization)
+    if (
+        prepared is None
+        or prepared.endpoint is not endpoint
+        or prepared.authorization is not authorization
+        or prepared.withheld is not withheld
+    ):
+        whole = _written(head, body_bytes, endpoint, request_id, *facts)
+        prepared = _prepared(whole, body_bytes, endpoint, request_id, authorization, withheld)
         if prepared is None:
             return whole
         shared[worker] = prepared
@@ -163,7 +172,12 @@ def request_to_worker(
 
 
 def _prepared(
-    whole: bytes, body_bytes: int, endpoint: Endpoint, request_id: bytes, authorization: bytes | None
+    whole: bytes,
+    body_bytes: int,
+    endpoint: Endpoint,
+    request_id: bytes,
+    authorization: bytes | None,
+    withheld: frozenset[bytes],
 ) -> _Prepared | None:
     """`whole` cut in three; None where it has no length, or one not written as we would."""
     length = re.search(rb"\r\n[Cc]ontent-[Ll]ength: ?(%d)\r\n" % body_bytes, whole)
@@ -172,7 +186,7 @@ def _prepared(
         return None
     start = place + len(b"\r\nX-Request-Id: ")
     between, after = whole[length.end(1) : start], whole[start + len(request_id) :]
-    return _Prepared(endpoint, authorization, whole[: length.start(1)], between, after)
+    return _Prepared(endpoint, authorization, withheld, whole[: length.start(1)], between, after)
 
 
 def _written(
@@ -186,9 +200,10 @@ def _written(
     plain: bool,
     authorization: bytes | None,
     scheme: bytes,
+    withheld: frozenset[bytes],
 ) -> bytes:
     own_id = head.fields.get(b"x-request-id") != request_id
-    dropped = _dropped(_TO_WORKER_WITH_ID if own_id else _TO_WORKER, head.fields)
+    dropped = _dropped(_TO_WORKER_WITH_ID if own_id else _TO_WORKER, head.fields) | withheld
     if upgrade:
         dropped -= {b"connection", b"upgrade"}
     if rank is not None:

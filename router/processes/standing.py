@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from backends.worker import parse_endpoint
 from router.config.model import Config, PolicyConfig, WorkerConfig
-from router.processes.start import share_of
+from router.processes.start import quotas_of, share_of
 
 
 class Standing:
@@ -41,4 +41,5 @@ class Standing:
             workers=tuple(self.workers.values()),
             policy=replace(self.policy, seed=self.policy.seed + process),
             limits=share_of(self._config.limits, process, processes),
+            tenants=quotas_of(self._config.tenants, processes, self._config.limits.max_body_bytes),
         )

@@ -6,11 +6,12 @@ import asyncio
 import math
 import os
 import socket
+from collections.abc import Mapping
 
 import msgspec
 
 from router.config.budgets import BODIES, RESPONSES
-from router.config.model import Config, LimitsConfig
+from router.config.model import Config, LimitsConfig, TenantConfig
 
 READY = b"\n"
 """What a process sends back once it serves."""
@@ -72,7 +73,7 @@ def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig
     """
 
     def part(limit: int) -> int:
-        return math.ceil(limit / processes)
+        return _part(limit, processes)
 
     requests, more = divmod(limits.max_concurrent_requests, processes)
     return msgspec.structs.replace(
@@ -83,3 +84,23 @@ def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig
         max_buffered_body_bytes=max(part(BODIES.of(limits)), limits.max_body_bytes),
         max_buffered_response_bytes=part(RESPONSES.of(limits)),
     )
+
+
+def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_bytes: int) -> dict[str, TenantConfig]:
+    """What each of `processes` lets tenants have; always enough for one whole body, if the tenant may have that."""
+    return {name: _quota(tenant, processes, max_body_bytes) for name, tenant in tenants.items()}
+
+
+def _quota(tenant: TenantConfig, processes: int, max_body_bytes: int) -> TenantConfig:
+    held, body_bytes = tenant.max_held_requests, tenant.max_buffered_body_bytes
+    return msgspec.structs.replace(
+        tenant,
+        max_held_requests=None if held is None else _part(held, processes),
+        max_buffered_body_bytes=(
+            None if body_bytes is None else max(_part(body_bytes, processes), min(body_bytes, max_body_bytes))
+        ),
+    )
+
+
+def _part(limit: int, processes: int) -> int:
+    return math.ceil(limit / processes)

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from router.config.model import Config
+from router.secure import tenancy
 
 
 def warnings(config: Config) -> Iterator[str]:
@@ -20,6 +21,7 @@ def warnings(config: Config) -> Iterator[str]:
             "worker_tls.verify is false: workers' certificates are not checked, anybody between here and there can "
             "read and change everything; set worker_tls.ca_file instead"
         )
+    yield from tenancy.warnings(config)
 
 
 def _loopback(host: str) -> bool:

@@ -139,6 +139,11 @@ class ApiKeys:
     def _read(self) -> dict[bytes, tuple[Entry, ...]]:
         return _by_start([*self._given, *(parse_file(self._file) if self._file is not None else ())])
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all keys that are let in."""
+        return frozenset(entry.name for entries in self._entries.values() for entry in entries)
+
     def name_of(self, key: bytes) -> str | None:
         """The name of a key that is let in."""
         digest = digest_of(key)

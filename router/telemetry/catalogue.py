@@ -121,7 +121,11 @@ GATEWAY = (
     ),
     _counter("request_bytes", "Body bytes taken from clients."),
     _counter("response_bytes", "Response bytes written to clients."),
-    _counter("rewrites", "Request bodies changed on their way, by rewrite: observe_usage or relearn.", "rewrite"),
+    _counter(
+        "rewrites",
+        "Request bodies changed on their way, by rewrite: isolate_cache, observe_usage or relearn.",
+        "rewrite",
+    ),
     _gauge("client_connections", "Open client connections, TLS handshakes included."),
     _counter("connections_refused", "Client connections closed at accept because all places were taken."),
     _counter("connections_evicted", "Client connections closed to make room: idle for longest, or slow handshakes."),
@@ -133,6 +137,13 @@ GATEWAY = (
     _gauge("buffered_response_limit_bytes", "Most of them: limits.max_buffered_response_bytes."),
     _counter("slow_readers_cut", "Clients cut off because all unsent response bytes together were too many."),
     _gauge("active_requests", "Requests in flight, streams included."),
+    _gauge("tenant_held_requests", "A tenant's requests that wait for a worker now, for either reason.", "tenant"),
+    _gauge("tenant_buffered_body_bytes", "A tenant's request body bytes held until their worker answers.", "tenant"),
+    _counter(
+        "tenant_refusals",
+        "Requests refused because of a tenant's quota: max_held_requests or max_buffered_body_bytes.",
+        *("tenant", "quota"),
+    ),
     _gauge("held_requests", "Requests waiting now because no worker is ready."),
     _gauge("deferred_requests", "Requests waiting now because the policy would rather not send them to a worker yet."),
 )

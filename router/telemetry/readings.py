@@ -67,6 +67,11 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_slow_readers_cut", (), plane.get("slow_readers_cut", 0)
     for rewrite, key in _REWRITES:
         yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
+    for tenant, figures in plane.get("tenants", {}).items():
+        yield "warmroute_tenant_held_requests", (tenant,), figures["held"]
+        yield "warmroute_tenant_buffered_body_bytes", (tenant,), figures["body_bytes"]
+        yield "warmroute_tenant_refusals", (tenant, "max_held_requests"), figures["held_refused"]
+        yield "warmroute_tenant_refusals", (tenant, "max_buffered_body_bytes"), figures["bodies_refused"]
 
 
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
@@ -111,7 +116,7 @@ _BUDGETS = (
     ("warmroute_prompt_memory_limit_bytes", PROMPTS),
     ("warmroute_approximate_limit_bytes", VIEWS),
 )
-_REWRITES = (("observe_usage", "usage_asked"), ("relearn", "relearn_asked"))
+_REWRITES = (("isolate_cache", "salted"), ("observe_usage", "usage_asked"), ("relearn", "relearn_asked"))
 
 
 def _load(candidate: Candidate) -> Iterator[Reading]:

@@ -43,6 +43,7 @@ class BodyFields(msgspec.Struct):
     mm_processor_kwargs: Any = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
+    sampling_params: Any = None
     vllm_xargs: Any = None
     prompt_embeds: Any = None
     n: Any = None
@@ -54,7 +55,7 @@ class BodyFields(msgspec.Struct):
 PROMPT_FIELDS = (
     "messages", "prompt", "system", "input", "instructions", "previous_input_messages", "tools", "documents",
     "chat_template", "chat_template_kwargs", "reasoning", "thinking", "output_config", "mm_processor_kwargs",
-    "kv_transfer_params", "ec_transfer_params", "prompt_embeds",
+    "kv_transfer_params", "ec_transfer_params", "sampling_params", "prompt_embeds",
 )  # fmt: skip
 """Fields that may be of any size. Of a large body they are decoded only where its prompt is identified."""
 
@@ -68,3 +69,16 @@ class ReusedTokens(msgspec.Struct, forbid_unknown_fields=True):
     """The one member of `kv_transfer_params` that is no connector's."""
 
     prompt_token_ids: msgspec.Raw = msgspec.Raw()
+
+
+class SamplingParams(msgspec.Struct):
+    """Where a token-in request (`/inference/v1/generate`) has arguments that vLLM passes on."""
+
+    extra_args: msgspec.Raw = msgspec.Raw()
+
+
+class EngineArguments(msgspec.Struct):
+    """The arguments among those that a connector reads."""
+
+    kv_transfer_params: msgspec.Raw = msgspec.Raw()
+    ec_transfer_params: msgspec.Raw = msgspec.Raw()

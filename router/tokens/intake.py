@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Mapping
 from types import NoneType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from xxhash import xxh3_128_intdigest
@@ -23,9 +23,11 @@ from xxhash import xxh3_128_intdigest
 from router.errors import ErrorKind, RequestError
 from router.tokens.fields import PROMPT_FIELDS, BodyFields
 from router.tokens.skim import NOT_AN_OBJECT, RAW_SURROGATE, SURROGATE, Skim, Survey
-from router.tokens.spans import FIELDS, Spans, find_spans, invalid_json, names_transfer
+from router.tokens.spans import FIELDS, REUSED, TRANSFER_FIELDS, Spans, find_spans, invalid_json, transfer_field
 
 T = TypeVar("T")
+Places: TypeAlias = Mapping[str, tuple[int, int]]
+"""Start and end of values by name."""
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
@@ -41,7 +43,7 @@ _TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
 _OTHER_JSON = re.compile(rb'[ \t\r\n]{0,64}[\["0-9tfn-]')
 """How JSON begins that is no object, in any encoding."""
-_REUSED = frozenset({"prompt_token_ids"})
+_EXTRA_ARGS = ("extra_args",)
 _PROMPT_OF = {CHAT_PATH: "messages", MESSAGES_PATH: "messages", RESPONSES_PATH: "input", COMPLETIONS_PATH: "prompt"}
 LENIENT_ELEMENTS = 16_384
 """JSON that only Python's parser takes, like NaN, is read up to so many brackets and commas: at most 5 ms."""
@@ -55,7 +57,7 @@ class ParsedBody:
     `max_tokens` is the output limit under any of its names. `reads_cache` is False where vLLM computes the whole
     prompt for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes. A field that
     vLLM does not read on this path counts as absent. `has_prompt` and `has_tools`: these fields are not empty.
-    `names_transfer`: the body tells a KV or encoder connector what to transfer.
+    `transfer_field` names the field that tells a KV or encoder connector what to transfer, None where none does.
 
     `whole`: `fields` has the prompt's fields, too (`PROMPT_FIELDS`); else they are None there, and `decoded` reads
     them. `release` lets go of them and of the body. `survey` tells of a body that was read step by step.
@@ -66,8 +68,8 @@ class ParsedBody:
 
     __slots__ = (
         "answers", "body", "cache_salt", "digest", "fields", "has_prompt", "has_tools", "include_usage", "max_tokens",
-        "model", "names_transfer", "pending", "previous_response_id", "priority", "reads_cache", "session_id",
-        "size_bytes", "stream", "survey", "whole",
+        "model", "pending", "previous_response_id", "priority", "reads_cache", "session_id",
+        "size_bytes", "stream", "survey", "transfer_field", "whole",
     )  # fmt: skip
 
     def __init__(self, path: str, fields: BodyFields, body: bytes, spans: Spans | None, survey: Survey | None) -> None:
@@ -95,11 +97,11 @@ class ParsedBody:
         if spans is None:
             self.has_prompt = prompt is not None and bool(getattr(fields, prompt))
             self.has_tools = bool(fields.tools)
-            self.names_transfer = names_transfer(fields.kv_transfer_params, fields.ec_transfer_params)
+            self.transfer_field = transfer_field(fields)
         else:
             self.has_prompt = prompt is not None and spans.filled(prompt)
             self.has_tools = spans.filled("tools")
-            self.names_transfer = spans.names_transfer(look_inside=survey is None)
+            self.transfer_field = spans.transfer_field(look_inside=survey is None)
 
     def decoded(self) -> BodyFields:
         """All fields, decoded again from the body unless they are at hand. Takes time and memory by what they hold.
@@ -182,12 +184,36 @@ def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
     view = memoryview(body)
     spans = Spans({name: view[start:end] for name, (start, end) in skim.spans.items()})
     parsed = _checked(path, spans.small_fields(), body, spans, survey)
-    params = skim.spans.get("kv_transfer_params")
-    if params is not None and spans.opening("kv_transfer_params") == b"{":
-        inner = Skim(body, _REUSED)
-        yield from inner.steps(params[0])
-        parsed.names_transfer = parsed.names_transfer or inner.others
+    if parsed.transfer_field is None:
+        parsed.transfer_field = yield from _transfer_field_steps(body, skim.spans)
     return parsed
+
+
+def _transfer_field_steps(body: bytes, places: Places) -> Generator[None, None, str | None]:
+    """`spans.transfer_field` of what stands within the objects at `places`."""
+    params = yield from _skimmed(body, places.get("kv_transfer_params"), REUSED)
+    if params.others:
+        return "kv_transfer_params"
+    arguments = yield from _skimmed(body, places.get("vllm_xargs"), TRANSFER_FIELDS)
+    if name := _given_in(body, arguments):
+        return f"vllm_xargs.{name}"
+    sampling = yield from _skimmed(body, places.get("sampling_params"), _EXTRA_ARGS)
+    extra = yield from _skimmed(body, sampling.spans.get("extra_args"), TRANSFER_FIELDS)
+    name = _given_in(body, extra)
+    return name and f"sampling_params.extra_args.{name}"
+
+
+def _skimmed(body: bytes, place: tuple[int, int] | None, names: Collection[str]) -> Generator[None, None, Skim]:
+    """The members of the object at `place`; none where there is no object."""
+    skim = Skim(body, names)
+    if place is not None and body[place[0] : place[0] + 1] == b"{":
+        yield from skim.steps(place[0])
+    return skim
+
+
+def _given_in(body: bytes, skim: Skim) -> str | None:
+    """Which transfer field is there and not null."""
+    return next((name for name, (start, _) in skim.spans.items() if body[start : start + 1] != b"n"), None)
 
 
 def _checked(path: str, fields: BodyFields, body: bytes, spans: Spans | None, survey: Survey | None) -> ParsedBody:

@@ -12,7 +12,14 @@ from typing import Any
 import msgspec
 
 from router.errors import ErrorKind, RequestError
-from router.tokens.fields import PROMPT_FIELDS, BodyFields, ReusedTokens, SpannedFields
+from router.tokens.fields import (
+    PROMPT_FIELDS,
+    BodyFields,
+    EngineArguments,
+    ReusedTokens,
+    SamplingParams,
+    SpannedFields,
+)
 
 SMALL_FIELD_BYTES = 16_384
 """How long the JSON of a field beside the prompt may be in a large body."""
@@ -28,6 +35,13 @@ _UNREAD = "too long to be read"
 _find = msgspec.json.Decoder(SpannedFields).decode
 _decode = msgspec.json.Decoder().decode
 _reused = msgspec.json.Decoder(ReusedTokens).decode
+_sampling = msgspec.json.Decoder(SamplingParams).decode
+_arguments = msgspec.json.Decoder(EngineArguments).decode
+_OBJECT, _NULL = b"{n"
+TRANSFER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
+"""Fields that tell a KV or an encoder connector what to transfer."""
+REUSED = frozenset({"prompt_token_ids"})
+"""Members of kv_transfer_params that no connector reads."""
 
 
 class Spans:
@@ -67,18 +81,19 @@ class Spans:
                 raise RequestError(ErrorKind.INVALID_BODY, message, param=name)
         return fields
 
-    def names_transfer(self, *, look_inside: bool = True) -> bool:
-        """As the function of that name, for values that have not been decoded. Else than `look_inside`,
-        `kv_transfer_params` are left to the caller."""
-        if self.filled("ec_transfer_params"):
-            return True
-        if not look_inside or self.opening("kv_transfer_params") != b"{":
-            return False
-        try:
-            _reused(self._view("kv_transfer_params"))
-        except ValueError:
-            return True
-        return False
+    def transfer_field(self, *, look_inside: bool = True) -> str | None:
+        """As the function of that name, for values that have not been decoded. Without `look_inside` it leaves to the
+        caller what takes a look into an object."""
+        params = self._view("kv_transfer_params")
+        if _given(params) and not (params[0] == _OBJECT and (not look_inside or _only_reused(params))):
+            return "kv_transfer_params"
+        if _given(self._view("ec_transfer_params")):
+            return "ec_transfer_params"
+        if look_inside and (name := _named_in(self._view("vllm_xargs"))):
+            return f"vllm_xargs.{name}"
+        if look_inside and (name := _named_in(_extra_args(self._view("sampling_params")))):
+            return f"sampling_params.extra_args.{name}"
+        return None
 
     def _view(self, name: str) -> memoryview:
         return self._found.get(name, _ABSENT)
@@ -96,13 +111,60 @@ def find_spans(body: bytes) -> Spans:
     return Spans({name: view for name, view in views.items() if len(view)})
 
 
-def names_transfer(kv_transfer_params: object, ec_transfer_params: object) -> bool:
-    """Whether these two fields of a body tell a KV or an encoder connector what to transfer.
+def transfer_field(fields: BodyFields) -> str | None:
+    """Which field of a decoded body tells a KV or an encoder connector what to transfer; None where none does.
 
-    ``prompt_token_ids`` alone do not: vLLM's renderer takes them out, and no connector sees them.
+    ``prompt_token_ids`` alone do not: vLLM's renderer takes them out, and no connector sees them. `vllm_xargs` and a
+    token-in request's ``sampling_params.extra_args`` become the arguments that vLLM puts the two fields into, so they
+    count where they have members of these names.
     """
-    keys = kv_transfer_params.keys() if isinstance(kv_transfer_params, dict) else ()
-    return bool(ec_transfer_params) or any(key != "prompt_token_ids" for key in keys)
+    params = fields.kv_transfer_params
+    if params is not None and not (isinstance(params, dict) and params.keys() <= REUSED):
+        return "kv_transfer_params"
+    if fields.ec_transfer_params is not None:
+        return "ec_transfer_params"
+    if isinstance(fields.vllm_xargs, dict) and (name := _named(fields.vllm_xargs)):
+        return f"vllm_xargs.{name}"
+    if isinstance(fields.sampling_params, dict) and (name := _named(fields.sampling_params.get("extra_args"))):
+        return f"sampling_params.extra_args.{name}"
+    return None
+
+
+def _named(arguments: object) -> str | None:
+    given = arguments if isinstance(arguments, dict) else {}
+    return next((name for name in TRANSFER_FIELDS if given.get(name) is not None), None)
+
+
+def _named_in(value: memoryview) -> str | None:
+    if not _given(value):
+        return None
+    try:
+        found = _arguments(value)
+    except ValueError:
+        return None  # no object: vLLM refuses it
+    return next((name for name in TRANSFER_FIELDS if _given(memoryview(getattr(found, name)))), None)
+
+
+def _extra_args(sampling_params: memoryview) -> memoryview:
+    if not _given(sampling_params):
+        return _ABSENT
+    try:
+        return memoryview(_sampling(sampling_params).extra_args)
+    except ValueError:
+        return _ABSENT
+
+
+def _only_reused(params: memoryview) -> bool:
+    try:
+        _reused(params)
+    except ValueError:
+        return False
+    return True
+
+
+def _given(value: memoryview) -> bool:
+    """Whether a field is there, and not null."""
+    return len(value) > 0 and value[0] != _NULL
 
 
 class UnreadBody(RequestError):

@@ -22,7 +22,7 @@ certain where the next request begins; what still comes is read and thrown away 
 arrives.
 
 - A request goes to its worker as one HTTP/1.1 request; one with a body has one `Content-Length`, whatever its framing
-  was. Its body (unless a rewrite is configured) and its end-to-end headers are byte for byte what the client sent, in
+  was. Its body (unless a rewrite is on) and its end-to-end headers are byte for byte what the client sent, in
   its order and case. Hop-by-hop headers and trailers end here.
 - `Expect: 100-continue` is answered here, after the path and the announced length have been checked. Other upgrades
   than WebSocket on a path that has one are ignored, and so is one that comes with a body.

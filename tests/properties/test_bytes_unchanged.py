@@ -110,7 +110,7 @@ def test_a_request_arrives_as_it_was_sent(request, lines, cuts):
     path, content = request
     head = b"".join(line + b"\r\n" for line in lines)
     raw = b"POST %s HTTP/1.1\r\nHost: gw\r\n%sContent-Length: %d\r\n\r\n%s" % (path, head, len(content), content)
-    world = World()
+    world = World(auth={"allow": ["transfer_params"]})
     client = world.client()
     client.send(*cut_up(raw, cuts))
     assert world.dials, client.got

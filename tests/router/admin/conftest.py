@@ -85,7 +85,7 @@ class FakeSystem:
         del self.watched[endpoint_id]
         self.fleet.remove(endpoint_id, self.clock_s)
 
-    async def request_of(self, path, headers, body):
+    async def request_of(self, path, headers, body, key_name=None):
         self.asked.append((path, dict(headers), body))
         if not body.startswith(b"{"):
             raise RequestError(ErrorKind.INVALID_JSON, "not JSON, as the gateway would say")

@@ -274,7 +274,7 @@ def test_forwarded_addresses_as_proxies_write_them(kit, forwarded, client):
 
 
 async def test_session_and_priority_come_from_headers_too(rig, kit):
-    gate = await rig(kit.answer_json)
+    gate = await rig(kit.answer_json, auth={"allow": ["priority"]})
     body = b'{"model":"m","messages":[],"session_id":"in-body","priority":3,"max_tokens":7}'
     await gate.ask(kit.post(body=body, extra=b"X-Session-ID: in-header\r\nX-Vllm-Priority: -2\r\n"))
     await gate.ask(kit.post(body=kit.PLAIN, extra=b"X-Session-ID: in-header\r\nX-Vllm-Priority: odd\r\n"))

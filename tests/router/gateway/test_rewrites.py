@@ -14,6 +14,7 @@ from backends.worker import LoadReport, WorkerFacts
 from router.core.edges import Usage
 from router.gateway.members import set_inner, spliced
 from router.gateway.usage_frame import HELD_BYTES, Plain, Stamp, UsageFrame, plain_ending
+from router.secure.keys import Entry, digest_of, new_key
 
 OTHERS = {"model": "m", "messages": [{"role": "user", "content": 'say "stream_options": {"include_usage": 1}'}]}
 FINGERPRINT = b',"system_fingerprint":"vllm-0.33.0-0a1b2c3d"'
@@ -251,6 +252,18 @@ async def test_the_client_sees_what_it_would_have_seen(rig, kit, cut_bytes):
     assert len({request.connection for request in seen}) == 1, "both sides stay open"
     rewrites = gate.gateway.statistics()["rewrites"]
     assert (rewrites["usage_asked"], rewrites["usage_taken_out"], rewrites["usage_missing"]) == (2, 2, 0)
+
+
+async def test_a_salted_stream_is_made_to_report_its_usage_too(rig, kit):
+    key = new_key()
+    auth = {"api_keys": [Entry("alice", digest_of(key.encode())).line]}
+    gate = await rig(streaming(kit), **INJECT, auth=auth)
+    bearer = f"Authorization: Bearer {key}\r\n".encode()
+    replies = [await gate.ask(kit.post(body=STREAMED, extra=bearer)) for _ in range(2)]
+    assert replies[0].body == replies[1].body
+    sent = [json.loads(seen.body) for seen in gate.workers[0].requests]
+    assert [body.get("stream_options") for body in sent] == [None, {"include_usage": True}]
+    assert len({body["cache_salt"] for body in sent}) == 1
 
 
 async def test_head_lines_and_old_clients(rig, kit):

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from router.config.model import Config, LimitsConfig, PolicyConfig, WorkerConfig
+from router.config.model import Config, LimitsConfig, PolicyConfig, TenantConfig, WorkerConfig
 from router.processes import start as module
 from router.processes.standing import Standing
 from router.processes.start import Start, count_of, receive_start, send_start, share_of
@@ -31,6 +31,16 @@ def test_a_limit_of_requests_is_shared_out_to_the_last_one():
     limits = LimitsConfig(max_concurrent_requests=5)
     assert [share_of(limits, number, 3).max_concurrent_requests for number in range(3)] == [2, 2, 1]
     assert share_of(LimitsConfig(), 0, 3).max_concurrent_requests == 0
+
+
+def test_quotas_of_tenants_are_shared_out_too():
+    tenants = {"red": TenantConfig(max_held_requests=4, max_buffered_body_bytes=90), "blue": TenantConfig()}
+    config = Config(tenants=tenants, limits=LimitsConfig(max_body_bytes=60))
+    share = Standing(config).config_of(0, 3).tenants
+    assert (share["red"].max_held_requests, share["red"].max_buffered_body_bytes) == (2, 60)
+    assert (share["blue"].max_held_requests, share["blue"].max_buffered_body_bytes) == (None, None)
+    small = Config(tenants={"red": TenantConfig(max_buffered_body_bytes=50)}, limits=LimitsConfig(max_body_bytes=60))
+    assert Standing(small).config_of(0, 3).tenants["red"].max_buffered_body_bytes == 50
 
 
 async def test_what_is_told_is_what_is_heard():

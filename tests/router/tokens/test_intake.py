@@ -181,21 +181,36 @@ def test_a_small_body_is_decoded_once_and_can_be_let_go_of() -> None:
 @pytest.mark.parametrize(
     ("params", "named"),
     [
-        ({}, False),
-        ({"kv_transfer_params": None, "ec_transfer_params": None}, False),
-        ({"kv_transfer_params": {}}, False),
-        ({"kv_transfer_params": {"prompt_token_ids": [1, 2]}}, False),
-        ({"kv_transfer_params": {"do_remote_prefill": True}}, True),
-        ({"kv_transfer_params": {"prompt_token_ids": [1], "do_remote_decode": False}}, True),
-        ({"ec_transfer_params": {"ec_items": []}}, True),
+        ({}, None),
+        ({"kv_transfer_params": None, "ec_transfer_params": None}, None),
+        ({"kv_transfer_params": {}}, None),
+        ({"kv_transfer_params": {"prompt_token_ids": [1, 2]}}, None),
+        ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
+        ({"kv_transfer_params": {"prompt_token_ids": [1], "do_remote_decode": False}}, "kv_transfer_params"),
+        ({"kv_transfer_params": "text"}, "kv_transfer_params"),
+        ({"kv_transfer_params": False}, "kv_transfer_params"),
+        ({"ec_transfer_params": {"ec_items": []}}, "ec_transfer_params"),
+        ({"ec_transfer_params": {}}, "ec_transfer_params"),
+        ({"ec_transfer_params": 0}, "ec_transfer_params"),
+        ({"vllm_xargs": {"session_id": "s", "kv_transfer_params": None}}, None),
+        ({"vllm_xargs": {"kv_transfer_params": "text"}}, "vllm_xargs.kv_transfer_params"),
+        ({"vllm_xargs": {"a": "x" * 20_000, "ec_transfer_params": [1]}}, "vllm_xargs.ec_transfer_params"),
+        ({"vllm_xargs": "kv_transfer_params"}, None),
+        ({"sampling_params": {"max_tokens": 1, "extra_args": {"a": 1}}}, None),
+        ({"sampling_params": {"extra_args": None}}, None),
+        ({"sampling_params": []}, None),
+        (
+            {"sampling_params": {"extra_args": {"kv_transfer_params": {}}}},
+            "sampling_params.extra_args.kv_transfer_params",
+        ),
     ],
 )
-def test_transfer_parameters_are_seen_in_every_body(params: dict, named: bool, padding: bytes) -> None:
+def test_transfer_parameters_are_seen_in_every_body(params: dict, named: str | None, padding: bytes) -> None:
     body = json.dumps({"model": "m", **params}).encode()
     for path in (CHAT_PATH, "/v1/chat/completions/batch", "/v1/embeddings"):
-        assert parse(path, body + padding).names_transfer is named
-        assert parse(path, padding + body).names_transfer is named
-        assert parse(path, body.replace(b"transfer", b"tr\\u0061nsfer") + padding).names_transfer is named
+        assert parse(path, body + padding).transfer_field == named
+        assert parse(path, padding + body).transfer_field == named
+        assert parse(path, body.replace(b"transfer", b"tr\\u0061nsfer") + padding).transfer_field == named
 
 
 def test_a_large_body_with_fields_that_cannot_be_read_is_refused() -> None:

@@ -10,20 +10,22 @@ from hypothesis import strategies as st
 
 from router.errors import RequestError
 from router.tokens.fields import PROMPT_FIELDS, BodyFields
-from router.tokens.spans import SMALL_FIELD_BYTES, find_spans, names_transfer
+from router.tokens.spans import SMALL_FIELD_BYTES, find_spans, transfer_field
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=8,
 )
+NAMES = ["prompt_token_ids", "extra_args", "kv_transfer_params", "ec_transfer_params", "x"]
+ARGUMENTS = st.recursive(VALUES, lambda inner: st.dictionaries(st.sampled_from(NAMES), inner, max_size=3), max_leaves=4)
 KEYS = st.sampled_from([*BodyFields.__struct_fields__, "unknown", "prompt_token_ids"])
 
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
     """Objects with fields twice, escapes in names, and white space."""
-    members = draw(st.lists(st.tuples(KEYS, VALUES), max_size=8))
+    members = draw(st.lists(st.tuples(KEYS, VALUES | ARGUMENTS), max_size=8))
     space = draw(st.sampled_from(["", " ", "\n\t"]))
     escape = draw(st.booleans())
     texts = []
@@ -43,7 +45,8 @@ def test_agrees_with_the_decoded_body(body: bytes) -> None:
             assert getattr(small, name) == (whole[name] if name in whole else getattr(BodyFields(), name))
         assert spans.filled(name) == bool(value) or value == 0
         assert spans.opening(name) == (json.dumps(value).encode()[:1] if name in whole else b"")
-    assert spans.names_transfer() == names_transfer(whole.get("kv_transfer_params"), whole.get("ec_transfer_params"))
+    fields = BodyFields(**{name: whole[name] for name in BodyFields.__struct_fields__ if name in whole})
+    assert spans.transfer_field() == transfer_field(fields)
 
 
 def test_long_values_are_not_read() -> None:

@@ -1,0 +1,51 @@
+"""What only some callers may send, and the cache salt that a body goes to its worker with. Pure.
+
+A worker with a KV connector trusts transfer parameters: it reads memory of the host that they name, and some values end
+its engine. A priority other than 0 goes before everybody else's requests, or is an error where vLLM does not schedule
+by priority.
+"""
+
+from __future__ import annotations
+
+from router.errors import ErrorKind, RequestError
+from router.gateway.paths import Route
+from router.secure.callers import Caller
+from router.tokens.intake import ParsedBody, as_int
+
+
+def admit(route: Route, caller: Caller, parsed: ParsedBody | None, body_bytes: int) -> str | None:
+    """The salt that the worker is to get in place of the body's own, None for none; `parsed` gets it, too.
+
+    `parsed` is None for a body that is no JSON object.
+
+    Raises:
+        RequestError: the body has what `caller` may not send, or cannot be salted where it must be.
+    """
+    if parsed is not None:
+        check(parsed, caller.may)
+    salts = caller.salts
+    if salts is None or not route.salted or not body_bytes:
+        return None
+    if parsed is None:
+        raise RequestError(ErrorKind.INVALID_JSON, "The request body is not a JSON object.")
+    own = parsed.fields.cache_salt
+    if own is not None and (not isinstance(own, str) or not own):
+        message = "`cache_salt` must be a string that is not empty."
+        raise RequestError(ErrorKind.INVALID_BODY, message, param="cache_salt")
+    parsed.cache_salt = salts.of(own)
+    return parsed.cache_salt
+
+
+def check(parsed: ParsedBody, may: frozenset[str]) -> None:
+    """Refuse what a caller that may send `may` (of transfer_params, priority, rank) must not send.
+
+    Raises:
+        RequestError: TRANSFER_PARAMS_NOT_ALLOWED or PRIORITY_NOT_ALLOWED, with the field's name.
+    """
+    priority, transfer = parsed.fields.priority, parsed.transfer_field
+    if priority is not None and "priority" not in may and as_int(priority) != 0:
+        message = "This caller may not send a `priority` other than 0."
+        raise RequestError(ErrorKind.PRIORITY_NOT_ALLOWED, message, param="priority")
+    if transfer is not None and "transfer_params" not in may:
+        message = f"This caller may not send `{transfer}`, except for `kv_transfer_params.prompt_token_ids`."
+        raise RequestError(ErrorKind.TRANSFER_PARAMS_NOT_ALLOWED, message, param=transfer)

@@ -1,0 +1,77 @@
+"""Cache salts that keep callers from sharing cached prefixes (`auth.isolate_cache`). Pure.
+
+vLLM hashes `cache_salt` into the first block of a prompt, so two requests share cached blocks only where they have the
+same salt. A salt here is a keyed digest of the caller's group and of the salt in the client's own body. It depends on
+the settings alone, so every gateway of a fleet makes the same one, and makes it again after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b, sha256
+
+from router.config.model import AuthConfig, TenantConfig
+
+DIGEST_BYTES = 24
+"""192 bits, 48 characters in a body; vLLM takes up to 128 characters, and none of ``@ / \\``."""
+_DOMAIN = b"warmroute cache_salt"
+"""The key where no secret is set: it only keeps these digests apart from others."""
+_OWN_SALT = b"\x01"
+
+
+class Salts:
+    """The salts of one group."""
+
+    __slots__ = ("_state", "plain")
+
+    def __init__(self, key: bytes, kind: str, name: str) -> None:
+        group = f"{kind}\x00{name}".encode("utf-8", "surrogatepass")
+        self._state = blake2b(len(group).to_bytes(4, "big") + group, digest_size=DIGEST_BYTES, key=key)
+        self.plain = self._state.hexdigest()
+        """For bodies without a salt of their own."""
+
+    def of(self, own: str | None) -> str:
+        """For a body whose own salt is `own`."""
+        if own is None:
+            return self.plain
+        state = self._state.copy()
+        state.update(_OWN_SALT + own.encode("utf-8", "surrogatepass"))
+        return state.hexdigest()
+
+
+class Isolation:
+    """Which group a key belongs to. `off`: everybody shares everything."""
+
+    def __init__(self, auth: AuthConfig, tenants: Mapping[str, TenantConfig]) -> None:
+        self._mode = mode_of(auth)
+        secret = auth.isolation_secret
+        self._key = sha256(_DOMAIN + b"\x00" + secret.encode()).digest() if secret is not None else _DOMAIN
+        self._tenants = {key: (name, tenant) for name, tenant in tenants.items() for key in tenant.keys}
+
+    @property
+    def off(self) -> bool:
+        """Whether no request gets a salt."""
+        return self._mode == "off"
+
+    def salts(self, key_name: str) -> Salts | None:
+        """Those of the group that the key of this name belongs to; None where nothing is isolated."""
+        if self.off:
+            return None
+        name, tenant = self._tenants.get(key_name, ("", None))
+        if self._mode == "key" or tenant is None:
+            return Salts(self._key, "key", key_name)
+        if tenant.cache_group is None:
+            return Salts(self._key, "tenant", name)
+        return Salts(self._key, "group", tenant.cache_group)
+
+
+def mode_of(auth: AuthConfig) -> str:
+    """`auth.isolate_cache`, or its default."""
+    if auth.isolate_cache is not None:
+        return auth.isolate_cache
+    return "key" if has_keys(auth) else "off"
+
+
+def has_keys(auth: AuthConfig) -> bool:
+    """Whether the port has API keys."""
+    return bool(auth.api_keys) or auth.api_keys_file is not None

@@ -1,0 +1,70 @@
+"""Mistakes in tenants and isolation are named with a fix, and what may still become right is a warning."""
+
+import pytest
+
+from router.config.load import load
+from router.config.model import to_builtins
+from router.secure.exposure import warnings
+from router.secure.keys import Entry, digest_of, new_key
+
+ALICE, BOB = (Entry(name, digest_of(new_key().encode())).line for name in ("alice", "bob"))
+KEYS = f"auth:\n  api_keys: ['{ALICE}', '{BOB}']\n"
+
+MISTAKES = [
+    ("tenants: {red: {keys: [alice]}}", ["tenants is set, and the port has no API keys"]),
+    ("auth: {isolate_cache: key}", ["auth.isolate_cache is key, and the port has no API keys"]),
+    ("auth: {isolate_cache: group}", ["auth.isolate_cache is group, and the port has no API keys"]),
+    ("auth: {isolation_secret: abc}", ["nothing is derived from it"]),
+    ("auth: {isolate_cache: some}", ["write one of group, key, off"]),
+    ("auth: {allow: [everything]}", ["write one of priority, rank, transfer_params"]),
+    (f"{KEYS}tenants: {{red: {{}}}}", ["tenants.red has no keys"]),
+    (f"{KEYS}tenants: {{red: {{keys: [alice]}}, blue: {{keys: [bob, alice]}}}}", ["alice is in tenants red and blue"]),
+    (f"{KEYS}tenants: {{red: {{keys: [carol]}}}}", ["auth.api_keys has no key named 'carol'"]),
+    (f"{KEYS}tenants: {{'a b': {{keys: [alice]}}}}", ["'a b' is not a tenant's name"]),
+    (
+        f"{KEYS}tenants: {{red: {{keys: [alice], cache_group: g}}}}",
+        ["cache_group is set, and auth.isolate_cache is key"],
+    ),
+    (f"{KEYS}tenants: {{red: {{keys: [alice], max_held_requests: -1}}}}", ["write a whole number of at least 0"]),
+    (f"{KEYS}tenants: {{red: {{keys: [alice], max_buffered_body_bytes: 0}}}}", ["write a whole number of at least 1"]),
+    (f"{KEYS}tenants: {{red: {{keys: [alice], limit: 1}}}}", ["unknown"]),
+    (f"{KEYS}  isolation_secret: '***'\n", ["stands for one that is not shown"]),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), MISTAKES)
+def test_mistakes(write, problems, text, said):
+    found = problems(file=write("w.yaml", text))
+    assert len(found) == len(said), found
+    for problem, part in zip(found, said, strict=True):
+        assert part in str(problem)
+        assert problem.place.startswith("w.yaml:")
+
+
+def test_what_is_right(write):
+    text = (
+        f"{KEYS}  isolate_cache: group\n  isolation_secret: of-the-fleet\n"
+        "tenants:\n  red: {keys: [alice], cache_group: g, max_held_requests: 0, trusted: true}\n"
+        "  blue: {keys: [bob], cache_group: g, max_buffered_body_bytes: 1000}\n"
+    )
+    config = load({}, {}, write("w.yaml", text))
+    assert config.tenants["red"].keys == ("alice",)
+    assert list(warnings(config)) == []
+    assert to_builtins(config)["auth"]["isolation_secret"] == "***"
+
+
+@pytest.mark.parametrize("spelling", ["off", "false", "'off'"])
+def test_off_needs_no_quotes(write, spelling):
+    assert load({}, {}, write("w.yaml", f"{KEYS}  isolate_cache: {spelling}\n")).auth.isolate_cache == "off"
+
+
+def test_keys_that_the_file_does_not_have_yet_are_a_warning(write, tmp_path):
+    (tmp_path / "keys").write_text(f"{ALICE}\n")
+    text = f"auth: {{api_keys_file: {tmp_path / 'keys'}}}\ntenants: {{red: {{keys: [alice, carol, dave]}}}}\n"
+    (said,) = warnings(load({}, {}, write("w.yaml", text)))
+    assert said == "tenants.red names keys that do not exist yet: carol, dave"
+
+
+def test_tenants_from_the_environment():
+    config = load({}, {"WARMROUTE_AUTH__API_KEYS": ALICE, "WARMROUTE_TENANTS": '{"red": {"keys": ["alice"]}}'}, None)
+    assert config.tenants["red"].keys == ("alice",)

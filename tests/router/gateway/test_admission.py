@@ -1,0 +1,184 @@
+"""Transfer fields, priorities and ranks: refused or dropped unless the caller may send them."""
+
+import json
+
+import pytest
+
+from router.errors import ErrorKind, RequestError
+from router.gateway.admission import check
+from router.secure.keys import Entry, digest_of, new_key
+from router.tokens.intake import parse
+
+ALICE, OURS = new_key(), new_key()
+PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+JSON_PATHS = (
+    b"/v1/chat/completions",
+    b"/v1/completions",
+    b"/v1/messages",
+    b"/v1/responses",
+    b"/v1/chat/completions/batch",
+    b"/v1/embeddings",
+    b"/cohere/v2/chat",
+    b"/inference/v1/generate",
+    b"/tokenize",
+    b"/v1/mine",
+)
+REFUSED = [
+    b'"kv_transfer_params":{"do_remote_prefill":true}',
+    b'"kv_transfer_params":{"prompt_token_ids":[1],"do_remote_decode":true}',
+    b'"kv_transfer_params":{"do_remote_prefill":null}',
+    b'"kv_transfer_params":"text"',
+    b'"kv_transfer_params":[]',
+    b'"kv_transfer_params":false',
+    b'"kv_transfer_params":null,"kv_transfer_params":{"a":1}',
+    b'"kv_transfer_params":{"prompt_token_ids":[1]},"kv\\u005ftransfer_params":{"a":1}',
+    b'"\\u006bv_transfer_params":{"a":1}',
+    b'"kv_transfer_params":{"a":NaN}',
+    b'"x":NaN,"kv_transfer_params":{"a":1}',
+    b'"ec_transfer_params":{}',
+    b'"ec_transfer_params":{"ec_items":[]}',
+    b'"ec_transfer_params":0',
+    b'"vllm_xargs":{"kv_transfer_params":"text"}',
+    b'"vllm_xargs":{"ec_transfer_params":[1]}',
+]
+ACCEPTED = [
+    b'"kv_transfer_params":null,"ec_transfer_params":null',
+    b'"kv_transfer_params":{"prompt_token_ids":[1,2,3]}',
+    b'"kv_transfer_params":{}',
+    b'"vllm_xargs":{"session_id":"s"}',
+    b'"vllm_xargs":{"kv_transfer_params":null}',
+    b'"metadata":{"kv_transfer_params":{"do_remote_prefill":true}}',
+    b'"priority":0',
+    b'"priority":null',
+]
+
+
+def line(name, key):
+    return Entry(name, digest_of(key.encode())).line
+
+
+def body_with(member):
+    return json.dumps({**PROMPT, "prompt": "hi", "input": "hi"}).encode()[:-1] + b"," + member + b"}"
+
+
+SIZES = {"small": b"", "large": b"x" * 300_000, "very large": b"x" * 1_100_000}
+
+
+@pytest.fixture(params=[text and b',"padding":"' + text + b'"' for text in SIZES.values()], ids=SIZES)
+def padding(request):
+    """One more member: of bodies above 256 kB only the small fields are decoded, above 1 MiB in steps."""
+    return request.param
+
+
+@pytest.fixture
+async def gate(rig, kit):
+    return await rig(kit.answer_json, extra_paths=[{"path": "/v1/mine"}])
+
+
+@pytest.fixture
+async def keyed(rig, kit):
+    auth = {"api_keys": [line("alice", ALICE), line("ours", OURS)], "isolate_cache": "off"}
+    return await rig(kit.answer_json, auth=auth, tenants={"us": {"keys": ["ours"], "trusted": True}})
+
+
+def bearer(key):
+    return f"Authorization: Bearer {key}\r\n".encode()
+
+
+@pytest.mark.parametrize("member", REFUSED)
+async def test_transfer_fields_are_refused_on_every_path(gate, kit, member, padding):
+    client = await gate.connect()
+    for path in JSON_PATHS:
+        reply = await client.ask(kit.post(path, body_with(member + padding)))
+        unread = b"NaN" in member and 262_144 < len(padding) < 1_048_576  # by msgspec, which takes no NaN
+        assert (reply.status, reply.code) == (400, "invalid_json" if unread else "transfer_params_not_allowed"), path
+    assert not gate.workers[0].requests
+    assert gate.dispatcher.requests == []
+
+
+@pytest.mark.parametrize("member", ACCEPTED)
+async def test_what_is_harmless_goes_on_byte_for_byte(gate, kit, member, padding):
+    client = await gate.connect()
+    for path in JSON_PATHS:
+        assert (await client.ask(kit.post(path, body_with(member + padding)))).status == 200
+    assert {request.body for request in gate.workers[0].requests} == {body_with(member + padding)}
+
+
+async def test_the_refusal_names_the_field_in_the_apis_shape(gate, kit):
+    openai = await gate.ask(kit.post(body=body_with(b'"ec_transfer_params":{}')))
+    error = json.loads(openai.body)["error"]
+    assert (error["param"], error["type"]) == ("ec_transfer_params", "invalid_request_error")
+    anthropic = json.loads((await gate.ask(kit.post(b"/v1/messages", body_with(b'"ec_transfer_params":{}')))).body)
+    assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "invalid_request_error")
+
+
+async def test_arguments_of_token_in_requests_are_looked_into(gate, kit):
+    for inner in (b'{"kv_transfer_params":{"do_remote_prefill":true}}', b'{"ec_transfer_params":{"a":1}}'):
+        body = b'{"token_ids":[1,2],"sampling_params":{"extra_args":%b}}' % inner
+        assert (await gate.ask(kit.post(b"/inference/v1/generate", body))).code == "transfer_params_not_allowed"
+    body = b'{"token_ids":[1,2],"sampling_params":{"max_tokens":5,"extra_args":{"other":1}}}'
+    assert (await gate.ask(kit.post(b"/inference/v1/generate", body))).status == 200
+
+
+@pytest.mark.parametrize("value", [b"1", b"-1", b"1.0", b"true", b'"7"', b'"first"', b"1e3", b"[0]", b"NaN", b"0.5"])
+async def test_a_priority_is_refused(gate, kit, value):
+    client = await gate.connect()
+    for path in (b"/v1/chat/completions", b"/v1/embeddings", b"/v1/mine"):
+        reply = await client.ask(kit.post(path, body_with(b'"priority":' + value)))
+        assert (reply.status, reply.code) == (400, "priority_not_allowed")
+    assert not gate.workers[0].requests
+
+
+async def test_headers_for_rank_and_priority_go_to_no_worker(gate, kit):
+    client = await gate.connect()
+    for _ in range(3):  # the second and third use what was prepared for the first
+        await client.ask(kit.post(extra=b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\nX-Other: kept\r\n"))
+    for seen in gate.workers[0].requests:
+        assert seen.header(b"x-data-parallel-rank") is None
+        assert seen.header(b"x-vllm-priority") is None
+        assert seen.header(b"x-other") == b"kept"
+    assert {request.priority for request in gate.dispatcher.requests} == {0}
+
+
+@pytest.mark.parametrize("sent", ["priority", "rank", "transfer_params"])
+async def test_a_setting_allows_each_to_everybody(rig, kit, sent):
+    gate = await rig(kit.answer_json, auth={"allow": [sent]})
+    headers = b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\n"
+    assert (await gate.ask(kit.post(body=kit.PLAIN, extra=headers))).status == 200
+    (seen,) = gate.workers[0].requests
+    assert (seen.header(b"x-vllm-priority") == b"-5") is (sent == "priority")
+    assert (seen.header(b"x-data-parallel-rank") == b"1") is (sent == "rank")
+    assert gate.dispatcher.requests[0].priority == (-5 if sent == "priority" else 0)
+    statuses = [
+        (await gate.ask(kit.post(body=body_with(member)))).status
+        for member in (b'"priority":3', b'"ec_transfer_params":{}', b'"kv_transfer_params":{"a":1}')
+    ]
+    expected = {"priority": [200, 400, 400], "rank": [400, 400, 400], "transfer_params": [400, 200, 200]}
+    assert statuses == expected[sent]
+
+
+async def test_a_trusted_tenant_may_and_another_may_not(keyed, kit):
+    client = await keyed.connect()
+    headers = b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\n"
+    body = body_with(b'"kv_transfer_params":{"do_remote_prefill":true},"priority":2')
+    assert (await client.ask(kit.post(body=body, extra=bearer(ALICE)))).status == 400
+    assert (await client.ask(kit.post(body=body, extra=bearer(OURS) + headers))).status == 200
+    assert (await client.ask(kit.post(body=kit.PLAIN, extra=bearer(ALICE) + headers))).status == 200
+    trusted, other = keyed.workers[0].requests
+    assert (trusted.header(b"x-vllm-priority"), trusted.header(b"x-data-parallel-rank")) == (b"-5", b"1")
+    assert (other.header(b"x-vllm-priority"), other.header(b"x-data-parallel-rank")) == (None, None)
+    assert [request.priority for request in keyed.dispatcher.requests] == [-5, 0]
+
+
+async def test_a_bodys_priority_counts_where_it_may(keyed, kit):
+    await keyed.ask(kit.post(body=body_with(b'"priority":4'), extra=bearer(OURS)))
+    assert keyed.dispatcher.requests[0].priority == 4
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"-Infinity", b"1" * 400])
+def test_what_python_alone_reads_is_judged_alike(value):
+    parsed = parse("/v1/chat/completions", b'{"messages":[],"priority":' + value + b"}")
+    with pytest.raises(RequestError) as refused:
+        check(parsed, frozenset())
+    assert refused.value.kind is ErrorKind.PRIORITY_NOT_ALLOWED
+    check(parsed, frozenset({"priority"}))

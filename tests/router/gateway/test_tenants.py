@@ -1,0 +1,159 @@
+"""A tenant's quotas of waiting requests and of bodies in memory, and what is counted for it."""
+
+import asyncio
+
+import pytest
+
+from router.secure.keys import Entry, digest_of, new_key
+
+RED, RED_TOO, BLUE, LONER = (new_key() for _ in range(4))
+NAMES = {"red": RED, "red-too": RED_TOO, "blue": BLUE, "loner": LONER}
+AUTH = {"api_keys": [Entry(name, digest_of(key.encode())).line for name, key in NAMES.items()]}
+
+
+def bearer(key):
+    return f"Authorization: Bearer {key}\r\n".encode()
+
+
+def tenants(**red):
+    return {"red": {"keys": ["red", "red-too"], **red}, "blue": {"keys": ["blue"]}}
+
+
+def figures(gate, tenant="red"):
+    return gate.gateway.statistics()["tenants"][tenant]
+
+
+async def waiting(gate, kit, *keys):
+    clients = [await gate.connect() for _ in keys]
+    for client, key in zip(clients, keys, strict=True):
+        client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(key)))
+    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == len(keys))
+    return clients
+
+
+async def test_a_tenants_requests_wait_up_to_its_quota(rig, kit):
+    gate = await rig(auth=AUTH, tenants=tenants(max_held_requests=2))
+    clients = await waiting(gate, kit, RED, RED_TOO)
+    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
+    assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "tenant_max_held_requests", b"1")
+    assert b"tenant red has max_held_requests (2)" in reply.body
+    others = [await gate.connect() for _ in range(2)]
+    for client, key in zip(others, (BLUE, LONER), strict=True):
+        client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(key)))
+    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 4)
+    assert figures(gate)["held"] == 2
+    assert figures(gate, "blue")["held"] == 1
+    assert figures(gate)["held_refused"] == 1
+
+    clients[0].leave()
+    await kit.eventually(lambda: figures(gate)["held"] == 1)
+    worker = await kit.FakeWorker(kit.answer_json).start()
+    gate.join(worker)
+    for client in (clients[1], *others):
+        assert (await client.read()).status == 200
+    assert figures(gate)["held"] == figures(gate, "blue")["held"] == 0
+    await worker.stop()
+
+
+async def test_a_quota_of_none_means_that_nothing_waits(rig, kit):
+    gate = await rig(auth=AUTH, tenants=tenants(max_held_requests=0))
+    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
+    assert reply.code == "tenant_max_held_requests"
+
+
+async def test_requests_whose_wait_is_over_are_counted_no_longer(rig, kit):
+    gate = await rig(auth=AUTH, tenants=tenants(max_held_requests=1), timeouts={"no_worker_wait_s": 0.05})
+    for _ in range(2):
+        reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
+        assert reply.code == "no_worker_available"
+    assert figures(gate) == {"held": 0, "body_bytes": 0, "held_refused": 0, "bodies_refused": 0}
+
+
+class Patient:
+    """Keeps everything back while the first worker has something to do."""
+
+    def decide(self, request, fleet):
+        from policies.view import Decision
+
+        ranked = tuple(view.id for view in fleet.workers)
+        return Decision(ranked, "first", hold_s=60.0 if fleet.workers[0].queued_requests else 0.0, until_relief=True)
+
+
+async def test_requests_that_the_policy_keeps_back_count_too_and_more_are_sent_at_once(rig, kit):
+    go = asyncio.Event()
+
+    async def slow(script):
+        await go.wait()
+        await kit.answer_stream(script)
+
+    gate = await rig(slow, auth=AUTH, tenants=tenants(max_held_requests=1))
+    gate.dispatcher.set_policy(Patient(), "patient", {})
+    clients = []
+    for key, deferred in ((BLUE, 0), (RED, 1), (RED_TOO, 1), (BLUE, 2)):
+        client = await gate.connect()
+        client.writer.write(kit.post(extra=bearer(key)))
+        clients.append(client)
+        await kit.eventually(lambda: len(gate.dispatcher.edges) == len(clients))
+        await kit.eventually(lambda deferred=deferred: gate.gateway.statistics()["deferred"] == deferred)
+    assert len(gate.workers[0].requests) == 2  # the first, and the one beyond red's quota
+    assert figures(gate)["held"] == 1
+    go.set()
+    assert [(await client.read()).status for client in clients] == [200] * 4
+    assert figures(gate)["held"] == figures(gate, "blue")["held"] == 0
+
+
+def announced(size_bytes, key):
+    return b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\n%bContent-Length: %d\r\n\r\n" % (bearer(key), size_bytes)
+
+
+def chunked(key):
+    return b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\n%bTransfer-Encoding: chunked\r\n\r\n" % bearer(key)
+
+
+async def test_bodies_in_progress_are_bounded_by_tenant(rig, kit):
+    gate = await rig(kit.answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
+    first = await gate.connect()
+    first.writer.write(announced(700, RED) + b"x" * 600)
+    await kit.eventually(lambda: figures(gate)["body_bytes"] == 600)
+
+    reply = await gate.ask(announced(500, RED_TOO) + b"x" * 500)
+    assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "tenant_max_buffered_body_bytes", b"1")
+    assert b"max_buffered_body_bytes (1000) of tenant red" in reply.body
+    for key in (BLUE, LONER):
+        assert (await gate.ask(kit.post(body=kit.PLAIN.ljust(900), extra=bearer(key)))).status == 200
+    assert (await gate.ask(kit.post(body=kit.PLAIN.ljust(300), extra=bearer(RED_TOO)))).status == 200
+    assert figures(gate)["bodies_refused"] == 1
+    assert figures(gate)["body_bytes"] == 600
+
+    first.leave()
+    await kit.eventually(lambda: figures(gate)["body_bytes"] == 0)
+    assert (await gate.ask(kit.post(body=kit.PLAIN.ljust(900), extra=bearer(RED)))).status == 200
+    assert gate.gateway.statistics()["buffered_body_bytes"] == 0
+
+
+@pytest.mark.parametrize("raw", [announced(1_001, RED), chunked(RED) + b"600\r\n" + b"x" * 1_536])
+async def test_a_body_above_the_quota_is_too_large(rig, kit, raw):
+    gate = await rig(kit.answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
+    reply = await gate.ask(raw)
+    assert (reply.status, reply.code) == (413, "body_too_large")
+    assert b"larger than max_buffered_body_bytes (1000) of tenant red" in reply.body
+    await kit.eventually(lambda: figures(gate)["body_bytes"] == 0)
+    assert gate.gateway.statistics()["buffered_body_bytes"] == 0
+
+
+async def test_keys_of_two_tenants_on_one_connection_are_charged_apart(rig, kit):
+    gate = await rig(kit.answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
+    client = await gate.connect()
+    for key in (RED, BLUE, LONER, RED_TOO):
+        assert (await client.ask(kit.post(body=kit.PLAIN.ljust(800), extra=bearer(key)))).status == 200
+    assert figures(gate)["body_bytes"] == figures(gate, "blue")["body_bytes"] == 0
+
+
+async def test_a_key_that_moves_to_another_name_is_charged_by_its_new_one(rig, kit):
+    gate = await rig(auth=AUTH, tenants=tenants(max_held_requests=0))
+    keys = gate.gateway._plane.keys
+    keys._given = (Entry("blue", digest_of(RED.encode())),)
+    keys.load()
+    client = await gate.connect()
+    client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(RED)))
+    await kit.eventually(lambda: figures(gate, "blue")["held"] == 1)
