@@ -37,9 +37,10 @@ from router.gateway.usage import find_usage
 from router.gateway.usage_frame import Stamp, UsageFrame, plain_ending
 from router.gateway.wire import parse_response_head
 from router.tokens.cuts import Cutter
-from router.tokens.intake import CHAT_PATH, as_int, parse
+from router.tokens.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
 from router.tokens.multipart import multipart_model
 from router.tokens.pieces import encode_in_pieces
+from router.tokens.skim import Survey
 from router.tokens.text import canonical_text
 
 CLIENT, WORKER, OPERATOR, OURS = "client", "worker", "operator", "ours"
@@ -158,9 +159,14 @@ PATTERNS: dict[str, Row] = {
     "router.secure.token._HASHED": Row(OPERATOR, "fullmatch"),
     "router.secure.token._TOKEN": Row(OPERATOR, "fullmatch"),
     "router.telemetry.logs._PLAIN": Row(CLIENT, "fullmatch"),
-    "router.tokens.intake._RAW_SURROGATE": Row(CLIENT, "search"),
+    "router.tokens.intake._OTHER_JSON": Row(CLIENT, "match"),
     "router.tokens.multipart._PARAMETER": Row(CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
     "router.tokens.pieces._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
+    "router.tokens.skim.RAW_SURROGATE": Row(CLIENT, "search"),
+    "router.tokens.skim._PAIRED": Row(CLIENT, "match"),
+    "router.tokens.skim._SCALAR": Row(CLIENT, "match"),
+    "router.tokens.skim._SPACE": Row(CLIENT, "match"),
+    "router.tokens.skim._STRING": Row(CLIENT, "match"),
     "router.tokens.sources._HUB_NAME": Row(WORKER, "fullmatch"),
     "router.tokens.spans._EMPTY": Row(CLIENT, "fullmatch"),
 }
@@ -230,19 +236,51 @@ def _on(read: Callable[[Any], object], make: Callable[[int], Any]) -> Callable[[
     return build
 
 
-def _body(make: Callable[[int], bytes]) -> Callable[[int], Callable[[], object]]:
+def _read_at_once(make: Callable[[int], bytes]) -> Callable[[int], Callable[[], object]]:
     def read(body: bytes) -> None:
-        try:
-            fields = parse(CHAT_PATH, body).decoded()
-        except RequestError:
-            return
-        canonical_text(CHAT_PATH, fields)
+        with suppress(RequestError):
+            canonical_text(CHAT_PATH, parse(CHAT_PATH, body).decoded())
 
     return _on(read, make)
 
 
+def _read_in_steps(make: Callable[[int], bytes]) -> Callable[[int], Callable[[], object]]:
+    def read(body: bytes) -> None:
+        with suppress(RequestError):
+            for _ in parse_steps(CHAT_PATH, body):
+                pass
+
+    return _on(read, make)
+
+
+def _survey(body: bytes) -> None:
+    for _ in Survey().steps(body):
+        pass
+
+
 def _chat(content: bytes) -> bytes:
     return b'{"model":"m","messages":[{"role":"user","content":%s}]}' % content
+
+
+JSON: dict[str, Callable[[int], bytes]] = {
+    "brackets": lambda size: b'{"model":"m","messages":[' + b"[]," * (size // 3) + b"0]}",
+    "nested brackets": lambda size: b'{"model":"m","messages":' + b"[" * size,
+    "brackets that close": lambda size: b'{"model":"m","messages":' + b"[" * (size // 2) + b"]" * (size // 2) + b"}",
+    "brackets in strings": lambda size: b'{"model":"m","messages":[' + b'"]",' * (size // 4) + b"0]}",
+    "escapes": lambda size: _chat(b'"' + b"\\u00e4" * (size // 6) + b'"'),
+    "quotes": lambda size: _chat(b'"' + b'\\"' * (size // 2) + b'"'),
+    "backslashes": lambda size: _chat(b'"' + b"\\" * size),
+    "white space": lambda size: b'{"model":' + b" " * size,
+    "short messages": lambda size: (
+        b'{"model":"m","messages":[%s{}]}' % (b'{"role":"user","content":"x"},' * (size // 30))
+    ),
+    "keys": lambda size: b'{"model":"m","messages":[{%s}]}' % b",".join(b'"%d":0' % at for at in range(size // 9)),
+    "members": lambda size: b'{"model":"m",%s}' % b",".join(b'"%d":0' % at for at in range(size // 9)),
+    "digits of a whole number": lambda size: b'{"model":"m","n":' + b"1" * size + b"}",
+    "digits of a fraction": lambda size: b'{"model":"m","n":0.' + b"1" * size + b"}",
+    "digits beside NaN": lambda size: b'{"model":"m","top_p":NaN,"n":0.' + b"1" * size + b"}",
+}
+"""Bodies of a chat, by what they repeat."""
 
 
 def _pieces(
@@ -353,19 +391,9 @@ SCANNERS: dict[str, Scan] = {
         HEAD_BYTES,
     ),
     # JSON
-    "brackets": Scan(_body(lambda size: b'{"model":"m","messages":[' + b"[]," * (size // 3) + b"0]}")),
-    "nested brackets": Scan(_body(lambda size: b'{"model":"m","messages":' + b"[" * size)),
-    "escapes": Scan(_body(lambda size: _chat(b'"' + b"\\u00e4" * (size // 6) + b'"'))),
-    "quotes": Scan(_body(lambda size: _chat(b'"' + b'\\"' * (size // 2) + b'"'))),
-    "short messages": Scan(
-        _body(lambda size: b'{"model":"m","messages":[' + b'{"role":"user","content":"x"},' * (size // 30) + b"{}]}")
-    ),
-    "keys": Scan(
-        _body(lambda size: b'{"model":"m","messages":[{%s}]}' % b",".join(b'"%d":0' % at for at in range(size // 9)))
-    ),
-    "digits of a whole number": Scan(_body(lambda size: b'{"model":"m","n":' + b"1" * size + b"}")),
-    "digits of a fraction": Scan(_body(lambda size: b'{"model":"m","n":0.' + b"1" * size + b"}")),
-    "digits in NaN's company": Scan(_body(lambda size: b'{"model":"m","top_p":NaN,"n":0.' + b"1" * size + b"}")),
+    **{f"{name}, read at once": Scan(_read_at_once(make), WHOLE_BYTES) for name, make in JSON.items()},
+    **{f"{name}, read in steps": Scan(_read_in_steps(make), 4 * TEXT_BYTES) for name, make in JSON.items()},
+    "words that are no surrogates": Scan(_on(_survey, lambda size: b"\\ud800\\udc00" * (size // 12))),
     "number as text": Scan(_on(as_int, lambda size: " " * size + "1" * 17 + " " * size + "x")),
     # splices
     "member to add": Scan(
