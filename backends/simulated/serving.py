@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,6 +16,8 @@ import uvicorn
 from backends.simulated.server import build_app
 from backends.simulated.settings import BoundWorker, WorkerSettings
 from backends.simulated.worker import SimulatedWorker
+
+_log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
 # vLLM's VLLM_HTTP_TIMEOUT_KEEP_ALIVE.
@@ -158,6 +162,11 @@ async def run(settings: WorkerSettings, ready: Callable[[BoundWorker], None]) ->
     async with serving(settings) as running:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+            if number is signal.SIGHUP and os.isatty(0):
+                loop.add_signal_handler(number, stopped.set)
+            elif signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, _log.warning, "%s means nothing here; going on", number.name)
         try:
             ready(running.bound)
             await stopped.wait()

@@ -18,7 +18,9 @@ for programs. This page is made by `python -m router.admin.reference`; a test ho
 
 - Errors are problem documents (RFC 9457, `application/problem+json`) with a stable `code` and a `detail` that says
   what to do.
-- A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. Unknown fields are refused.
+- A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. Unknown fields are
+  refused, and so are query parameters that an operation does not have, or that come twice (400).
+- Documents have no versions yet: `If-Match` is 501, and on changes so are `If-None-Match` and `If-Unmodified-Since`.
 - Against browser pages: the `Host` must be a loopback name, an IP address, `admin_host` or one of `admin_hosts`, and
   an `Origin`, where there is one, the same site.
 - With `admin_token` or `admin_token_file` every request needs `Authorization: Bearer TOKEN`, but for `/livez`,

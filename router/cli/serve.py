@@ -10,6 +10,7 @@ from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
 from router.config.memory import memory_limit
 from router.processes.start import count_of
+from router.serving.signals import hold_off
 from router.telemetry.logs import log_interpreter_messages, setup_logging
 
 log = logging.getLogger("warmroute.serve")
@@ -41,6 +42,7 @@ def register(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
+    hold_off()
     config = read_settings(arguments).config
     setup_logging(config.log_level, config.log_format)
     log_interpreter_messages()

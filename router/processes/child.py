@@ -15,6 +15,7 @@ from router.processes.ledger import Ledger
 from router.processes.seat import Seat
 from router.processes.start import READY, Start, receive_start
 from router.processes.turns import LeastConnections
+from router.serving import signals
 from router.telemetry.logs import log_interpreter_messages, setup_logging
 
 
@@ -31,6 +32,8 @@ class Ending:
         line.setblocking(False)
         loop.add_reader(line, self._read)
         loop.add_signal_handler(signal.SIGTERM, self._begun.set)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, signals.say, number)
 
     async def wait(self) -> None:
         """Until there is a reason."""
@@ -76,7 +79,9 @@ def seat_of(start: Start) -> Seat:
 
 def main(arguments: list[str]) -> int:
     """The process's whole life."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's affair
+    signals.hold_off()
+    for number in (signal.SIGINT, signal.SIGHUP):  # what a terminal sends to all is the supervisor's affair
+        signal.signal(number, signal.SIG_IGN)
     line = socket.socket(fileno=int(arguments[0]))
     try:
         start = receive_start(line)

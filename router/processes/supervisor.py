@@ -33,6 +33,7 @@ from router.processes.totals import Totals
 from router.secure.exposure import warnings
 from router.secure.guarding import guard_of
 from router.secure.reload import FileWatch
+from router.serving import signals
 from router.serving.admin_server import AdminServer
 from router.serving.listeners import Listeners, admin_socket
 from router.serving.systemd import Notifier, activated
@@ -186,6 +187,7 @@ async def serve(config: Config, processes: int) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    signals.handle(loop, stop.set)
     for warning in warnings(config):
         log.warning(warning)
     supervisor = Supervisor(config, processes)

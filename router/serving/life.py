@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from router.admin.system import Place
 from router.core.health import WorkerState
 from router.gateway.listen import ListenError
+from router.serving import signals
 from router.serving.listeners import Listeners
 from router.serving.messages import VERSION, Offered, TakeoverError
 from router.serving.predecessor import Predecessor
@@ -51,6 +52,7 @@ class Life:
         loop = asyncio.get_running_loop()
         for number in _ENDING:
             loop.add_signal_handler(number, self._signalled)
+        signals.handle(loop, self._signalled)
         try:
             await self._start()
         except (ListenError, TakeoverError) as error:

@@ -1,0 +1,113 @@
+"""Signals that end a process by default, sent to real ones."""
+
+import os
+import pty
+import signal
+import subprocess
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import warmroute
+
+OTHERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+LIMIT_S = 30
+
+
+class Running:
+    def __init__(self, child, port):
+        self.child, self.port, self.lines = child, port, []
+
+    def wait_for(self, text):
+        """Read until a line has `text` in it."""
+        for line in self.child.stdout:
+            self.lines.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"ended with {self.child.wait()} and without {text!r}:\n{''.join(self.lines)}")
+
+    def answers(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/livez", timeout=LIMIT_S) as response:
+            return response.status == 200
+
+    def ends(self):
+        return self.child.wait(LIMIT_S)
+
+
+@contextmanager
+def running(*arguments, ready, terminal=False):
+    port = free_ports(2)
+    master, slave = pty.openpty() if terminal else (None, None)
+    child = subprocess.Popen(
+        [part.format(port=port, admin=port + 1) for part in warmroute(*arguments)],
+        stdin=slave if terminal else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        one = Running(child, port)
+        one.wait_for(ready)
+        yield one
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        for end in (master, slave):
+            if end is not None:
+                os.close(end)
+
+
+SERVE = ("serve", "--worker", "http://127.0.0.1:1", "--port", "{port}", "--admin-port", "{admin}")
+READY = "admin port listening"
+COMMANDS = {"one": SERVE, "several": (*SERVE, "--processes", "2")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_gateway_logs_other_signals_and_goes_on(name):
+    with running(*COMMANDS[name], ready=READY) as gateway:
+        for number in OTHERS:
+            gateway.child.send_signal(number)
+            assert "signal ignored" in gateway.wait_for(number.name)
+        assert gateway.answers()
+        gateway.child.send_signal(signal.SIGTERM)
+        assert gateway.ends() == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_at_a_terminal_sighup_drains(name):
+    with running(*COMMANDS[name], ready=READY, terminal=True) as gateway:
+        gateway.child.send_signal(signal.SIGHUP)
+        gateway.wait_for("shutting down")
+        assert gateway.ends() == 0
+
+
+@pytest.mark.parametrize("number", [*OTHERS, signal.SIGINT], ids=lambda number: number.name)
+def test_what_a_terminal_sends_to_the_whole_group_reaches_no_process_of_several(number):
+    """Ctrl-C and a closed terminal end the supervisor, which has the others drain."""
+    with running(*COMMANDS["several"], ready=READY, terminal=True) as gateway:
+        os.killpg(gateway.child.pid, number)
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            gateway.wait_for(number.name)
+            assert gateway.answers()
+            gateway.child.send_signal(signal.SIGTERM)
+        assert gateway.ends() == 0
+        rest = "".join([*gateway.lines, gateway.child.stdout.read()])
+        assert "process ended" not in rest and "Traceback" not in rest, rest
+
+
+def test_a_worker_does_as_a_gateway_does():
+    with running("worker", "--port", "{port}", ready="kv events") as worker:
+        for number in OTHERS:
+            worker.child.send_signal(number)
+            worker.wait_for(number.name)
+        assert worker.child.poll() is None
+        worker.child.send_signal(signal.SIGTERM)
+        assert worker.ends() == 0
+    with running("worker", "--port", "{port}", ready="kv events", terminal=True) as worker:
+        worker.child.send_signal(signal.SIGHUP)
+        assert worker.ends() == 0
