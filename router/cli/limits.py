@@ -145,6 +145,12 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Parts of a form that are searched for `model`", multipart.MAX_PARTS, "parts", "placed without a model"),
     Fixed("Head of a form's part", multipart.MAX_PART_HEAD_BYTES, "bytes", "placed without a model"),
     Fixed("`model` of a form", multipart.MAX_MODEL_BYTES, "bytes", "the rest of the name is not read"),
+    Fixed(
+        "JSON escapes of the first 256 characters in a form",
+        multipart.MAX_ESCAPES,
+        "escapes",
+        "400 `transfer_params_not_allowed`, unless the caller may send such fields",
+    ),
     Fixed("Text of a prompt that is tokenised", MAX_TEXT_BYTES, "bytes", "nothing: it is placed by its text"),
     Fixed(
         "Characters of a prompt that is tokenised, per token of the largest context window of its model",

@@ -8,12 +8,14 @@ by priority.
 from __future__ import annotations
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.paths import Route
+from router.gateway.head import RequestHead
+from router.gateway.paths import ModelSource, Route
 from router.secure.callers import Caller
 from router.tokens.intake import ParsedBody, as_int
+from router.tokens.multipart import in_utf8, transfer_argument
 
 
-def admit(route: Route, caller: Caller, parsed: ParsedBody | None, body_bytes: int) -> str | None:
+def admit(route: Route, caller: Caller, head: RequestHead, body: bytes, parsed: ParsedBody | None) -> str | None:
     """The salt that the worker is to get in place of the body's own, None for none; `parsed` gets it, too.
 
     `parsed` is None for a body that is no JSON object.
@@ -23,8 +25,10 @@ def admit(route: Route, caller: Caller, parsed: ParsedBody | None, body_bytes: i
     """
     if parsed is not None:
         check(parsed, caller.may)
+    if route.model is ModelSource.MULTIPART and "transfer_params" not in caller.may:
+        check_form(head.fields.get(b"content-type", b""), body)
     salts = caller.salts
-    if salts is None or not route.salted or not body_bytes:
+    if salts is None or not route.salted or not body:
         return None
     if parsed is None:
         raise RequestError(ErrorKind.INVALID_JSON, "The request body is not a JSON object.")
@@ -47,5 +51,22 @@ def check(parsed: ParsedBody, may: frozenset[str]) -> None:
         message = "This caller may not send a `priority` other than 0."
         raise RequestError(ErrorKind.PRIORITY_NOT_ALLOWED, message, param="priority")
     if transfer is not None and "transfer_params" not in may:
-        message = f"This caller may not send `{transfer}`, except for `kv_transfer_params.prompt_token_ids`."
-        raise RequestError(ErrorKind.TRANSFER_PARAMS_NOT_ALLOWED, message, param=transfer)
+        raise _no_transfer(transfer)
+
+
+def check_form(content_type: bytes, body: bytes) -> None:
+    """Refuse a form in whose `vllm_xargs` transfer fields may stand.
+
+    Raises:
+        RequestError: TRANSFER_PARAMS_NOT_ALLOWED; INVALID_BODY for a form that is not in UTF-8, and so not looked into.
+    """
+    if not in_utf8(content_type):
+        raise RequestError(ErrorKind.INVALID_BODY, "A form must be in UTF-8.")
+    argument = transfer_argument(body)
+    if argument is not None:
+        raise _no_transfer(f"vllm_xargs.{argument}")
+
+
+def _no_transfer(field: str) -> RequestError:
+    message = f"This caller may not send `{field}`, except for `kv_transfer_params.prompt_token_ids`."
+    return RequestError(ErrorKind.TRANSFER_PARAMS_NOT_ALLOWED, message, param=field)

@@ -123,7 +123,7 @@ class Exchange(Tries):
             RequestError: it asks for what is not known here, or what its caller may not have.
         """
         plane = self.plane
-        salt = admit(self.route, self.caller, reading.fields, len(self.body))
+        salt = admit(self.route, self.caller, self.head, self.body, reading.fields)
         if salt is not None:
             self.body = plane.rewrites.salt(self.body, salt)
             self.withheld = self.caller.withheld_salted

@@ -30,7 +30,7 @@ async def preview(
         reading = read_request(route, head, body)
     else:
         reading = await read_in_slices(route, head, body, plane.slices)
-    admit(route, caller, reading.fields, len(body))
+    admit(route, caller, head, body, reading.fields)
     pinned = pinned_to(route, head, reading, plane.pins, plane.paths)
     prompt = None
     if reading.intake is not None:

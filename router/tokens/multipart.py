@@ -16,6 +16,15 @@ MAX_MODEL_BYTES = 1_024
 
 _PARAMETER = re.compile(rb';[ \t]*+([^\s;="]++)[ \t]*+=[ \t]*+(?:"((?:[^"\\]++|\\.)*+)"[ \t]*+|([^;"]*+))')
 """Every quantifier is possessive: an attempt that fails is not repeated with a shorter match."""
+_CHARSET = re.compile(rb"charset[*0-9]*+[ \t]*+=[ \t]*+\"?([^\s\";,]*+)", re.IGNORECASE)
+_ASCII_ALIKE = frozenset({b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"latin-1"})
+"""Character sets in which JSON's own characters are those of ASCII."""
+_TRANSFER_NAMES = (b'kv_transfer_params"', b'ec_transfer_params"')
+_ESCAPE = b"\\u00"
+MAX_ESCAPES = 4_096
+"""JSON escapes of the first 256 characters in a form, which are searched one by one."""
+_ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|6[0-9a-fA-F]|7[0-9aA])")
+"""A small letter or an underscore as a JSON escape: nobody writes them so, but to hide a name."""
 
 
 def multipart_model(content_type: str, body: bytes) -> str | None:
@@ -74,3 +83,22 @@ def _parameters(header: bytes) -> dict[bytes, bytes]:
         found.setdefault(name.lower(), quoted if quoted is not None else plain.strip())
         place = parameter.end()
     return found
+
+
+def in_utf8(content_type: bytes) -> bool:
+    """Whether the form's fields are in UTF-8 or alike: its header may name another character set for them."""
+    return all(named[1].lower() in _ASCII_ALIKE for named in _CHARSET.finditer(content_type))
+
+
+def transfer_argument(body: bytes) -> str | None:
+    """What of a form may be a transfer field in `vllm_xargs`, which vLLM would take for an argument.
+
+    The whole body is searched, since vLLM takes more parts and more spellings of a part's name than are looked at here:
+    for the two names as they end in JSON, and for names that are written with escapes.
+    """
+    for name in _TRANSFER_NAMES:
+        if name in body:
+            return name[:-1].decode()
+    escapes = body.count(_ESCAPE)
+    hidden = escapes > MAX_ESCAPES or (escapes > 0 and _ESCAPED_LETTER.search(body) is not None)
+    return _ESCAPE.decode() if hidden else None

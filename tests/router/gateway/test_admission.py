@@ -120,6 +120,49 @@ async def test_arguments_of_token_in_requests_are_looked_into(gate, kit):
     assert (await gate.ask(kit.post(b"/inference/v1/generate", body))).status == 200
 
 
+def form(xargs, content_type=b"multipart/form-data; boundary=B", count=1):
+    parts = b'--B\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n' * count
+    parts += b'--B\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n\x00\xff"{\r\n'
+    parts += b"--B\r\ncontent-disposition: form-data; name*=utf-8''vllm%5Fxargs\r\n\r\n" + xargs + b"\r\n--B--\r\n"
+    head = b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: gw\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
+    return head % (content_type, len(parts)) + parts
+
+
+@pytest.mark.parametrize(
+    "xargs",
+    [
+        b'{"kv_transfer_params":"text"}',
+        b'{ "a":1, "ec_transfer_params" : [1]}',
+        b'{"kv_tr\\u0061nsfer_params":[1]}',
+        b'{"a":"' + b"\\u00e9" * 5_000 + b'"}',
+        b'{"\\u006Bv\\u005fTransfer_params":1,"\\u006Bv\\u005ftransfer_params":1}',
+    ],
+)
+async def test_arguments_in_a_form_are_looked_into(gate, kit, xargs):
+    for count in (1, 100):
+        reply = await gate.ask(form(xargs, count=count))
+        assert (reply.status, reply.code) == (400, "transfer_params_not_allowed")
+    assert not gate.workers[0].requests
+
+
+async def test_forms_without_them_go_on(gate, kit):
+    for xargs in (b'{"session_id":"s"}', b'{"kv_transfer_params_":1}', b"kv_transfer_params"):
+        assert (await gate.ask(form(xargs))).status == 200
+    utf8 = b'multipart/form-data; charset="UTF-8"; boundary=B'
+    assert (await gate.ask(form(b"{}", utf8))).status == 200
+
+
+@pytest.mark.parametrize("charset", [b"utf-16", b'"utf-7"', b"utf-8; charset=utf-16", b"", b"cp037"])
+async def test_a_form_in_a_charset_that_hides_them_is_refused(gate, kit, charset):
+    reply = await gate.ask(form(b"{}", b"multipart/form-data; boundary=B; Charset=" + charset))
+    assert (reply.status, reply.code) == (400, "invalid_body")
+
+
+async def test_a_form_may_have_them_where_the_caller_may(rig, kit):
+    gate = await rig(kit.answer_json, auth={"allow": ["transfer_params"]})
+    assert (await gate.ask(form(b'{"kv_transfer_params":"text"}'))).status == 200
+
+
 @pytest.mark.parametrize("value", [b"1", b"-1", b"1.0", b"true", b'"7"', b'"first"', b"1e3", b"[0]", b"NaN", b"0.5"])
 async def test_a_priority_is_refused(gate, kit, value):
     client = await gate.connect()
