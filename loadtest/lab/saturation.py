@@ -23,6 +23,10 @@ LEAST_CALLS = 10
 WIDEST = 2.0**12
 """Rates looked at reach from the trace's own over this to the trace's own times this."""
 
+HOPELESS_TRIES = 2
+"""So many halvings of the rate in a row have brought next to nothing: the rest of the way down would be for nothing. A
+recorded trace's calls are the same at every rate, so at the lowest one they are spread over months of virtual time."""
+
 Run = Callable[[list[Cell]], list[Result]]
 
 
@@ -87,9 +91,10 @@ def _check(results: list[Result], base: Cell, rate: float) -> None:
 
 def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[_Try, _Try]:
     """The last rate that holds and the first that does not, a factor of two apart."""
-    one = at(1.0)
+    one = least = at(1.0)
     holds = one.ttft_p90_ms <= limit_ms
-    while 1.0 / WIDEST < one.rate < WIDEST:
+    hopeless = 0
+    while 1.0 / WIDEST < one.rate < WIDEST and hopeless < HOPELESS_TRIES:
         other = at(one.rate * 2.0 if holds else one.rate / 2.0)
         if (other.arrivals_per_s, other.ttft_p90_ms) == (one.arrivals_per_s, one.ttft_p90_ms):
             raise SaturationError(
@@ -99,9 +104,27 @@ def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[
             )
         if (other.ttft_p90_ms <= limit_ms) is not holds:
             return (one, other) if holds else (other, one)
+        hopeless = hopeless + 1 if not holds and _out_of_reach(one, other, limit_ms) else 0
+        least = min(least, other, key=lambda tried: tried.ttft_p90_ms)
         one = other
+    if not holds:
+        raise SaturationError(
+            f"{trace}: the 90th percentile of TTFT is above --slo's {limit_ms:g} ms at every rate down to {one.rate:g}"
+            f" times the trace's own; the least seen is {least.ttft_p90_ms:.0f} ms, at {least.rate:g} times it;"
+            " take a faster --profile or a laxer --slo"
+        )
     raise SaturationError(
         f"{trace}: even at {one.rate:g} times its own rate the 90th percentile of TTFT is {one.ttft_p90_ms:.0f} ms,"
-        f" {'below' if holds else 'above'} --slo's {limit_ms:g} ms; "
-        + ("take fewer --workers or a stricter --slo" if holds else "take a faster --profile or a laxer --slo")
+        f" below --slo's {limit_ms:g} ms; take fewer --workers or a stricter --slo"
     )
+
+
+def _out_of_reach(one: _Try, half: _Try, limit_ms: float) -> bool:
+    """Whether the limit is further off than all halvings that are left can bring it.
+
+    No halving brings more than twice what the one before it brought: so much where the calls still queue for each
+    other, since the time between them doubles, and ever less where they do not.
+    """
+    brought_ms = abs(one.ttft_p90_ms - half.ttft_p90_ms)
+    most_ms = brought_ms * (2.0 * WIDEST * half.rate)
+    return half.ttft_p90_ms - most_ms > limit_ms

@@ -391,7 +391,7 @@ SCANNERS: dict[str, Scan] = {
         HEAD_BYTES,
     ),
     # JSON
-    **{f"{name}, read at once": Scan(_read_at_once(make), WHOLE_BYTES) for name, make in JSON.items()},
+    **{f"{name}, read at once": Scan(_read_at_once(make), WHOLE_BYTES // 2) for name, make in JSON.items()},
     **{f"{name}, read in steps": Scan(_read_in_steps(make), 4 * TEXT_BYTES) for name, make in JSON.items()},
     "words that are no surrogates": Scan(_on(_survey, lambda size: b"\\ud800\\udc00" * (size // 12))),
     "number as text": Scan(_on(as_int, lambda size: " " * size + "1" * 17 + " " * size + "x")),
