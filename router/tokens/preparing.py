@@ -14,13 +14,14 @@ from router.tokens.lanes import Unsized
 from router.tokens.local import LocalModel
 from router.tokens.reasons import reason_of
 from router.tokens.remote import question
-from router.tokens.rendering import CutText, cut_text
+from router.tokens.rendering import MAX_TEXT_BYTES, CutText, cut_text
 from router.tokens.request import (
     Truncation,
     adds_special_tokens,
     completion_prompts,
     render_chat,
     reused_ids,
+    text_chars,
 )
 from router.tokens.sources import Source
 from router.tokens.text import canonical_text
@@ -119,20 +120,23 @@ def _for_local(asked: Asked, fields: BodyFields, local: LocalModel, texts: list[
             raise Unrenderable("the prompts together are too long to be tokenised")
         return Several(local, texts, framed)
     if texts:
-        _check_length(asked, texts[0])
+        _check_length(asked, len(texts[0]))
         return cut_text(local, texts[0], framed=framed)
     if fields.chat_template is not None and not asked.source.trusts_templates:
         raise Unrenderable("the request brings a chat template, and these are not trusted")
+    _check_length(asked, text_chars(asked.path, fields))
     text = render_chat(asked.path, fields, local.renderer)
-    _check_length(asked, text)
+    _check_length(asked, len(text))
     return cut_text(local, text, framed=framed)
 
 
-def _check_length(asked: Asked, text: str) -> None:
-    """Refuse to tokenise what no worker would compute, as vLLM does before it tokenises."""
+def _check_length(asked: Asked, chars: int) -> None:
+    """Refuse to render or tokenise what no worker would compute, as vLLM does before it tokenises."""
     tokens = asked.source.longest_context_tokens
-    if tokens is not None and asked.truncation is None and len(text) > tokens * MAX_CHARS_PER_TOKEN:
+    if tokens is not None and asked.truncation is None and chars > tokens * MAX_CHARS_PER_TOKEN:
         raise Unsized("the prompt is longer than the model's context window")
+    if chars > MAX_TEXT_BYTES:
+        raise Unrenderable("the prompt is longer than any context window")
 
 
 def prepare_or_text(asked: Asked) -> Prepared:

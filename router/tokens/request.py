@@ -49,6 +49,21 @@ def turns(path: str, fields: BodyFields) -> Any:
     return fields.prompt if path == COMPLETIONS_PATH else fields.messages
 
 
+def text_chars(path: str, fields: BodyFields) -> int:
+    """How many characters of text a chat's messages have, at least: what stands in them plainly."""
+    found = turns(path, fields)
+    return sum(map(_text_chars, found)) if isinstance(found, list) else 0
+
+
+def _text_chars(message: Any) -> int:
+    content = message.get("content") if isinstance(message, dict) else message
+    if isinstance(content, str):
+        return len(content)
+    parts = content if isinstance(content, list) else ()
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
 def render_chat(path: str, fields: BodyFields, renderer: ChatRenderer) -> str:
     """The prompt text of a chat in any of its APIs.
 

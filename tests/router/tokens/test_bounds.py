@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 
+from backends.vllm.render import ChatRenderer
 from router.config.model import Config
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.bounds import (
@@ -117,6 +118,17 @@ async def test_what_cannot_fit_the_model_is_not_tokenised(identity: Identity) ->
     assert (await ask(identity, CHAT_PATH, chat("word " * 3_000))).exact
     identity.learn("m", None, None, context_tokens=100_000)
     assert (await ask(identity, CHAT_PATH, chat(LONG))).exact
+
+
+async def test_what_cannot_fit_the_model_is_not_even_rendered(identity: Identity, monkeypatch) -> None:
+    identity.learn("m", None, None, context_tokens=500)
+    monkeypatch.setattr(ChatRenderer, "render", None)
+    parts = [{"type": "text", "text": "word " * 30_000}] * 2
+    for messages in (json.loads(chat(LONG))["messages"], [{"role": "user", "content": parts}]):
+        assert await ask(identity, CHAT_PATH, chat(messages=messages)) is None
+    assert list(identity.statistics()["text_reasons"]) == [
+        "Unsized: the prompt is longer than the model's context window"
+    ]
 
 
 async def test_a_prompt_that_is_truncated_may_be_longer_than_the_model(identity: Identity) -> None:
