@@ -25,7 +25,7 @@ from router.core.dispatcher import LONGEST_HOLD_S
 from router.core.further import MAX_SENT_FAILURES
 from router.gateway import relay
 from router.gateway.backlog import REQUESTS_PER_TURN
-from router.gateway.chunks import MAX_LINE_BYTES
+from router.gateway.chunks import CHUNKS_A_TURN, MAX_LINE_BYTES
 from router.gateway.client import LINGER_BYTES, LINGER_S, PIPELINE_BYTES
 from router.gateway.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
 from router.gateway.exchange import MIN_BYTES_PER_S
@@ -126,6 +126,7 @@ class Fixed:
 FIXED: tuple[Fixed, ...] = (
     Fixed("Header lines of a request", MAX_HEADER_LINES, "lines", "431 `headers_too_large`, connection closed"),
     Fixed("A chunk's size line with its extensions", MAX_LINE_BYTES, "bytes", "400 `bad_request`, connection closed"),
+    Fixed("Chunks of a body taken in one turn of the loop", CHUNKS_A_TURN, "chunks", "they wait for the next one"),
     Fixed("Pipelined requests read ahead on a connection", PIPELINE_BYTES, "bytes", "its bytes are not read for now"),
     Fixed(
         "Pipelined requests taken in one turn of the loop", REQUESTS_PER_TURN, "requests", "they wait for the next one"

@@ -18,6 +18,8 @@ _SIZE = re.compile(
 )
 _PLAIN_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _TRAILER = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*")
+CHUNKS_A_TURN = 1_024
+"""Chunks of a body that are read in one turn of the loop: a read brings up to 40,000 of one byte."""
 MAX_LINE_BYTES = 1_024
 """A size line with its extensions; none is known that needs more."""
 
@@ -25,11 +27,12 @@ MAX_LINE_BYTES = 1_024
 class ChunkedBody:
     """Fed with what has come, returns what it did not take: a line not yet complete, or what is behind the body.
 
-    `content` collects what it carries: one array, since many short pieces would take many times their bytes. The
-    bytes of a trailer section count against `max_trailer_bytes`.
+    At most `CHUNKS_A_TURN` chunks are taken at once; `more` says that others may have come. `content` collects what the
+    body carries: one array, since many short pieces would take many times their bytes. The bytes of a trailer section
+    count against `max_trailer_bytes`.
     """
 
-    __slots__ = ("_break", "_in_trailers", "_missing", "_trailer_bytes", "complete", "content")
+    __slots__ = ("_break", "_in_trailers", "_left", "_missing", "_trailer_bytes", "complete", "content", "more")
 
     def __init__(self, max_trailer_bytes: int) -> None:
         self._trailer_bytes = max_trailer_bytes
@@ -37,7 +40,9 @@ class ChunkedBody:
         self._break = b""
         """What has to stand before the next size line: the line break that ends a chunk's content."""
         self._in_trailers = False
+        self._left = 0
         self.complete = False
+        self.more = False
         self.content = bytearray()
 
     def feed(self, data: bytes) -> bytes:
@@ -47,7 +52,9 @@ class ChunkedBody:
             RequestError: this is no chunked body.
         """
         at = 0
-        while not self.complete:
+        self._left = CHUNKS_A_TURN
+        while not self.complete and self._left > 0:
+            self._left -= 1
             if self._missing:
                 taken = self._content(data, at)
             else:
@@ -56,6 +63,7 @@ class ChunkedBody:
             if not taken:
                 break
             at += taken
+        self.more = not self.complete and self._left <= 0
         return data[at:] if at else data
 
     def _whole_chunks(self, data: bytes, at: int) -> int:
@@ -63,11 +71,12 @@ class ChunkedBody:
         if self._in_trailers or not data.startswith(self._break, at):
             return at
         content, size_at = self.content, at + len(self._break)
-        while (found := _PLAIN_SIZE.match(data, size_at)) is not None:
+        while self._left > 0 and (found := _PLAIN_SIZE.match(data, size_at)) is not None:
             start = found.end()
             end = start + int(found[1], 16)
             if end == start or data[end : end + 2] != b"\r\n":
                 break
+            self._left -= 1
             content += data[start:end]
             size_at = at = end + 2
             self._break = b""

@@ -177,9 +177,11 @@ class ClientConnection(asyncio.Protocol):
             else:
                 if request is None:
                     self._await_more(stage)
-                    self.set_reading(True)
-                    return
-                self._handle(*request)
+                    if not framer.stopped:
+                        self.set_reading(True)
+                        return
+                else:
+                    self._handle(*request)
         self._pace()
 
     def _pace(self) -> None:

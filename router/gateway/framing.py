@@ -66,6 +66,11 @@ class RequestFramer:
         """Bytes fed and not yet read."""
         return len(self._pending) - self._at
 
+    @property
+    def stopped(self) -> bool:
+        """Whether `next` has to be called again, with nothing more fed: there were too many chunks for one turn."""
+        return self._chunks is not None and self._chunks.more
+
     def feed(self, data: bytes) -> None:
         """Bytes from the client."""
         self._pending = self.take_pending() + data if self._pending else data

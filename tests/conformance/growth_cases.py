@@ -213,7 +213,7 @@ def _requests(make: Callable[[int], bytes], piece_bytes: int = 0) -> Callable[[i
             try:
                 for piece in pieces:
                     framer.feed(piece)
-                    while framer.next() is not None:
+                    while framer.next() is not None or framer.stopped:
                         pass
             except RequestError:
                 pass

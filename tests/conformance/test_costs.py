@@ -28,8 +28,9 @@ def fed(*pieces):
     reads, requests = framer(), []
     for piece in pieces:
         reads.feed(piece)
-        while (request := reads.next()) is not None:
-            requests.append(request)
+        while (request := reads.next()) is not None or reads.stopped:
+            if request is not None:
+                requests.append(request)
     return requests
 
 

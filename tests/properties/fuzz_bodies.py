@@ -226,8 +226,9 @@ def frame(pieces):
     try:
         for piece in pieces:
             framer.feed(piece)
-            while framer.next() is not None:
-                framer.give_back()
+            while framer.next() is not None or framer.stopped:
+                if not framer.stopped:
+                    framer.give_back()
     except RequestError:
         pass
     finally:
