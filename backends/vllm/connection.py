@@ -195,10 +195,12 @@ class Connection(asyncio.Protocol):
 
     def _succeed(self, answer: Answer) -> None:
         self.reusable = self._complete and not self._behind and bool(self._parser.should_keep_alive())
+        self._pieces = []
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(answer)
 
     def _fail(self, error: Exception) -> None:
         self.close()
+        self._pieces = []  # this object and its parser hold each other until the garbage collector comes by
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
