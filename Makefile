@@ -55,7 +55,7 @@ tournament: compiled
 	$(COMPILED_VENV)/bin/python -P -m loadtest tournament $(if $(TRACES),--traces $(TRACES)) --out $(or $(OUT),tournament) $(ARGS)
 
 soak: $(STAMP)
-	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),30)
+	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),30) $(ARGS)
 
 test-vllm: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_vllm
