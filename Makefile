@@ -10,15 +10,41 @@ VLLM_OLD_VENV := .venv-vllm-0.23
 PEERS_VENV := .venv-peers
 # The gateway with its hot path compiled (docs/how-to/compile-it.md).
 COMPILED_VENV := .venv-compiled
+# The gateway on the lowest versions of its dependencies that are allowed.
+FLOORS_VENV := .venv-floors
 
-.PHONY: demo test test-fast test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean
+.PHONY: demo test test-fast test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean lock test-floors audit
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $(STAMP)
+
+# What pyproject.toml allows, as it is today, with hashes and without the address of an index.
+lock: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.new
+	@(echo "# The runtime dependencies for Linux, Python 3.11 and 3.12, with hashes. Made by \`make lock\`; \`make audit\` looks them up."; \
+	  cat requirements.new) > requirements.lock && rm requirements.new
+
+# The tests on the lowest versions that pyproject.toml allows.
+test-floors: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@rm -rf $(FLOORS_VENV) && $(BIN)/uv venv --quiet --python $(BIN)/python $(FLOORS_VENV)
+	@$(BIN)/uv pip install --quiet --python $(FLOORS_VENV)/bin/python --resolution lowest-direct --editable .
+	@$(BIN)/uv pip install --quiet --python $(FLOORS_VENV)/bin/python --group dev
+	$(FLOORS_VENV)/bin/python -m pytest -p no:cacheprovider -m "not (slow or real_vllm or nightly)" $(ARGS)
+
+# Known holes in what is locked. Never fails: where the advisory service cannot be reached it says so.
+audit: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit && \
+	  timeout 120 $(BIN)/pip-audit --disable-pip --requirement requirements.lock --progress-spinner off \
+	  || echo "audit: the above is not fixed here, or the advisory service could not be asked; see above"
 
 demo: $(STAMP)
 	$(BIN)/warmroute demo
@@ -80,4 +106,4 @@ bench: $(STAMP)
 	$(BIN)/python -m loadtest gateway-bench
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
