@@ -61,6 +61,7 @@ class ClientConnection(asyncio.Protocol):
         self.write_now: Callable[[bytes], None] = _nowhere
         self._unwritten: list[bytes] = []
         self._in_backlog = False
+        self._ahead_bytes = 0
 
     # asyncio
 
@@ -113,6 +114,8 @@ class ClientConnection(asyncio.Protocol):
         self._over = True
         self._leave_exchange()
         self._framer.close()
+        if self._ahead_bytes:
+            self._give_back_ahead()
         self._transport = None
         if not self.writable and self._plane.unsent.resumed(self):
             self._plane.allow_unsent()
@@ -187,11 +190,15 @@ class ClientConnection(asyncio.Protocol):
     def _pace(self) -> None:
         """Whether to read on from the socket. While a request is in progress the client's end must be noticed, so that
         some bytes of further ones are read; while requests wait for their turn, nothing is."""
+        if self._ahead_bytes:
+            self._give_back_ahead()
         if self._over:
             return
         pending_bytes = self._framer.pending_bytes
         if self._exchange is not None:
             self.set_reading(pending_bytes <= PIPELINE_BYTES)
+            if pending_bytes > PIPELINE_BYTES:
+                self._take_ahead(pending_bytes)
         elif not self.writable:
             self.set_reading(False)
         elif pending_bytes:
@@ -201,6 +208,19 @@ class ClientConnection(asyncio.Protocol):
                 self._plane.backlog.add(self)
         else:
             self.set_reading(True)
+
+    def _take_ahead(self, size_bytes: int) -> None:
+        """Many bytes of further requests wait behind the one in progress. They count as body bytes; where there is no
+        room for them, there is nothing to answer yet, and so the connection ends."""
+        if self._plane.bodies.lend(size_bytes):
+            self._ahead_bytes = size_bytes
+        else:
+            log.info("too many bytes sent ahead", extra={"peer": self.peer, "bytes": size_bytes})
+            self.abort()
+
+    def _give_back_ahead(self) -> None:
+        self._plane.bodies.give_back(self._ahead_bytes)
+        self._ahead_bytes = 0
 
     def take_turn(self) -> None:
         """The turn of this connection in the backlog."""

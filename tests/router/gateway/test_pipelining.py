@@ -157,6 +157,32 @@ async def test_answers_that_were_due_before_the_client_ended_its_side_are_sent(r
     assert (await client.closed()).count(b"HTTP/1.1 200 OK") == 300
 
 
+async def test_bytes_sent_ahead_of_an_answer_count_as_body_bytes(rig, kit):
+    go_on = asyncio.Event()
+
+    async def slow(script):
+        await go_on.wait()
+        await kit.answer_json(script)
+
+    gate = await rig(slow, limits={"max_buffered_body_bytes": 500_000, "max_body_bytes": 100_000})
+    clients = [await gate.connect() for _ in range(20)]
+    for client in clients:
+        client.writer.write(kit.post(body=kit.PLAIN) + LIVEZ * 5_000)
+    await kit.eventually(lambda: gate.gateway.statistics()["connections"] < 20)
+    held = gate.gateway.statistics()
+    assert 65_536 < held["buffered_body_bytes"] <= 500_000
+    assert 0 < held["connections"] == held["streams"]
+    go_on.set()
+    answered = 0
+    for client in clients:
+        try:
+            answered += [(await client.read()).status for _ in range(5_001)] == [200] * 5_001
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+    assert answered == held["connections"]
+    await kit.eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] == 0)
+
+
 class Taker:
     def __init__(self, backlog, requests):
         self.backlog, self.requests, self.taken = backlog, requests, 0
