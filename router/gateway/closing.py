@@ -29,6 +29,9 @@ _NO_NEW_HANDSHAKES = (
     (0x06, 0, 0, 0xFFFFFFFF),  # take all of it
 )
 
+_FILTER = ctypes.create_string_buffer(b"".join([struct.pack("HBBI", *step) for step in _NO_NEW_HANDSHAKES]))
+"""Kept here: compiled code lets go of a local variable after its last use, and only its address is used later."""
+
 log = logging.getLogger("warmroute.gateway")
 
 
@@ -73,8 +76,7 @@ def _refuse_handshakes(listener: socket.socket) -> bool:
     """Have new connections to a TCP listener ignored; False where that cannot be."""
     if listener.family not in (socket.AF_INET, socket.AF_INET6):
         return False
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _NO_NEW_HANDSHAKES))
-    program = struct.pack("HL", len(_NO_NEW_HANDSHAKES), ctypes.addressof(code))
+    program = struct.pack("HL", len(_NO_NEW_HANDSHAKES), ctypes.addressof(_FILTER))
     try:
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
     except OSError:
