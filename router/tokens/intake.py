@@ -23,7 +23,16 @@ from xxhash import xxh3_128_intdigest
 from router.errors import ErrorKind, RequestError
 from router.tokens.fields import PROMPT_FIELDS, BodyFields
 from router.tokens.skim import NOT_AN_OBJECT, RAW_SURROGATE, SURROGATE, Skim, Survey
-from router.tokens.spans import FIELDS, REUSED, TRANSFER_FIELDS, Spans, find_spans, invalid_json, transfer_field
+from router.tokens.spans import (
+    FIELDS,
+    REUSED,
+    TRANSFER_FIELDS,
+    Spans,
+    UnreadBody,
+    find_spans,
+    invalid_json,
+    transfer_field,
+)
 
 T = TypeVar("T")
 Places: TypeAlias = Mapping[str, tuple[int, int]]
@@ -291,7 +300,7 @@ def _by_python(body: bytes, routed: bool) -> BodyFields:
     """All fields from Python's parser, which is vLLM's: slower, and more lenient."""
     if body.count(b"[") + body.count(b"{") + body.count(b",") > LENIENT_ELEMENTS:
         message = f"it has more than {LENIENT_ELEMENTS} elements, and NaN, a wrong encoding or another mistake"
-        raise invalid_json(ValueError(message))
+        raise UnreadBody(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {message}.")
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -36,10 +36,14 @@ def test_what_only_pythons_parser_takes_is_read(body):
     assert read(body) is not None
 
 
-def test_what_is_nested_too_deeply_here_is_refused():
-    """A later Python takes it."""
+@pytest.mark.parametrize(
+    "value",
+    [b"[" * 5_000 + b"]" * 5_000, b"[NaN" + b",0" * 20_000 + b"]"],
+    ids=["nested deeper than this Python reads", "more elements than are read by Python's parser"],
+)
+def test_what_is_not_read_here_and_may_be_by_a_worker_is_refused(value):
     with pytest.raises(RequestError) as caught:
-        read(b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"," + FIELDS)
+        read(b'{"a":' + value + b"," + FIELDS)
     assert caught.value.kind is ErrorKind.INVALID_JSON
 
 
