@@ -25,7 +25,7 @@ WIDEST = 2.0**12
 
 HOPELESS_TRIES = 2
 """So many halvings of the rate in a row have brought next to nothing: the rest of the way down would be for nothing. A
-recorded trace's calls are the same at every rate, so at the lowest one they are spread over months of virtual time."""
+recorded trace's calls are the same at every rate, so at the lowest one they are spread over weeks of virtual time."""
 
 Run = Callable[[list[Cell]], list[Result]]
 

@@ -121,6 +121,7 @@ PATTERNS: dict[str, Row] = {
         (lambda size: b"\r\ncontent-length:1" + b" " * size, lambda size: b"\r\ncontent-length:" * (size // 17)),
     ),
     "router.gateway.head._OTHER_VERSION": Row(CLIENT, "match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)),
+    "router.gateway.members._OBJECT": Row(CLIENT, "match"),
     "router.gateway.members._OPENING": Row(CLIENT, "match"),
     "router.gateway.placing._FEW_DIGITS": Row(CLIENT, "fullmatch"),
     "router.gateway.placing._STORED_ID": Row(WORKER, "search"),
@@ -160,6 +161,10 @@ PATTERNS: dict[str, Row] = {
     "router.secure.token._TOKEN": Row(OPERATOR, "fullmatch"),
     "router.telemetry.logs._PLAIN": Row(CLIENT, "fullmatch"),
     "router.tokens.intake._OTHER_JSON": Row(CLIENT, "match"),
+    "router.tokens.multipart._CHARSET": Row(
+        CLIENT, "search", (lambda size: b"charset" + b" " * size, lambda size: b"charset*" * (size // 8)), HEAD_BYTES
+    ),
+    "router.tokens.multipart._ESCAPED_LETTER": Row(CLIENT, "search"),
     "router.tokens.multipart._PARAMETER": Row(CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
     "router.tokens.pieces._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
     "router.tokens.skim.RAW_SURROGATE": Row(CLIENT, "search"),
