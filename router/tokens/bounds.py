@@ -20,7 +20,7 @@ MAX_COMMAS = 400_000
 FREE_BRACKETS = 1_024
 BYTES_A_BRACKET = 16
 """More brackets than these, and one for so many bytes, are in no conversation: the shortest message takes 30 bytes."""
-MAX_DECODED_BYTES = 48 * 1024 * 1024
+MAX_DECODED_BYTES = 32 * 1024 * 1024
 """What one decoded body may take."""
 BRACKET_BYTES = 300
 COMMA_BYTES = 60
