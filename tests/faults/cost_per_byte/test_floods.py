@@ -6,7 +6,7 @@ from loadtest.attack.floods import FLOODS, flood
 
 pytestmark = pytest.mark.slow
 MB = 1_000_000
-SECONDS = 3.0
+SECONDS = 2.0
 
 
 @pytest.mark.parametrize(("kind", "connections"), [*((kind, 1) for kind in FLOODS), ("livez", 8), ("unauthorized", 8)])
