@@ -52,7 +52,7 @@ class Lane:
     """One thread and the work that waits for it."""
 
     def __init__(self, name: str, max_bytes: int = MAX_WAITING_BYTES) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._turn = asyncio.Lock()
         self._max_bytes = max_bytes
         self.text_bytes = 0
@@ -81,7 +81,7 @@ class Lane:
             self._leave(task)
             raise Unsized("the memory set aside for request bodies has no room for the decoded body")
         task.running = True
-        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work)
 
         def ended(future: asyncio.Future[Any]) -> None:
             if room is not None and task.memory_bytes:
@@ -99,7 +99,7 @@ class Lane:
 
     def close(self) -> None:
         """Begin nothing more."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Lanes:

@@ -172,7 +172,7 @@ async def test_a_late_large_body_goes_by_its_size(gate: Event) -> None:
     identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
     blocking = asyncio.create_task(ask(identity, CHAT_PATH, chat(LONG)))
     await asyncio.sleep(0)
-    identity._lanes._large._thread.submit(gate.wait)
+    identity._lanes._large._executor.submit(gate.wait)
     assert await ask(identity, CHAT_PATH, chat(LONG + "x")) is None
     assert "Late: identification took too long" in identity.statistics()["text_reasons"]
     gate.set()
