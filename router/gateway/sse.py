@@ -55,6 +55,12 @@ class FirstEvent:
     def feed(self, piece: bytes) -> bool | StreamError:
         """False while only comments and introductions came, True from the first real event on, or the error that came
         first."""
+        verdict = self._judge(piece)
+        if verdict is not False:
+            self._pending = bytearray()  # a stream keeps this object to its end, and need not keep its first event
+        return verdict
+
+    def _judge(self, piece: bytes) -> bool | StreamError:
         pending = self._pending
         # what has been searched before is searched again only as far as an end may begin in it
         searched = max(0, len(pending) - 3)

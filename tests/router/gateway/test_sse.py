@@ -112,3 +112,10 @@ def test_trimming_keeps_the_end():
     empty: list[bytes] = []
     trim(empty, 4)
     assert empty == []
+
+
+def test_the_first_event_is_not_kept_once_it_has_been_judged():
+    first = FirstEvent()
+    assert first.feed(b"data: " + b"x" * 60_000) is False
+    assert first.feed(b"\n\n") is True
+    assert not first._pending
