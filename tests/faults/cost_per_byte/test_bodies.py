@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from loadtest.attack import shapes
-from loadtest.attack.clients import at_once, attack, request
+from loadtest.attack.clients import attack, request
 from loadtest.attack.shapes import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE, TRANSCRIPTIONS
 
 pytestmark = pytest.mark.slow
@@ -31,17 +31,15 @@ ASKED = {CHAT: ("short_messages", "text"), COMPLETIONS: ("short_strings", "token
 """The same for a model without a local tokenizer, whose prompts a worker tokenises."""
 
 
-ONE_EMOJI = pytest.mark.xfail(strict=False, reason="D3: text beyond ASCII is 4 bytes a character once decoded")
 ASKED_TEXT = pytest.mark.xfail(
     strict=False,
     reason="D3: /tokenize is asked for a text that cannot fit, and its answer is decoded on the event loop",
 )
-NOT_YET = {(CHAT, "text_one_emoji"): ONE_EMOJI, (COMPLETIONS, "text_one_emoji"): ONE_EMOJI}
 
 
-def pairs(table, marks):
+def pairs(table, marks=()):
     found = [(path, shape) for path, names in table.items() for shape in names]
-    return [pytest.param(*pair, marks=marks.get(pair, ())) for pair in found]
+    return [pytest.param(*pair, marks=dict(marks).get(pair, ())) for pair in found]
 
 
 def named(data, number):
@@ -68,7 +66,7 @@ def burst(bench, make, connections=AT_ONCE, seconds=SECONDS):
     return lambda: attack(bench.address, make, connections, seconds)
 
 
-@pytest.mark.parametrize(("path", "shape"), pairs(ORDINARY, NOT_YET))
+@pytest.mark.parametrize(("path", "shape"), pairs(ORDINARY))
 def test_a_body_of_any_shape_stalls_nobody_and_takes_thrice_its_bytes(bench, models, path, shape):
     make = maker(bench, path, shape, models["local"])
     bench.row(f"{path} {shape}", burst(bench, make), BODY_BYTES * AT_ONCE)
@@ -98,8 +96,7 @@ def test_many_small_bodies_at_once_stall_nobody(bench, models, bars, size):
 @pytest.mark.parametrize("shape", ["short_messages", "text", "empty_lists"])
 def test_eight_bodies_of_15_mb_at_once_take_thrice_their_bytes(bench, models, shape):
     make = maker(bench, CHAT, shape, models["local"], 15 * MB)
-    requests = [make(number) for number in range(8)]
-    bench.row(f"chat {shape}, 8 x 15 MB", lambda: at_once(bench.address, requests), 120 * MB)
+    bench.row(f"chat {shape}, 8 x 15 MB", burst(bench, make, 8), 120 * MB)
 
 
 @pytest.mark.xfail(strict=False, reason="D3: the one copy of 65 MB takes the loop 40 to 60 ms, which is at the bar")

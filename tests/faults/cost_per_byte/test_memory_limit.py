@@ -38,7 +38,7 @@ def endless_tokenize(bench, models):
 
 
 @pytest.mark.parametrize("attacker", [floods, bodies, endless_tokenize])
-def test_under_1_gib_the_gateway_survives_and_serves_others(own_ground, memory_group, others, models, attacker):
+def test_under_1_gib_the_gateway_survives_and_serves_others(memory_group, own_ground, others, models, attacker):
     group = memory_group(GIB)
     workers = [own_ground.sink(models["local"], own_ground.model_dir), own_ground.worker()]
     workers.append(own_ground.sink("hostile", None, "--endless", "/tokenize"))
