@@ -25,6 +25,7 @@ from router.core.dispatcher import LONGEST_HOLD_S
 from router.core.further import MAX_SENT_FAILURES
 from router.gateway import relay
 from router.gateway.backlog import REQUESTS_PER_TURN
+from router.gateway.budget import RESERVED_PART, SMALL_BODY_BYTES
 from router.gateway.chunks import CHUNKS_A_TURN, MAX_LINE_BYTES
 from router.gateway.client import LINGER_BYTES, LINGER_S, PIPELINE_BYTES
 from router.gateway.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
@@ -43,7 +44,7 @@ from router.tokens.bounds import MAX_BRACKETS, MAX_COMMAS, MAX_DECODED_BYTES
 from router.tokens.deadline import LIMIT_S, MAX_LIMIT_S
 from router.tokens.intake import WHOLE_BYTES
 from router.tokens.lanes import MAX_WAITING_BYTES
-from router.tokens.preparing import MAX_CHARS_PER_TOKEN
+from router.tokens.preparing import MAX_ASKED_CHARS, MAX_CHARS_PER_TOKEN
 from router.tokens.remote import MAX_ANSWER_BYTES as MAX_TOKENIZE_BYTES
 from router.tokens.remote import MAX_IN_FLIGHT, TIMEOUT_S
 from router.tokens.rendering import MAX_TEXT_BYTES
@@ -124,6 +125,8 @@ class Fixed:
 
 
 FIXED: tuple[Fixed, ...] = (
+    Fixed("Body that may use the whole of `limits.max_buffered_body_bytes`", SMALL_BODY_BYTES, "bytes", _NOTHING),
+    Fixed("Part of that budget kept for such bodies: one in", RESERVED_PART, "parts", _NOTHING),
     Fixed("Header lines of a request", MAX_HEADER_LINES, "lines", "431 `headers_too_large`, connection closed"),
     Fixed("A chunk's size line with its extensions", MAX_LINE_BYTES, "bytes", "400 `bad_request`, connection closed"),
     Fixed("Chunks of a body taken in one turn of the loop", CHUNKS_A_TURN, "chunks", "they wait for the next one"),
@@ -173,6 +176,12 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Prompt text that waits for one of the two tokenising threads", MAX_WAITING_BYTES, "bytes", _BY_TEXT),
     Fixed("Members of a body of more than 1 MiB", MAX_MEMBERS, "members", "400 `invalid_body`"),
     Fixed("Field of a large body beside the prompt", SMALL_FIELD_BYTES, "bytes", "400 `invalid_body`"),
+    Fixed(
+        "Prompt that a worker's /tokenize is asked about",
+        MAX_ASKED_CHARS,
+        "characters",
+        "nothing: it is placed by its text",
+    ),
     Fixed("Calls to /tokenize at once", MAX_IN_FLIGHT, "calls", "nothing: the prompt is placed by its text"),
     Fixed("One call to /tokenize", TIMEOUT_S, "seconds", "nothing: the prompt is placed by its text"),
     Fixed("A worker's answer to a probe", MAX_ANSWER_BYTES, "bytes", "nothing: the probe has failed"),

@@ -7,6 +7,7 @@ on the connection begins. Only what the grammar allows is read; extensions and t
 from __future__ import annotations
 
 import re
+from io import BytesIO
 
 from router.errors import ErrorKind, RequestError
 
@@ -28,8 +29,8 @@ class ChunkedBody:
     """Fed with what has come, returns what it did not take: a line not yet complete, or what is behind the body.
 
     At most `CHUNKS_A_TURN` chunks are taken at once; `more` says that others may have come. `content` collects what the
-    body carries: one array, since many short pieces would take many times their bytes. The bytes of a trailer section
-    count against `max_trailer_bytes`.
+    body carries in one buffer, since many short pieces would take many times their bytes. The bytes of a trailer
+    section count against `max_trailer_bytes`.
     """
 
     __slots__ = ("_break", "_in_trailers", "_left", "_missing", "_trailer_bytes", "complete", "content", "more")
@@ -43,7 +44,7 @@ class ChunkedBody:
         self._left = 0
         self.complete = False
         self.more = False
-        self.content = bytearray()
+        self.content = BytesIO()
 
     def feed(self, data: bytes) -> bytes:
         """Take what belongs to the body.
@@ -70,21 +71,21 @@ class ChunkedBody:
         """Take, the quick way, what has come of whole chunks without extensions; returns where they end."""
         if self._in_trailers or not data.startswith(self._break, at):
             return at
-        content, size_at = self.content, at + len(self._break)
+        write, size_at = self.content.write, at + len(self._break)
         while self._left > 0 and (found := _PLAIN_SIZE.match(data, size_at)) is not None:
             start = found.end()
             end = start + int(found[1], 16)
             if end == start or data[end : end + 2] != b"\r\n":
                 break
             self._left -= 1
-            content += data[start:end]
+            write(data[start:end])
             size_at = at = end + 2
             self._break = b""
         return at
 
     def _content(self, data: bytes, at: int) -> int:
         piece = data[at : at + self._missing]
-        self.content += piece
+        self.content.write(piece)
         self._missing -= len(piece)
         return len(piece)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
+from io import BytesIO
 
 import httptools
 
@@ -21,8 +22,6 @@ from router.secure.callers import Account
 
 _HEAD_END = b"\r\n\r\n"
 _NO_CALLBACKS = object()
-# A body that drips in is put together now and then: each piece takes some fifty bytes besides its own.
-_MAX_PIECES = 1_024
 _EMPTY_LINES = re.compile(rb"(?:\r\n){1,1024}")
 
 
@@ -51,9 +50,9 @@ class RequestFramer:
         """Where in `_pending` the bytes begin that are not yet read. Cutting them off for every request of a large
         pipelined read would copy the rest each time."""
         self._scanned = 0
-        self._pieces: list[bytes] = []
-        self._runs: list[bytes] = []
-        """What `_pieces` held each time that it was full: joining all of the body each time would cost its square."""
+        self._content: BytesIO | None = None
+        """A body that comes in several pieces. `getvalue` hands out its buffer without a copy: joining the pieces of a
+        body of 64 MiB would take twice its memory, and 30 ms."""
         self._body_bytes = 0
         self._account: Account | None = None
         self._chunks: ChunkedBody | None = None
@@ -104,7 +103,7 @@ class RequestFramer:
         its framer know each other, and would keep half a body until the collector comes by."""
         self.give_back()
         self.take_pending()
-        self._pieces, self._runs = [], []
+        self._content = None
         self._chunks = None
         self._repeated = RepeatedHead()  # it has the client's key
         self._head_read = _nobody
@@ -164,7 +163,7 @@ class RequestFramer:
             head = self._repeated.keep(raw, parse_head(raw, httptools.HttpRequestParser(_NO_CALLBACKS)))
         self.head = head
         self.stage = Stage.BODY
-        self._pieces, self._runs = [], []
+        self._content = None
         if head.chunked:
             self._chunks = ChunkedBody(self._max_header_bytes)
         self.give_back()
@@ -182,33 +181,30 @@ class RequestFramer:
             self._take(len(piece))
         if len(piece) == length:
             return piece
-        self._pieces.append(piece)
-        if self._body_bytes == length:
-            return self._joined()
-        if len(self._pieces) == _MAX_PIECES:
-            self._runs.append(b"".join(self._pieces))
-            self._pieces = []
-        return None
+        content = self._content
+        if content is None:
+            content = self._content = BytesIO()
+        content.write(piece)
+        if self._body_bytes < length:
+            return None
+        self._content = None
+        return content.getvalue()
 
     def _read_chunks(self) -> bytes | None:
         chunks = self._chunks
         assert chunks is not None
         self._pending = chunks.feed(self.take_pending())
-        self._take(len(chunks.content) - self._body_bytes)
+        self._take(chunks.content.tell() - self._body_bytes)
         if self._body_bytes > self._budget.max_body_bytes:
             self._budget.check(self._body_bytes)
-        return bytes(chunks.content) if chunks.complete else None
-
-    def _joined(self) -> bytes:
-        body = b"".join([*self._runs, *self._pieces])
-        self._pieces, self._runs = [], []
-        return body
+        return chunks.content.getvalue() if chunks.complete else None
 
     def _take(self, size_bytes: int) -> None:
         account = self._account
         if account is not None:
             account.check(size_bytes, self._body_bytes)
-        self._budget.take(size_bytes)
+        announced_bytes = (self.head.content_length if self.head is not None else None) or 0
+        self._budget.take(size_bytes, max(announced_bytes, self._body_bytes + size_bytes))
         if account is not None:
             account.body_bytes += size_bytes
         self._body_bytes += size_bytes

@@ -261,7 +261,8 @@ class Identity:
         if ids is None:
             if question.body is None:
                 raise Unrenderable("a worker's /tokenize does not know some of the request's fields")
-            ids = await self._remote.ask(asked.key, asked.source.urls, question.body)
+            most_tokens = asked.source.longest_context_tokens if asked.truncation is None else None
+            ids = await self._remote.ask(asked.key, asked.source.urls, question.body, most_tokens)
         if ids is None:
             raise Unrenderable("no worker's /tokenize answered")
         return self._memory.of_ids([ids], asked.keys, PromptSource.WORKER)

@@ -28,6 +28,8 @@ from router.tokens.text import canonical_text
 
 MAX_CHARS_PER_TOKEN = 16
 """No text comes near it as a whole: prose has four to five characters a token, indented code up to eight."""
+MAX_ASKED_CHARS = 2_097_152
+"""A worker tokenises texts up to this length: some 500,000 tokens, whose ids take 10 ms to read."""
 MAX_SEVERAL_CHARS = 2_097_152
 """Several prompts in one body are tokenised up to this length: a second or two."""
 
@@ -109,6 +111,7 @@ def prepare(asked: Asked, fields: BodyFields) -> Prepared:
     if source.loading is not None:
         return Unread()
     if source.urls and len(texts) <= 1:
+        _check_question(asked, len(texts[0]) if texts else text_chars(asked.path, fields))
         return Question(question(asked.path, fields, asked.parsed.model))
     raise Unrenderable(source.why)
 
@@ -137,6 +140,13 @@ def _check_length(asked: Asked, chars: int) -> None:
         raise Unsized("the prompt is longer than the model's context window")
     if chars > MAX_TEXT_BYTES:
         raise Unrenderable("the prompt is longer than any context window")
+
+
+def _check_question(asked: Asked, chars: int) -> None:
+    """The same for a text that a worker would tokenise: its answer is read on the event loop."""
+    _check_length(asked, chars)
+    if chars > MAX_ASKED_CHARS:
+        raise Unrenderable("the prompt is too long to be tokenised by a worker")
 
 
 def prepare_or_text(asked: Asked) -> Prepared:

@@ -68,8 +68,11 @@ class WorkerTokenizer:
         """Ids that were asked for before under `key`."""
         return self._known.get(key)
 
-    async def ask(self, key: int, urls: Sequence[str], question: bytes) -> array[int] | None:
-        """Ids from the first of `urls` that is not paused; None when there is none, or it does not answer."""
+    async def ask(
+        self, key: int, urls: Sequence[str], question: bytes, most_tokens: int | None = None
+    ) -> array[int] | None:
+        """Ids from the first of `urls` that is not paused. None when there is none, it does not answer, or the answer
+        is longer than `most_tokens` ids can be: no worker computes that prompt."""
         now_s = self._clock()
         self._paused = {url: until_s for url, until_s in self._paused.items() if until_s > now_s}
         url = next((url for url in urls if url not in self._paused), None)
@@ -78,7 +81,7 @@ class WorkerTokenizer:
         self._in_flight += 1
         self._asked += 1
         try:
-            ids = await self._post(url, question)
+            ids = await self._post(url, question, most_tokens)
         except (ProbeError, msgspec.DecodeError, ValueError, OverflowError) as error:
             self._failed += 1
             self._paused[url] = self._clock() + PAUSE_S
@@ -106,7 +109,7 @@ class WorkerTokenizer:
         """Questions asked and failed, and what is remembered."""
         return {"asked": self._asked, "failed": self._failed, **self._known.statistics()}
 
-    async def _post(self, url: str, question: bytes) -> array[int] | None:
+    async def _post(self, url: str, question: bytes, most_tokens: int | None) -> array[int] | None:
         endpoint = parse_endpoint(url.removesuffix(_PATH))
         limit_bytes = answer_limit_bytes(question)
         try:
@@ -115,6 +118,8 @@ class WorkerTokenizer:
             if refusal.status in (400, 422):
                 return None
             raise
+        if most_tokens is not None and len(answer) > BYTES_PER_ID * most_tokens + SLACK_BYTES:
+            return None
         return array("I", msgspec.json.decode(answer, type=_Answer).tokens)
 
 

@@ -31,15 +31,8 @@ ASKED = {CHAT: ("short_messages", "text"), COMPLETIONS: ("short_strings", "token
 """The same for a model without a local tokenizer, whose prompts a worker tokenises."""
 
 
-ASKED_TEXT = pytest.mark.xfail(
-    strict=False,
-    reason="D3: /tokenize is asked for a text that cannot fit, and its answer is decoded on the event loop",
-)
-
-
-def pairs(table, marks=()):
-    found = [(path, shape) for path, names in table.items() for shape in names]
-    return [pytest.param(*pair, marks=dict(marks).get(pair, ())) for pair in found]
+def pairs(table):
+    return [(path, shape) for path, names in table.items() for shape in names]
 
 
 def named(data, number):
@@ -72,7 +65,7 @@ def test_a_body_of_any_shape_stalls_nobody_and_takes_thrice_its_bytes(bench, mod
     bench.row(f"{path} {shape}", burst(bench, make), BODY_BYTES * AT_ONCE)
 
 
-@pytest.mark.parametrize(("path", "shape"), pairs(ASKED, {(CHAT, "text"): ASKED_TEXT}))
+@pytest.mark.parametrize(("path", "shape"), pairs(ASKED))
 def test_a_body_whose_prompt_a_worker_tokenises_costs_no_more(bench, models, path, shape):
     make = maker(bench, path, shape, models["asked"])
     bench.row(f"{path} {shape}, /tokenize", burst(bench, make), BODY_BYTES * AT_ONCE)
@@ -99,7 +92,6 @@ def test_eight_bodies_of_15_mb_at_once_take_thrice_their_bytes(bench, models, sh
     bench.row(f"chat {shape}, 8 x 15 MB", burst(bench, make, 8), 120 * MB)
 
 
-@pytest.mark.xfail(strict=False, reason="D3: the one copy of 65 MB takes the loop 40 to 60 ms, which is at the bar")
 @pytest.mark.parametrize("shape", ["empty_lists", "short_messages", "not_json", "tools"])
 def test_the_largest_body_allowed_stalls_nobody(bench, models, shape):
     size = 65 * MB

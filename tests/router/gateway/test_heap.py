@@ -51,7 +51,7 @@ def heap(loop, trims):
 
 def test_large_bodies_are_counted(loop, heap, trims):
     budget = BodyBudget(LimitsConfig(), heap.freed)
-    budget.take(2 * TRIM_AFTER_BYTES)
+    budget.take(2 * TRIM_AFTER_BYTES, 2 * TRIM_AFTER_BYTES)
     for _ in range(TRIM_AFTER_BYTES // LARGE_BYTES - 1):
         budget.give_back(LARGE_BYTES)
     assert not loop.timers

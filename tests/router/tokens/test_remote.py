@@ -22,6 +22,7 @@ from router.prefix.prompt import Prompt, PromptSource
 from router.secure.workers import WorkerTls
 from router.tokens.identity import Identity
 from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
+from router.tokens.preparing import MAX_ASKED_CHARS
 from router.tokens.remote import PAUSE_S, WorkerTokenizer
 
 
@@ -88,6 +89,34 @@ async def test_ids_of_a_worker_asked_once(worker: Worker, identity: Identity) ->
         ids = [ord(character) for character in "some words " * 20]
         assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(ids), 16))
     assert worker.asked == [{"model": "m", **CHAT}]
+
+
+@pytest.mark.parametrize("path", [CHAT_PATH, COMPLETIONS_PATH])
+async def test_a_text_that_cannot_fit_the_model_is_not_asked_about(
+    worker: Worker, identity: Identity, path: str
+) -> None:
+    identity.learn("m", None, worker.url, context_tokens=500)
+    text = "some words " * 1_000
+    body = {"prompt": text} if path == COMPLETIONS_PATH else {"messages": [{"role": "user", "content": text}]}
+    prompt = await ask(identity, path, body)
+    assert prompt is not None and prompt.source is PromptSource.TEXT
+    assert worker.asked == []
+
+
+async def test_a_text_that_takes_too_long_to_read_back_is_not_asked_about(worker: Worker, identity: Identity) -> None:
+    prompt = await ask(identity, COMPLETIONS_PATH, {"prompt": "words " * (MAX_ASKED_CHARS // 5)})
+    assert prompt is not None and prompt.source is PromptSource.TEXT
+    assert worker.asked == []
+
+
+async def test_an_answer_of_more_ids_than_fit_the_model_is_not_decoded(worker: Worker, monkeypatch) -> None:
+    tokenizer = WorkerTokenizer(1_000_000, Clock())
+    question = json.dumps({"prompt": "x" * 40_000}).encode()
+    assert len(await tokenizer.ask(1, [worker.url], question, 40_000) or ()) == 40_000
+    monkeypatch.setattr("router.tokens.remote.msgspec.json.decode", None)
+    assert await tokenizer.ask(2, [worker.url], question, 1_000) is None
+    assert tokenizer.trouble([worker.url]) is None  # the worker did as it was asked
+    await tokenizer.aclose()
 
 
 async def test_models_do_not_share_answers(worker: Worker, identity: Identity) -> None:
