@@ -115,6 +115,7 @@ class System:
         self._admin: AdminServer | None = None
         self._socket_file: SocketFile | None = None
         self._given: Listeners | None = None
+        self._kept: tuple[Listeners, SocketFile | None, bool] | None = None
         self.predecessor: Predecessor | None = None
         """The gateway whose place we took."""
         self.leave_queue = False
@@ -207,28 +208,68 @@ class System:
         """Whether a gateway whose place we took sends a drained worker nothing either."""
         return self.predecessor is None or self.predecessor.drains(endpoint_id)
 
-    async def hand_over(self) -> None:
-        """Another process accepts on our listeners: readiness off, accept no more. Requests in progress go on."""
+    async def hand_over(self, *, keep: bool) -> None:
+        """Another process accepts on our listeners: readiness off, accept no more. Requests in progress go on. With
+        `keep` the sockets stay open, until `resume` or `let_go`."""
         self.accepting = False
-        self.leave_queue = True
         self.place = Place.TAKEN
-        self._socket_file = None
+        if keep:
+            self._keep()
+        self.yield_listeners()
         self.gateway.drain()
         await self.gateway.stop_accepting(leave_queue=True)
         if self._admin is not None:
             await self._admin.stop_accepting(leave_queue=True)
 
-    async def aclose(self) -> None:
-        """Readiness off, accept for another `timeouts.drain_delay_s`, streams finish within `timeouts.drain_s`, then
-        everything is given back. An admin call in progress ends."""
+    def yield_listeners(self) -> None:
+        """What waits in the listeners' queues, and a Unix socket's file, are another process's."""
+        self.leave_queue = True
+        self._socket_file = None
+
+    def _keep(self) -> None:
+        try:
+            self._kept = self.listeners().duplicates(), self._socket_file, self.leave_queue
+        except OSError as error:
+            log.warning("the listening sockets cannot be kept", extra={"reason": str(error)})
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the listening sockets that were handed over are still open here."""
+        return self._kept is not None
+
+    async def resume(self) -> None:
+        """After `hand_over`: the process that took our place has died. Go on as before.
+
+        Raises:
+            OSError: a socket cannot be listened on.
+        """
+        assert self._kept is not None, "hand over first, and keep the sockets"
+        (listeners, self._socket_file, self.leave_queue), self._kept = self._kept, None
+        await self.gateway.accept_again(listeners.public)
+        if self._admin is not None and listeners.admin is not None:
+            self._admin.accept_again(listeners.admin)
+        self.place = Place.OURS
+        self.accepting = True
+
+    def let_go(self) -> None:
+        """After `hand_over`: close the sockets that were kept."""
+        if self._kept is not None:
+            self._kept[0].close()
+            self._kept = None
+
+    async def aclose(self, drain_s: float | None = None) -> None:
+        """Readiness off, accept for another `timeouts.drain_delay_s`, streams finish within `drain_s`
+        (`timeouts.drain_s`), then everything is given back. An admin call in progress ends."""
         timeouts = self.config.timeouts
+        self.let_go()
         self._files.close()
         self.gateway.drain()
         if self.accepting:
             self.accepting = False
             # of several processes each goes on until nobody new can have come: see `Supervisor.aclose`
             await asyncio.sleep(timeouts.drain_delay_s + (SETTLE_S if self._seat is not None else 0.0))
-        await self.gateway.aclose(timeouts.drain_s, leave_queue=self.leave_queue)
+        limit_s = timeouts.drain_s if drain_s is None else drain_s
+        await self.gateway.aclose(limit_s, leave_queue=self.leave_queue)
         if self._socket_file is not None:
             remove_socket_file(self._socket_file)
         if self._admin is not None:

@@ -315,7 +315,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(RequestError(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time"))
 
     def shorten_idle(self, by_s: float) -> None:
-        """A connection that waits for a request waits less long."""
+        """A connection that waits for a request waits less long; with a negative number, longer."""
         if self._exchange is None and not self._over and self._framer.stage is Stage.IDLE:
             self.deadline_s -= by_s
 

@@ -169,6 +169,15 @@ class Plane:
         if not self.connections:
             self.empty.set()
 
+    def accepts_again(self) -> None:
+        """After `accepts_no_more`: as before `drain`. Connections that have been told to close still do."""
+        self.draining = False
+        self.accepts = True
+        self.empty.clear()
+        idle_s, self.client_idle_s = self.client_idle_s, self.config.timeouts.client_idle_s
+        for connection in self.connections:
+            connection.shorten_idle(idle_s - self.client_idle_s)
+
     def ended(self, exchange: Exchange) -> None:
         """`exchange` is over."""
         self.exchanges.discard(exchange)

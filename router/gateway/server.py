@@ -140,6 +140,23 @@ class Gateway:
         await close_listeners(servers, self._listeners, self._acceptor.take, leave_queue=leave_queue, settle_s=settle_s)
         plane.accepts_no_more()
 
+    async def accept_again(self, listeners: Sequence[socket.socket]) -> None:
+        """After `stop_accepting`: serve as before `drain`, on duplicates of the sockets that were closed.
+
+        Raises:
+            OSError: one of them does not listen any more.
+        """
+        plane, acceptor = self._plane, self._acceptor
+        assert plane is not None and acceptor is not None, "the gateway has not been started"
+        self._listeners = list(listeners)
+        self._servers = [await listen(plane.loop, acceptor, each, BACKLOG) for each in self._listeners]
+        plane.accepts_again()
+
+    async def drained(self) -> None:
+        """After `stop_accepting`: wait until nobody is connected, nor about to be."""
+        if self._plane is not None:
+            await self._emptied(self._plane)
+
     async def aclose(self, drain_s: float, *, leave_queue: bool | None = None) -> None:
         """Drain, stop accepting where that has not been done; requests in progress have `drain_s` to end.
 

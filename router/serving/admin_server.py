@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import uvicorn
@@ -70,6 +70,12 @@ class AdminServer:
             server.listening, [self.listener], server.acceptor.take, leave_queue=leave_queue, settle_s=0.0
         )
 
+    def accept_again(self, listener: socket.socket) -> None:
+        """After `stop_accepting`: go on, on a duplicate of the listener that was closed."""
+        self.listener = listener
+        self._server.accepts = True
+        self._server.listen([listener])
+
     def statistics(self) -> dict[str, int]:
         """Connections, what happened at their limit, and answers that are not read."""
         port = self._server.port
@@ -117,10 +123,14 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept on `sockets`."""
-        loop = asyncio.get_running_loop()
-        self.listening = [Listener(loop, self.acceptor, each) for each in sockets or ()]
+        self.listen(sockets or ())
         self.started = True
         self.serves.set()
+
+    def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept on `sockets`, in place of those before."""
+        loop = asyncio.get_running_loop()
+        self.listening = [Listener(loop, self.acceptor, each) for each in sockets]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, then uvicorn's own."""

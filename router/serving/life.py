@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from router.admin.system import Place
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warmroute.serve")
 
+LINGER_S = 3.0
+"""How long a gateway that was taken over stays at least, so that it can serve again if its successor dies early."""
 _LOOK_S = 0.02
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _FOR_ONE_PROCESS = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID")
@@ -43,6 +46,12 @@ class Life:
         self._config = system.config
         self._environment = environment
         self._over = asyncio.Event()
+        self._signal = False
+        self._superseded = asyncio.Event()
+        """Nothing can make us serve again."""
+        self._lost = asyncio.Event()
+        """The process that took our place has died."""
+        self._drain_until_s = 0.0
         self._predecessor: Predecessor | None = None
         self._successors: Successors | None = None
         self._notifier = Notifier(environment, self._status)
@@ -57,11 +66,15 @@ class Life:
             await self._start()
         except (ListenError, TakeoverError) as error:
             say(f"warmroute serve: cannot listen: {error}")
-            await self._give_back()
+            await self._leave_to_predecessor()
+            await self._give_back(self._config.timeouts.drain_s)
             return 1
         if self._successors is not None:
             loop.add_signal_handler(signal.SIGUSR2, self._start_successor)
         await self._over.wait()
+        while self._handed_over and await self._successor_lost():
+            await self._resume()
+            await self._over.wait()
         await self._end()
         return 0
 
@@ -129,11 +142,24 @@ class Life:
         probed = all(each.health.probed or each.state is WorkerState.DRAINING for each in endpoints)
         return probed and self._system.fleet.serving > 0
 
+    async def _leave_to_predecessor(self) -> None:
+        """Our start has failed: the gateway that runs, or that we took over from just now, serves on."""
+        if self._predecessor is not None:
+            self._system.yield_listeners()
+            await self._predecessor.aclose()
+
     # handing over
 
     def _side(self) -> Side:
         return Side(
-            self._offer, self._withdraw, self._hand_over, self._system.in_flight, self._drain_alone, self._sent_nothing
+            offer=self._offer,
+            withdraw=self._withdraw,
+            hand_over=self._hand_over,
+            in_flight=self._system.in_flight,
+            drain_alone=self._drain_alone,
+            drained=self._sent_nothing,
+            superseded=self._superseded.set,
+            lost=self._lost.set,
         )
 
     def _withdraw(self) -> None:
@@ -149,6 +175,7 @@ class Life:
             held=listeners.held,
             drained=self._drained(),
             ready=self._system.fleet.serving,
+            resumes=True,
         )
         self._system.place = Place.OFFERED
         return offered, listeners.sockets
@@ -160,10 +187,53 @@ class Life:
         """Drained workers to which a gateway that we took over from sends nothing either."""
         return tuple(each for each in self._drained() if self._system.drained_everywhere(each))
 
-    async def _hand_over(self) -> tuple[str, ...]:
-        await self._system.hand_over()
+    async def _hand_over(self, says_end: bool) -> tuple[str, ...]:
+        self._drain_until_s = asyncio.get_running_loop().time() + self._config.timeouts.drain_s
+        await self._system.hand_over(keep=says_end)
+        if self._predecessor is not None:
+            self._predecessor.say_ending()
         self._over.set()
         return self._drained()
+
+    async def _successor_lost(self) -> bool:
+        """Drain, for `LINGER_S` at least; True as soon as the process that took our place has died, and we can serve
+        again."""
+        await self._notifier.aclose()  # our successor speaks for the service
+        log.info("handed over", extra={"drain_s": self._config.timeouts.drain_s})
+        ends = [asyncio.ensure_future(each) for each in (self._lost.wait(), self._superseded.wait(), self._drain())]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+        return self._lost.is_set() and not self._superseded.is_set() and self._system.can_resume
+
+    async def _drain(self) -> None:
+        left_s = self._drain_left_s
+        linger_s = min(LINGER_S, left_s) if self._system.can_resume else 0.0
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._system.gateway.drained(), left_s)
+        await asyncio.sleep(linger_s - (left_s - self._drain_left_s))
+
+    @property
+    def _drain_left_s(self) -> float:
+        return max(0.0, self._drain_until_s - asyncio.get_running_loop().time())
+
+    async def _resume(self) -> None:
+        """Serve again, as before we handed over, with the workers drained that our successor last named."""
+        self._lost.clear()
+        try:
+            await self._system.resume()
+            assert self._successors is not None, "a successor took over"
+            await self._successors.start_again()
+        except OSError as error:
+            log.error("cannot serve again", extra={"reason": str(error)})
+            return
+        except TakeoverError as error:
+            log.error("serving again, but no successor can take over", extra={"reason": str(error)})
+        if not self._signal:
+            self._over.clear()
+        self._notifier.ready(main_pid=os.getpid())
+        log.warning("the gateway that took over has died; serving again")
 
     def _start_successor(self) -> None:
         """The same command again, as it is on disk now: it takes over, or ends and leaves us as we are."""
@@ -184,28 +254,30 @@ class Life:
         """The next one has its default effect."""
         for number in _ENDING:
             asyncio.get_running_loop().remove_signal_handler(number)
+        self._signal = True
+        self._superseded.set()
         self._over.set()
 
     async def _end(self) -> None:
         timeouts = self._config.timeouts
-        if self._handed_over:
-            await self._notifier.aclose()  # our successor speaks for the service
-        else:
+        if not self._handed_over:  # then our successor speaks for the service
             self._notifier.stopping()
+        if self._predecessor is not None:
+            self._predecessor.say_ending()
         log.info(
             "shutting down",
             extra={"handed_over": self._handed_over, "delay_s": timeouts.drain_delay_s, "drain_s": timeouts.drain_s},
         )
         if self._system.place is not Place.OURS:  # who starts in our place has our sockets, and accepts what waits
             self._system.leave_queue = True
-        await self._give_back()
+        await self._give_back(self._drain_left_s if self._handed_over else timeouts.drain_s)
 
     @property
     def _handed_over(self) -> bool:
         return self._system.place is Place.TAKEN
 
-    async def _give_back(self) -> None:
-        await self._system.aclose()
+    async def _give_back(self, drain_s: float) -> None:
+        await self._system.aclose(drain_s)
         if self._predecessor is not None:
             # our successor learns from us what it still has, and a service manager may kill what outlives us
             await self._predecessor.ended(self._config.timeouts.drain_s)
@@ -222,4 +294,4 @@ class Life:
 def _watch(child: subprocess.Popen[bytes]) -> None:
     code = child.wait()
     if code:
-        log.error("the successor ended before it could take over; going on as before", extra={"code": code})
+        log.error("the successor that was started here has ended", extra={"code": code})

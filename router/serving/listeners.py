@@ -26,6 +26,23 @@ class Listeners:
         """All of them, the admin port's last."""
         return self.public if self.admin is None else (*self.public, self.admin)
 
+    def duplicates(self) -> Listeners:
+        """The same sockets, open until these are closed, too.
+
+        Raises:
+            OSError: the process has no file descriptors left.
+        """
+        kept: list[socket.socket] = []
+        try:
+            for each in self.sockets:
+                kept.append(each.dup())  # noqa: PERF401 - those made before a failure are closed
+        except OSError:
+            for each in kept:
+                each.close()
+            raise
+        admin = kept.pop() if self.admin is not None else None
+        return Listeners(tuple(kept), admin, self.held)
+
     def close(self) -> None:
         """Give them back unused."""
         for each in self.sockets:

@@ -8,9 +8,11 @@
         Ready  ---------------------->  stops accepting, drains
         <-----------------------------  Draining, then InFlight whenever that changes
         Drained  --------------------->  drains the same workers: kept connections may bring it one more request
+        Ending  ---------------------->  gives up its way back: the successor drains, or has a successor itself
         <-----------------------------  end of connection: its process is over
 
-Either may end at any time. Before Ready that leaves the running gateway as it was.
+Either may end at any time. Before Ready that leaves the running gateway as it was. After Ready it keeps the listening
+sockets open while it drains, and serves again if the successor ends without having said Ending.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Facing(msgspec.Struct, frozen=True):
 class Offered(msgspec.Struct, frozen=True, tag="offered"):
     """The listening sockets, attached in this order: `public` ones, then the admin one where there is one.
 
-    `drained` are the workers that an operator drains, `ready` counts those that take requests.
+    `drained` are the workers that an operator drains, `ready` counts those that take requests. `resumes`: the gateway
+    understands `Ending`, which older versions do not.
     """
 
     version: int
@@ -55,6 +58,7 @@ class Offered(msgspec.Struct, frozen=True, tag="offered"):
     held: bool
     drained: tuple[str, ...]
     ready: int
+    resumes: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -64,7 +68,10 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The successor accepts on the public sockets; on the admin one once it knows what `Draining` says."""
+    """The successor accepts on the public sockets; on the admin one once it knows what `Draining` says. `says_end`: it
+    says `Ending` before it ends, which older versions do not."""
+
+    says_end: bool = False
 
 
 class Draining(msgspec.Struct, frozen=True, tag="draining"):
@@ -90,7 +97,11 @@ class Drained(msgspec.Struct, frozen=True, tag="drained"):
     workers: tuple[str, ...]
 
 
-Message = Offered | Refused | Ready | Draining | InFlight | Drained
+class Ending(msgspec.Struct, frozen=True, tag="ending"):
+    """The successor drains and ends, or has handed over to a successor of its own. Nobody is to serve in its place."""
+
+
+Message = Offered | Refused | Ready | Draining | InFlight | Drained | Ending
 
 
 def encode(message: Message) -> bytes:

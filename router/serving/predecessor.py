@@ -16,6 +16,7 @@ from router.serving.messages import (
     VERSION,
     Drained,
     Draining,
+    Ending,
     Facing,
     InFlight,
     Offered,
@@ -98,7 +99,7 @@ class Predecessor:
         self._connection.setblocking(False)
         drained = self.offered.drained
         try:
-            await loop.sock_sendall(self._connection, encode(Ready()))
+            await loop.sock_sendall(self._connection, encode(Ready(says_end=True)))
             async with asyncio.timeout(ANSWER_S):
                 answer = decode(await loop.sock_recv(self._connection, MOST_BYTES) or b"{}")
             if isinstance(answer, Draining):
@@ -137,6 +138,12 @@ class Predecessor:
         self.in_flight = {}
         self.gone.set()
 
+    def say_ending(self) -> None:
+        """After `drain`: we end in good order, or have handed over ourselves; it is not to serve in our place."""
+        if self._tasks and self.offered.resumes:
+            with suppress(OSError):  # it has ended
+                self._connection.send(encode(Ending()))
+
     async def ended(self, limit_s: float) -> None:
         """Wait until it is over, if it drains; it has drained for longer than we have."""
         if not self._tasks:
@@ -145,10 +152,12 @@ class Predecessor:
             await asyncio.wait_for(self.gone.wait(), limit_s)
 
     async def aclose(self) -> None:
-        """Leave it alone. Before `drain` it goes on as if nothing had happened."""
+        """Leave it alone. Before `drain` it goes on as if nothing had happened; after it, unless we have said that we
+        end, it serves again."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         self._connection.close()
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from router.serving.messages import (
     MOST_BYTES,
     Drained,
     Draining,
+    Ending,
     InFlight,
     Message,
     Offered,
@@ -36,15 +37,18 @@ log = logging.getLogger("warmroute.serve")
 @dataclass(frozen=True, slots=True)
 class Side:
     """What the process gives and does: each `offer` is followed by `withdraw` where it came to nothing, or by
-    `hand_over`, once. After that `drain_alone` has exactly these workers drained, and `drained` says to which nothing
-    is sent any more."""
+    `hand_over`, which is told whether the successor will say that it ends. After that `drain_alone` has exactly these
+    workers drained, and `drained` says to which nothing is sent any more. Then comes `superseded` when the successor
+    ends in good order, or `lost` when it has died."""
 
     offer: Callable[[], tuple[Offered, Sequence[socket.socket]]]
     withdraw: Callable[[], None]
-    hand_over: Callable[[], Awaitable[tuple[str, ...]]]
+    hand_over: Callable[[bool], Awaitable[tuple[str, ...]]]
     in_flight: Callable[[], Mapping[str, int]]
     drain_alone: Callable[[Sequence[str]], None]
     drained: Callable[[], tuple[str, ...]]
+    superseded: Callable[[], None]
+    lost: Callable[[], None]
 
 
 class Successors:
@@ -56,6 +60,7 @@ class Successors:
         self._listener: socket.socket | None = None
         self._file: SocketFile | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
         self._busy = False
         self._taken = False
 
@@ -70,7 +75,21 @@ class Successors:
         except OSError as error:
             raise TakeoverError(f"{self._path}: {error.strerror}; write another path (--takeover)") from None
         self._file = socket_file(self._path)
-        self._spawn(self._accept(self._listener))
+        self._accepting = self._spawn(self._accept(self._listener))
+
+    async def start_again(self) -> None:
+        """After the one that took over was lost: as `start`; the path may be that one's.
+
+        Raises:
+            TakeoverError: it cannot be had.
+        """
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        self._taken = False
+        self.start()
 
     async def aclose(self) -> None:
         """Stop listening; whoever holds our sockets sees that we are gone."""
@@ -82,10 +101,11 @@ class Successors:
         if self._file is not None:
             remove_socket_file(self._file)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -122,19 +142,34 @@ class Successors:
         packet = await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES)
         if not packet:
             log.warning("a process that was to take over ended before it was ready; going on as before")
-        elif isinstance(decode(packet), Ready):
+        elif isinstance(ready := decode(packet), Ready):
             self._taken = True
-            drained = await self._side.hand_over()
+            drained = await self._side.hand_over(ready.says_end)
+            if not await self._accompany(connection, drained):
+                self._side.lost()
+
+    async def _accompany(self, connection: socket.socket, drained: tuple[str, ...]) -> bool:
+        """Until the successor's end of the connection closes; whether it has said that it ends."""
+        try:
             await _say(connection, Draining(drained, dict(self._side.in_flight())))
             self._spawn(self._report(connection))
-            await self._obey(connection)
+            return await self._obey(connection)
+        except OSError:
+            return False
+        except TakeoverError:  # it lives, and we do not understand it
+            self._side.superseded()
+            raise
 
-    async def _obey(self, connection: socket.socket) -> None:
-        """Until the successor ends."""
+    async def _obey(self, connection: socket.socket) -> bool:
+        ending = False
         while packet := await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES):
             message = decode(packet)
             if isinstance(message, Drained):
                 self._side.drain_alone(message.workers)
+            elif isinstance(message, Ending):
+                ending = True
+                self._side.superseded()
+        return ending
 
     async def _report(self, connection: socket.socket) -> None:
         """Until we end, or the successor does."""

@@ -7,6 +7,10 @@ import pytest
 
 from loadtest.demo import fleet
 from loadtest.demo.run import wait_until_ready
+from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import Process, warmroute
+
+URL = r"(http://[^\s\"',]+)"
 
 HEADERS_ON = {
     "WARMROUTE_HEADERS__WORKER": "true",
@@ -70,3 +74,48 @@ def start(monkeypatch):
     yield begin
     for context in contexts:
         context.__exit__(None, None, None)
+
+
+class Site:
+    """A worker, and gateways that share a takeover path."""
+
+    def __init__(self, folder):
+        self.path = str(folder / "takeover.sock")
+        self.started = []
+        port = free_ports(1)
+        worker = self.process("worker", "--port", str(port), "--no-kv-events", "--default-max-tokens", "8")
+        worker.wait_for("worker http")
+        self.worker = f"127.0.0.1:{port}"
+
+    def process(self, *arguments):
+        self.started.append(Process(warmroute(*arguments), arguments[0]))
+        return self.started[-1]
+
+    def gateway(self, *flags, worker=None):
+        places = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--takeover", self.path]
+        return self.process("serve", *places, "--worker", f"http://{worker or self.worker}", *flags)
+
+    def first(self, *flags):
+        gateway = self.gateway(*flags)
+        self.public = gateway.wait_for(rf"public port.*{URL}")[1]
+        self.admin = gateway.wait_for(rf"admin port.*{URL}")[1]
+        self.until_ready()
+        return gateway
+
+    def until_ready(self):
+        end_s = time.monotonic() + 20
+        while httpx.get(f"{self.public}/readyz").status_code != 200:
+            assert time.monotonic() < end_s
+            time.sleep(0.02)
+
+    def complete(self, client, tokens=4):
+        body = {"model": "warmroute-simulated", "prompt": "a b c", "max_tokens": tokens, "ignore_eos": True}
+        return client.post(f"{self.public}/v1/completions", json=body)
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = Site(tmp_path)
+    yield site
+    for process in site.started:
+        process.stop()

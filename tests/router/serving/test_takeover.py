@@ -14,7 +14,7 @@ from router.config.model import Config
 from router.gateway.listen import ListenError
 from router.serving import messages, predecessor, successors
 from router.serving.listeners import Listeners, admin_socket, facing
-from router.serving.messages import VERSION, Offered, Refused, TakeoverError, decode, encode
+from router.serving.messages import VERSION, Offered, Ready, Refused, TakeoverError, decode, encode
 from router.serving.predecessor import Predecessor
 from router.serving.successors import Side, Successors
 
@@ -31,8 +31,17 @@ class Running:
         self.withdrawn = 0
         self.handed_over = asyncio.Event()
         self.told = []
+        self.ends = []
+        self.says_end = None
         self.side = Side(
-            self.offer, self.withdraw, self.hand_over, lambda: self.requests, self.drain_alone, lambda: self.drained
+            offer=self.offer,
+            withdraw=self.withdraw,
+            hand_over=self.hand_over,
+            in_flight=lambda: self.requests,
+            drain_alone=self.drain_alone,
+            drained=lambda: self.drained,
+            superseded=lambda: self.ends.append("superseded"),
+            lost=lambda: self.ends.append("lost"),
         )
         self.successors = Successors(str(path), self.side)
 
@@ -45,6 +54,7 @@ class Running:
             held=False,
             drained=("b:2",),
             ready=3,
+            resumes=True,
         )
         return msgspec.structs.replace(offered, **self.changes), self.listeners.sockets
 
@@ -55,7 +65,8 @@ class Running:
     def withdraw(self):
         self.withdrawn += 1
 
-    async def hand_over(self):
+    async def hand_over(self, says_end):
+        self.says_end = says_end
         self.handed_over.set()
         return self.drained
 
@@ -143,6 +154,73 @@ async def test_a_successor_that_ends_before_it_is_ready_changes_nothing(start):
     assert await again.drain() == ("a:1",)
     again.listeners.close()
     await again.aclose()
+
+
+@pytest.mark.parametrize("step", ["ready", "draining", "following"])
+async def test_a_successor_that_dies_after_it_was_ready_is_reported_lost(start, step):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    if step == "ready":
+        found._connection.send(encode(Ready(says_end=True)))
+    else:
+        await found.drain()
+    if step == "following":
+        found.follow(lambda: ("c:3",))
+        await eventually(lambda: gateway.told == [("c:3",)])
+    await found.aclose()
+    await eventually(lambda: gateway.ends == ["lost"])
+    assert gateway.says_end
+    await gateway.successors.start_again()
+    again = await Predecessor.find(gateway.path)
+    assert await again.drain() == gateway.drained
+    again.listeners.close()
+    await again.aclose()
+
+
+async def test_a_successor_that_says_that_it_ends_is_not_lost(start):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    await found.drain()
+    found.follow(tuple)
+    found.say_ending()
+    await eventually(lambda: gateway.ends == ["superseded"])
+    await found.aclose()
+    found.say_ending()  # nobody to tell
+    await eventually(lambda: not gateway.successors._busy)
+    assert gateway.ends == ["superseded"]
+
+
+async def test_an_older_successor_is_not_waited_for(start):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    found._connection.send(b'{"type":"ready"}')
+    await eventually(gateway.handed_over.is_set)
+    assert gateway.says_end is False
+    await found.aclose()
+
+
+async def test_an_older_gateway_is_not_told_of_the_end(start):
+    gateway = start(resumes=False)
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    await found.drain()
+    found.follow(tuple)
+    found.say_ending()
+    await found.aclose()
+    await eventually(lambda: gateway.ends == ["lost"])
+
+
+async def test_a_successor_that_speaks_another_language_lives(start):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    await found.drain()
+    found._connection.send(b"hello")
+    await eventually(lambda: gateway.ends == ["superseded"])
+    await found.aclose()
 
 
 async def test_one_at_a_time(start):
@@ -257,7 +335,7 @@ async def test_a_gateway_that_gets_stuck_or_dies_after_its_offer(start, monkeypa
     monkeypatch.setattr(predecessor, "ANSWER_S", 0.2)
     gateway = start()
 
-    async def never():
+    async def never(says_end):
         await asyncio.sleep(60)
 
     monkeypatch.setattr(gateway, "hand_over", never)

@@ -1,0 +1,239 @@
+"""A gateway process that took over dies: the one before it serves again, as its clients see it."""
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from router.serving.messages import Ready, encode
+from router.serving.predecessor import Predecessor
+
+AGAIN = "has died; serving again"
+
+
+class Clients:
+    """Ask all the time, each request on a new connection."""
+
+    def __init__(self, site, count=4):
+        self.site = site
+        self.failures = []
+        self.done = 0
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
+
+    def _ask(self):
+        while not self._over.is_set():
+            try:
+                answer = self.site.complete(httpx)
+                assert answer.status_code == 200, answer.text
+                self.done += 1
+            except Exception as error:  # whatever it is, it is a failed request
+                self.failures.append(error)
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def until_more(self, count=20):
+        wanted, end_s = self.done + count, time.monotonic() + 20
+        while self.done < wanted:
+            assert time.monotonic() < end_s
+            time.sleep(0.02)
+
+
+@contextmanager
+def stream(site, tokens=700):
+    """The lines of an answer that has begun."""
+    body = {"model": "warmroute-simulated", "prompt": "a b", "max_tokens": tokens, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{site.public}/v1/completions", json=body, timeout=30) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        yield lines
+
+
+def whole(lines):
+    return list(lines)[-2:] == ["data: [DONE]", ""]
+
+
+def until(condition, limit_s=20):
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def refused(site):
+    try:
+        socket.create_connection(("127.0.0.1", int(site.public.rpartition(":")[2])), 1).close()
+    except ConnectionRefusedError:
+        return True
+    except TimeoutError:  # while a listener closes, new connections are ignored
+        return False
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.0, 0.2, 1.5])
+def test_a_successor_killed_after_it_took_over_costs_only_its_own_requests(site, after_s):
+    old = site.first()
+    with Clients(site) as clients:
+        clients.until_more()
+        new = site.gateway()
+        new.wait_for("took over")
+        time.sleep(after_s)
+        new.kill()
+        old.wait_for(AGAIN)
+        clients.until_more()
+    assert len(clients.failures) <= 4  # one at most for each client, on the killed process
+    assert not any(isinstance(each, httpx.ConnectError | AssertionError) for each in clients.failures), clients.failures
+    with httpx.Client() as kept:
+        for _ in range(3):
+            assert site.complete(kept).headers.get("connection") is None
+    assert httpx.get(f"{site.admin}/readyz").status_code == 200
+    with Clients(site) as clients:
+        site.gateway().wait_for("admin port")
+        assert old.wait(20) == 0
+    assert clients.failures == []
+
+
+@pytest.mark.slow
+def test_streams_of_the_old_gateway_finish_when_its_successor_is_killed(site):
+    old = site.first()
+    with stream(site) as lines:
+        new = site.gateway()
+        new.wait_for("admin port")
+        with Clients(site, 2) as clients:
+            clients.until_more(5)
+            new.kill()
+            old.wait_for(AGAIN)
+            clients.until_more(5)
+        assert len(clients.failures) <= 2
+        assert httpx.get(f"{site.admin}/admin/v1/workers/{site.worker}").json()["in_flight"] == 1
+        assert whole(lines)
+    third = site.gateway()
+    third.wait_for("admin port")
+    assert old.wait(20) == 0
+    assert site.complete(httpx).status_code == 200
+
+
+async def test_a_successor_may_die_at_every_step(site):
+    old = site.first("--worker", "http://127.0.0.1:9")
+    for step in ("ready", "draining", "following"):
+        found = await Predecessor.find(site.path)
+        if step == "ready":
+            found._connection.send(encode(Ready(says_end=True)))
+        else:
+            await found.drain()
+        if step == "following":
+            found.follow(lambda: (site.worker,))
+            async with asyncio.timeout(20):
+                while not found.drains(site.worker):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        found.listeners.close()
+        await found.aclose()
+        old.wait_for(AGAIN)
+        if step != "following":
+            assert site.complete(httpx).status_code == 200
+    check_drained(site)  # as the operator told the process that died
+
+
+def check_drained(site):
+    worker = f"{site.admin}/admin/v1/workers/{site.worker}"
+    assert httpx.get(worker).json()["state"] == "draining"
+    assert httpx.post(f"{worker}/undrain?wait_s=10").json()["state"] == "ready"
+    assert site.complete(httpx).status_code == 200
+
+
+def test_a_successor_that_ends_in_order_does_not_bring_the_old_gateway_back(site):
+    old = site.first()
+    with stream(site) as lines:
+        new = site.gateway()
+        new.wait_for("admin port")
+        new.terminate()
+        until(lambda: refused(site))
+        assert old.alive
+        assert whole(lines)
+    assert (old.wait(20), new.wait(20)) == (0, 0)
+    assert refused(site)
+    assert AGAIN not in old.tail()
+
+
+def test_the_second_of_three_gateways_comes_back_not_the_first(site):
+    first = site.first()
+    with stream(site) as lines:
+        second = site.gateway()
+        second.wait_for("admin port")
+        third = site.gateway()
+        third.wait_for("admin port")
+        third.kill()
+        second.wait_for(AGAIN)
+        assert site.complete(httpx).headers.get("connection") is None
+        assert whole(lines)
+    assert first.wait(20) == 0
+    assert AGAIN not in first.tail()
+    assert second.alive
+
+
+def test_a_gateway_that_was_taken_over_lingers_and_ends_at_sigterm(site):
+    old = site.first()
+    new = site.gateway()
+    new.wait_for("admin port")
+    began_s = time.monotonic()
+    assert old.wait(20) == 0
+    lingered_s = time.monotonic() - began_s
+    assert lingered_s > 2
+    newer = site.gateway()
+    newer.wait_for("admin port")
+    began_s = time.monotonic()
+    new.terminate()
+    assert new.wait(20) == 0
+    assert time.monotonic() - began_s < lingered_s
+    newer.kill()
+    until(lambda: refused(site))
+
+
+def test_a_unix_socket_and_the_service_manager_go_back_to_the_old_gateway(site, tmp_path, monkeypatch):
+    path = str(tmp_path / "public.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        old = site.gateway("--uds", path)
+        old.wait_for("admin port")
+        new = site.gateway("--uds", path)
+        new.wait_for("admin port")
+        new.kill()
+        while not (message := manager.recv(4096)).startswith(b"MAINPID=%d\n" % old.pid):
+            assert not message.startswith(b"STOPPING")
+        assert b"READY=1" in message
+    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://unix") as client:
+        assert client.get("/readyz").status_code == 200
+    old.terminate()
+    assert old.wait(20) == 0
+    assert not os.path.exists(path)
+
+
+def test_a_start_that_fails_after_it_took_over_gives_the_place_back(site, tmp_path):
+    path = str(tmp_path / "public.sock")
+    old = site.gateway("--uds", path)
+    old.wait_for("admin port")
+    new = site.gateway("--uds", path)
+    (tmp_path / f"takeover.sock.{new.pid % 1_000_000}").mkdir()  # where it would listen for its own successors
+    assert new.wait(20) == 1
+    assert "took over" in new.tail()
+    old.wait_for(AGAIN)
+    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://unix") as client:
+        assert client.get("/readyz").status_code == 200
+    site.gateway("--uds", path).wait_for("admin port")
+    assert old.wait(20) == 0
