@@ -190,11 +190,13 @@ class ClientConnection(asyncio.Protocol):
     def _pace(self) -> None:
         """Whether to read on from the socket. While a request is in progress the client's end must be noticed, so that
         some bytes of further ones are read; while requests wait for their turn, nothing is."""
+        pending_bytes = self._framer.pending_bytes
+        if self.writable and not (pending_bytes or self._ahead_bytes or self._paused):
+            return  # as almost always
         if self._ahead_bytes:
             self._give_back_ahead()
         if self._over:
             return
-        pending_bytes = self._framer.pending_bytes
         if self._exchange is not None:
             self.set_reading(pending_bytes <= PIPELINE_BYTES)
             if pending_bytes > PIPELINE_BYTES:
@@ -413,7 +415,7 @@ class ClientConnection(asyncio.Protocol):
     def set_reading(self, reading: bool) -> None:
         """Take bytes from the client, or let it wait."""
         transport = self._transport
-        if transport is None or transport.is_closing() or reading is not self._paused:
+        if reading is not self._paused or transport is None or transport.is_closing():
             return
         self._paused = not reading
         if reading:

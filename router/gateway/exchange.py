@@ -89,7 +89,13 @@ class Exchange(Tries):
             return
         arrived_s = self._books.arrived_s
         placing = Placing(
-            *(self.plane, self.route, self.head, self.body, self.request_id, arrived_s, self.caller),
+            self.plane,
+            self.route,
+            self.head,
+            self.body,
+            self.request_id,
+            arrived_s,
+            self.caller,
             self._described,
             self.crashed,
         )
@@ -177,9 +183,11 @@ class Exchange(Tries):
         self._try(placed)
 
     def _may_defer(self) -> bool:
+        if not self.plane.deferrals.open:
+            return False
         account = self.caller.account
-        waits = self.phase is Phase.WORKER  # and is counted already
-        return self.plane.deferrals.open and (account is None or waits or account.may_hold)
+        # one that waits already is counted
+        return account is None or self.phase is Phase.WORKER or account.may_hold
 
     def _wait(self, hold: Hold) -> None:
         if self.phase is Phase.WORKER:

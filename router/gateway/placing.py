@@ -264,6 +264,15 @@ class Placing:
         self._done(reading, prompt, pinned_to(self._route, self._head, reading, self._plane.pins, self._plane.paths))
 
     def _done(self, reading: Reading, prompt: Prompt | None, pinned: WorkerId | None) -> None:
-        came = self._request_id, self._arrived_s, self._caller
-        request = describe(self._route, self._head, self._body, reading, prompt, pinned, *came)
+        request = describe(
+            self._route,
+            self._head,
+            self._body,
+            reading,
+            prompt,
+            pinned,
+            self._request_id,
+            self._arrived_s,
+            self._caller,
+        )
         self._described(request)

@@ -64,7 +64,8 @@ class Quarantine:
     @property
     def active(self) -> bool:
         """Whether anything may be known against any request: a quick test for the hot path."""
-        return self.poison.stirred and self.poison.active(self._loop.time())
+        poison = self.poison
+        return poison.stirred and poison.active(self._loop.time())
 
     # where a request may go
 

@@ -152,23 +152,23 @@ def request_to_worker(
     `worker` names endpoint and rank: where nothing but length and request id differs from the connection's last head,
     that one is used again.
     """
-    facts = rank, peer, upgrade, plain, authorization, scheme, withheld
-    shared = head.forwarded
-    if shared is None or plain or upgrade or b"x-request-id" in head.fields:
-        return _written(head, body_bytes, endpoint, request_id, *facts)
-    prepared = shared.get(worker)
+    shared = None if plain or upgrade or b"x-request-id" in head.fields else head.forwarded
+    prepared = shared.get(worker) if shared is not None else None
     if (
-        prepared is None
-        or prepared.endpoint is not endpoint
-        or prepared.authorization is not authorization
-        or prepared.withheld is not withheld
+        prepared is not None
+        and prepared.endpoint is endpoint
+        and prepared.authorization is authorization
+        and prepared.withheld is withheld
     ):
-        whole = _written(head, body_bytes, endpoint, request_id, *facts)
+        return b"%b%d%b%b%b" % (prepared.before, body_bytes, prepared.between, request_id, prepared.after)
+    whole = _written(
+        head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme, withheld
+    )
+    if shared is not None:
         prepared = _prepared(whole, body_bytes, endpoint, request_id, authorization, withheld)
-        if prepared is None:
-            return whole
-        shared[worker] = prepared
-    return b"%b%d%b%b%b" % (prepared.before, body_bytes, prepared.between, request_id, prepared.after)
+        if prepared is not None:
+            shared[worker] = prepared
+    return whole
 
 
 def _prepared(

@@ -12,6 +12,7 @@ from router.tokens.intake import (
     CHAT_PATH,
     COMPLETIONS_PATH,
     LENIENT_ELEMENTS,
+    LIGHT_BYTES,
     MESSAGES_PATH,
     READ_AT_ONCE_BYTES,
     RESPONSES_PATH,
@@ -175,6 +176,14 @@ def test_a_small_body_is_decoded_once_and_can_be_let_go_of() -> None:
     parsed.drop_prompt()
     assert parsed.fields.messages is None and parsed.fields.model == "m"
     assert parsed.decoded().messages == CHAT["messages"]
+
+
+@pytest.mark.parametrize(("filler_bytes", "kept"), [(0, True), (LIGHT_BYTES, False)])
+def test_release_clears_the_prompt_of_all_but_a_light_body(filler_bytes: int, kept: bool) -> None:
+    parsed = read({**CHAT, "filler": "x" * filler_bytes, "vllm_xargs": {"a": 1}})
+    parsed.release()
+    assert parsed.body is None and parsed.whole is kept and (parsed.fields.messages is not None) is kept
+    assert parsed.fields.vllm_xargs == {"a": 1}
 
 
 @pytest.mark.parametrize("padding", [b"", LARGE, VERY_LARGE], ids=["small", "large", "very large"])
