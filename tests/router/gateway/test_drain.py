@@ -199,3 +199,25 @@ async def test_requests_at_each_worker_are_counted(rig, kit):
     assert gate.gateway.in_flight() == {gate.workers[0].id: 1}
     client.leave()
     await kit.eventually(lambda: gate.gateway.in_flight() == {})
+
+
+async def test_a_gateway_that_had_stopped_accepting_serves_again(rig, kit):
+    gate = await rig(kit.answer_json, timeouts={"drain_idle_s": 0.3})
+    kept = [listener.dup() for listener in gate.gateway.listeners]
+    idle = await gate.connect()
+    assert (await idle.ask(kit.get(b"/readyz"))).status == 200
+    gate.gateway.drain()
+    await gate.gateway.stop_accepting(leave_queue=True)
+    waiting = reached(kept[0], kit.get(b"/readyz"))
+    await gate.gateway.accept_again(kept)
+    assert gate.gateway.listeners == tuple(kept)
+    answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(waiting, 65_536), 5)
+    assert answer.startswith(b"HTTP/1.1 200")
+    waiting.close()
+    plane = gate.gateway._plane
+    assert min(each.deadline_s for each in plane.connections) > plane.time() + 1  # drain_idle_s counts no more
+    reply = await idle.ask(kit.post(body=kit.PLAIN))
+    assert (reply.status, reply.header(b"connection")) == (200, None)
+    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    assert (reply.status, reply.header(b"connection")) == (200, None)
+    await asyncio.wait_for(gate.gateway.aclose(5), 3)  # the idle ones by drain_idle_s again

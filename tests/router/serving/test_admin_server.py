@@ -85,6 +85,25 @@ async def test_what_waits_is_left_to_another_process(server):
         waiting.close()
 
 
+async def test_a_server_that_had_stopped_accepting_goes_on(server):
+    kept, address = server.listener.dup(), server.address
+    for _ in range(2):
+        await server.stop_accepting(leave_queue=True)
+        waiting = socket.create_connection(kept.getsockname())
+        waiting.sendall(GET)
+        again = kept.dup()
+        server.accept_again(kept)
+        kept = again
+        waiting.settimeout(5)
+        assert b"200 OK" in await asyncio.to_thread(waiting.recv, 4096)
+        waiting.close()
+        reader, writer = await connect(server)
+        assert b"connection: close" not in await call(reader, writer)
+        writer.close()
+        assert server.address == address
+    kept.close()
+
+
 async def test_its_address(server):
     assert server.address == "{}:{}".format(*server.listener.getsockname())
     listener = socket.create_server(("::1", 0), family=socket.AF_INET6) if socket.has_ipv6 else None

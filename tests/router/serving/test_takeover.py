@@ -362,3 +362,19 @@ def test_the_admin_ports_error_names_the_setting():
         port = taken.getsockname()[1]
         with pytest.raises(ListenError, match=rf"admin port 127.0.0.1:{port}.*--admin-port"):
             admin_socket(Config(admin_port=port))
+
+
+def test_duplicates_of_listeners_outlive_them():
+    with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
+        ours = Listeners((public,), admin, held=True)
+        kept = ours.duplicates()
+        assert (len(kept.public), kept.held) == (1, True)
+        address, admin_address = public.getsockname(), admin.getsockname()
+        ours.close()
+        assert kept.admin.getsockname() == admin_address
+        socket.create_connection(address).close()
+        open_before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="descriptor"):
+            Listeners((*kept.public, public)).duplicates()
+        assert len(os.listdir("/proc/self/fd")) == open_before
+        kept.close()
