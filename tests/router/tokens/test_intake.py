@@ -12,7 +12,6 @@ from router.tokens.intake import (
     CHAT_PATH,
     COMPLETIONS_PATH,
     LENIENT_ELEMENTS,
-    LIGHT_BYTES,
     MESSAGES_PATH,
     READ_AT_ONCE_BYTES,
     RESPONSES_PATH,
@@ -178,12 +177,12 @@ def test_a_small_body_is_decoded_once_and_can_be_let_go_of() -> None:
     assert parsed.decoded().messages == CHAT["messages"]
 
 
-@pytest.mark.parametrize(("filler_bytes", "kept"), [(0, True), (LIGHT_BYTES, False)])
-def test_release_clears_the_prompt_of_all_but_a_light_body(filler_bytes: int, kept: bool) -> None:
-    parsed = read({**CHAT, "filler": "x" * filler_bytes, "vllm_xargs": {"a": 1}})
+def test_release_keeps_what_rewrites_look_at_and_nothing_of_the_prompt() -> None:
+    parsed = read({**CHAT, "vllm_xargs": {"a": 1}, "stream_options": {"b": 2}, "tools": [{}]})
     parsed.release()
-    assert parsed.body is None and parsed.whole is kept and (parsed.fields.messages is not None) is kept
-    assert parsed.fields.vllm_xargs == {"a": 1}
+    assert parsed.body is None and not parsed.whole
+    assert parsed.fields.messages is None and parsed.fields.tools is None
+    assert (parsed.fields.vllm_xargs, parsed.fields.stream_options) == ({"a": 1}, {"b": 2})
 
 
 @pytest.mark.parametrize("padding", [b"", LARGE, VERY_LARGE], ids=["small", "large", "very large"])
