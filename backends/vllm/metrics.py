@@ -41,6 +41,10 @@ _LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"
 word, which would cost the square of its length, and memory for every way back."""
 
 _MAX_RANK = 4095
+MAX_BLOCK_TOKENS = 1 << 24
+"""Larger blocks are a mistake: no context is that long."""
+MAX_BLOCKS = 1 << 32
+"""The same for a number of blocks. With both bounds a cache's size in tokens fits in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,9 @@ def _rank(labels: Mapping[str, str]) -> int | None:
 
 
 def _cache(labels: Mapping[str, str]) -> RankCache | None:
-    block_size, num_blocks = _int(labels.get("block_size")), _int(labels.get("num_gpu_blocks"))
-    if not block_size or not num_blocks or block_size < 0 or num_blocks < 0:
+    block_size = _count(labels.get("block_size"), MAX_BLOCK_TOKENS)
+    num_blocks = _count(labels.get("num_gpu_blocks"), MAX_BLOCKS)
+    if block_size is None or num_blocks is None:
         return None
     # With several ranks vLLM 0.33 sums num_gpu_blocks over them and shows the sum for each; this label is one rank's.
     own_tokens = _int(labels.get("kv_cache_size_tokens"))
@@ -110,7 +115,7 @@ def _cache(labels: Mapping[str, str]) -> RankCache | None:
         block_size=block_size,
         num_gpu_blocks=num_blocks,
         prefix_caching=labels.get("enable_prefix_caching", "True").lower() in ("true", "1"),
-        hash_block_size=_int(labels.get("hash_block_size")),
+        hash_block_size=_count(labels.get("hash_block_size"), MAX_BLOCK_TOKENS),
     )
 
 
@@ -140,6 +145,12 @@ def _within_the_endpoint(page: MetricsPage) -> MetricsPage:
         caches={rank[engine]: cache for engine, cache in page.caches.items()},
         loads=tuple(replace(load, rank=rank[load.rank]) for load in page.loads),
     )
+
+
+def _count(text: str | None, most: int) -> int | None:
+    """A number from 1 to `most`."""
+    number = _int(text)
+    return number if number is not None and 1 <= number <= most else None
 
 
 def _int(text: str | None) -> int | None:

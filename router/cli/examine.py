@@ -26,7 +26,6 @@ EVENTS_FLAG = (
 CACHING_FLAG = "--enable-prefix-caching"
 NO_CACHING = "without it no prefix is ever reused, and its requests are placed by load alone"
 _REQUEST_TIMEOUT_S = 60.0
-_MOST_WORDS = 2_048
 _TCP = re.compile(r"tcp://\[?(.+?)\]?:(\d+)")
 
 
@@ -195,7 +194,7 @@ async def _found(client: WorkerClient, endpoint: Endpoint, facts: WorkerFacts, b
     """What the second of two equal prompts found cached. None where it cannot be asked: a model that completes
     nothing, for one."""
     card = next((card for card in facts.models if card.parent is None), facts.models[0])
-    body = trial_body(card.id, min(block_tokens, _MOST_WORDS), card.max_model_len)
+    body = trial_body(card.id, block_tokens, card.max_model_len)
     trial = Trial(client, endpoint, body, answer_s=_REQUEST_TIMEOUT_S)
     try:
         await trial.first()

@@ -9,13 +9,13 @@ with such fields only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
 from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.worker import Endpoint
-from router.prefix.chain import SEED, extend_chain, pack_tokens
+from router.prefix.chain import SEED, TOKEN_BYTES, extend_chain, pack_tokens
 from router.prefix.prompt import Prompt, PromptSource
 from router.tokens.intake import CHAT_PATH, ParsedBody, parse
 
@@ -88,7 +88,7 @@ class Rendering:
 
 
 class _Tokens(msgspec.Struct):
-    tokens: list[int]
+    tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 8 * TOKEN_BYTES)]]
 
 
 async def compare_rendering(

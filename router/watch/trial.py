@@ -18,6 +18,9 @@ SETTLE_S = 2.0
 POLL_S = 0.02
 NO_COUNTER = "its hit counter cannot be read"
 OTHER_TRAFFIC = "its hit counter moved for other requests, too"
+MOST_WORDS = 16_384
+"""In a prompt, whatever block size a worker reports: about 150 kB."""
+_WORD_DIGITS = 8
 
 
 class _Details(msgspec.Struct):
@@ -125,9 +128,11 @@ class Trial:
 
 
 def trial_body(model: str, block_tokens: int, max_model_len: int | None) -> bytes:
-    """A prompt nobody has sent before, of three blocks or more: each of its words is at least two tokens."""
-    words = 2 * block_tokens
+    """A prompt nobody has sent before, of three blocks or more unless these are very large: each of its words is at
+    least two tokens."""
+    words = min(2 * block_tokens, MOST_WORDS)
     if max_model_len is not None:
-        words = min(words, max_model_len // 10)
-    text = " ".join(secrets.token_hex(4) for _ in range(max(1, words)))
+        words = max(1, min(words, max_model_len // 10))
+    digits = secrets.token_hex(words * _WORD_DIGITS // 2)
+    text = " ".join(digits[start : start + _WORD_DIGITS] for start in range(0, len(digits), _WORD_DIGITS))
     return msgspec.json.encode({"model": model, "prompt": text, "max_tokens": 1, "temperature": 0, "stream": False})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.vllm.metrics import parse_metrics
+from backends.vllm.metrics import MAX_BLOCK_TOKENS, MAX_BLOCKS, parse_metrics
 from backends.worker import LoadReport, RankCache
 
 PAGE = """\
@@ -123,3 +123,17 @@ def test_blocks_summed_over_ranks_are_taken_apart() -> None:
         'vllm:cache_config_info{engine="1",block_size="16",num_gpu_blocks="6000",kv_cache_size_tokens="48000"} 1\n'
     )
     assert [cache.num_gpu_blocks for cache in page.caches.values()] == [3000, 3000]
+
+
+@pytest.mark.parametrize("size", ["-16", "0", "9" * 30, str(MAX_BLOCK_TOKENS + 1)])
+def test_a_block_size_that_no_worker_has_is_not_taken(size):
+    """A prompt of twice its tokens is made for the self-test, and its hashes are as long."""
+    labels = '{engine="0",block_size="%s",hash_block_size="%s",num_gpu_blocks="8"} 1\n'
+    assert parse_metrics("vllm:cache_config_info" + labels % (size, "16")).caches == {}
+    assert parse_metrics("vllm:cache_config_info" + labels % ("32", size)).caches == {0: RankCache(32, 8, True)}
+
+
+def test_a_number_of_blocks_that_no_worker_has_is_not_taken():
+    line = 'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="%d"} 1\n'
+    assert parse_metrics(line % MAX_BLOCKS).caches == {0: RankCache(16, MAX_BLOCKS, True)}
+    assert parse_metrics(line % (MAX_BLOCKS + 1)).caches == {}

@@ -122,6 +122,12 @@ async def test_a_short_context_has_a_short_prompt(wire):
     assert len(json.loads(worker.requests[0].content)["prompt"].split()) == 10
 
 
+async def test_a_worker_with_very_large_blocks_has_a_prompt_of_bounded_size(wire):
+    worker = FakeWorker()
+    await run(wire, worker, block_tokens=trial.MOST_WORDS * 64, max_model_len=None)
+    assert len(json.loads(worker.requests[0].content)["prompt"].split()) == trial.MOST_WORDS
+
+
 @pytest.mark.parametrize(
     ("worker", "arguments", "residency", "words"),
     [

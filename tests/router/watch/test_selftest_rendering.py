@@ -108,6 +108,12 @@ async def test_nothing_to_compare_with(wire, answer, words):
     assert (found.compared, found.wrong, found.basic) == (0, None, False) and words in (found.why_not or "")
 
 
+@pytest.mark.parametrize("wrong", [-1, 1 << 32])
+async def test_numbers_that_are_no_token_ids_are_not_compared(wire, wrong):
+    found = await compare(wire, Worker(alter=lambda body, ids: [wrong, *ids[1:]]))
+    assert found.compared == 0 and "something else than token ids" in (found.why_not or "")
+
+
 async def test_what_a_template_has_no_place_for_is_left_out(wire):
     picky = TEMPLATE.replace(
         "{%- for m in messages %}", "{%- for m in messages %}{% if m.role == 'system' %}{{ 1 / 0 }}{% endif %}"
