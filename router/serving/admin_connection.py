@@ -185,8 +185,8 @@ class AdminConnection(HttpToolsProtocol):
             port.places.busy(self)
         if step is Step.HEAD:
             self._head_bytes = 0
-        if not self._writable:
-            return
+        if not self._writable or self.transport.is_closing():
+            return  # the deadline that runs is for the client to take what is written to it
         if step is Step.HEAD or step is Step.BODY:
             self._within(port.header_s if step is Step.HEAD else port.body_s, self._too_slow)
         else:

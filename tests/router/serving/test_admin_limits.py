@@ -170,6 +170,17 @@ async def test_answers_that_are_not_read_have_a_time_limit(serve, connect):
     await eventually(lambda: server.statistics()["open"] == 0)
 
 
+async def test_a_last_answer_of_which_some_is_read_has_the_same_time_limit(serve, connect):
+    server = await serve(timeouts={"stream_idle_s": 0.3})
+    _, writer = await connect(server, limit=1_000)
+    writer.write(LARGE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+    await eventually(lambda: server.statistics()["unsent_bytes"] > 0)
+    (connection,) = server._server.server_state.connections
+    assert connection.transport.is_closing()
+    connection.resume_writing()  # as a TLS transport does once little is left
+    await eventually(lambda: server.statistics()["open"] == 0, 3)
+
+
 async def test_answers_that_are_not_read_have_a_limit_together(serve, connect, monkeypatch):
     monkeypatch.setattr("router.serving.admin_server.MOST_UNSENT_BYTES", 5 * LARGE_BYTES)
     server = await serve()
