@@ -7,7 +7,6 @@ generations of names are read: up to 0.11 the cache gauges and counters carried 
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -41,6 +40,8 @@ _LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"
 word, which would cost the square of its length, and memory for every way back."""
 
 _MAX_RANK = 4095
+_LARGEST = 1e18
+"""Samples beyond it are odd lines: their sums could overflow."""
 MAX_BLOCK_TOKENS = 1 << 24
 """Larger blocks are a mistake: no context is that long."""
 MAX_BLOCKS = 1 << 32
@@ -93,7 +94,7 @@ def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
             value = float(number)
         except ValueError:
             continue
-        if math.isfinite(value):
+        if abs(value) <= _LARGEST:  # no NaN either
             yield name, dict(_LABEL.findall(labels or "")), value
 
 

@@ -86,6 +86,12 @@ def test_odd_lines_are_skipped():
     assert page.loads == () and page.caches == {}
 
 
+@pytest.mark.parametrize("name", ["num_requests_running", "num_requests_waiting", "prefix_cache_queries_total"])
+def test_values_whose_sum_overflows_are_skipped(name):
+    page = parse_metrics("vllm:num_requests_running 2\n" + f"vllm:{name} 1.7e308\n" * 2 + f"vllm:{name} NaN\n")
+    assert [load.running for load in page.loads] == [2] and page.loads[0].waiting == 0
+
+
 @given(st.text(st.sampled_from('vllm:numrequests_runningcache_config_info{}="\\\n ,01.engine'), max_size=200))
 def test_never_fails(text):
     parse_metrics("vllm:num_requests_running" + text + "\nvllm:cache_config_info" + text)
