@@ -426,9 +426,11 @@ class ClientConnection(asyncio.Protocol):
     def flush_into(self, tunnel: Tunnel) -> None:
         """Protocols have been switched: what was read ahead belongs to the tunnel."""
         pending = self._framer.take_pending()
+        if self._ahead_bytes:
+            self._give_back_ahead()
+        self.set_reading(True)  # before the worker gets bytes: it may not take them, and stop the reading
         if pending:
             tunnel.from_client(pending)
-        self.set_reading(True)
 
 
 def _nowhere(data: bytes) -> None:

@@ -93,6 +93,23 @@ async def test_both_directions_have_back_pressure(rig, kit):
     assert await asyncio.wait_for(client.reader.readexactly(4), 10) == b"done"
 
 
+async def test_bytes_sent_ahead_of_the_switch_count_as_body_bytes_no_longer(rig, kit):
+    agree = asyncio.Event()
+
+    async def late(script):
+        await agree.wait()
+        await echo(script)
+
+    gate = await rig(late)
+    client = await gate.connect()
+    client.writer.write(kit.get(b"/v1/realtime?model=m", UPGRADE) + b"x" * 200_000)
+    await kit.eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] > 65_536)
+    agree.set()
+    assert (await client.read()).status == 101
+    assert await client.reader.readexactly(200_007) == b"welcome" + b"x" * 200_000
+    assert gate.gateway.statistics()["buffered_body_bytes"] == 0
+
+
 async def test_an_idle_tunnel_is_closed(rig, kit):
     gate = await rig(echo, timeouts={"stream_idle_s": 0.1, "total_s": 0.2})
     client = await gate.connect()
