@@ -309,8 +309,10 @@ class Exchange(Tries):
 
     def client_writable(self, writable: bool) -> None:
         """The client stopped, or began again, to take what is written to it."""
-        connection = self._attempt.connection if self._attempt is not None else None
-        if connection is not None:
+        for attempt in (self._attempt, self._hedge.attempt if self._hedge is not None else None):
+            connection = attempt.connection if attempt is not None else None
+            if connection is None:
+                continue
             if writable:
                 connection.resume_reading()
             else:

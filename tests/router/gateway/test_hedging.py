@@ -279,3 +279,24 @@ async def test_many_races_leave_nothing_behind(rig, kit):
     assert outcomes(gate)
     await kit.eventually(lambda: gate.idle)
     await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == len(idle_connections(gate)))
+
+
+async def test_a_client_that_does_not_read_stops_both_workers(rig, kit):
+    go_on = asyncio.Event()
+
+    async def answer_then(script):
+        await go_on.wait()
+        await kit.answer_stream(script)
+
+    gate = await race(rig, silent, answer_then)
+    client = await gate.connect()
+    client.writer.write(kit.post())
+    await kit.eventually(lambda: len(gate.turns.seen) == 2)
+    (exchange,) = gate.gateway._plane.exchanges
+    exchange.client_writable(False)
+    go_on.set()
+    await asyncio.sleep(0.1)
+    assert "first_token" not in gate.dispatcher.edges
+    exchange.client_writable(True)
+    assert (await client.read()).status == 200
+    assert outcomes(gate) == ["won"]
