@@ -9,6 +9,8 @@ from router.config.model import Config, TenantConfig
 from router.errors import ErrorKind, RequestError
 from router.secure.isolation import Isolation, Salts
 
+CALLERS_KEPT = 16_384
+"""Names of keys whose callers are kept. A file of keys that is changed for months may name any number."""
 _HEADERS = {"rank": b"x-data-parallel-rank", "priority": b"x-vllm-priority"}
 """Request headers by what a caller needs to be allowed to send them."""
 VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"signature-input"})
@@ -104,6 +106,8 @@ class Callers:
         """Who brings the key of this name, which must be one that is let in."""
         caller = self._callers.get(key_name)
         if caller is None:
+            if len(self._callers) >= CALLERS_KEPT:
+                self._callers.clear()
             tenant = self._tenants.get(key_name)
             may = ALL if tenant in self._trusted else self._allowed
             account = self._accounts[tenant] if tenant is not None else None

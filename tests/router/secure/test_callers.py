@@ -4,6 +4,7 @@ import pytest
 
 from router.config.model import AuthConfig, Config, TenantConfig
 from router.errors import ErrorKind, RequestError
+from router.secure import callers as module
 from router.secure.callers import Account, Callers
 
 AUTH = AuthConfig(api_keys=("alice sha256:" + "0" * 64,))
@@ -21,6 +22,16 @@ def test_keys_of_a_tenant_share_its_account_and_others_have_none():
     assert known.of("d").account is None
     assert known.anybody.account is None
     assert known.anybody.salts is None
+
+
+def test_a_bounded_number_of_callers_is_kept(monkeypatch):
+    monkeypatch.setattr(module, "CALLERS_KEPT", 4)
+    known = callers(red=TenantConfig(keys=("a",)))
+    account = known.of("a").account
+    for number in range(9):
+        known.of(f"key-{number}")
+    assert len(known._callers) <= 4
+    assert known.of("a").account is account
 
 
 def test_nobody_may_send_anything_special_by_default():
