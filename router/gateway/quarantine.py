@@ -107,13 +107,14 @@ class Quarantine:
         """Endpoints that have one of the bodies before its first token, or are about to, but for those that may have
         died."""
         now_s = self._loop.time()
-        return frozenset(
+        found = {
             endpoint.id
             for exchange in self._exchanges
             if exchange.body_key in bodies
             for endpoint in (*exchange.unanswered, exchange.awaited)
-            if endpoint is not None and not self.poison.waits(endpoint.id, now_s)
-        )
+            if endpoint is not None
+        }
+        return frozenset(endpoint_id for endpoint_id in found if not self.poison.waits(endpoint_id, now_s))
 
     # what happens
 
