@@ -16,6 +16,7 @@ from xxhash import xxh3_128_intdigest
 from backends.worker import Endpoint
 from router.core.endpoints import FleetEndpoint
 from router.core.fleet import Fleet
+from router.core.further import tried
 from router.core.health import SERVING
 from router.core.poison import PROOF_S, Poison, Verdict
 from router.errors import ErrorKind, RequestError
@@ -80,7 +81,7 @@ class Quarantine:
             case Verdict.FREE:
                 return None
             case Verdict.ONE_MORE:
-                return self._holders({body}) or self._apart(body)
+                return self._holders({body}) or self._apart(exchange)
             case Verdict.NO_MORE:
                 return self._holders({body}) | frozenset(self.poison.erred(body, now_s))
             case Verdict.DOUBTED:
@@ -96,11 +97,21 @@ class Quarantine:
             f"The same request is refused for another {wait_s:.0f} s."
         )
 
-    def _apart(self, body: int) -> frozenset[str] | None:
+    def _apart(self, exchange: Tries) -> frozenset[str] | None:
         """The endpoints that have none of the bodies suspected of the same death, if there are some: only the one that
-        did it takes down the next worker, and the others are cleared."""
-        taken = self._holders(self.poison.companions(body))
-        free = frozenset(endpoint.id for endpoint in self._fleet.endpoints if endpoint.state in SERVING) - taken
+        did it takes down the next worker, and the others are cleared. Those that may have died, and those that have
+        failed the request, are none of them."""
+        taken = self._holders(self.poison.companions(exchange.body_key))
+        now_s, ticket = self._loop.time(), exchange.ticket
+        failed = tried(ticket) if ticket is not None else ()
+        free = frozenset(
+            endpoint.id
+            for endpoint in self._fleet.endpoints
+            if endpoint.state in SERVING
+            and endpoint.id not in taken
+            and endpoint.id not in failed
+            and not self.poison.waits(endpoint.id, now_s)
+        )
         return free if taken and free else None
 
     def _holders(self, bodies: set[int]) -> frozenset[str]:

@@ -129,9 +129,9 @@ def test_no_worker_left_answers_503_with_retry_after_and_no_prompt_is_logged(sta
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker_available")
     assert int(answer.headers["retry-after"]) >= 1
     assert system.admin.get("/readyz").headers["content-type"] == "application/problem+json"
-    logged = system.running.gateway.tail()
-    assert "status=503" in logged
-    assert "swordfish" not in logged
+    tail = system.running.gateway.tail
+    system.wait_for(lambda: "status=503" in tail(), what="the access log's line, which a thread writes")
+    assert "swordfish" not in tail()
 
 
 def test_a_stopping_gateway_lets_streams_end_and_takes_no_new_requests(start):

@@ -188,6 +188,24 @@ async def test_bodies_suspected_of_one_death_go_to_different_workers(rig, kit):
     assert sorted(len(worker.requests) for worker in gate.workers) == [1, 1, 2]
 
 
+async def test_the_only_other_worker_takes_all_bodies_suspected_of_one_death(rig, kit):
+    mortals = Mortals(kit, 2)
+    gate = await mortals.build(rig)
+    gate.workers[0].script = silent
+    gate.workers[1].script = hesitant(gate.workers[1].script)
+    gate.fleet.drain(gate.workers[1].id)
+    asking = [asyncio.create_task(mortals.ask(GOOD.replace(b"hi", word))) for word in (b"one", b"two", b"three")]
+    await kit.eventually(lambda: len(gate.workers[0].requests) == 3)
+    gate.fleet.undrain(gate.workers[1].id)
+    mortals.die(0)
+    assert [answer.status for answer in await asyncio.gather(*asking)] == [200, 200, 200]
+    assert len(gate.workers[1].requests) == 3
+
+
+async def silent(script):
+    await asyncio.Event().wait()
+
+
 def hesitant(script):
     async def answer(one):
         if b"poison" not in one.seen.body:
