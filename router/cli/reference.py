@@ -158,7 +158,8 @@ def _memory() -> list[str]:
         "",
         "With `processes` above 1 the budgets under `limits` are for all processes together and are shared out, and "
         "those under `residency` are for each process. No body may then be larger than one process's share of "
-        "`limits.max_buffered_body_bytes`, unless that is set.",
+        "`limits.max_buffered_body_bytes`, unless that is set: then each process takes one body of "
+        "`limits.max_body_bytes`, even where its share is smaller.",
         "",
         "`warmroute check` prints the limit, where it comes from, and each budget; `warmroute serve` logs them when it "
         "starts. `warmroute config` and `GET /admin/v1/config` show the numbers in effect. On `/metrics` each budget "

@@ -94,18 +94,23 @@ class SelfTests:
             verdicts = await self._in_turn(facts)
             if renewals == self._renewals:
                 self._plan(verdicts)
+        except Exception:
+            log.exception("self-test failed", extra={"worker": self._endpoint.id})
+            self._plan_again()
         finally:
             self._task = None
 
     def _plan(self, verdicts: list[Verdict]) -> None:
         """When to test again."""
-        now_s = self._around.clock()
         open_ones = [verdict for verdict in verdicts if not verdict.settled]
         if any(verdict.residency is not Residency.OFF for verdict in open_ones):
-            self._due_s = now_s + self._again_s
-            self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
+            self._plan_again()
         else:
-            self._due_s = now_s + OFF_AGAIN_S if open_ones else math.inf
+            self._due_s = self._around.clock() + OFF_AGAIN_S if open_ones else math.inf
+
+    def _plan_again(self) -> None:
+        self._due_s = self._around.clock() + self._again_s
+        self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
 
     async def _in_turn(self, facts: WorkerFacts) -> list[Verdict]:
         turns = self._around.test_turns

@@ -83,6 +83,13 @@ def test_shares_of_a_budget_that_is_set_take_a_whole_body():
     assert BODIES.of(share_of(found.config.limits, 0, 4)) == found.config.limits.max_body_bytes == 64 * MIB
 
 
+def test_a_whole_body_for_each_process_counts_where_their_shares_are_smaller():
+    settings = {"limits": {"max_buffered_body_bytes": 128 * MIB}}
+    assert not plan(settings, 2 << 30, processes=2).warnings
+    (warning,) = plan(settings, 2 << 30, processes=8).warnings
+    assert f"the byte budgets are {together(plan(settings, 2 << 30, processes=8)) + 384 * MIB} bytes" in warning
+
+
 def test_the_parts_of_the_gateway_take_the_planned_numbers():
     limits = plan({}, 256 * MIB).config.limits
     assert BodyBudget(limits).max_body_bytes == limits.max_buffered_body_bytes

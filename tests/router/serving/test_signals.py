@@ -36,6 +36,11 @@ class Running:
         return self.child.wait(LIMIT_S)
 
 
+def _notice_hangups():
+    """Undo what `nohup` does to the tests."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def running(*arguments, ready, terminal=False):
     port = free_ports(2)
@@ -47,6 +52,7 @@ def running(*arguments, ready, terminal=False):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=_notice_hangups,
     )
     try:
         one = Running(child, port)

@@ -106,6 +106,15 @@ async def test_off_is_tested_again_rarely_and_taken_back(bench) -> None:
     assert its.views == [Residency.OFF, Residency.APPROXIMATE]
 
 
+async def test_a_test_that_fails_by_a_defect_is_logged_and_made_again_later(bench, caplog) -> None:
+    its = bench(OPEN)
+    its.verdicts = []  # the next test raises IndexError
+    assert await its.runs_after(0) == 1
+    assert [record.message for record in caplog.records] == ["self-test failed"]
+    assert await its.runs_after(AGAIN_S - 1) == 0
+    assert await its.runs_after(1) == 1
+
+
 async def test_another_process_is_tested_at_once(bench) -> None:
     its = bench(OPEN)
     await its.runs_after(0)
