@@ -56,18 +56,18 @@ class MarginalCost:
     """Least ``C = v + r + s / (1 - rho) + w * j + crowd + lane + returning``; ties by running requests, then in turn.
 
     v is the wait for the prefills before this prompt, r the wait for room in the KV cache where running requests hold
-    too much of it (see `router.core.room`), s the time its uncached tokens take: together the request's own time to
-    first token. Prefill work also delays whoever comes next, and the more so the busier the worker is: for Poisson
-    arrivals at rate lambda, s seconds of work in an M/G/1 queue delay later ones by about lambda * s * v / (1 - rho)
-    (the first step of policy iteration, Krishnan 1990), of which the factor 1 / (1 - rho) on s is the cheap form.
-    At rest it is LPWL in seconds; near saturation reuse counts more and more.
+    too much of it (see `router.placement.kv_occupancy`), s the time its uncached tokens take: together the request's
+    own time to first token. Prefill work also delays whoever comes next, and the more so the busier the worker is: for
+    Poisson arrivals at rate lambda, s seconds of work in an M/G/1 queue delay later ones by about lambda * s * v / (1
+    - rho) (the first step of policy iteration, Krishnan 1990), of which the factor 1 / (1 - rho) on s is the cheap
+    form. At rest it is LPWL in seconds; near saturation reuse counts more and more.
 
     j is what its decode will cost the answers that stream there, and they it: every decode step takes longer by what
-    each context token adds (learned per worker from answers that have ended, see `router.core.steps`), for the request
-    the tokens they hold and for each of them its own, as long as they run together. Nothing while nothing is learned.
-    These seconds are spread over hundreds of tokens that stream already, where v and s are waited out in silence, so
-    they count with the weight w: services in use allow an answer of some hundred tokens about ten times the time of
-    its first token (MLPerf for an 8B model: 2 s, and 100 ms for each token).
+    each context token adds (learned per worker from answers that have ended, see `router.placement.decode_step_time`),
+    for the request the tokens they hold and for each of them its own, as long as they run together. Nothing while
+    nothing is learned. These seconds are spread over hundreds of tokens that stream already, where v and s are waited
+    out in silence, so they count with the weight w: services in use allow an answer of some hundred tokens about ten
+    times the time of its first token (MLPerf for an 8B model: 2 s, and 100 ms for each token).
 
     `lane` keeps long prefills and the answers that they would stall apart, as long as that saves more delay than it
     costs: zero where it does not (see `policies.phases`). Then some of the workers take long prefills, as many as the

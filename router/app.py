@@ -18,25 +18,25 @@ from router.admin.system import Place
 from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
 from router.config.model import Config, TlsConfig, WorkerConfig
-from router.core.dispatcher import Dispatcher
-from router.core.edges import Request
-from router.core.fleet import Fleet, FleetEndpoint
 from router.gateway.closing import SETTLE_S
 from router.gateway.heap import map_large_blocks
 from router.gateway.listen import SocketFile, remove_socket_file, socket_file
 from router.gateway.server import Gateway
-from router.prefix.residency import ResidencyMap
-from router.processes.readings import readings_route
-from router.processes.seat import Seat
-from router.secure.exposure import warnings
-from router.secure.guarding import guard_of
-from router.secure.reload import FileWatch
-from router.secure.workers import WorkerTls
-from router.serving.admin_server import AdminServer
-from router.serving.life import Life
-from router.serving.listeners import Listeners, admin_socket, facing
-from router.serving.messages import Facing
-from router.serving.predecessor import Predecessor
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet, FleetEndpoint
+from router.placement.lifecycle_events import Request
+from router.process.admin_server import AdminServer
+from router.process.child_resources import Seat
+from router.process.handover_client import Predecessor
+from router.process.handover_messages import Facing
+from router.process.lifecycle import Life
+from router.process.listeners import Listeners, admin_socket, facing
+from router.process.metric_snapshots import readings_route
+from router.residency.residency_map import ResidencyMap
+from router.security.admin_security import guard_of
+from router.security.reload import FileWatch
+from router.security.startup_warnings import warnings
+from router.security.worker_tls import WorkerTls
 from router.telemetry.exposition import Exposition
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
@@ -50,8 +50,8 @@ from router.telemetry.readings import (
     watch_readings,
 )
 from router.telemetry.snapshot import Snapshot
-from router.tokens.identity import Identity
-from router.watch.watcher import Watcher
+from router.tokenization.identity import Identity
+from router.workers.watcher import Watcher
 
 log = logging.getLogger("warmroute.serve")
 

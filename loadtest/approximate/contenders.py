@@ -12,7 +12,7 @@ from loadtest.sim.views.fixed_ttl import DYNAMO_TTL_S, FixedTtl
 from loadtest.sim.views.nothing import Nothing
 from loadtest.sim.views.routed import RoutedPrefixes
 from loadtest.sim.virtual_time import VirtualTime
-from router.prefix.residency import ResidencyMap
+from router.residency.residency_map import ResidencyMap
 
 TTLS_S = (30.0, 60.0, DYNAMO_TTL_S, 300.0)
 

@@ -24,8 +24,8 @@ from policies.registry import build_policy
 _WHAT_DECIDES = (
     "backends",
     "router.config",
-    "router.core",
-    "router.prefix",
+    "router.placement",
+    "router.residency",
     "loadtest.sim",
     "loadtest.workload",
     "loadtest.lab",

@@ -24,7 +24,7 @@ from loadtest.sim.sessions import Session, sessions_of
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
 from policies.registry import build_policy
-from router.prefix.residency import ResidencyMap
+from router.residency.residency_map import ResidencyMap
 
 
 class RuleFailed(Exception):

@@ -14,14 +14,14 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.view import Policy, WorkerId
 from router.config.model import HealthConfig
-from router.core.deferred import Deferred
-from router.core.dispatcher import Deferral, Dispatcher, Reject, Ticket
-from router.core.edges import Request, Usage
-from router.core.endpoints import FleetEndpoint
-from router.core.fleet import Fleet
-from router.core.others import SharedLedger
-from router.core.residency import ResidencySource
-from router.prefix.residency import ResidencyMap
+from router.placement.dispatcher import Deferral, Dispatcher, Reject, Ticket
+from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet import Fleet
+from router.placement.hold_queue import Deferred
+from router.placement.lifecycle_events import Request, Usage
+from router.placement.residency_source import ResidencySource
+from router.placement.shared_load import SharedLedger
+from router.residency.residency_map import ResidencyMap
 
 MODEL = "model"
 

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from router.core.estimate import Work
-from router.core.others import Others, Own
+from router.placement.prefill_estimate import Work
+from router.placement.shared_load import Others, Own
 
 
 class _Booked(NamedTuple):
@@ -59,7 +59,7 @@ class LateLedgers:
 
 
 class LateLedger:
-    """One router's side. Satisfies `router.core.others.SharedLedger`."""
+    """One router's side. Satisfies `router.placement.shared_load.SharedLedger`."""
 
     def __init__(self, ledgers: LateLedgers, router: int) -> None:
         self._ledgers = ledgers

@@ -10,8 +10,8 @@ import msgspec
 from backends.engine.events import BlockRemoved, CacheEvent
 from backends.simulated.publisher import to_wire
 from loadtest.sim.virtual_time import VirtualTime
-from router.prefix.residency import ResidencyMap
-from router.prefix.view import Ingest
+from router.residency.residency_map import ResidencyMap
+from router.residency.view import Ingest
 
 REPLAYED_BATCHES = 10_000
 """What a publisher keeps for replay (vLLM's ``buffer_steps``)."""

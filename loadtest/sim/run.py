@@ -14,8 +14,8 @@ from loadtest.sim.sessions import Session
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
 from policies.registry import build_policy
-from router.core.residency import ResidencySource
-from router.prefix.residency import ResidencyMap
+from router.placement.residency_source import ResidencySource
+from router.residency.residency_map import ResidencyMap
 
 MakeResidency = Callable[[VirtualTime], ResidencySource]
 """Makes what says which worker holds what; some need the time."""

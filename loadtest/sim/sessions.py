@@ -14,8 +14,8 @@ from typing import Protocol
 from backends.engine.engine import EngineRequest, HashedText
 from loadtest.workload import plan
 from loadtest.workload.text import Piece, Text, extend
-from router.prefix.chain import SEED, extend_chain
-from router.prefix.prompt import Prompt, PromptSource
+from router.residency.chain import SEED, extend_chain
+from router.residency.prompt import Prompt, PromptSource
 
 
 class Asked(Protocol):

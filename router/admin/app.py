@@ -20,7 +20,7 @@ from router.admin.problems import AdminError, answer_admin_error, answer_bug, an
 from router.admin.system import System
 from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.errors import RequestError
-from router.secure.token import AdminToken
+from router.security.token import AdminToken
 
 
 def build_admin(

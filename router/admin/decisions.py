@@ -11,7 +11,7 @@ import msgspec
 from router.admin.documents import Decision, Explanation, Question
 from router.admin.operations import Answer, Call
 from router.admin.problems import invalid
-from router.core.decisions import DecisionRecord
+from router.placement.decisions import DecisionRecord
 
 
 async def latest(call: Call) -> Answer:

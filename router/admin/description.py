@@ -18,8 +18,8 @@ from router.admin.documents import (
     Worker,
 )
 from router.admin.system import System
-from router.core.fleet import Candidate as FleetCandidate
-from router.core.fleet import FleetEndpoint
+from router.placement.fleet import Candidate as FleetCandidate
+from router.placement.fleet import FleetEndpoint
 
 Counters = dict[str, Any]
 

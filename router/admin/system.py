@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from router.config.model import Config, WorkerConfig
-from router.core.dispatcher import Dispatcher
-from router.core.edges import Request
-from router.core.fleet import Fleet, FleetEndpoint
-from router.prefix.residency import ResidencyMap
-from router.tokens.identity import Identity
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet, FleetEndpoint
+from router.placement.lifecycle_events import Request
+from router.residency.residency_map import ResidencyMap
+from router.tokenization.identity import Identity
 
 
 class Place(StrEnum):
@@ -24,7 +24,7 @@ class Place(StrEnum):
 
 
 class Watching(Protocol):
-    """`router.watch.watcher.Watcher`, as far as the admin API reads it."""
+    """`router.workers.watcher.Watcher`, as far as the admin API reads it."""
 
     def statistics(self) -> dict[str, Any]:
         """Per endpoint: restarts seen, self-tests and event subscriptions of its candidates."""

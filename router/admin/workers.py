@@ -15,8 +15,8 @@ from router.admin.problems import AdminError, handed_over, invalid, not_found
 from router.admin.system import Place, System
 from router.config.model import WorkerConfig
 from router.config.semantics import worker_findings
-from router.core.fleet import FleetEndpoint
-from router.core.health import SERVING
+from router.placement.fleet import FleetEndpoint
+from router.placement.health import SERVING
 
 _LOOK_S = 0.02
 """Between two looks while a call waits."""

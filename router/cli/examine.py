@@ -13,9 +13,9 @@ from policies.view import Residency
 from router.cli.prompts import prompt_origins
 from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
-from router.core.endpoints import DEFAULT_BLOCK_TOKENS
-from router.secure.workers import WorkerTls
-from router.watch.trial import Found, Trial, trial_body
+from router.placement.endpoints import DEFAULT_BLOCK_TOKENS
+from router.security.worker_tls import WorkerTls
+from router.workers.cache_trial import Found, Trial, trial_body
 
 EVENTS_FLAG = (
     "--kv-events-config '"

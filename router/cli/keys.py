@@ -9,8 +9,8 @@ from pathlib import Path
 
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError, Problem
-from router.secure.keys import LEAST_CHARACTERS, NAME, Entry, digest_of, new_key, parse_file
-from router.secure.problems import Unusable
+from router.security.file_problem import Unusable
+from router.security.keys import LEAST_CHARACTERS, NAME, Entry, digest_of, new_key, parse_file
 
 _EXAMPLES = """\
 examples:

@@ -20,9 +20,6 @@ from router.config.budgets import BYTE_BUDGETS
 from router.config.model import Config
 from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
-from router.core import poison
-from router.core.dispatcher import LONGEST_HOLD_S
-from router.core.further import MAX_SENT_FAILURES
 from router.gateway import relay
 from router.gateway.backlog import REQUESTS_PER_TURN
 from router.gateway.budget import RESERVED_PART, SMALL_BODY_BYTES
@@ -34,24 +31,27 @@ from router.gateway.head import MAX_HEADER_LINES
 from router.gateway.listen import KERNEL_UNSENT_BYTES
 from router.gateway.plane import PINS
 from router.gateway.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
-from router.prefix.orphans import ORPHAN_BYTES
-from router.prefix.sequence import PENDING_BYTES
-from router.processes.asking import MAX_REPLY_BYTES
-from router.serving.admin_connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
+from router.placement import query_of_death
+from router.placement.dispatcher import LONGEST_HOLD_S
+from router.placement.retry_budget import MAX_SENT_FAILURES
+from router.process.admin_connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
+from router.process.child_client import MAX_REPLY_BYTES
+from router.residency.orphans import ORPHAN_BYTES
+from router.residency.sequence import PENDING_BYTES
 from router.telemetry import log_writer
-from router.tokens import multipart
-from router.tokens.bounds import MAX_BRACKETS, MAX_COMMAS, MAX_DECODED_BYTES
-from router.tokens.deadline import LIMIT_S, MAX_LIMIT_S
-from router.tokens.intake import WHOLE_BYTES
-from router.tokens.lanes import MAX_WAITING_BYTES
-from router.tokens.preparing import MAX_ASKED_CHARS, MAX_CHARS_PER_TOKEN
-from router.tokens.remote import MAX_ANSWER_BYTES as MAX_TOKENIZE_BYTES
-from router.tokens.remote import MAX_IN_FLIGHT, TIMEOUT_S
-from router.tokens.rendering import MAX_TEXT_BYTES
-from router.tokens.skim import MAX_MEMBERS
-from router.tokens.spans import SMALL_FIELD_BYTES
-from router.watch.replay import MAX_HELD_BYTES, MAX_MESSAGE_BYTES
-from router.watch.subscriber import MAX_QUEUED
+from router.tokenization import multipart
+from router.tokenization.body_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_DECODED_BYTES
+from router.tokenization.identification_deadline import LIMIT_S, MAX_LIMIT_S
+from router.tokenization.intake import WHOLE_BYTES
+from router.tokenization.json_spans import SMALL_FIELD_BYTES
+from router.tokenization.large_json import MAX_MEMBERS
+from router.tokenization.preparing import MAX_ASKED_CHARS, MAX_CHARS_PER_TOKEN
+from router.tokenization.remote_tokenizer import MAX_ANSWER_BYTES as MAX_TOKENIZE_BYTES
+from router.tokenization.remote_tokenizer import MAX_IN_FLIGHT, TIMEOUT_S
+from router.tokenization.rendering import MAX_TEXT_BYTES
+from router.tokenization.threads import MAX_WAITING_BYTES
+from router.workers.replay import MAX_HELD_BYTES, MAX_MESSAGE_BYTES
+from router.workers.subscriber import MAX_QUEUED
 
 Row = tuple[str, ...]
 HEADS = ("limit", "default", "unit", "bounds", "what the client sees")
@@ -142,8 +142,8 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("A first event that is looked into for an error", FIRST_EVENT_BYTES, "bytes", "it is passed on as content"),
     Fixed("Events before the first token of a Responses stream", INTRODUCTION_BYTES, "bytes", "they are passed on"),
     Fixed("Workers that fail with the request in hand", MAX_SENT_FAILURES, "workers", "503 `worker_failed`"),
-    Fixed("Workers that may die of one body", poison.MAX_DEATHS, "workers", "422 `request_crashes_workers`"),
-    Fixed("Bodies whose workers' deaths are remembered", poison.BODIES_KEPT, "bodies", _NOTHING),
+    Fixed("Workers that may die of one body", query_of_death.MAX_DEATHS, "workers", "422 `request_crashes_workers`"),
+    Fixed("Bodies whose workers' deaths are remembered", query_of_death.BODIES_KEPT, "bodies", _NOTHING),
     Fixed("How long a policy may keep a request back", LONGEST_HOLD_S, "seconds", "nothing: it is sent then"),
     Fixed("Stored responses whose worker is remembered", PINS, "responses", "404 `response_not_found` for older ones"),
     Fixed("Parts of a form that are searched for `model`", multipart.MAX_PARTS, "parts", "placed without a model"),

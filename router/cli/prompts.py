@@ -9,8 +9,8 @@ import msgspec
 
 from backends.worker import ServedModel
 from router.config.model import Config
-from router.tokens.identity import Identity
-from router.tokens.intake import CHAT_PATH, parse
+from router.tokenization.identity import Identity
+from router.tokenization.intake import CHAT_PATH, parse
 
 
 @dataclass(frozen=True, slots=True)

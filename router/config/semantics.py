@@ -16,13 +16,13 @@ from policies.registry import PolicyError, build_policy
 from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig, WorkerTlsConfig
 from router.config.tree import Path
 from router.gateway.paths import PathTable, forbidden
-from router.processes.start import count_of
-from router.secure.keys import problems_of
-from router.secure.problems import Unusable
-from router.secure.serving import serving_tls
-from router.secure.tenancy import problems_of as tenancy_problems
-from router.secure.token import TokenSettings, admin_token
-from router.secure.workers import worker_context
+from router.process.child_config import count_of
+from router.security.file_problem import Unusable
+from router.security.keys import problems_of
+from router.security.server_tls import serving_tls
+from router.security.tenancy import problems_of as tenancy_problems
+from router.security.token import TokenSettings, admin_token
+from router.security.worker_tls import worker_context
 
 Finding = tuple[Path, str, str]
 """Where in the settings, what is wrong, what to write instead."""

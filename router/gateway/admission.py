@@ -10,9 +10,9 @@ from __future__ import annotations
 from router.errors import ErrorKind, RequestError
 from router.gateway.head import RequestHead
 from router.gateway.paths import ModelSource, Route
-from router.secure.callers import Caller
-from router.tokens.intake import ParsedBody, as_int
-from router.tokens.multipart import in_utf8, transfer_argument
+from router.security.callers import Caller
+from router.tokenization.intake import ParsedBody, as_int
+from router.tokenization.multipart import in_utf8, transfer_argument
 
 
 def admit(route: Route, caller: Caller, head: RequestHead, body: bytes, parsed: ParsedBody | None) -> str | None:

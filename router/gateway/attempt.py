@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from router.core.edges import FailurePhase
-from router.core.tickets import Ticket
 from router.gateway.phases import Phase
 from router.gateway.relay import Out
 from router.gateway.shapes import MistakeBody
 from router.gateway.sse import StreamError
 from router.gateway.upstream import WorkerConnection
 from router.gateway.wire import ResponseHead, request_to_worker
+from router.placement.lifecycle_events import FailurePhase
+from router.placement.tickets import Ticket
 
 if TYPE_CHECKING:
     from router.gateway.client import ClientConnection

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from router.core.edges import FailurePhase, Request, Usage
-from router.core.tickets import Deferral, Hold, Reject
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import admit
 from router.gateway.books import Books
@@ -31,6 +29,8 @@ from router.gateway.upstream import WorkerConnection
 from router.gateway.usage import find_usage
 from router.gateway.wire import ResponseHead, connection_line, own_reply, retry_after
 from router.gateway.wording import error_body
+from router.placement.lifecycle_events import FailurePhase, Request, Usage
+from router.placement.tickets import Deferral, Hold, Reject
 
 if TYPE_CHECKING:
     from router.gateway.client import ClientConnection

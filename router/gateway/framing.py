@@ -18,7 +18,7 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.budget import BodyBudget
 from router.gateway.chunks import ChunkedBody
 from router.gateway.head import RepeatedHead, RequestHead, has_bare_lf, parse_head
-from router.secure.callers import Account
+from router.security.callers import Account
 
 _HEAD_END = b"\r\n\r\n"
 _NO_CALLBACKS = object()

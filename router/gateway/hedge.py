@@ -6,8 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from router.config.model import HedgingConfig
-from router.core.edges import FailurePhase, Request
-from router.core.tickets import Ticket
 from router.errors import RequestError
 from router.gateway.attempt import Attempt
 from router.gateway.paths import Route
@@ -16,6 +14,8 @@ from router.gateway.relay import Relay
 from router.gateway.rewrites import Outgoing
 from router.gateway.upstream import WorkerConnection
 from router.gateway.wire import ResponseHead
+from router.placement.lifecycle_events import FailurePhase, Request
+from router.placement.tickets import Ticket
 
 if TYPE_CHECKING:
     from router.gateway.tries import Tries

@@ -15,7 +15,7 @@ from router.gateway.paths import Route
 from router.gateway.plane import Plane
 from router.gateway.wire import connection_line, own_reply, retry_after
 from router.gateway.wording import error_body
-from router.secure.keys import ApiKeys, presented
+from router.security.keys import ApiKeys, presented
 
 Answer = tuple[int, dict[str, Any]]
 """Status and JSON body."""

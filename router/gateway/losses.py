@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from router.core.endpoints import FleetEndpoint
-from router.core.fleet import Fleet
+from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet import Fleet
 
 if TYPE_CHECKING:
     from router.gateway.exchange import Exchange

@@ -10,17 +10,17 @@ from urllib.parse import parse_qs
 import msgspec
 
 from policies.view import WorkerId
-from router.core.edges import Request, SessionKind
 from router.errors import ErrorKind, RequestError
 from router.gateway.head import RequestHead
 from router.gateway.paths import ModelSource, PathTable, Route
 from router.gateway.plane import Pins, Plane
 from router.gateway.slices import Slices
-from router.prefix.prompt import Prompt
-from router.secure.callers import Caller
-from router.tokens.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
-from router.tokens.multipart import multipart_model
-from router.tokens.spans import UnreadBody
+from router.placement.lifecycle_events import Request, SessionKind
+from router.residency.prompt import Prompt
+from router.security.callers import Caller
+from router.tokenization.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
+from router.tokenization.json_spans import UnreadBody
+from router.tokenization.multipart import multipart_model
 
 # Enough for a response's opening fields, among which its id is the first.
 _ID_WITHIN_BYTES = 4_096

@@ -9,10 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from policies.view import WorkerId
 from router.config.model import Config
-from router.core.dispatcher import Dispatcher
-from router.core.fleet import Fleet
-from router.core.poison import Poison
-from router.core.tickets import Ticket
 from router.gateway.access import AccessLog
 from router.gateway.backlog import Backlog
 from router.gateway.budget import BodyBudget
@@ -34,10 +30,14 @@ from router.gateway.slices import Slices
 from router.gateway.unsent import UnsentBytes
 from router.gateway.waiting import Deferrals, WaitingRoom
 from router.gateway.worker_keys import worker_keys
-from router.secure.callers import Callers
-from router.secure.keys import api_keys
-from router.secure.workers import WorkerTls
-from router.tokens.identity import Identity
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
+from router.placement.query_of_death import Poison
+from router.placement.tickets import Ticket
+from router.security.callers import Callers
+from router.security.keys import api_keys
+from router.security.worker_tls import WorkerTls
+from router.tokenization.identity import Identity
 
 if TYPE_CHECKING:
     from router.gateway.client import ClientConnection

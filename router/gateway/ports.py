@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from router.core.edges import FailurePhase
+from router.placement.lifecycle_events import FailurePhase
 
 
 class GatewayMetrics(Protocol):

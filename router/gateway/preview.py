@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router.core.edges import Request
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import admit
 from router.gateway.head import RequestHead
 from router.gateway.placing import describe, pinned_to, read_in_slices, read_request, reads_at_once
 from router.gateway.plane import Plane
-from router.secure.callers import Caller
+from router.placement.lifecycle_events import Request
+from router.security.callers import Caller
 
 
 async def preview(

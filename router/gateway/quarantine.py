@@ -1,8 +1,8 @@
 """Keeps a request that takes workers down from taking down the whole fleet.
 
-`router.core.poison` counts; this is where its facts come from and where its verdicts take effect. A request that has
-lost a worker, or that others with the same body have lost one for, may go to one further worker at a time; after the
-second loss to none.
+`router.placement.query_of_death` counts; this is where its facts come from and where its verdicts take effect. A
+request that has lost a worker, or that others with the same body have lost one for, may go to one further worker at a
+time; after the second loss to none.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from xxhash import xxh3_128_intdigest
 
 from backends.worker import Endpoint
-from router.core.endpoints import FleetEndpoint
-from router.core.fleet import Fleet
-from router.core.further import tried
-from router.core.health import SERVING
-from router.core.poison import PROOF_S, Poison, Verdict
 from router.errors import ErrorKind, RequestError
 from router.gateway.pool import is_refusal
 from router.gateway.ports import GatewayMetrics
+from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet import Fleet
+from router.placement.health import SERVING
+from router.placement.query_of_death import PROOF_S, Poison, Verdict
+from router.placement.retry_budget import tried
 
 if TYPE_CHECKING:
     from router.gateway.exchange import Exchange

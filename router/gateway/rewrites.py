@@ -11,16 +11,16 @@ import re
 from typing import Any, NamedTuple, Protocol
 
 from router.config.model import Config, ObserveUsageConfig
-from router.core.edges import Usage
-from router.core.endpoints import FleetEndpoint
-from router.core.fleet import Fleet
-from router.core.tickets import Ticket
 from router.gateway.head import RequestHead
 from router.gateway.members import Splice, salted, set_inner, spliced
 from router.gateway.relay import Relay
 from router.gateway.usage_frame import Plain, UsageFrame, plain_ending
 from router.gateway.wire import ResponseHead
-from router.tokens.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
+from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Usage
+from router.placement.tickets import Ticket
+from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
 
 _USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 """Streams of the other two APIs report their usage unasked."""

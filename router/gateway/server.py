@@ -10,10 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from router.config.model import Config
-from router.core.dispatcher import Dispatcher
-from router.core.edges import Request
-from router.core.fleet import Fleet
-from router.core.poison import Deaths
 from router.gateway.client import ClientConnection
 from router.gateway.closing import SETTLE_S, Closing, close_listeners
 from router.gateway.connection_limit import Turns
@@ -24,10 +20,14 @@ from router.gateway.plane import Plane, SharedPins
 from router.gateway.ports import GatewayMetrics
 from router.gateway.preview import preview
 from router.gateway.rewrites import Relearn
-from router.secure.reload import FileWatch
-from router.secure.serving import serving_tls
-from router.secure.workers import WorkerTls
-from router.tokens.identity import Identity
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Request
+from router.placement.query_of_death import Deaths
+from router.security.reload import FileWatch
+from router.security.server_tls import serving_tls
+from router.security.worker_tls import WorkerTls
+from router.tokenization.identity import Identity
 
 log = logging.getLogger("warmroute.gateway")
 

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 
 from xxhash import xxh3_128_intdigest
 
-from router.core.edges import FailurePhase
-from router.core.endpoints import FleetEndpoint
-from router.core.tickets import Reject, Ticket
 from router.errors import RequestError
 from router.gateway.attempt import Attempt, Owner
 from router.gateway.books import Books
@@ -17,7 +14,10 @@ from router.gateway.hedge import Hedge
 from router.gateway.phases import Phase
 from router.gateway.relay import Relay
 from router.gateway.rewrites import Outgoing, Rewriting
-from router.secure.callers import Caller
+from router.placement.endpoints import FleetEndpoint
+from router.placement.lifecycle_events import FailurePhase
+from router.placement.tickets import Reject, Ticket
+from router.security.callers import Caller
 
 
 class Tries(Owner):

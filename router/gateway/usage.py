@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from router.core.edges import Usage
 from router.gateway.shapes import ReportedUsage
+from router.placement.lifecycle_events import Usage
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
 TAIL_BYTES = 65_536

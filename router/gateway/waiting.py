@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from policies.view import WorkerId
-from router.core.deferred import Deferred
-from router.core.dispatcher import Dispatcher
-from router.core.endpoints import FleetEndpoint
-from router.core.fleet import Fleet
-from router.core.tickets import Deferral
+from router.placement.dispatcher import Dispatcher
+from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet import Fleet
+from router.placement.hold_queue import Deferred
+from router.placement.tickets import Deferral
 
 if TYPE_CHECKING:
     from router.gateway.exchange import Exchange

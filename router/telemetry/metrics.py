@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from policies.view import WorkerId
-from router.core.edges import FailurePhase, Request
-from router.core.tickets import Ticket
 from router.errors import RequestError
-from router.prefix.difference import Difference
+from router.placement.lifecycle_events import FailurePhase, Request
+from router.placement.tickets import Ticket
+from router.residency.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind
 from router.telemetry.instruments import Counter, Histogram, Labels
 

@@ -10,8 +10,8 @@ from policies.view import Residency
 from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
 from router.config.memory import MemoryLimit
 from router.config.model import Config
-from router.core.fleet import Candidate, Fleet, WorkerState
-from router.prefix.residency import ResidencyMap
+from router.placement.fleet import Candidate, Fleet, WorkerState
+from router.residency.residency_map import ResidencyMap
 from router.telemetry.exposition import Reading
 from router.telemetry.logs import lines_dropped
 

@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from backends.worker import Endpoint, RankCache, ServedModel, WorkerFacts
 from policies.registry import build_policy, policy_names
 from router.config.model import HealthConfig
-from router.core.dispatcher import Dispatcher
-from router.core.edges import Request, Usage
-from router.core.fleet import Fleet
-from router.prefix.chain import extend_chain
-from router.prefix.prompt import Prompt, PromptSource
-from router.prefix.residency import ResidencyMap
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Request, Usage
+from router.residency.chain import extend_chain
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
 
 BLOCK = 16
 FACTS = WorkerFacts(models=(ServedModel("m"),), caches={0: RankCache(BLOCK, 27_500, True)})

@@ -16,7 +16,7 @@ import policies.marginal_cost as rule  # noqa: E402
 
 
 def load(name: str):
-    """A module of tests/router/core by file name."""
+    """A module of tests/router/placement by file name."""
     spec = spec_from_file_location(name, ROOT / "tests" / "router" / "core" / f"{name}.py")
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -4,7 +4,7 @@ A loop that answers small requests, each with a look-up in the residency index a
 what the gateway spends), while a publisher sends events, in interleaved rounds:
 
   none      no events
-  loop      drained on the loop, 1 ms per turn (`router/watch/pump.py`: what the gateway does)
+  loop      drained on the loop, 1 ms per turn (`router/workers/event_pump.py`: what the gateway does)
   thread    a thread receives and ingests whole batches under a lock that look-ups take, too
   thread-1ms   the same, with the interpreter's switch interval at 1 ms in place of 5
 
@@ -31,10 +31,10 @@ from backends.vllm.events import split_frames
 from loadtest.bench import publisher
 from loadtest.fleet.ports import free_ports
 from policies.view import WorkerId
-from router.prefix.chain import SEED, extend_chain, pack_tokens
-from router.prefix.prompt import Prompt, PromptSource
-from router.prefix.residency import ResidencyMap
-from router.watch.pump import Pump
+from router.residency.chain import SEED, extend_chain, pack_tokens
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
+from router.workers.event_pump import Pump
 
 CLIENTS = 4
 PAUSE_S = 0.001

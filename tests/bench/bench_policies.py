@@ -27,6 +27,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from router.placement import worker_load
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from loadtest.lab.cell import Cell, Fleet, Setting, Slo
@@ -36,7 +38,6 @@ from loadtest.lab.play import play
 from loadtest.report.confidence import interval
 from loadtest.tournament.contests import CONTESTS, Contest, Extent
 from policies.sharing import Sharing
-from router.core import lanes
 
 CONTESTED = [contest.name for contest in CONTESTS]
 
@@ -88,10 +89,10 @@ def all_alike() -> Iterator[None]:
 @contextmanager
 def room_for_all() -> Iterator[None]:
     """No prompt ever waits for room, as far as views say."""
-    kept = lanes.room_s
-    lanes.room_s = lambda *_: 0.0
+    kept = worker_load.room_s
+    worker_load.room_s = lambda *_: 0.0
     yield
-    lanes.room_s = kept
+    worker_load.room_s = kept
 
 
 VARIANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[None]]]] = {

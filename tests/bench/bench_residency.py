@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from policies.view import WorkerId
-from router.prefix.chain import SEED, extend_chain, pack_tokens
-from router.prefix.prompt import Prompt, PromptSource
-from router.prefix.residency import ResidencyMap
+from router.residency.chain import SEED, extend_chain, pack_tokens
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
 
 BLOCK_TOKENS = 16
 EVENT_BLOCKS = 128

@@ -28,7 +28,7 @@ from loadtest.sim.virtual_time import VirtualTime  # noqa: E402
 from loadtest.sim.worker import EngineWorker, WorkerSpec  # noqa: E402
 from loadtest.workload.source import Trace  # noqa: E402
 from policies.registry import build_policy  # noqa: E402
-from router.prefix.residency import ResidencyMap  # noqa: E402
+from router.residency.residency_map import ResidencyMap  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl.zst"
 PARTS = 40
@@ -42,7 +42,7 @@ SHARES = {
     "backends/engine": "engine",
     "loadtest/sim": "clock, clients, exchanges",
     "loadtest/workload": "block hashes of prompts",
-    "router/prefix": "residency and KV events",
+    "router/residency": "residency and KV events",
     "backends/": "KV events on the wire",
     "router/": "dispatcher",
     "policies/": "policy",

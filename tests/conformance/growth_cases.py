@@ -36,12 +36,12 @@ from router.gateway.sse import FirstEvent, judge_event
 from router.gateway.usage import find_usage
 from router.gateway.usage_frame import Stamp, UsageFrame, plain_ending
 from router.gateway.wire import parse_response_head
-from router.tokens.cuts import Cutter
-from router.tokens.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
-from router.tokens.multipart import multipart_model
-from router.tokens.pieces import encode_in_pieces
-from router.tokens.skim import Survey
-from router.tokens.text import canonical_text
+from router.tokenization.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
+from router.tokenization.large_json import Survey
+from router.tokenization.long_text import encode_in_pieces
+from router.tokenization.multipart import multipart_model
+from router.tokenization.segmenter import Cutter
+from router.tokenization.text import canonical_text
 
 CLIENT, WORKER, OPERATOR, OURS = "client", "worker", "operator", "ours"
 HEAD_BYTES = LimitsConfig().max_header_bytes
@@ -155,25 +155,25 @@ PATTERNS: dict[str, Row] = {
             lambda size: b"\r\ntransfer-encoding:chunked" + b" " * size,
         ),
     ),
-    "router.secure.keys.NAME": Row(OPERATOR, "fullmatch"),
-    "router.secure.keys._LINE": Row(OPERATOR, "fullmatch"),
-    "router.secure.token._HASHED": Row(OPERATOR, "fullmatch"),
-    "router.secure.token._TOKEN": Row(OPERATOR, "fullmatch"),
+    "router.security.keys.NAME": Row(OPERATOR, "fullmatch"),
+    "router.security.keys._LINE": Row(OPERATOR, "fullmatch"),
+    "router.security.token._HASHED": Row(OPERATOR, "fullmatch"),
+    "router.security.token._TOKEN": Row(OPERATOR, "fullmatch"),
     "router.telemetry.logs._PLAIN": Row(CLIENT, "fullmatch"),
-    "router.tokens.intake._OTHER_JSON": Row(CLIENT, "match"),
-    "router.tokens.multipart._CHARSET": Row(
+    "router.tokenization.intake._OTHER_JSON": Row(CLIENT, "match"),
+    "router.tokenization.multipart._CHARSET": Row(
         CLIENT, "search", (lambda size: b"charset" + b" " * size, lambda size: b"charset*" * (size // 8)), HEAD_BYTES
     ),
-    "router.tokens.multipart._ESCAPED_LETTER": Row(CLIENT, "search"),
-    "router.tokens.multipart._PARAMETER": Row(CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
-    "router.tokens.pieces._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
-    "router.tokens.skim.RAW_SURROGATE": Row(CLIENT, "search"),
-    "router.tokens.skim._PAIRED": Row(CLIENT, "match"),
-    "router.tokens.skim._SCALAR": Row(CLIENT, "match"),
-    "router.tokens.skim._SPACE": Row(CLIENT, "match"),
-    "router.tokens.skim._STRING": Row(CLIENT, "match"),
-    "router.tokens.sources._HUB_NAME": Row(WORKER, "fullmatch"),
-    "router.tokens.spans._EMPTY": Row(CLIENT, "fullmatch"),
+    "router.tokenization.multipart._ESCAPED_LETTER": Row(CLIENT, "search"),
+    "router.tokenization.multipart._PARAMETER": Row(CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
+    "router.tokenization.long_text._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
+    "router.tokenization.large_json.RAW_SURROGATE": Row(CLIENT, "search"),
+    "router.tokenization.large_json._PAIRED": Row(CLIENT, "match"),
+    "router.tokenization.large_json._SCALAR": Row(CLIENT, "match"),
+    "router.tokenization.large_json._SPACE": Row(CLIENT, "match"),
+    "router.tokenization.large_json._STRING": Row(CLIENT, "match"),
+    "router.tokenization.sources._HUB_NAME": Row(WORKER, "fullmatch"),
+    "router.tokenization.json_spans._EMPTY": Row(CLIENT, "fullmatch"),
 }
 
 TRUSTED = "trusted: "
@@ -187,8 +187,12 @@ INLINE: dict[str, str | tuple[str, ...]] = {
     "router.gateway.members._within": ("member to replace", "member of a long string"),
     "router.gateway.members.set_inner": ("member to add", "member named often"),
     "router.gateway.wire._prepared": TRUSTED + "a head that has been checked; each of its lines is tried once",
-    "router.tokens.cuts.Cutter.__init__": ("special tokens", "halves of special tokens", "white space between tokens"),
-    "router.tokens.intake.as_int": ("number as text",),
+    "router.tokenization.segmenter.Cutter.__init__": (
+        "special tokens",
+        "halves of special tokens",
+        "white space between tokens",
+    ),
+    "router.tokenization.intake.as_int": ("number as text",),
 }
 
 

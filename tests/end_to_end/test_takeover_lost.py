@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from router.serving.messages import Ready, encode
-from router.serving.predecessor import Predecessor
+from router.process.handover_client import Predecessor
+from router.process.handover_messages import Ready, encode
 
 AGAIN = "has died; serving again"
 

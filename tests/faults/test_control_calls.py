@@ -24,13 +24,13 @@ from backends.vllm.probe import probe, quick_probe, read_metrics
 from backends.worker import Endpoint
 from router.cli import examine
 from router.config.model import Config, ModelConfig
-from router.prefix.residency import ResidencyMap
-from router.tokens import remote
-from router.tokens.identity import Identity
-from router.tokens.remote import WorkerTokenizer
-from router.watch import selftest, selftest_rendering
-from router.watch.selftest import SelfTest, Subject
-from router.watch.selftest_rendering import compare_rendering
+from router.residency.residency_map import ResidencyMap
+from router.tokenization import remote_tokenizer
+from router.tokenization.identity import Identity
+from router.tokenization.remote_tokenizer import WorkerTokenizer
+from router.workers import selftest, selftest_rendering
+from router.workers.selftest import SelfTest, Subject
+from router.workers.selftest_rendering import compare_rendering
 
 LIMIT_S = 0.5
 """Given to each call."""
@@ -261,7 +261,7 @@ CALLS = [
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(remote_tokenizer, "TIMEOUT_S", LIMIT_S)
     monkeypatch.setattr(selftest, "ANSWER_S", LIMIT_S)
     monkeypatch.setattr(selftest_rendering, "ANSWER_S", LIMIT_S)
     monkeypatch.setattr(examine, "_REQUEST_TIMEOUT_S", LIMIT_S)

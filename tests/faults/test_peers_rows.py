@@ -2,12 +2,13 @@
 
 Rows with their tests elsewhere:
 
-- one "imbalanced" switch sends everything to one worker: tests/router/core/test_herding.py, end_to_end/test_spread.py
+- one "imbalanced" switch sends everything to one worker: tests/router/placement/test_herding.py,
+end_to_end/test_spread.py
 - an unknown field in a KV event rejects the batch: tests/backends/vllm/test_events.py
 - a worker killed in prefill, in mid-stream, by RST; a gateway restarted in front of warm workers: test_workers.py
 - clients that leave in any other phase than prefill: test_clients.py
 - 60 client errors, a slow reader of 400 MB, concurrency limits: with the tests of health and limits in
-  tests/router/gateway and tests/router/core
+  tests/router/gateway and tests/router/placement
 - bodies and headers are rebuilt: tests/router/gateway/test_forwarding.py and the conformance tests
 - drain closes the listener at once: with the tests of rollouts
 """

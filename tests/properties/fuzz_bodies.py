@@ -14,11 +14,11 @@ from router.gateway.framing import RequestFramer
 from router.gateway.head import parse_head
 from router.gateway.paths import PathTable
 from router.gateway.placing import read_request
-from router.tokens.bounds import decoded_bytes, fits_inline
-from router.tokens.fields import BodyFields
-from router.tokens.intake import PROMPT_PATHS, parse
-from router.tokens.multipart import multipart_model
-from router.tokens.preparing import texts_of
+from router.tokenization.body_bounds import decoded_bytes, fits_inline
+from router.tokenization.fields import BodyFields
+from router.tokenization.intake import PROMPT_PATHS, parse
+from router.tokenization.multipart import multipart_model
+from router.tokenization.preparing import texts_of
 from tests.conformance.corpus import MAX_HEADER_BYTES, H, P
 from tests.properties.limits import grown, limited, linear_cpu
 from tests.properties.mutations import MUTATIONS, PIECES, budget, grown_budget, mutated

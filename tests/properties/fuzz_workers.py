@@ -13,8 +13,8 @@ from backends.worker import WorkerFacts, parse_endpoint
 from router.gateway.sse import FirstEvent
 from router.gateway.usage import find_usage, trim
 from router.gateway.usage_frame import UsageFrame, plain_ending
-from router.prefix.blocks import BlockIndex
-from router.prefix.published import PublishedView
+from router.residency.blocks import BlockIndex
+from router.residency.event_view import PublishedView
 from tests.properties.fuzz_responses import EVENT_PARTS
 from tests.properties.limits import grown, limited, linear_cpu
 from tests.properties.mutations import MUTATIONS, budget, grown_budget, mutated

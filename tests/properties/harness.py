@@ -10,12 +10,12 @@ import msgspec
 
 from policies.registry import build_policy
 from router.config.model import Config
-from router.core.fleet import Fleet
 from router.gateway.client import ClientConnection
 from router.gateway.local import LocalAnswers
 from router.gateway.plane import Plane
 from router.gateway.upstream import WorkerConnection
-from router.prefix.residency import ResidencyMap
+from router.placement.fleet import Fleet
+from router.residency.residency_map import ResidencyMap
 from tests.router.gateway.conftest import FACTS, RecordingDispatcher, RecordingMetrics, StubIdentity, parse_endpoint
 
 

@@ -19,10 +19,10 @@ from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, StartError, warmroute
 from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm
 from router.config.model import Config
-from router.prefix.chain import SEED, extend_chain, pack_tokens
-from router.prefix.prompt import Prompt
-from router.tokens.identity import Identity
-from router.tokens.intake import parse
+from router.residency.chain import SEED, extend_chain, pack_tokens
+from router.residency.prompt import Prompt
+from router.tokenization.identity import Identity
+from router.tokenization.intake import parse
 
 ENVIRONMENT = "WARMROUTE_VLLM_ENV"
 SERVERS_AT_ONCE = 2

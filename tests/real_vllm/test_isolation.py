@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from router.config.model import AuthConfig
-from router.secure.isolation import Isolation
-from router.secure.keys import Entry, digest_of, new_key
+from router.security.isolation import Isolation
+from router.security.keys import Entry, digest_of, new_key
 
 SECRET = "Everything in this text is a secret of one tenant and of nobody else, so it says. " * 20
 KEYS = {name: new_key() for name in ("alice", "bob", "carol")}

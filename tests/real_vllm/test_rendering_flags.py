@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models, normalizers
 
 from backends.worker import Endpoint
 from router.config.model import Config, ModelConfig
-from router.tokens.identity import Identity
-from router.watch.selftest_rendering import CHATS, Rendering, compare_rendering
+from router.tokenization.identity import Identity
+from router.workers.selftest_rendering import CHATS, Rendering, compare_rendering
 
 TEMPLATE = """\
 {%- for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' }}

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from backends.vllm.render import ChatRenderer, Unrenderable
-from router.tokens.intake import CHAT_PATH, parse
-from router.tokens.request import adds_special_tokens, render_chat
+from router.tokenization.intake import CHAT_PATH, parse
+from router.tokenization.request import adds_special_tokens, render_chat
 
 TEMPLATES = Path(__file__).with_name("templates")
 NAMES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))

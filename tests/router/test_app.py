@@ -4,7 +4,7 @@ import msgspec
 
 from router.app import System
 from router.config.model import Config, WorkerConfig
-from router.secure.keys import Entry, digest_of, new_key
+from router.security.keys import Entry, digest_of, new_key
 
 
 async def test_a_request_for_an_unknown_model_makes_the_watch_look_again(monkeypatch):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from policies.view import Residency, WorkerId
-from router.prefix.prompt import Prompt
-from router.prefix.slot import usable_chain
-from router.prefix.view import Match
+from router.residency.prompt import Prompt
+from router.residency.view import Match
+from router.residency.worker_view import usable_chain
 
 
 class Memory(Protocol):
@@ -31,8 +31,8 @@ class Memory(Protocol):
 class RoutedPrefixes:
     """Believes that a prompt is cached where it was sent, from then on, for as long as `Memory` says.
 
-    Takes the place of `router.prefix.residency.ResidencyMap` (`router.core.residency.ResidencySource`). Answers,
-    reports and failures teach it nothing.
+    Takes the place of `router.residency.residency_map.ResidencyMap`
+    (`router.placement.residency_source.ResidencySource`). Answers, reports and failures teach it nothing.
     """
 
     def __init__(self, make_memory: Callable[[int], Memory]) -> None:

@@ -21,7 +21,7 @@ from loadtest.attack.witness import Waits, Witness
 from loadtest.fleet.memory_group import MemoryGroup, NoMemoryGroup
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
-from router.secure.keys import Entry, digest_of, new_key
+from router.security.keys import Entry, digest_of, new_key
 
 MB = 1_000_000
 LOCAL, ASKED = "tokenized-here", "tokenized-by-worker"

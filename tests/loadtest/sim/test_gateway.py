@@ -10,7 +10,7 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
 from policies.view import Decision
-from router.prefix.residency import ResidencyMap
+from router.residency.residency_map import ResidencyMap
 
 
 def build(spec, workers=2):

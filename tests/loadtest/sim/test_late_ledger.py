@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from loadtest.sim.late_ledger import LateLedgers
-from router.core.estimate import Work
-from router.core.others import together
+from router.placement.prefill_estimate import Work
+from router.placement.shared_load import together
 
 
 def booked(**changed):

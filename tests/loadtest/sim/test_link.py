@@ -15,9 +15,9 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.workload import plan
 from loadtest.workload.text import Text
 from policies.view import Residency, WorkerId
-from router.prefix.chain import SEED, extend_chain
-from router.prefix.prompt import Prompt, PromptSource
-from router.prefix.residency import ResidencyMap
+from router.residency.chain import SEED, extend_chain
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
 
 BLOCK = 16
 

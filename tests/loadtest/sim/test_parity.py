@@ -21,12 +21,12 @@ from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
 from router.app import System
 from router.config.model import Config, PolicyConfig
-from router.core.dispatcher import Deferral, Dispatcher
-from router.core.edges import Request
-from router.core.fleet import Fleet
-from router.prefix.chain import SEED, extend_chain
-from router.prefix.prompt import Prompt, PromptSource
-from router.prefix.residency import ResidencyMap
+from router.placement.dispatcher import Deferral, Dispatcher
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Request
+from router.residency.chain import SEED, extend_chain
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
 
 pytestmark = pytest.mark.source_only  # parts are replaced by classes derived from them
 

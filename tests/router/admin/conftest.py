@@ -10,12 +10,12 @@ from policies.view import WorkerId
 from router.admin.app import build_admin
 from router.admin.system import Place
 from router.config.model import Config, HealthConfig, WorkerConfig
-from router.core.dispatcher import Dispatcher
-from router.core.edges import Request, Usage
-from router.core.fleet import Fleet
 from router.errors import ErrorKind, RequestError
-from router.prefix.prompt import Prompt, PromptSource
-from router.prefix.residency import ResidencyMap
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Request, Usage
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
 
 BLOCK = 16
 MODEL = "m"

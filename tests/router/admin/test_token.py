@@ -7,9 +7,9 @@ import pytest
 from router.admin.app import build_admin
 from router.admin.table import OPERATIONS
 from router.config.model import Config
-from router.secure.keys import digest_of
-from router.secure.problems import Unusable
-from router.secure.token import AdminToken, TokenSettings
+from router.security.file_problem import Unusable
+from router.security.keys import digest_of
+from router.security.token import AdminToken, TokenSettings
 
 TOKEN = "a-token-of-enough-length"
 HASHED = "sha256:" + digest_of(TOKEN.encode()).hex()

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from router.admin.system import Place
-from router.prefix.difference import Difference
+from router.residency.difference import Difference
 
 
 async def test_empty_fleet(client):

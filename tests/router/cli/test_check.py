@@ -12,7 +12,7 @@ from router.cli import examine
 from router.cli.prompts import PromptOrigin
 from router.config.memory import MemoryLimit
 from router.config.model import Config, WorkerConfig
-from router.watch.trial import Found
+from router.workers.cache_trial import Found
 
 
 def test_no_workers(inside):

@@ -5,7 +5,7 @@ import pytest
 
 from router.cli.main import main
 from router.config.model import AuthConfig
-from router.secure.keys import ApiKeys, digest_of, parse_entry
+from router.security.keys import ApiKeys, digest_of, parse_entry
 
 EXISTING = "sk-0123456789abcdefghijklmnop"
 

@@ -10,7 +10,7 @@ from router.config.memory import MemoryLimit
 from router.config.model import Config, LimitsConfig
 from router.gateway.budget import BodyBudget
 from router.gateway.unsent import UnsentBytes
-from router.processes.start import share_of
+from router.process.child_config import share_of
 
 MIB = 1 << 20
 AUTO = Config()

@@ -5,8 +5,8 @@ import trustme
 
 from router.config.load import load
 from router.config.model import Config
-from router.secure.exposure import warnings
-from router.secure.keys import Entry, digest_of, new_key
+from router.security.keys import Entry, digest_of, new_key
+from router.security.startup_warnings import warnings
 
 KEY = new_key()
 LINE = Entry("alice", digest_of(KEY.encode())).line

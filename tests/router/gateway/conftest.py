@@ -14,11 +14,11 @@ import uvloop
 from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
 from router.config.model import Config
-from router.core.dispatcher import Dispatcher
-from router.core.fleet import Fleet
 from router.gateway.server import Gateway
-from router.prefix.prompt import Prompt, PromptSource
-from router.prefix.residency import ResidencyMap
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
 
 WAIT_S = 5.0
 

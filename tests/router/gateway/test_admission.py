@@ -6,8 +6,8 @@ import pytest
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import check
-from router.secure.keys import Entry, digest_of, new_key
-from router.tokens.intake import parse
+from router.security.keys import Entry, digest_of, new_key
+from router.tokenization.intake import parse
 
 ALICE, OURS = new_key(), new_key()
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

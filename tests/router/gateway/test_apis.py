@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from router.core.edges import Usage
 from router.errors import ErrorKind, RequestError
 from router.gateway.wording import body_event, error_body, error_event
+from router.placement.lifecycle_events import Usage
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 MESSAGES = b"/v1/messages"

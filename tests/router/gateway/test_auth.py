@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from router.config.model import Config
-from router.secure.keys import Entry, digest_of, new_key
+from router.security.keys import Entry, digest_of, new_key
 from router.telemetry.logs import setup_logging
 
 ALICE, BOB = new_key(), new_key()
@@ -165,7 +165,7 @@ async def test_keys_come_and_go_with_their_file(rig, kit, tmp_path, caplog):
 
 
 async def test_a_file_is_looked_at_by_itself(rig, kit, tmp_path, monkeypatch):
-    monkeypatch.setattr("router.secure.reload.LOOK_S", 0.02)
+    monkeypatch.setattr("router.security.reload.LOOK_S", 0.02)
     file = tmp_path / "keys"
     file.write_text(line("alice", ALICE))
     gateway = await rig(kit.answer_stream, auth={"api_keys_file": str(file)})

@@ -215,7 +215,7 @@ async def test_it_may_not_wait_longer_than_its_total(gate, kit):
 
 
 async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, kit, monkeypatch):
-    monkeypatch.setattr("router.core.deferred.ASKED_AT_ONCE", 2)
+    monkeypatch.setattr("router.placement.hold_queue.ASKED_AT_ONCE", 2)
     made = await gate()
     others = [await made.connect() for _ in range(4)]
     for client in others:

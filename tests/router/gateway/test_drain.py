@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from router.gateway.closing import close_listeners
-from router.processes.ledger import Ledger, make_table
-from router.processes.turns import LeastConnections
+from router.process.accept_balancer import LeastConnections
+from router.process.shared_ledger import Ledger, make_table
 
 LATER = {"upstream_idle_s": 4.0, "drain_idle_s": 5.0}
 

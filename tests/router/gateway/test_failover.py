@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 
-from router.core.further import FurtherAttempts
 from router.gateway import losses
+from router.placement.retry_budget import FurtherAttempts
 
 
 def once(kit, first, then=None):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from router.config.model import AuthConfig
 from router.errors import RequestError
 from router.gateway.members import salted
-from router.secure.isolation import Isolation
-from router.secure.keys import Entry, digest_of, new_key
+from router.security.isolation import Isolation
+from router.security.keys import Entry, digest_of, new_key
 
 ALICE, BOB, CAROL = new_key(), new_key(), new_key()
 SALT = "0123abcd"

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from router.gateway.slices import SLICE_S, Slices
-from router.tokens.intake import READ_AT_ONCE_BYTES
+from router.tokenization.intake import READ_AT_ONCE_BYTES
 
 
 def large(**fields: object) -> bytes:

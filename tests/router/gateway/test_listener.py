@@ -10,8 +10,8 @@ import pytest
 from router.gateway import listener as module
 from router.gateway.connection_limit import ConnectionLimit
 from router.gateway.listener import Acceptor, Listener
-from router.processes.ledger import Ledger, make_table
-from router.processes.turns import LeastConnections
+from router.process.accept_balancer import LeastConnections
+from router.process.shared_ledger import Ledger, make_table
 
 
 class Held(asyncio.Protocol):

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.worker import LoadReport, WorkerFacts
-from router.core.edges import Usage
 from router.gateway.members import set_inner, spliced
 from router.gateway.usage_frame import HELD_BYTES, Plain, Stamp, UsageFrame, plain_ending
-from router.secure.keys import Entry, digest_of, new_key
+from router.placement.lifecycle_events import Usage
+from router.security.keys import Entry, digest_of, new_key
 
 OTHERS = {"model": "m", "messages": [{"role": "user", "content": 'say "stream_options": {"include_usage": 1}'}]}
 FINGERPRINT = b',"system_fingerprint":"vllm-0.33.0-0a1b2c3d"'

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.edges import Usage
 from router.gateway.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES, FirstEvent, StreamError
 from router.gateway.usage import find_usage, trim
+from router.placement.lifecycle_events import Usage
 
 ERROR = b'data: {"error":{"message":"boom","code":500}}\n\n'
 ANTHROPIC_ERROR = b'event: error\ndata: {"type":"error","error":{"type":"%s","message":"boom"}}\n\n'

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from router.secure.keys import Entry, digest_of, new_key
+from router.security.keys import Entry, digest_of, new_key
 
 RED, RED_TOO, BLUE, LONER = (new_key() for _ in range(4))
 NAMES = {"red": RED, "red-too": RED_TOO, "blue": BLUE, "loner": LONER}

@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from router.gateway.connection_limit import HANDSHAKE_GRACE_S
-from router.secure.reload import FileWatch
+from router.security.reload import FileWatch
 
 MESSAGES = "/v1/chat/completions"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.fleet import WorkerState
+from router.placement.fleet import WorkerState
 
 OPENAI = {"message": "The model `m` does not exist.", "type": "NotFoundError", "param": "model", "code": 404}
 UNSERVED = json.dumps({"error": OPENAI}).encode()

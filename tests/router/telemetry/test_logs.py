@@ -32,7 +32,7 @@ def stream():
 
 def test_text_shows_event_and_fields(stream):
     setup_logging("info", "text", stream)
-    logging.getLogger("warmroute.watch").info("worker ready", extra={"worker": "127.0.0.1:9", "reason": "all well"})
+    logging.getLogger("warmroute.workers").info("worker ready", extra={"worker": "127.0.0.1:9", "reason": "all well"})
     line = stream.getvalue()
     assert line.endswith('INFO    warmroute.watch: worker ready worker=127.0.0.1:9 reason="all well"\n')
 

@@ -4,9 +4,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.view import Residency
-from router.core.edges import FailurePhase
 from router.errors import ErrorKind, RequestError
-from router.prefix.difference import Difference
+from router.placement.lifecycle_events import FailurePhase
+from router.residency.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind
 from router.telemetry.exposition import Exposition
 from router.telemetry.metrics import Metrics, Registry

@@ -6,11 +6,11 @@ from policies.view import Residency
 from router.config.budgets import plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config, HealthConfig
-from router.core.dispatcher import Dispatcher
-from router.core.edges import Request
-from router.core.fleet import Fleet
-from router.core.tickets import Ticket
-from router.prefix.residency import ResidencyMap
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Request
+from router.placement.tickets import Ticket
+from router.residency.residency_map import ResidencyMap
 from router.telemetry.catalogue import CATALOGUE
 from router.telemetry.exposition import Exposition
 from router.telemetry.metrics import Metrics
@@ -22,7 +22,7 @@ from router.telemetry.readings import (
     residency_readings,
     watch_readings,
 )
-from router.tokens.identity import Identity
+from router.tokenization.identity import Identity
 
 
 def fleet_of_one():

@@ -11,7 +11,7 @@ from loadtest.sim.views.nothing import Nothing
 from loadtest.sim.views.routed import RoutedPrefixes
 from loadtest.sim.virtual_time import VirtualTime
 from policies.view import Residency, WorkerId
-from router.core.residency import ResidencySource
+from router.placement.residency_source import ResidencySource
 
 
 def advance(time, to_s):

@@ -1,0 +1,99 @@
+"""Predicted against reported cached tokens, request by request, until each difference is explained."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from policies.view import Residency, WorkerId, WorkerView
+from router.placement.endpoints import Candidate
+from router.placement.lifecycle_events import Request, Usage
+from router.placement.tickets import Ticket
+from router.residency.difference import Difference
+
+
+def prediction(request: Request, candidate: Candidate, view: WorkerView) -> int | None:
+    """Cached tokens that the answer will report, as far as is known."""
+    if not request.reads_cache:
+        return 0
+    if view.residency is Residency.OFF:
+        return None if candidate.caches else 0
+    if view.residency is Residency.UNKNOWN:
+        return None
+    return request.reported(view.cached_tokens, candidate.block_tokens)
+
+
+class ComparisonObserver(Protocol):
+    """Told of every comparison. Must not raise."""
+
+    def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
+        """A response reported its cached tokens and there had been a prediction."""
+
+    def differed(self, worker: WorkerId, difference: Difference) -> None:
+        """It is known what explains that a report differed from the prediction."""
+
+
+class Comparisons:
+    """Puts what was reported and what explains it into a ticket's record and its worker's `Agreement`.
+
+    Tickets whose difference is pending are kept until word comes; the residency map sees to it that it does.
+    """
+
+    __slots__ = ("_observer", "_unexplained")
+
+    def __init__(self, observer: ComparisonObserver | None) -> None:
+        self._observer = observer
+        self._unexplained: dict[int, Ticket] = {}
+
+    def completed(self, ticket: Ticket, usage: Usage) -> Usage:
+        """`usage` with the nought that a worker leaves out, where it has said more than nothing on the same path.
+
+        vLLM 0.23 reports cached tokens only where there were some; 0.33 always does.
+        """
+        paths = ticket.lane.agreement.reporting_paths
+        if usage.cached_tokens is not None and ticket.request.prompt is not None:
+            paths.add(ticket.request.path)
+        elif usage.prompt_tokens is not None and ticket.request.path in paths:
+            return msgspec.structs.replace(usage, cached_tokens=0)
+        return usage
+
+    def compare(self, ticket: Ticket, usage: Usage, difference: Difference | None) -> None:
+        """A request was served; `difference` is what the residency map says of it."""
+        reported = usage.cached_tokens
+        ticket.record.reported_cached_tokens = reported
+        prompt, predicted = ticket.request.prompt, ticket.predicted_cached_tokens
+        if reported is None or predicted is None or prompt is None or prompt.multiple or not prompt.exact:
+            return
+        if not ticket.request.tells_cached:
+            return
+        ticket.lane.agreement.compare(predicted, reported)
+        if self._observer is not None:
+            self._observer.compared(ticket.candidate.id, predicted, reported)
+        if predicted != reported:
+            difference = difference or _unjudged(ticket)
+            ticket.lane.agreement.explain(difference)
+            self._differed(ticket, difference)
+
+    def explained(self, ticket_id: int, difference: Difference) -> None:
+        """What explains a difference that was pending (`ResidencyMap.on_settled`)."""
+        ticket = self._unexplained.pop(ticket_id, None)
+        if ticket is not None:
+            ticket.lane.agreement.settle(difference)
+            self._differed(ticket, difference)
+
+    def _differed(self, ticket: Ticket, difference: Difference) -> None:
+        ticket.record.difference = difference
+        if difference is Difference.PENDING:
+            self._unexplained[ticket.id] = ticket
+        elif self._observer is not None:
+            self._observer.differed(ticket.candidate.id, difference)
+
+    def statistics(self) -> dict[str, int]:
+        """Differences not explained so far."""
+        return {"unexplained": len(self._unexplained)}
+
+
+def _unjudged(ticket: Ticket) -> Difference:
+    """Nobody could compare: the view that predicted it is gone, or was never held to the block."""
+    return Difference.CLEARED if ticket.residency is Residency.EXACT else Difference.APPROXIMATE

@@ -1,0 +1,185 @@
+"""Decisions as values: what was known of every candidate, what was chosen and why, and what came of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+import msgspec
+
+from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
+from router.residency.difference import Difference
+
+CANDIDATES_KEPT = 32_768
+"""Views in the log, about 12 MB of them. Those of a thousand decisions among 512 workers would be about 190 MB."""
+
+
+class DecisionRecord(msgspec.Struct):
+    """One decision and its outcome. Candidate views are kept as they were and turned into text only when asked for.
+
+    `outcome` is "running" until the attempt ends, then "finished", "failed: ..." or "cancelled". `residency` says how
+    far `predicted_cached_tokens` could be trusted; `difference` what explains that another number was reported.
+    `hedge`: a second attempt beside the one before it, which was still waiting for its first event.
+    """
+
+    at_s: float
+    ticket_id: int
+    attempt: int
+    policy: str
+    request: RequestView
+    workers: tuple[WorkerView, ...]
+    decision: Decision
+    worker: WorkerId
+    residency: Residency
+    predicted_cached_tokens: int | None
+    reported_cached_tokens: int | None = None
+    difference: Difference | None = None
+    ttft_s: float | None = None
+    duration_s: float | None = None
+    outcome: str = "running"
+    hedge: bool = False
+
+    def close(self, outcome: str, now_s: float) -> None:
+        """The attempt is over. The prompt's hashes are let go: a thousand long prompts would fill memory."""
+        self.outcome = outcome
+        self.duration_s = now_s - self.at_s
+        view = self.request
+        self.request = RequestView(
+            view.id,
+            view.model,
+            view.prompt_tokens,
+            view.block_tokens,
+            (),
+            view.session_id,
+            view.max_tokens,
+            view.priority,
+            view.decode_s,
+            view.waited_s,
+        )
+
+    def thin(self) -> None:
+        """Forget all candidates but the chosen one."""
+        decision, worker = self.decision, self.worker
+        place = decision.ranked.index(worker)  # the first, as a rule
+        terms = decision.terms.get(worker)
+        self.workers = (next(view for view in self.workers if view.id == worker),)
+        self.decision = Decision(
+            (worker,),
+            decision.reason,
+            decision.costs[place : place + 1],
+            decision.unit,
+            {} if terms is None else {worker: dict(terms)},
+        )
+
+    def to_builtins(self) -> dict[str, object]:
+        """For the admin API."""
+        return {
+            "at_s": self.at_s,
+            "request_id": self.request.id,
+            "model": self.request.model,
+            "prompt_tokens": self.request.prompt_tokens,
+            "waited_s": self.request.waited_s,
+            "attempt": self.attempt,
+            "hedge": self.hedge,
+            "policy": self.policy,
+            "worker": self.worker,
+            "reason": self.decision.reason,
+            "residency": self.residency.value,
+            "predicted_cached_tokens": self.predicted_cached_tokens,
+            "reported_cached_tokens": self.reported_cached_tokens,
+            "difference": None if self.difference is None else self.difference.value,
+            "ttft_s": self.ttft_s,
+            "duration_s": self.duration_s,
+            "outcome": self.outcome,
+            "candidates": describe_candidates(self.workers, self.decision),
+        }
+
+
+class DecisionLog:
+    """The latest `kept` decisions. The latest of those that `candidates_kept` views are enough for are whole, the
+    others know their chosen candidate only."""
+
+    def __init__(self, kept: int, candidates_kept: int = CANDIDATES_KEPT) -> None:
+        self._records: deque[DecisionRecord] = deque(maxlen=kept)
+        self._whole: deque[DecisionRecord] = deque(maxlen=kept)
+        self._candidates = 0
+        self._candidates_kept = candidates_kept
+
+    def add(self, record: DecisionRecord) -> None:
+        """A decision was taken."""
+        if len(self._whole) == self._whole.maxlen and self._whole:
+            self._candidates -= len(self._whole[0].workers)
+        self._records.append(record)
+        self._whole.append(record)
+        self._candidates += len(record.workers)
+        while self._candidates > self._candidates_kept and len(self._whole) > 1:
+            oldest = self._whole.popleft()
+            self._candidates -= len(oldest.workers)
+            oldest.thin()
+
+    def latest(self, limit: int) -> list[DecisionRecord]:
+        """Newest first."""
+        return list(islice(reversed(self._records), limit))
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer to `Dispatcher.explain`. `choice` is None where the request would be held or rejected (`reason`)."""
+
+    request: RequestView
+    policy: str
+    choice: WorkerId | None
+    reason: str
+    fleet: FleetView | None
+    decision: Decision | None
+    excluded: Mapping[WorkerId, str]
+
+    def to_builtins(self) -> dict[str, object]:
+        """For the admin API: request, policy, choice, reason, candidates (best first), excluded."""
+        candidates: list[dict[str, object]] = []
+        if self.fleet is not None and self.decision is not None:
+            candidates = describe_candidates(self.fleet.workers, self.decision)
+        return {
+            "request_id": self.request.id,
+            "model": self.request.model,
+            "prompt_tokens": self.request.prompt_tokens,
+            "policy": self.policy,
+            "choice": self.choice,
+            "hold_s": self.decision.hold_s if self.decision is not None else 0.0,
+            "reason": self.reason,
+            "candidates": candidates,
+            "excluded": dict(self.excluded),
+        }
+
+
+def describe_candidates(workers: tuple[WorkerView, ...], decision: Decision) -> list[dict[str, object]]:
+    """Every candidate in ranked order: what was known of it, its cost and the cost's terms."""
+    by_id = {view.id: view for view in workers}
+    costs = dict(zip(decision.ranked, decision.costs, strict=False))
+    ranked = [by_id[worker] for worker in decision.ranked if worker in by_id]
+    rest = [view for view in workers if view.id not in set(decision.ranked)]
+    return [_describe(view, costs.get(view.id), decision) for view in ranked + rest]
+
+
+def _describe(view: WorkerView, cost: float | None, decision: Decision) -> dict[str, object]:
+    return {
+        "worker": view.id,
+        "residency": view.residency.value,
+        "cached_tokens": view.cached_tokens,
+        "uncached_tokens": view.uncached_tokens,
+        "queued_tokens": view.queued_tokens,
+        "running_requests": view.running_requests,
+        "kv_tokens": view.kv_tokens,
+        "resting_tokens": view.resting_tokens,
+        "kv_capacity_tokens": view.kv_capacity_tokens,
+        "backlog_s": view.backlog_s,
+        "prefill_s": view.prefill_s,
+        "predicted_s": view.backlog_s + view.prefill_s,
+        "utilisation": view.utilisation,
+        "learned": view.learned,
+        "cost": cost,
+        "unit": decision.unit,
+        "terms": dict(decision.terms.get(view.id, {})),
+    }

@@ -1,0 +1,495 @@
+"""Requests in, decisions out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Container, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerId, WorkerView
+from router.config.model import HedgingConfig, RetriesConfig
+from router.errors import ErrorKind, RequestError
+from router.placement.comparison import ComparisonObserver, Comparisons, prediction
+from router.placement.decisions import DecisionLog, DecisionRecord, Explanation
+from router.placement.endpoints import Candidate
+from router.placement.fleet import Fleet
+from router.placement.ledger import Booking, Stage
+from router.placement.lifecycle_events import FailurePhase, Request, Usage
+from router.placement.output_length import Outputs
+from router.placement.policy_runner import Chooser
+from router.placement.residency_source import ResidencySource
+from router.placement.retry_budget import FurtherAttempts, RefusalObserver, follow, longest, tried
+from router.placement.selection import Selection, computed, exclusions, select, trial_first, with_room
+from router.placement.shared_load import SharedLedger
+from router.placement.tickets import Deferral, Hold, Reject, Ticket, gave_up
+from router.placement.views import Sight
+from router.placement.worker_load import Lanes
+from router.residency.difference import Difference
+from router.residency.view import Match
+
+__all__ = ["Deferral", "DispatchObserver", "Dispatcher", "Hold", "Reject", "Ticket"]
+
+
+LONGEST_HOLD_S = 60.0
+"""No policy keeps a request back for longer, all in all."""
+
+
+class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
+    """Told of what the dispatcher does, for metrics and logs. Must not raise."""
+
+    def decided(self, ticket: Ticket) -> None:
+        """A request was placed (each attempt)."""
+
+    def rejected(self, request: Request, error: RequestError) -> None:
+        """A request was turned away, at once or after its last attempt."""
+
+    def failed(self, ticket: Ticket, phase: FailurePhase, reason: str) -> None:
+        """An attempt failed."""
+
+    def policy_failed(self, policy: str, reason: str, first: bool) -> None:
+        """The policy called `policy` raised or answered nonsense, the `first` time since it was adopted or again."""
+
+
+class _Decided(NamedTuple):
+    selection: Selection
+    view: RequestView
+    fleet: FleetView
+    matches: Mapping[int, Match]
+    decision: Decision
+
+
+class Dispatcher:
+    """Chooses a worker for each request, books it there in the same step, and follows the request's edges.
+
+    Every edge may come late, twice or out of order; a ticket's load is given back exactly once.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        residency: ResidencySource,
+        policy: Policy,
+        *,
+        policy_name: str,
+        policy_params: Mapping[str, Any] | None = None,
+        decisions_kept: int = 1_000,
+        observer: DispatchObserver | None = None,
+        retries: RetriesConfig | None = None,
+        hedging: HedgingConfig | None = None,
+        max_requests_per_worker: int = 0,
+        ledger: SharedLedger | None = None,
+    ) -> None:
+        self._further = FurtherAttempts(retries, hedging, observer)
+        self._max_per_worker = max_requests_per_worker
+        self._fleet = fleet
+        self._residency = residency
+        failed = observer.policy_failed if observer is not None else None
+        self._chooser = Chooser(policy, policy_name, policy_params or {}, failed)
+        self._observer = observer
+        self._lanes = Lanes(ledger)
+        self._outputs = Outputs()
+        self._sight = Sight(self._lanes, residency, self._outputs)
+        self._log = DecisionLog(decisions_kept)
+        self._comparisons = Comparisons(observer)
+        self.on_relief: list[Callable[[WorkerId], None]] = []
+        """Called when a worker has no prefill left of those booked here; not a place to dispatch from."""
+        self._ids = itertools.count(1)
+        self._counts = dict.fromkeys(
+            ("dispatched", "held", "rejected", "retried", "hedged", "finished", "cancelled", "failed"), 0
+        )
+        fleet.on_load.append(self._lanes.load_reported)
+
+    @property
+    def policy_name(self) -> str:
+        """Name of the policy in force."""
+        return self._chooser.name
+
+    @property
+    def policy_params(self) -> Mapping[str, Any]:
+        """The parameters it was built with, as given."""
+        return self._chooser.params
+
+    def policy_statistics(self) -> dict[str, Any]:
+        """What the policy shows of its state."""
+        return self._chooser.shown()
+
+    def set_policy(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
+        """Use `policy` from the next decision on."""
+        self._chooser.adopt(policy, name, params)
+
+    # decisions
+
+    def dispatch(
+        self, request: Request, now_s: float, *, defers: bool = False, within: Container[str] | None = None
+    ) -> Ticket | Deferral | Hold | Reject:
+        """Choose a candidate and book the request there, in one step; or, if the policy says so and the caller
+        `defers`, wait for it: with what is known to be a prompt, and not too long a one, for others gain nothing.
+        `within`: the endpoints that may have it, if not all."""
+        selection = self._select(request, (), now_s, within)
+        if isinstance(selection, Selection):
+            decided = self._decide(request, selection, now_s)
+            until_s = min(now_s + decided.decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
+            first = decided.decision.ranked[0]
+            if defers and until_s > now_s and computed(request, selection, first):
+                return Deferral(first if decided.decision.until_relief else None, until_s)
+            return self._place(request, decided, now_s, attempt=1)
+        if isinstance(selection, Hold):
+            self._counts["held"] += 1
+            return selection
+        if selection.error.kind is ErrorKind.MODEL_NOT_FOUND and request.model is not None:
+            self._fleet.unknown_model(request.model)
+        return self._reject(request, selection)
+
+    def retry(
+        self,
+        ticket: Ticket,
+        phase: FailurePhase,
+        now_s: float,
+        reason: str,
+        retry_after_s: float | None = None,
+        *,
+        within: Container[str] | None = None,
+    ) -> Ticket | Reject:
+        """An attempt failed before its client saw anything: book the next alternative (a new ticket), or give up.
+        `within`: the endpoints that may have it, if not all.
+
+        With the usual three attempts: up to two alternatives after `CONNECT`, `REFUSED` and `UNSERVED`, one after
+        `SENT` and `ANSWERED`, none after `STREAM`, none for a ticket that has ended already (its client has left, say),
+        and none that the budget cannot pay for. A connection that could not be made is free: no worker has worked for
+        it.
+        """
+        if ticket.ended:
+            return gave_up(phase, reason, retry_after_s)
+        self.failed(ticket, phase, now_s, reason, retry_after_s)
+        refusal_s = longest(ticket.refusal_s, retry_after_s)
+        selection = self._alternatives(ticket, phase, now_s, within)
+        if selection is not None and phase is not FailurePhase.CONNECT and not self._further.pay(self._requests, now_s):
+            selection = None
+        if selection is None:
+            return self._reject(ticket.request, gave_up(phase, reason, refusal_s))
+        again = self._place(ticket.request, self._decide(ticket.request, selection, now_s), now_s, ticket.attempt + 1)
+        follow(ticket, again, phase, refusal_s)
+        if phase is FailurePhase.ANSWERED:
+            again.suspect = (ticket.candidate.endpoint, reason)
+        self._counts["retried"] += 1
+        return again
+
+    def hedge(self, ticket: Ticket, now_s: float) -> Ticket | None:
+        """Book the request of `ticket` on a second worker, too, where one is ready and the budgets allow it.
+
+        Whoever loses is to be given up with `lost`.
+        """
+        selection = None if ticket.ended else self._alternatives(ticket, FailurePhase.CONNECT, now_s)
+        if selection is None or not selection.ready:
+            return None
+        if not self._further.pay_hedge(self._requests, now_s):
+            return None
+        second = self._place(ticket.request, self._decide(ticket.request, selection, now_s), now_s, ticket.attempt + 1)
+        follow(ticket, second, FailurePhase.CONNECT, None)
+        second.record.hedge = True
+        self._counts["hedged"] += 1
+        return second
+
+    def hedge_left(
+        self, left: Ticket, failed: Ticket, phase: FailurePhase, now_s: float, reason: str, retry_after_s: float | None
+    ) -> None:
+        """One of two attempts failed before its first event; the other, `left`, is now the only one."""
+        self.failed(failed, phase, now_s, reason, retry_after_s)
+        left.attempt = max(left.attempt, failed.attempt)
+        follow(failed, left, phase, longest(left.refusal_s, retry_after_s))
+        if phase is FailurePhase.ANSWERED:
+            left.suspect = (failed.candidate.endpoint, reason)
+
+    def has_alternative(
+        self, ticket: Ticket, phase: FailurePhase, now_s: float, *, within: Container[str] | None = None
+    ) -> bool:
+        """Whether `retry` would find a worker that is ready, and not merely one to be tried out, and pay for it."""
+        if phase is not FailurePhase.CONNECT and not self._further.affords(self._requests, now_s):
+            return False
+        selection = None if ticket.ended else self._alternatives(ticket, phase, now_s, within)
+        return selection is not None and selection.ready
+
+    def explain(self, request: Request, now_s: float) -> Explanation:
+        """What would be decided now; books nothing and changes nothing."""
+        selection = select(self._fleet, request, (), now_s)
+        excluded = exclusions(self._fleet, request, selection, now_s)
+        name = self._chooser.name
+        if not isinstance(selection, Selection):
+            reason = selection.reason if isinstance(selection, Hold) else selection.error.message
+            return Explanation(self._sight.request_view(request, now_s), name, None, reason, None, None, excluded)
+        view, fleet, _ = self._sight.look(request, selection.candidates, now_s)
+        decision = trial_first(self._chooser.explain(view, fleet), selection)
+        return Explanation(view, name, decision.ranked[0], decision.reason, fleet, decision, excluded)
+
+    def views(self, now_s: float) -> tuple[WorkerView, ...]:
+        """What a one-token prompt would meet on each candidate of the fleet, whatever their states."""
+        return self._lanes.views(self._fleet.candidates, None, 1, now_s)
+
+    def decisions(self, limit: int) -> list[DecisionRecord]:
+        """The latest ones, newest first."""
+        return self._log.latest(limit)
+
+    # edges
+
+    def first_token(self, ticket: Ticket, now_s: float) -> None:
+        """The first real event of a stream arrived.
+
+        Not for whole-body responses, whose first byte says nothing of the prefill: say `Request.stream` False and
+        call `finished`.
+        """
+        if ticket.ended or not ticket.lane.account.prefilled(ticket.booking, now_s):
+            return
+        ticket.record.ttft_s = now_s - ticket.booking.at_s
+        ticket.passage = ticket.lane.account.passage(now_s)
+        if ticket.situation is not None:
+            self._lanes.observe(ticket.lane, ticket.situation, ticket.record.ttft_s, now_s)
+        self._succeeded(ticket, now_s, complete=False)
+        if ticket.request.prompt is not None and ticket.candidate.live:
+            self._residency.first_token(ticket.candidate.slot, ticket.id)
+        self._tell_policy(EdgeKind.FIRST_TOKEN, ticket, now_s)
+        self._relieved(ticket)
+
+    def progress(self, ticket: Ticket, output_tokens: int, now_s: float) -> None:
+        """The stream has brought `output_tokens` so far, in all."""
+        ticket.lane.account.progressed(ticket.booking, output_tokens)
+
+    def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
+        """A complete answer arrived. A 4xx is one, too: the worker did its part, but prefilled nothing."""
+        if ticket.ended:
+            return
+        served = status < 400
+        usage = self._comparisons.completed(ticket, usage)
+        self._succeeded(ticket, now_s, complete=True)
+        difference = None
+        if served and ticket.request.prompt is not None and ticket.candidate.live:
+            difference = self._residency.finished(
+                ticket.candidate.slot,
+                ticket.request.prompt,
+                _generated(ticket, usage),
+                usage.cached_tokens if ticket.request.tells_cached else None,
+                ticket_id=ticket.id,
+            )
+        if served:
+            self._comparisons.compare(ticket, usage, difference)
+            decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)
+            self._outputs.observe(ticket.request, decode_s, generated)
+            if decode_s is not None and ticket.passage is not None:
+                self._lanes.decoded(ticket.lane, ticket.passage, generated, decode_s, now_s)
+        self._end(ticket, now_s, "finished" if served else f"finished with status {status}", served=served)
+        self._counts["finished"] += 1
+        self._tell_policy(EdgeKind.FINISHED, ticket, now_s, usage.cached_tokens)
+
+    def explained(self, ticket_id: int, difference: Difference) -> None:
+        """What explains a difference that was pending (`ResidencyMap.on_settled`)."""
+        self._comparisons.explained(ticket_id, difference)
+
+    def failed(
+        self, ticket: Ticket, phase: FailurePhase, now_s: float, reason: str, retry_after_s: float | None = None
+    ) -> None:
+        """The attempt failed for good (`retry` calls this itself)."""
+        if ticket.ended:
+            return
+        endpoint = ticket.candidate.endpoint
+        if phase is FailurePhase.REFUSED:
+            self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
+        elif phase in (FailurePhase.ANSWERED, FailurePhase.UNSERVED):
+            self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
+        elif phase is not FailurePhase.LOCAL:
+            self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
+        ticket.trial = ticket.trial and phase is FailurePhase.LOCAL  # then it was none, and is given back
+        self._end(ticket, now_s, f"failed ({phase.value}): {reason}", served=False)
+        self._counts["failed"] += 1
+        self._tell_policy(EdgeKind.FAILED, ticket, now_s)
+        if self._observer is not None:
+            self._observer.failed(ticket, phase, reason)
+
+    def lost(self, ticket: Ticket, now_s: float) -> None:
+        """Another worker answered the same request first (`hedge`)."""
+        self.cancelled(ticket, now_s, "cancelled: another worker answered first")
+
+    def cancelled(self, ticket: Ticket, now_s: float, outcome: str = "cancelled") -> None:
+        """The client left; nobody's fault."""
+        if ticket.ended:
+            return
+        self._end(ticket, now_s, outcome, served=ticket.booking.stage is Stage.DECODE)
+        self._counts["cancelled"] += 1
+        self._tell_policy(EdgeKind.FAILED, ticket, now_s)
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters, the policy's behaviour, and each worker's lane."""
+        return {
+            **self._counts,
+            **self._comparisons.statistics(),
+            **self._chooser.statistics(),
+            **self._further.statistics(),
+            "workers": self._lanes.statistics(self._fleet.candidates),
+        }
+
+    # within
+
+    def _decide(self, request: Request, selection: Selection, now_s: float) -> _Decided:
+        view, fleet, matches = self._sight.look(request, selection.candidates, now_s)
+        self._lanes.arrived(view.block_hashes, now_s)
+        decision = trial_first(self._chooser.decide(view, fleet), selection)
+        return _Decided(selection, view, fleet, matches, decision)
+
+    def _place(self, request: Request, decided: _Decided, now_s: float, attempt: int) -> Ticket:
+        selection, view, fleet, matches, decision = decided
+        index = [candidate.id for candidate in selection.candidates].index(decision.ranked[0])
+        candidate, worker = selection.candidates[index], fleet.workers[index]
+        predicted = prediction(request, candidate, worker)
+        record = self._record(view, fleet, decision, worker, attempt, predicted)
+        ticket = self._book(request, candidate, worker, record, now_s, matches.get(candidate.slot))
+        if selection.trial is not None:
+            ticket.trial = True
+            self._fleet.trial_started(selection.trial, now_s)
+        self._counts["dispatched"] += 1
+        if self._chooser.observes:
+            self._chooser.observe(Edge(EdgeKind.BOOKED, view, candidate.id, now_s, placed=worker, fleet=fleet))
+        if self._observer is not None:
+            self._observer.decided(ticket)
+        return ticket
+
+    def _select(
+        self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None
+    ) -> Selection | Hold | Reject:
+        """Who may take the request now, and has room for it."""
+        selection = select(self._fleet, request, tried, now_s, within)
+        if self._max_per_worker and isinstance(selection, Selection):
+            return with_room(selection, self._max_per_worker, self._running)
+        return selection
+
+    def _running(self, candidate: Candidate) -> int:
+        return self._lanes.of(candidate).booked().running_requests
+
+    def _alternatives(
+        self, ticket: Ticket, phase: FailurePhase, now_s: float, within: Container[str] | None = None
+    ) -> Selection | None:
+        """Who may take over from a ticket that fails in `phase`; None when it has to be given up."""
+        if self._further.exhausted(ticket, phase):
+            return None
+        selection = self._select(ticket.request, tried(ticket), now_s, within)
+        return selection if isinstance(selection, Selection) else None
+
+    @property
+    def _requests(self) -> int:
+        """Placed so far, each counted once."""
+        return self._counts["dispatched"] - self._counts["retried"] - self._counts["hedged"]
+
+    def _book(
+        self,
+        request: Request,
+        candidate: Candidate,
+        view: WorkerView,
+        record: DecisionRecord,
+        now_s: float,
+        found: Match | None,
+    ) -> Ticket:
+        lane = self._lanes.of(candidate)
+        prompt_tokens = view.cached_tokens + view.uncached_tokens
+        booking = Booking(
+            view.uncached_tokens,
+            prompt_tokens,
+            now_s,
+            streams=request.stream,
+            hashes=record.request.block_hashes,
+            block_tokens=record.request.block_tokens,
+        )
+        ticket = Ticket(request, record.request, lane, booking, record)
+        ticket.residency = view.residency
+        if _teaches(request, view):
+            ticket.situation = lane.situation(
+                view.uncached_tokens, prompt_tokens, now_s, room=_has_room(view, prompt_tokens)
+            )
+        lane.book(booking, now_s)
+        if request.prompt is not None:
+            predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
+            self._residency.booked(
+                candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
+            )
+        return ticket
+
+    def _record(
+        self,
+        request: RequestView,
+        fleet: FleetView,
+        decision: Decision,
+        view: WorkerView,
+        attempt: int,
+        predicted_cached_tokens: int | None,
+    ) -> DecisionRecord:
+        record = DecisionRecord(
+            at_s=fleet.now_s,
+            ticket_id=next(self._ids),
+            attempt=attempt,
+            policy=self._chooser.name,
+            request=request,
+            workers=fleet.workers,
+            decision=decision,
+            worker=view.id,
+            residency=view.residency,
+            predicted_cached_tokens=predicted_cached_tokens,
+        )
+        self._log.add(record)
+        return record
+
+    def _succeeded(self, ticket: Ticket, now_s: float, *, complete: bool) -> None:
+        self._fleet.traffic_succeeded(ticket.candidate.endpoint, trial=ticket.trial, complete=complete)
+        ticket.trial = False
+        if ticket.suspect is not None:
+            # The request is sound, so the error was the other worker's.
+            (endpoint, reason), ticket.suspect = ticket.suspect, None
+            self._fleet.traffic_failed(endpoint, reason, now_s, trial=False)
+
+    def _end(self, ticket: Ticket, now_s: float, outcome: str, *, served: bool) -> None:
+        """Give back all that the ticket holds; what was `served` has been prefilled."""
+        ticket.ended = True
+        prefilling = ticket.booking.stage is Stage.PREFILL
+        cached = served and ticket.residency in (Residency.EXACT, Residency.APPROXIMATE)
+        self._lanes.released(ticket.lane, ticket.booking, ticket.view.model, now_s, cached=cached)
+        ticket.record.close(outcome, now_s)
+        if ticket.request.prompt is not None and ticket.candidate.live:
+            self._residency.released(ticket.candidate.slot, ticket.id)
+        if ticket.trial:
+            ticket.trial = False
+            self._fleet.trial_given_up(ticket.candidate.endpoint)
+        if prefilling:
+            self._relieved(ticket)
+
+    def _relieved(self, ticket: Ticket) -> None:
+        if not ticket.lane.account.queue:
+            for listener in self.on_relief:
+                listener(ticket.candidate.id)
+
+    def _reject(self, request: Request, reject: Reject) -> Reject:
+        self._counts["rejected"] += 1
+        if self._observer is not None:
+            self._observer.rejected(request, reject.error)
+        return reject
+
+    def _tell_policy(
+        self,
+        kind: EdgeKind,
+        ticket: Ticket,
+        now_s: float,
+        cached_tokens: int | None = None,
+    ) -> None:
+        if self._chooser.observes:
+            self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+
+
+def _teaches(request: Request, view: WorkerView) -> bool:
+    """Whether the time to this request's first token will say something of the worker's speed."""
+    prompt = request.prompt
+    known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
+    return known and request.stream
+
+
+def _has_room(view: WorkerView, prompt_tokens: int) -> bool:
+    """Whether the prompt can run beside what runs there; taken for granted where the size of the cache is unknown."""
+    return not view.kv_capacity_tokens or view.kv_tokens + prompt_tokens <= view.kv_capacity_tokens
+
+
+def _generated(ticket: Ticket, usage: Usage) -> int | None:
+    """Tokens of the answer: as reported, else as many as events were counted, vLLM's habit being one token each."""
+    return ticket.booking.output_tokens or None if usage.completion_tokens is None else usage.completion_tokens

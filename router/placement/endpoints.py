@@ -1,0 +1,127 @@
+"""What the fleet is made of: endpoints, and the candidates behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
+from policies.view import WorkerId
+from router.placement.health import Health, WorkerState
+
+DEFAULT_BLOCK_TOKENS = 16
+"""vLLM's default block size on CUDA, for workers whose /metrics does not say."""
+
+
+class Candidate:
+    """One place a request can go: an endpoint, or one data-parallel rank of it. Compared by identity.
+
+    `slot` is a small integer, unique among live candidates and used again after this one has left; check `live`
+    before using it late. `rank` is None where the endpoint has one rank. `load` is the rank's last report.
+    """
+
+    __slots__ = (
+        "block_tokens",
+        "caches",
+        "capacity_blocks",
+        "capacity_tokens",
+        "endpoint",
+        "events",
+        "id",
+        "live",
+        "load",
+        "rank",
+        "slot",
+    )
+
+    def __init__(self, endpoint: FleetEndpoint, slot: int, rank: int | None) -> None:
+        self.endpoint = endpoint
+        self.slot = slot
+        self.rank = rank
+        self.id = WorkerId(endpoint.id if rank is None else f"{endpoint.id}#{rank}")
+        self.live = True
+        self.block_tokens = DEFAULT_BLOCK_TOKENS
+        self.capacity_blocks: int | None = None
+        self.capacity_tokens = 0
+        """Size of the KV cache; 0 where the worker does not say."""
+        self.caches = True
+        self.events = False
+        self.load: LoadReport | None = None
+
+    def describe(self, cache: RankCache | None, events: bool) -> bool:
+        """Take over what a probe said of this rank's cache; True if anything changed."""
+        before = (self.block_tokens, self.capacity_blocks, self.caches, self.events)
+        if cache is not None:
+            self.block_tokens = cache.hash_block_size or cache.block_size
+            self.capacity_blocks = cache.capacity_tokens // self.block_tokens
+            self.capacity_tokens = self.block_tokens * self.capacity_blocks
+            self.caches = cache.prefix_caching
+        self.events = events
+        return before != (self.block_tokens, self.capacity_blocks, self.caches, self.events)
+
+
+class FleetEndpoint:
+    """One worker endpoint and all that is known of it. `facts` is None until a probe has succeeded."""
+
+    __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "labels", "lengths")
+
+    def __init__(
+        self, endpoint: Endpoint, health: Health, now_s: float, labels: Mapping[str, str] | None = None
+    ) -> None:
+        self.id = endpoint.authority
+        self.endpoint = endpoint
+        self.labels: Mapping[str, str] = labels or {}
+        """The operator's, for policies."""
+        self.health = health
+        self.facts: WorkerFacts | None = None
+        self.candidates: tuple[Candidate, ...] = ()
+        self.draining = False
+        self.lengths: dict[str, int] = {}
+
+    @property
+    def state(self) -> WorkerState:
+        """Where the endpoint stands."""
+        if self.draining:
+            return WorkerState.DRAINING
+        if self.health.condition is not WorkerState.READY:
+            return self.health.condition
+        return WorkerState.ASLEEP if self.facts is not None and self.facts.sleeping else WorkerState.READY
+
+    @property
+    def reason(self) -> str:
+        """Why it stands there, in words for an operator."""
+        state = self.state
+        if state is WorkerState.DRAINING:
+            return "drained by the operator: takes no new requests"
+        if state is WorkerState.ASLEEP:
+            return "the worker is in sleep mode; wake it up to use it"
+        return self.health.reason
+
+    @property
+    def models_known(self) -> bool:
+        """Whether the worker has said which models it serves."""
+        return self.facts is not None and bool(self.facts.models)
+
+    def may_serve(self, model: str | None) -> bool:
+        """Whether `model` is served here, or may be for all we know."""
+        if self.facts is None:
+            return False
+        if model is None or not self.facts.models:
+            return True
+        return any(card.id == model for card in self.facts.models)
+
+    def learn(self, facts: WorkerFacts) -> None:
+        """Take over what a probe found; an adapter is as long as its parent."""
+        self.facts = facts
+        own = {card.id: card.max_model_len for card in facts.models}
+        lengths = {card.id: card.max_model_len or own.get(card.parent or "") for card in facts.models}
+        self.lengths = {model: length for model, length in lengths.items() if length}
+
+    def statistics(self) -> dict[str, Any]:
+        """State and health counters."""
+        return {
+            "state": self.state.value,
+            "reason": self.reason,
+            "ejections": self.health.ejections,
+            "candidates": [candidate.id for candidate in self.candidates],
+        }

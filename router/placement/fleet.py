@@ -1,0 +1,381 @@
+"""The fleet: endpoints, their states, and the candidates among which a request's worker is chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from backends.worker import Endpoint, LoadReport, ServedModel, WorkerFacts
+from policies.view import Residency
+from router.config.model import HealthConfig
+from router.placement.endpoints import Candidate, FleetEndpoint
+from router.placement.health import SERVING, Health, WorkerState
+from router.placement.residency_source import ResidencySource
+
+__all__ = ["Candidate", "Fleet", "FleetEndpoint", "Pool", "WorkerState"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Who can serve one model. `able` in any state; `ready` candidates take traffic, `half_open` endpoints a trial.
+
+    `shortest_tokens` is the least context length among `able`, None where none says.
+    """
+
+    able: tuple[FleetEndpoint, ...]
+    ready: tuple[Candidate, ...]
+    half_open: tuple[FleetEndpoint, ...]
+    shortest_tokens: int | None
+
+
+class Fleet:
+    """Every endpoint the router knows, in the order they joined.
+
+    `on_change` callbacks run whenever a candidate becomes available (or free for a trial), and when an endpoint's first
+    probe has failed; `on_load` ones for each load report; `on_loss` ones when probes eject an endpoint, or one that was
+    not draining is removed; `on_unknown_model` ones when a request names a model that nobody serves, or that its worker
+    turns out not to serve; `on_doubt` ones when someone wants to know whether an endpoint's process still lives; and
+    `on_process` ones when it has said which process it is: whether another one than before, and when it was asked.
+    None may raise. Calls for endpoints that have left are ignored: news may arrive after a removal.
+    """
+
+    def __init__(self, health: HealthConfig, residency: ResidencySource, *, kv_events: bool = True) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        self.on_load: list[Callable[[Candidate, LoadReport, float], None]] = []
+        self.on_loss: list[Callable[[FleetEndpoint], None]] = []
+        self.on_unknown_model: list[Callable[[str], None]] = []
+        self.on_doubt: list[Callable[[FleetEndpoint], None]] = []
+        self.on_process: list[Callable[[FleetEndpoint, bool, float], None]] = []
+        self.pressure_until_s = 0.0
+        """No endpoint is backing off after this time: a quick test for the hot path."""
+        self.warm_at_s = -math.inf
+        """No endpoint has its slow start after this time: another."""
+        self._health = health
+        self._residency = residency
+        self._kv_events = kv_events
+        self._endpoints: dict[str, FleetEndpoint] = {}
+        self._slots: list[Candidate | None] = []
+        self._pools: dict[str | None, Pool] = {}
+        self._adapters: frozenset[str] | None = None
+
+    @property
+    def endpoints(self) -> tuple[FleetEndpoint, ...]:
+        """All of them, oldest first."""
+        return tuple(self._endpoints.values())
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All of them, whatever their state."""
+        return tuple(candidate for endpoint in self._endpoints.values() for candidate in endpoint.candidates)
+
+    @property
+    def serving(self) -> int:
+        """How many endpoints take requests now."""
+        return sum(endpoint.state in SERVING for endpoint in self._endpoints.values())
+
+    def get(self, endpoint_id: str) -> FleetEndpoint | None:
+        """The endpoint called `host:port`, if it is here."""
+        return self._endpoints.get(endpoint_id)
+
+    def lost(self, endpoint: FleetEndpoint) -> bool:
+        """Whether `endpoint` has been ejected or removed."""
+        here = self._endpoints.get(endpoint.id) is endpoint
+        return not here or endpoint.health.condition is WorkerState.UNHEALTHY
+
+    # the operator's doing
+
+    def add(self, endpoint: Endpoint, now_s: float, labels: Mapping[str, str] | None = None) -> FleetEndpoint:
+        """Let an endpoint join, with what policies may go by; one that is here already stays as it is."""
+        known = self._endpoints.get(endpoint.authority)
+        if known is not None:
+            return known
+        joined = FleetEndpoint(endpoint, Health(self._health), now_s, labels)
+        self._endpoints[joined.id] = joined
+        self._look_anew()
+        return joined
+
+    def remove(self, endpoint_id: str, now_s: float) -> None:
+        """Forget an endpoint. Requests that run there go on; their edges are still taken."""
+        gone = self._endpoints.pop(endpoint_id, None)
+        if gone is not None:
+            self._drop_candidates(gone)
+            self._look_anew()
+            if not gone.draining:
+                self._lose(gone)
+
+    def drain(self, endpoint_id: str) -> None:
+        """Send nothing new there."""
+        self._set_draining(endpoint_id, True)
+
+    def undrain(self, endpoint_id: str) -> None:
+        """Send requests there again."""
+        self._set_draining(endpoint_id, False)
+
+    # what probes and scrapes find
+
+    def probe_succeeded(self, endpoint_id: str, facts: WorkerFacts, now_s: float) -> None:
+        """A probe answered: take over what it learned. A worker that had been ejected may have restarted, so the
+        model of its cache starts afresh where no events say what it holds."""
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is None:
+            return
+        before, was_down = endpoint.state, endpoint.health.condition is WorkerState.UNHEALTHY
+        changed = facts != endpoint.facts
+        endpoint.learn(facts)
+        self._fit_candidates(endpoint)
+        endpoint.health.probe_succeeded(now_s)
+        if was_down and endpoint.health.condition is WorkerState.HALF_OPEN:
+            self._forget_guesses(endpoint)
+        if before is WorkerState.ASLEEP is not endpoint.state:
+            endpoint.health.cold(now_s)
+        self._update(endpoint, before, changed=changed)
+
+    def restarted(self, endpoint_id: str, now_s: float) -> None:
+        """Another process answers there now, back before anyone ejected the old one: its cache is empty."""
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            self._forget_guesses(endpoint)
+            endpoint.health.cold(now_s)
+            self._begins(endpoint)
+            self._tell_process(endpoint, True, now_s)
+
+    def continues(self, endpoint_id: str, asked_s: float) -> None:
+        """Asked at `asked_s`, the same process answers there as before."""
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            self._tell_process(endpoint, False, asked_s)
+
+    def probe_failed(self, endpoint_id: str, reason: str, now_s: float) -> None:
+        """A probe got no answer."""
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            before, was_down, first = endpoint.state, self.lost(endpoint), not endpoint.health.probed
+            endpoint.health.probe_failed(reason, now_s)
+            self._update(endpoint, before)
+            if first:
+                self._announce()  # what waited to hear from it may be refused now
+            if self.lost(endpoint) and not was_down:
+                self._lose(endpoint)
+
+    def load_reported(self, endpoint_id: str, report: LoadReport, now_s: float) -> None:
+        """One rank's gauges."""
+        endpoint = self._endpoints.get(endpoint_id)
+        for candidate in endpoint.candidates if endpoint else ():
+            if candidate.rank == report.rank or candidate.rank is None:
+                candidate.load = report
+                for callback in self.on_load:
+                    callback(candidate, report, now_s)
+
+    # what traffic shows
+
+    def trial_started(self, endpoint: FleetEndpoint, now_s: float) -> None:
+        """The half-open endpoint's one trial request is on its way: if it succeeds the worker starts from here."""
+        endpoint.health.trial_running = True
+        endpoint.health.cold(now_s)
+
+    def trial_given_up(self, endpoint: FleetEndpoint) -> None:
+        """The trial ended without an answer to whether the worker works (its client left): another may try."""
+        endpoint.health.trial_running = False
+        if endpoint.state is WorkerState.HALF_OPEN:
+            self._announce()
+
+    def traffic_succeeded(self, endpoint: FleetEndpoint, *, trial: bool, complete: bool) -> None:
+        """A request got its first token, or its `complete` answer (a 4xx is one)."""
+        before = endpoint.state
+        endpoint.health.traffic_succeeded(trial=trial, complete=complete)
+        self._update(endpoint, before)
+
+    def self_test_answered(self, endpoint: FleetEndpoint) -> None:
+        """The worker has served a request of ours, sent past the dispatcher: as good as a trial."""
+        self.traffic_succeeded(endpoint, trial=True, complete=True)
+
+    def traffic_failed(self, endpoint: FleetEndpoint, reason: str, now_s: float, *, trial: bool) -> None:
+        """A request could not be sent there, or died there."""
+        before = endpoint.state
+        endpoint.health.traffic_failed(reason, now_s, trial=trial)
+        self._under_pressure(endpoint)
+        self._update(endpoint, before)
+
+    def traffic_doubtful(self, endpoint: FleetEndpoint, now_s: float, *, trial: bool) -> None:
+        """The worker answered with a server error that may be the request's doing, or that it does not serve the model:
+        others first for a moment."""
+        endpoint.health.doubted(now_s)
+        self._under_pressure(endpoint)
+        if trial:
+            self.trial_given_up(endpoint)
+
+    def traffic_refused(
+        self, endpoint: FleetEndpoint, retry_after_s: float | None, now_s: float, *, trial: bool
+    ) -> None:
+        """The worker answered 503."""
+        endpoint.health.refused(now_s, retry_after_s)
+        self._under_pressure(endpoint)
+        if trial:
+            self.trial_given_up(endpoint)
+
+    def unknown_model(self, model: str) -> None:
+        """A request named a model that nobody serves, or that a worker lists and does not: someone may want to look
+        again."""
+        for callback in tuple(self.on_unknown_model):
+            callback(model)
+
+    def doubt(self, endpoint: FleetEndpoint) -> None:
+        """The endpoint's process may have died: someone may want to look."""
+        for callback in tuple(self.on_doubt):
+            callback(endpoint)
+
+    # what it serves
+
+    def pool(self, model: str | None) -> Pool:
+        """Who can serve `model` (None: any model will do)."""
+        pool = self._pools.get(model)
+        if pool is None:
+            pool = self._build_pool(model)
+            if len(self._pools) >= 1_024:  # clients name models: unknown names must not fill memory
+                self._pools.clear()
+            self._pools[model] = pool
+        return pool
+
+    def adapter(self, model: str | None) -> str | None:
+        """`model` if it is a LoRA adapter on some worker, else None."""
+        adapters = self._adapters
+        if adapters is None:
+            adapters = self._adapters = frozenset(card.id for card in self._cards() if card.parent)
+        return model if model in adapters else None
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """The union of all cards, one per id: the one with the longest context."""
+        union: dict[str, ServedModel] = {}
+        for card in self._cards():
+            kept = union.get(card.id)
+            if kept is None or (kept.max_model_len or 0) < (card.max_model_len or 0):
+                union[card.id] = card
+        return tuple(union.values())
+
+    def model_known(self, model: str) -> bool | None:
+        """Whether some worker serves `model`. A worker that is down serves what it last listed, and one that has never
+        answered serves nothing. None: nobody has listed models yet, or a worker's first probe has not ended, or one
+        does not list its models."""
+        if any(card.id == model for card in self._cards()):
+            return True
+        endpoints = self._endpoints.values()
+        open_ones = any(
+            not endpoint.health.probed if endpoint.facts is None else not endpoint.facts.models
+            for endpoint in endpoints
+        )
+        return False if any(endpoint.models_known for endpoint in endpoints) and not open_ones else None
+
+    @property
+    def unheard(self) -> tuple[FleetEndpoint, ...]:
+        """Endpoints that have never answered a probe."""
+        return tuple(endpoint for endpoint in self._endpoints.values() if endpoint.facts is None)
+
+    def statistics(self) -> dict[str, Any]:
+        """Endpoints by state, and each endpoint's own."""
+        states = [endpoint.state for endpoint in self._endpoints.values()]
+        return {
+            "states": {state.value: states.count(state) for state in WorkerState},
+            "endpoints": {endpoint.id: endpoint.statistics() for endpoint in self._endpoints.values()},
+        }
+
+    # within
+
+    def _cards(self) -> list[ServedModel]:
+        known = [endpoint.facts for endpoint in self._endpoints.values() if endpoint.facts is not None]
+        return [card for facts in known for card in facts.models]
+
+    def _build_pool(self, model: str | None) -> Pool:
+        able = tuple(endpoint for endpoint in self._endpoints.values() if endpoint.may_serve(model))
+        lengths = [endpoint.lengths[model] for endpoint in able if model is not None and model in endpoint.lengths]
+        ready = tuple(c for endpoint in able if endpoint.state is WorkerState.READY for c in endpoint.candidates)
+        half_open = tuple(endpoint for endpoint in able if endpoint.state is WorkerState.HALF_OPEN)
+        return Pool(able, ready, half_open, min(lengths, default=None))
+
+    def _set_draining(self, endpoint_id: str, draining: bool) -> None:
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            before = endpoint.state
+            endpoint.draining = draining
+            self._update(endpoint, before)
+
+    def _update(self, endpoint: FleetEndpoint, before: WorkerState, *, changed: bool = False) -> None:
+        if changed or endpoint.state is not before:
+            self._look_anew()
+            self._begins(endpoint)
+            if endpoint.state in SERVING:
+                self._announce()
+
+    def _begins(self, endpoint: FleetEndpoint) -> None:
+        if endpoint.state is WorkerState.READY and self._health.slow_start_s:
+            self.warm_at_s = max(self.warm_at_s, endpoint.health.warm_at_s)
+
+    def _look_anew(self) -> None:
+        self._pools.clear()
+        self._adapters = None
+
+    def _announce(self) -> None:
+        for callback in tuple(self.on_change):
+            callback()
+
+    def _lose(self, endpoint: FleetEndpoint) -> None:
+        for callback in tuple(self.on_loss):
+            callback(endpoint)
+
+    def _tell_process(self, endpoint: FleetEndpoint, new: bool, asked_s: float) -> None:
+        for callback in tuple(self.on_process):
+            callback(endpoint, new, asked_s)
+
+    def _under_pressure(self, endpoint: FleetEndpoint) -> None:
+        health = endpoint.health
+        self.pressure_until_s = max(self.pressure_until_s, health.avoid_until_s, health.refused_until_s)
+
+    # candidates and their slots
+
+    def _fit_candidates(self, endpoint: FleetEndpoint) -> None:
+        facts = endpoint.facts
+        assert facts is not None
+        if len(endpoint.candidates) != facts.ranks:
+            self._drop_candidates(endpoint)
+            ranks = range(facts.ranks) if facts.ranks > 1 else (None,)
+            endpoint.candidates = tuple(self._new_candidate(endpoint, rank) for rank in ranks)
+        sources = {source.rank for source in facts.event_sources} if self._kv_events else set()
+        for candidate in endpoint.candidates:
+            rank = candidate.rank or 0
+            if candidate.describe(facts.caches.get(rank), rank in sources):
+                self._reconfigure(candidate)
+
+    def _new_candidate(self, endpoint: FleetEndpoint, rank: int | None) -> Candidate:
+        if None not in self._slots:
+            self._slots.append(None)
+        candidate = Candidate(endpoint, self._slots.index(None), rank)
+        self._slots[candidate.slot] = candidate
+        self._residency.add(candidate.slot, candidate.id, candidate.block_tokens, candidate.capacity_blocks, False)
+        return candidate
+
+    def _drop_candidates(self, endpoint: FleetEndpoint) -> None:
+        for candidate in endpoint.candidates:
+            candidate.live = False
+            self._slots[candidate.slot] = None
+            self._residency.remove(candidate.slot)
+        endpoint.candidates = ()
+
+    def _reconfigure(self, candidate: Candidate) -> None:
+        self._residency.configure(
+            candidate.slot,
+            block_size=candidate.block_tokens,
+            capacity_blocks=candidate.capacity_blocks,
+            events=candidate.events,
+        )
+        if not candidate.caches:
+            reason = "prefix caching is switched off on this worker (--no-enable-prefix-caching)"
+            self._residency.set_self_test(candidate.slot, Residency.OFF, reason)
+
+    def _forget_guesses(self, endpoint: FleetEndpoint) -> None:
+        for candidate in endpoint.candidates:
+            if not candidate.events:
+                slot, blocks = candidate.slot, candidate.capacity_blocks
+                self._residency.remove(slot)
+                self._residency.add(slot, candidate.id, candidate.block_tokens, blocks, False)
+                self._reconfigure(candidate)

@@ -1,0 +1,167 @@
+"""Health of one endpoint, from probes (active) and from what happens to traffic (passive).
+
+    STARTING --probe ok--> READY --failures in a row--> UNHEALTHY --probe ok, time up--> HALF_OPEN --trial ok--> READY
+                                                            ^------------------trial failed-------+
+
+An ejected worker comes back through HALF_OPEN: one trial request at a time while others are ready, and the next
+request that could go there is the trial (see `router.placement.selection`), so that a revived worker has traffic as
+soon as a probe has seen it, whatever the policy thinks of its empty cache. Pressure (503) is not a fault: it only
+makes a worker unattractive for a moment. Thresholds count consecutive failures, as in Envoy's outlier detection and
+the Kubernetes probes.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+from router.config.model import HealthConfig
+
+AVOID_S = 0.25
+"""How long a worker is passed over after one failure or refusal without Retry-After: a few scheduler steps."""
+RETRY_AFTER_CAP_S = 30.0
+"""Longest Retry-After that is believed; probes go on meanwhile."""
+REOPEN_CAP_S = 60.0
+"""Longest wait between trials of a worker that probes well and fails its trials (doubling until here)."""
+
+
+LEAST_SHARE = 0.1
+"""What a cold worker is offered to at first: enough to be known soon (Envoy's slow start begins there, too)."""
+
+
+class WorkerState(StrEnum):
+    """Where an endpoint stands. READY ones take traffic, HALF_OPEN ones a single trial request at a time."""
+
+    STARTING = "starting"
+    READY = "ready"
+    ASLEEP = "asleep"
+    UNHEALTHY = "unhealthy"
+    HALF_OPEN = "half_open"
+    DRAINING = "draining"
+
+
+SERVING = (WorkerState.READY, WorkerState.HALF_OPEN)
+"""States in which requests are sent. A half-open worker counts wherever readiness is asked for: a platform that takes
+the gateway out of service until a trial request has succeeded would keep that request from ever coming."""
+
+
+class Health:
+    """The state machine above. `condition` is one of STARTING, READY, UNHEALTHY, HALF_OPEN."""
+
+    def __init__(self, config: HealthConfig) -> None:
+        self._config = config
+        self.condition = WorkerState.STARTING
+        self.reason = "not probed yet"
+        self.avoid_until_s = 0.0
+        self.refused_until_s = 0.0
+        self.trial_running = False
+        self.ejections = 0
+        self._probe_failures = 0
+        self._probe_successes = 0
+        self._traffic_failures = 0
+        self._failed_trials = 0
+        self._reopen_at_s = 0.0
+        self._cold_since_s = -math.inf
+
+    # slow start
+
+    def cold(self, now_s: float) -> None:
+        """It begins, or begins again, with an empty cache."""
+        self._cold_since_s = now_s
+
+    @property
+    def warm_at_s(self) -> float:
+        """When its slow start is over."""
+        return self._cold_since_s + self._config.slow_start_s
+
+    def share(self, now_s: float) -> float:
+        """The share of requests that it is offered to."""
+        if now_s >= self.warm_at_s:
+            return 1.0
+        return max(LEAST_SHARE, (now_s - self._cold_since_s) / self._config.slow_start_s)
+
+    # probes and traffic
+
+    @property
+    def probed(self) -> bool:
+        """Whether any probe has ended yet."""
+        return self._probe_failures + self._probe_successes > 0
+
+    def probe_succeeded(self, now_s: float) -> None:
+        """The worker answered a probe."""
+        self._probe_failures = 0
+        self._probe_successes += 1
+        if self._probe_successes < self._config.success_threshold:
+            return
+        if self.condition is WorkerState.STARTING:
+            self.cold(now_s)
+            self._become_ready("probe succeeded")
+        elif self.condition is WorkerState.UNHEALTHY and now_s >= self._reopen_at_s:
+            self.condition = WorkerState.HALF_OPEN
+            self.reason = "probes succeed again; waiting for one request to succeed"
+            self.trial_running = False
+            self.cold(now_s)
+
+    def probe_failed(self, reason: str, now_s: float) -> None:
+        """A probe failed or timed out. A worker that was down starts afresh: past trials count no more."""
+        self._probe_successes = 0
+        self._probe_failures += 1
+        if self.condition is WorkerState.STARTING:
+            self.reason = f"not up yet: {reason}"
+        elif self.condition is WorkerState.UNHEALTHY:
+            self._failed_trials = 0
+            self._reopen_at_s = now_s
+            self.reason = f"probe failed: {reason}"
+        elif self._probe_failures >= self._config.failure_threshold:
+            self._eject(f"{self._probe_failures} probes in a row failed: {reason}", now_s)
+
+    def traffic_failed(self, reason: str, now_s: float, *, trial: bool) -> None:
+        """A request could not be sent, or got no answer. While half open only the trial's outcome counts."""
+        self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
+        self._traffic_failures += 1
+        if self.condition is WorkerState.HALF_OPEN and trial:
+            self._failed_trials += 1
+            self._eject(f"trial request failed: {reason}", now_s + self._trial_wait_s())
+        elif self.condition is WorkerState.READY and self._traffic_failures >= self._config.failure_threshold:
+            wait_s = self._config.half_open_after_s
+            self._eject(f"{self._traffic_failures} requests in a row failed: {reason}", now_s + wait_s)
+
+    def traffic_succeeded(self, *, trial: bool, complete: bool) -> None:
+        """A request got its first token, or its `complete` answer. Only the latter ends a row of failures: a worker
+        whose streams all break off starts them well enough."""
+        if complete:
+            self._traffic_failures = 0
+        if self.condition is WorkerState.HALF_OPEN and trial:
+            self._failed_trials = 0
+            self._become_ready("trial request succeeded")
+
+    def doubted(self, now_s: float) -> None:
+        """The worker answered with a server error, perhaps not through its own fault."""
+        self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
+
+    def refused(self, now_s: float, retry_after_s: float | None) -> None:
+        """The worker answered 503: leave it alone for as long as it says, or for a moment."""
+        if retry_after_s is None:
+            self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
+        else:
+            self.refused_until_s = max(self.refused_until_s, now_s + min(retry_after_s, RETRY_AFTER_CAP_S))
+
+    def _become_ready(self, reason: str) -> None:
+        self.condition = WorkerState.READY
+        self.reason = reason
+        self.trial_running = False
+        self.avoid_until_s = self.refused_until_s = 0.0
+        self._traffic_failures = 0
+
+    def _eject(self, reason: str, reopen_at_s: float) -> None:
+        self.condition = WorkerState.UNHEALTHY
+        self.reason = reason
+        self.ejections += 1
+        self.trial_running = False
+        self._probe_successes = 0
+        self._traffic_failures = 0
+        self._reopen_at_s = reopen_at_s
+
+    def _trial_wait_s(self) -> float:
+        wait_s = self._config.half_open_after_s * 2.0**self._failed_trials
+        return min(wait_s, max(REOPEN_CAP_S, self._config.half_open_after_s))

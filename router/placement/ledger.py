@@ -1,0 +1,271 @@
+"""What is booked where: the load of every placed request, from the decision on until its edges release it.
+
+The ledger leads and scraped gauges only correct it: a scrape is a second old, and everything decided within that
+second would otherwise pile onto the same worker. What a scrape can show that the ledger cannot is load that is not
+ours (another router, a batch job); see `ForeignLoad`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from backends.worker import LoadReport
+from router.placement.decode_step_time import Passage, Passing
+from router.placement.kv_occupancy import RestingContext, Share, SharedContext
+from router.placement.shared_load import Booked, SharedAccount
+
+
+class Stage(IntEnum):
+    """How far a booking has come; it only ever moves forward."""
+
+    PREFILL = 0
+    DECODE = 1
+    RELEASED = 2
+
+
+class Booking:
+    """One request's load.
+
+    `attention` is the prompt's attention work, u * (c + u / 2) token pairs for u uncached tokens after c cached ones.
+    `streams` is False where nobody will see the end of the prefill.
+    """
+
+    __slots__ = (
+        "at_s",
+        "attention",
+        "context_tokens",
+        "output_tokens",
+        "resting",
+        "share",
+        "stage",
+        "streams",
+        "uncached_tokens",
+    )
+
+    def __init__(
+        self,
+        uncached_tokens: int,
+        prompt_tokens: int,
+        at_s: float,
+        *,
+        streams: bool = True,
+        hashes: Sequence[int] = (),
+        block_tokens: int = 0,
+    ) -> None:
+        self.uncached_tokens = uncached_tokens
+        self.context_tokens = prompt_tokens
+        self.attention = attention(uncached_tokens, prompt_tokens - uncached_tokens)
+        self.output_tokens = 0
+        self.at_s = at_s
+        self.streams = streams
+        self.share = Share(hashes, block_tokens)
+        self.resting = Share(hashes, block_tokens)
+        self.stage = Stage.PREFILL
+
+
+class Account:
+    """The load booked on one candidate: P (`queued_tokens`), B (`running_requests`) and K (`kv_tokens`).
+
+    Prefills are taken to run first come, first served, as vLLM's default scheduler does; `head_since_s` is when the
+    oldest unfinished one can have started at the earliest. Nobody will see the end of `unseen` of them. `shared` is
+    where other processes see it, if there are any; `sharing` is what the contexts of several requests have in common,
+    `resting` what those that have ended have left for their next turns.
+    """
+
+    __slots__ = (
+        "_passing",
+        "decode_tokens",
+        "foreign",
+        "freed_s",
+        "head_since_s",
+        "kv_tokens",
+        "queue",
+        "queued_attention",
+        "queued_tokens",
+        "resting",
+        "running_requests",
+        "shared",
+        "sharing",
+        "unseen",
+    )
+
+    def __init__(self) -> None:
+        self._passing = Passing()
+        self.sharing = SharedContext()
+        self.resting = RestingContext()
+        self.queue: dict[Booking, None] = {}
+        self.unseen = 0
+        self.queued_tokens = 0
+        self.queued_attention = 0.0
+        self.running_requests = 0
+        self.kv_tokens = 0
+        self.decode_tokens = 0
+        self.head_since_s = 0.0
+        self.freed_s = 0.0
+        self.foreign = ForeignLoad()
+        self.shared: SharedAccount | None = None
+
+    @property
+    def queued_requests(self) -> int:
+        """Prefills that wait or run."""
+        return len(self.queue)
+
+    @property
+    def held_share(self) -> float:
+        """Of the context tokens, those that are left when what several requests have in common counts once."""
+        return 1.0 - self.sharing.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
+
+    @property
+    def head(self) -> Booking | None:
+        """The prefill that runs, or runs next."""
+        return next(iter(self.queue), None)
+
+    def book(self, booking: Booking) -> None:
+        """Take on a request's load."""
+        others = 0 if self.shared is None else self.shared.others().decode_tokens
+        self._passing.looked(self.decode_tokens + others, booking.at_s)
+        if not self.queue:
+            self.head_since_s = booking.at_s
+        self.queue[booking] = None
+        self.unseen += not booking.streams
+        self.queued_tokens += booking.uncached_tokens
+        self.queued_attention += booking.attention
+        self.running_requests += 1
+        self.kv_tokens += booking.context_tokens
+        self.sharing.add(booking.share)
+        self.resting.add(booking.resting)
+        if self.shared is not None:
+            self.shared.publish(self)
+
+    def prefilled(self, booking: Booking, now_s: float) -> bool:
+        """Its prefill is done; so is that of every earlier one whose end nobody sees. False: known already."""
+        if booking.stage is not Stage.PREFILL:
+            return False
+        if booking.streams:
+            self._start_unseen(booking, now_s)
+        self._start_decode(booking, now_s)
+        if self.shared is not None:
+            self.shared.publish(self)
+        return True
+
+    def _start_unseen(self, booking: Booking, now_s: float) -> None:
+        unseen: list[Booking] = []
+        for earlier in self.queue:
+            if earlier is booking:
+                break
+            if not earlier.streams:
+                unseen.append(earlier)
+        for earlier in unseen:
+            self._start_decode(earlier, now_s)
+
+    def progressed(self, booking: Booking, output_tokens: int) -> None:
+        """The request has produced `output_tokens` in all; smaller numbers than before are ignored."""
+        grown = output_tokens - booking.output_tokens
+        if grown <= 0 or booking.stage is Stage.RELEASED:
+            return
+        booking.output_tokens = output_tokens
+        booking.context_tokens += grown
+        self.kv_tokens += grown
+        if booking.stage is Stage.DECODE:
+            self.decode_tokens += grown
+        if self.shared is not None:
+            self.shared.publish(self)
+
+    def release(self, booking: Booking, now_s: float, rests_s: float = 0.0) -> bool:
+        """The request has ended, whichever way: give back whatever it still holds. False: given back already.
+
+        For `rests_s` its context is expected to be asked for again.
+        """
+        if booking.stage is Stage.RELEASED:
+            return False
+        if booking.stage is Stage.PREFILL:
+            self._leave_queue(booking, now_s)
+        else:
+            self._passing.ended(booking.context_tokens - booking.output_tokens, now_s)
+            self.decode_tokens -= booking.context_tokens
+        booking.stage = Stage.RELEASED
+        self.running_requests -= 1
+        self.kv_tokens -= booking.context_tokens
+        self.sharing.remove(booking.share)
+        if rests_s > 0.0:
+            self.resting.rest(booking.resting, now_s, now_s + rests_s)
+        else:
+            self.resting.remove(booking.resting)
+        if self.shared is not None:
+            self.shared.publish(self)
+        return True
+
+    def passage(self, now_s: float) -> Passage:
+        """What has passed here up to now: the decodes of all processes, and our own prefills."""
+        return self._passing.passage(now_s)
+
+    def _start_decode(self, booking: Booking, now_s: float) -> None:
+        self._leave_queue(booking, now_s)
+        self._passing.began(
+            booking.context_tokens - booking.output_tokens, booking.uncached_tokens, booking.attention, now_s
+        )
+        booking.stage = Stage.DECODE
+        self.decode_tokens += booking.context_tokens
+
+    def _leave_queue(self, booking: Booking, now_s: float) -> None:
+        if self.head is booking:
+            self.head_since_s = self.freed_s = now_s
+        del self.queue[booking]
+        self.unseen -= not booking.streams
+        self.queued_tokens -= booking.uncached_tokens
+        self.queued_attention = self.queued_attention - booking.attention if self.queue else 0.0
+
+    def statistics(self) -> dict[str, Any]:
+        """What is booked, and what of the worker's load is not ours."""
+        return {
+            "queued_requests": len(self.queue),
+            "queued_tokens": self.queued_tokens,
+            "running_requests": self.running_requests,
+            "kv_tokens": self.kv_tokens,
+            "foreign_requests": self.foreign.requests,
+        }
+
+
+class ForeignLoad:
+    """Load that a worker reports and we did not book: max(0, reported - booked).
+
+    The smaller of the last two reports counts, since a request that has just ended here may still show there. It
+    halves with every report interval that passes without news, so a scraper that stops cannot pin a ghost.
+    """
+
+    __slots__ = ("_at_s", "_interval_s", "_last", "kv_tokens", "requests", "waiting")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.waiting = 0
+        self.kv_tokens = 0
+        self._at_s: float | None = None
+        self._interval_s = 0.0
+        self._last = (0, 0, 0)
+
+    def observe(self, report: LoadReport, booked: Booked, capacity_tokens: int, now_s: float) -> None:
+        """Compare a report with what is booked at this moment."""
+        seen = (
+            max(0, report.running + report.waiting - booked.running_requests),
+            max(0, report.waiting - booked.queued_requests),
+            max(0, round(report.kv_usage * capacity_tokens) - booked.kv_tokens),
+        )
+        if self._at_s is not None:
+            self._interval_s = now_s - self._at_s
+            self.requests, self.waiting, self.kv_tokens = (min(pair) for pair in zip(seen, self._last, strict=True))
+        self._last = seen
+        self._at_s = now_s
+
+    def weight(self, now_s: float) -> float:
+        """How much the last comparison still counts, 1 to 0."""
+        if self._at_s is None or self._interval_s <= 0.0:
+            return 0.0
+        missed = (now_s - self._at_s) / self._interval_s - 1.0
+        return 1.0 if missed <= 0.0 else 0.5**missed
+
+
+def attention(uncached_tokens: int, cached_tokens: int) -> float:
+    """Token pairs that a prefill of u uncached tokens after c cached ones attends to: u * (c + u / 2)."""
+    return uncached_tokens * (cached_tokens + 0.5 * uncached_tokens)

@@ -1,0 +1,113 @@
+"""How long answers are, and how fast they come: learned per model, route and kind of session."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from router.placement.lifecycle_events import Request
+from router.placement.prefill_estimate import ENOUGH, FORGETTING
+
+KEPT = 1_024
+"""Groups remembered, by their last answer: names of models may come from clients."""
+LENT_ANSWERS = 2.0
+"""Answers that the mean of the wider group counts as: the first of a new kind may be an odd one, and many kinds have
+lengths of their own."""
+SQUARES = 200
+"""Answers that the mean square of their times is taken over: a few long ones make it, so it takes more than a mean."""
+
+_Group = tuple[str, ...]
+
+
+class _Mean:
+    """Length of a group's answers: over the last fifty or so."""
+
+    __slots__ = ("tokens", "weight")
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self.tokens = 0.0
+
+    def observe(self, tokens: int) -> None:
+        self.weight = self.weight * FORGETTING + 1.0
+        self.tokens += (tokens - self.tokens) / self.weight
+
+
+class Outputs:
+    """What is expected of an answer before it begins.
+
+    Its length is the mean of its group, shrunk toward that of the wider one: model, route and kind of session; model
+    and route; model; all. A client that says how long its answer will be (`Request.hinted_tokens`) is believed, for it
+    knows what it asked for and gains nothing by lying; its limit (`Request.max_tokens`) holds in any case. How long a
+    token takes is a matter of the fleet's load, and one mean for all.
+    """
+
+    def __init__(self) -> None:
+        self._means: OrderedDict[_Group, _Mean] = OrderedDict()
+        self._all = _Mean()
+        self._seconds = 0.0
+        self._streamed_tokens = 0.0
+        self._count = 0
+        self._mean_s = 0.0
+        self._squares = 0.0
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean length of all answers; 0 while nothing has been seen."""
+        return self._all.tokens
+
+    def observe(self, request: Request, decode_s: float | None, output_tokens: int | None) -> None:
+        """An answer of `output_tokens` ended `decode_s` after its first token (None: that was not seen)."""
+        if not output_tokens:
+            return
+        self._all.observe(output_tokens)
+        for group in _groups(request):
+            mean = self._means.pop(group, None) or _Mean()
+            self._means[group] = mean
+            mean.observe(output_tokens)
+        while len(self._means) > KEPT:
+            self._means.popitem(last=False)
+        if decode_s is not None and output_tokens > 1:
+            self._seconds = self._seconds * FORGETTING + decode_s
+            self._streamed_tokens = self._streamed_tokens * FORGETTING + (output_tokens - 1)
+            self._count += 1
+            gain = 1.0 / min(self._count, SQUARES)
+            self._mean_s += gain * (decode_s - self._mean_s)
+            self._squares += gain * (decode_s * decode_s - self._squares)
+
+    def remaining_s(self) -> float:
+        """How much longer an answer takes that is met on its way; 0 before enough have been seen.
+
+        E[T^2] / 2 E[T], the mean residual life of renewal theory: long answers are met more often than short ones, so
+        where lengths spread widely it is a multiple of the mean.
+        """
+        return self._squares / (2.0 * self._mean_s) if self._count >= ENOUGH and self._mean_s > 0.0 else 0.0
+
+    def expected_tokens(self, request: Request) -> float:
+        """Expected length of the answer to `request`; 0 while nothing has been seen or said."""
+        hinted, limit = request.hinted_tokens, request.max_tokens
+        tokens = self._learned_tokens(request) if hinted is None else float(hinted)
+        return tokens if limit is None else min(tokens, limit)
+
+    def expected_s(self, request: Request) -> float:
+        """Expected decode time of `request`; 0 while nothing has been seen."""
+        if not self._streamed_tokens:
+            return 0.0
+        return self.expected_tokens(request) * self._seconds / self._streamed_tokens
+
+    def _learned_tokens(self, request: Request) -> float:
+        tokens = self._all.tokens
+        for group in _groups(request):
+            mean = self._means.get(group)
+            if mean is None:
+                return tokens
+            tokens += (mean.tokens - tokens) * mean.weight / (mean.weight + LENT_ANSWERS)
+        return tokens
+
+
+def _groups(request: Request) -> Iterator[_Group]:
+    """From the widest to the narrowest."""
+    model = request.model or ""
+    yield (model,)
+    yield (model, request.path)
+    yield (model, request.path, request.kind)

@@ -1,0 +1,67 @@
+"""Predicted against reported cached tokens of one worker."""
+
+from __future__ import annotations
+
+from router.residency.difference import Difference
+
+
+class Agreement:
+    """Counts how predictions compared with what responses reported, in requests and tokens.
+
+    Of those that differed, `differences` counts by what explains it; `pending` wait for an explanation.
+    """
+
+    __slots__ = (
+        "absolute_error_tokens",
+        "differences",
+        "equal",
+        "over",
+        "pending",
+        "reported_tokens",
+        "reporting_paths",
+        "under",
+    )
+
+    def __init__(self) -> None:
+        self.equal = 0
+        self.over = 0
+        self.under = 0
+        self.absolute_error_tokens = 0
+        self.reported_tokens = 0
+        self.differences = dict.fromkeys(Difference, 0)
+        del self.differences[Difference.PENDING]
+        self.pending = 0
+        self.reporting_paths: set[str] = set()
+        """Paths, of those placed by prefix, on which a response has reported its cached tokens."""
+
+    def compare(self, predicted_tokens: int, reported_tokens: int) -> None:
+        """One response reported `reported_tokens` where `predicted_tokens` had been expected."""
+        self.equal += predicted_tokens == reported_tokens
+        self.over += predicted_tokens > reported_tokens
+        self.under += predicted_tokens < reported_tokens
+        self.absolute_error_tokens += abs(predicted_tokens - reported_tokens)
+        self.reported_tokens += reported_tokens
+
+    def explain(self, difference: Difference) -> None:
+        """A response differed, and this explains it."""
+        if difference is Difference.PENDING:
+            self.pending += 1
+        else:
+            self.differences[difference] += 1
+
+    def settle(self, difference: Difference) -> None:
+        """What was pending has been explained, or given up."""
+        self.pending -= 1
+        self.explain(difference)
+
+    def statistics(self) -> dict[str, int | dict[str, int]]:
+        """The counters."""
+        return {
+            "equal": self.equal,
+            "over": self.over,
+            "under": self.under,
+            "absolute_error_tokens": self.absolute_error_tokens,
+            "reported_tokens": self.reported_tokens,
+            "differences": {difference.value: count for difference, count in self.differences.items()},
+            "pending": self.pending,
+        }

@@ -1,0 +1,82 @@
+"""Further attempts at one request: how many there may be, who pays for them, what they know of the earlier ones."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from router.config.model import HedgingConfig, RetriesConfig
+from router.placement.attempt_budget import AttemptBudget
+from router.placement.lifecycle_events import FailurePhase
+from router.placement.tickets import Ticket
+
+MAX_SENT_FAILURES = 2
+"""Attempts that may fail after the request was sent. A request that kills engines must not walk the fleet."""
+
+
+class RefusalObserver(Protocol):
+    """Told of attempts that were possible, but not paid for. Must not raise."""
+
+    def retry_refused(self) -> None:
+        """The budget for further attempts is used up."""
+
+
+class FurtherAttempts:
+    """Retries and hedges draw on one budget; hedges have a narrower one of their own before it."""
+
+    __slots__ = ("_budget", "_hedges", "_max_attempts", "_observer")
+
+    def __init__(
+        self, retries: RetriesConfig | None, hedging: HedgingConfig | None, observer: RefusalObserver | None
+    ) -> None:
+        retries, hedging = retries or RetriesConfig(), hedging or HedgingConfig()
+        self._max_attempts = retries.max_attempts
+        self._budget = AttemptBudget(retries.budget_ratio, retries.budget_floor_per_s)
+        self._hedges = AttemptBudget(hedging.max_ratio, 0.0)
+        self._observer = observer
+
+    def exhausted(self, ticket: Ticket, phase: FailurePhase) -> bool:
+        """Whether `ticket`, failing in `phase`, was the last attempt."""
+        if phase in (FailurePhase.STREAM, FailurePhase.LOCAL) or ticket.attempt >= self._max_attempts:
+            return True
+        return sent_failures(ticket, phase) >= MAX_SENT_FAILURES
+
+    def pay(self, requests: int, now_s: float) -> bool:
+        """Pay for one further attempt; `requests` have come so far."""
+        paid = self._budget.take(requests, now_s)
+        if not paid and self._observer is not None:
+            self._observer.retry_refused()
+        return paid
+
+    def affords(self, requests: int, now_s: float) -> bool:
+        """Whether a further attempt would be paid for."""
+        return self._budget.affords(requests, now_s)
+
+    def pay_hedge(self, requests: int, now_s: float) -> bool:
+        """Pay for a hedge, twice."""
+        return self._hedges.take(requests, now_s) and self.pay(requests, now_s)
+
+    def statistics(self) -> dict[str, Any]:
+        """Both budgets."""
+        return {"retry_budget": self._budget.statistics(), "hedge_budget": self._hedges.statistics()}
+
+
+def follow(ticket: Ticket, again: Ticket, phase: FailurePhase, refusal_s: float | None) -> None:
+    """`again` takes over from `ticket`, which fails in `phase`: it knows what came before."""
+    again.tried = tried(ticket)
+    again.refusal_s = longest(ticket.refusal_s, refusal_s)
+    again.sent_failures = sent_failures(ticket, phase)
+
+
+def longest(*pauses_s: float | None) -> float | None:
+    """The longest Retry-After of several attempts."""
+    return max((pause_s for pause_s in pauses_s if pause_s is not None), default=None)
+
+
+def tried(ticket: Ticket) -> tuple[str, ...]:
+    """Endpoints that no further attempt goes to."""
+    return (*ticket.tried, ticket.candidate.endpoint.id)
+
+
+def sent_failures(ticket: Ticket, phase: FailurePhase) -> int:
+    """Attempts that failed with the request in hand, `ticket` in `phase` included."""
+    return ticket.sent_failures + (phase in (FailurePhase.SENT, FailurePhase.ANSWERED))

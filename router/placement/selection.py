@@ -1,0 +1,217 @@
+"""Which candidates may take a request now: by model, length, state, pressure and earlier attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from zlib import crc32
+
+import msgspec
+
+from policies.view import Decision, WorkerId
+from router.errors import ErrorKind, RequestError
+from router.placement.fleet import Candidate, Fleet, FleetEndpoint, Pool, WorkerState
+from router.placement.health import SERVING
+from router.placement.lifecycle_events import Request
+from router.placement.tickets import Hold, Reject, full
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Candidates in a stable order, never empty. `trial` is the half-open endpoint among them that must be chosen."""
+
+    candidates: tuple[Candidate, ...]
+    trial: FleetEndpoint | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it holds a worker that is ready, and not merely one to be tried out."""
+        return any(candidate.endpoint.state is WorkerState.READY for candidate in self.candidates)
+
+
+def select(
+    fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None = None
+) -> Selection | Hold | Reject:
+    """The candidates for `request`, leaving out the endpoints it has `tried`, and all that are not `within` if given.
+
+    A half-open endpoint's trial comes first, but not for a request that has failed once already, unless nothing
+    else is left. Where nobody is ready, half-open endpoints take requests beside their trials: they probe well, and
+    waiting for a trial that may be a long answer helps nobody.
+    """
+    if request.pinned is not None:
+        return _pinned(fleet, request, tried, within)
+    pool = fleet.pool(request.model)
+    if not pool.able:
+        return _nobody(fleet, request)
+    fits = _fits(request, pool)
+    ready, half_open = pool.ready, pool.half_open
+    if fits is not None or tried or within is not None:
+        allowed = {
+            endpoint
+            for endpoint in (pool.able if fits is None else fits)
+            if endpoint.id not in tried and (within is None or endpoint.id in within)
+        }
+        ready = tuple(candidate for candidate in ready if candidate.endpoint in allowed)
+        half_open = tuple(endpoint for endpoint in half_open if endpoint in allowed)
+    trial = next((endpoint for endpoint in half_open if not endpoint.health.trial_running), None)
+    if trial is not None and not (tried and ready):
+        return Selection((*ready, *trial.candidates), trial)
+    if not ready:
+        ready = tuple(candidate for endpoint in half_open for candidate in endpoint.candidates)
+    if not ready:
+        return Hold(_why_not_ready(pool.able if fits is None else fits))
+    if now_s < fleet.warm_at_s:
+        ready = _eased(ready, request, now_s)
+    return Selection(ready) if now_s >= fleet.pressure_until_s else _without_pressure(ready, now_s)
+
+
+def with_room(selection: Selection, limit: int, running: Callable[[Candidate], int]) -> Selection | Reject:
+    """`selection` without the workers on which `limit` requests are `running`, which is all they may have."""
+    room = [candidate for candidate in selection.candidates if running(candidate) < limit]
+    if len(room) == len(selection.candidates):
+        return selection
+    if not room:
+        return full(limit)
+    trial = selection.trial
+    return Selection(tuple(room), trial if trial is not None and any(c.endpoint is trial for c in room) else None)
+
+
+def trial_first(decision: Decision, selection: Selection) -> Decision:
+    """`decision`, unless a worker has its trial: then that one first."""
+    if selection.trial is None:
+        return decision
+    on_trial = [candidate.id for candidate in selection.trial.candidates]
+    first = next((worker for worker in decision.ranked if worker in on_trial), on_trial[0])
+    rest = tuple(worker for worker in decision.ranked if worker != first)
+    return Decision((first, *rest), f"trial of {first}, which had failed and probes well again")
+
+
+def exclusions(
+    fleet: Fleet, request: Request, selection: Selection | Hold | Reject, now_s: float
+) -> dict[WorkerId, str]:
+    """Why each of the other workers is not a candidate, for `explain`."""
+    chosen = {candidate.id for candidate in selection.candidates} if isinstance(selection, Selection) else set()
+    pool = fleet.pool(request.model)
+    fits = _fits(request, pool)
+    excluded: dict[WorkerId, str] = {}
+    for endpoint in fleet.endpoints:
+        ids = [candidate.id for candidate in endpoint.candidates] or [WorkerId(endpoint.id)]
+        for worker in ids:
+            if worker not in chosen:
+                excluded[worker] = _why_excluded(endpoint, request, pool, fits, now_s)
+    return excluded
+
+
+def _pinned(
+    fleet: Fleet, request: Request, tried: tuple[str, ...], within: Container[str] | None
+) -> Selection | Hold | Reject:
+    """Only the one worker will do, draining or not: what is asked for lives there."""
+    matching = tuple(c for c in fleet.candidates if request.pinned in (c.id, c.endpoint.id))
+    if not matching:
+        message = f"The worker {request.pinned} that holds this response has left the fleet."
+        return Reject(RequestError(ErrorKind.RESPONSE_NOT_FOUND, message))
+    endpoint = matching[0].endpoint
+    if endpoint.id in tried:
+        return Hold("the only worker that can serve this request has just failed it")
+    if within is not None and endpoint.id not in within:
+        return Hold("the only worker that can serve this request waits for what becomes of it on another one")
+    if endpoint.health.condition is WorkerState.READY and endpoint.state is not WorkerState.ASLEEP:
+        return Selection(matching)
+    if endpoint.health.condition is WorkerState.HALF_OPEN:
+        return Selection(matching, None if endpoint.health.trial_running else endpoint)
+    return Hold(_why_not_ready((endpoint,)))
+
+
+def _nobody(fleet: Fleet, request: Request) -> Hold | Reject:
+    if request.model is not None and fleet.model_known(request.model) is False:
+        served = ", ".join(card.id for card in fleet.models()[:10])
+        message = f"The model `{request.model}` does not exist; this fleet serves: {served}."
+        if unheard := len(fleet.unheard):
+            message += f" Workers that have not answered since the gateway started: {unheard}."
+        return Reject(RequestError(ErrorKind.MODEL_NOT_FOUND, message, param="model"))
+    return Hold(_why_not_ready(fleet.unheard))
+
+
+def computed(request: Request, selection: Selection, first: WorkerId) -> bool:
+    """Whether the request has a prompt that `first` will compute, and will not refuse for its length."""
+    if request.prompt is None or request.model is None or request.prompt.multiple:
+        return request.prompt is not None
+    endpoint = next(one.endpoint for one in selection.candidates if one.id == first)
+    length = endpoint.lengths.get(request.model)
+    return length is None or _needed(request) <= length
+
+
+def _needed(request: Request) -> int:
+    return request.prompt_tokens + (request.max_tokens or 1)
+
+
+def _fits(request: Request, pool: Pool) -> tuple[FleetEndpoint, ...] | None:
+    """The endpoints long enough for the request, where only some are; None: no need to look.
+
+    vLLM wants prompt and ``max_tokens`` (at least one) within ``max_model_len``. Where none is long enough, the
+    longest of those that serve now: their own error says best how much the fleet can take.
+    """
+    model, shortest = request.model, pool.shortest_tokens
+    needed = _needed(request)
+    if model is None or shortest is None or needed <= shortest:
+        return None
+    if request.prompt is None or request.prompt.multiple:
+        return None
+    fits = tuple(endpoint for endpoint in pool.able if endpoint.lengths.get(model, needed) >= needed)
+    fits = fits or _longest(model, pool)
+    return fits if len(fits) < len(pool.able) else None
+
+
+def _longest(model: str, pool: Pool) -> tuple[FleetEndpoint, ...]:
+    serving = [endpoint for endpoint in pool.able if endpoint.state in SERVING] or pool.able
+    longest = max(endpoint.lengths[model] for endpoint in serving)
+    return tuple(endpoint for endpoint in serving if endpoint.lengths[model] == longest)
+
+
+def _eased(ready: tuple[Candidate, ...], request: Request, now_s: float) -> tuple[Candidate, ...]:
+    """Offer workers in their slow start to their share of the requests only, as long as there is a warm one.
+
+    Which requests these are follows from their ids, so that asking twice gives the same answer. Where all are cold,
+    a fleet has just started and there is nobody to spare them.
+    """
+    shares = [candidate.endpoint.health.share(now_s) for candidate in ready]
+    if max(shares) < 1.0:
+        return ready
+    return tuple(
+        candidate
+        for candidate, share in zip(ready, shares, strict=True)
+        if share == 1.0 or _draw(request.id, candidate.endpoint.id) < share
+    )
+
+
+def _draw(request_id: str, endpoint_id: str) -> float:
+    """A number from 0 to 1, the same for the same request and endpoint."""
+    return crc32(f"{endpoint_id} {request_id}".encode()) / 2**32
+
+
+def _without_pressure(ready: tuple[Candidate, ...], now_s: float) -> Selection | Reject:
+    """Pass over workers that have just refused or failed; insist only on ones that did not say for how long."""
+    open_now = [c for c in ready if c.endpoint.health.refused_until_s <= now_s]
+    if not open_now:
+        wait_s = min(c.endpoint.health.refused_until_s for c in ready) - now_s
+        message = "Every worker for this model has asked for a pause; try again later."
+        return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=wait_s))
+    calm = [c for c in open_now if c.endpoint.health.avoid_until_s <= now_s]
+    return Selection(tuple(calm or open_now))
+
+
+def _why_not_ready(endpoints: Iterable[FleetEndpoint]) -> str:
+    states = "; ".join(f"{endpoint.id} is {endpoint.state.value} ({endpoint.reason})" for endpoint in endpoints)
+    return f"no worker is ready: {states}" if states else "no worker is ready: the fleet is empty"
+
+
+def _why_excluded(
+    endpoint: FleetEndpoint, request: Request, pool: Pool, fits: tuple[FleetEndpoint, ...] | None, now_s: float
+) -> str:
+    if endpoint not in pool.able and endpoint.facts is not None:
+        return f"does not serve {request.model}"
+    if fits is not None and endpoint not in fits:
+        return "its max_model_len is too short for this prompt"
+    if endpoint.state is not WorkerState.READY:
+        return f"{endpoint.state.value}: {endpoint.reason}"
+    if endpoint.health.share(now_s) < 1.0:
+        return "its slow start: it is offered to a part of the requests only"
+    return "passed over for a moment: it has just refused or failed a request, or another worker has its trial"

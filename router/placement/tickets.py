@@ -1,0 +1,124 @@
+"""What the dispatcher answers: a ticket (dispatched), a deferral, a hold or a reject."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.view import RequestView, Residency, WorkerId
+from router.errors import ErrorKind, RequestError
+from router.placement.decisions import DecisionRecord
+from router.placement.decode_step_time import Passage
+from router.placement.endpoints import Candidate, FleetEndpoint
+from router.placement.ledger import Booking
+from router.placement.lifecycle_events import FailurePhase, Request
+from router.placement.worker_load import Lane, Situation
+
+RETRY_AFTER_S = 1.0
+"""Retry-After where no worker named one: a probe later the picture is new."""
+
+
+class Ticket:
+    """One attempt at one request: it has been placed on `candidate` and its load is booked there.
+
+    `predicted_cached_tokens` is None where nothing is known of the candidate's cache or of the prompt. `attempt`
+    counts from 1. A ticket ends with `Dispatcher.finished`, `failed`, `cancelled` or `retry`; edges after that are
+    ignored.
+    """
+
+    __slots__ = (
+        "attempt",
+        "booking",
+        "candidate",
+        "ended",
+        "id",
+        "lane",
+        "passage",
+        "predicted_cached_tokens",
+        "record",
+        "refusal_s",
+        "request",
+        "residency",
+        "sent_failures",
+        "situation",
+        "suspect",
+        "trial",
+        "tried",
+        "view",
+    )
+
+    def __init__(
+        self, request: Request, view: RequestView, lane: Lane, booking: Booking, record: DecisionRecord
+    ) -> None:
+        self.id = record.ticket_id
+        self.request = request
+        self.view = view
+        """The request as the policy saw it."""
+        self.lane = lane
+        self.candidate: Candidate = lane.candidate
+        self.booking = booking
+        self.record = record
+        self.attempt = record.attempt
+        self.residency = Residency.UNKNOWN
+        self.predicted_cached_tokens = record.predicted_cached_tokens
+        self.situation: Situation | None = None
+        self.passage: Passage | None = None
+        """What had passed on the worker when the first token came."""
+        self.trial = False
+        self.tried: tuple[str, ...] = ()
+        """Endpoints of earlier attempts."""
+        self.sent_failures = 0
+        """Earlier attempts that failed after the request had been sent."""
+        self.refusal_s: float | None = None
+        """Longest Retry-After among earlier attempts."""
+        self.suspect: tuple[FleetEndpoint, str] | None = None
+        """Who answered the same request with a server error just before, and with which."""
+        self.ended = False
+
+    def decode_s(self, now_s: float) -> float | None:
+        """Time since the first token; None where nobody saw it."""
+        ttft_s = self.record.ttft_s
+        return None if ttft_s is None else now_s - self.booking.at_s - ttft_s
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """No candidate is ready for this request now, but one may come: wait for `Fleet.on_change` and ask again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """The policy would rather wait: ask again at `until_s`, and before that when `worker`, if there is one, has no
+    prefill left (`Dispatcher.on_relief`)."""
+
+    worker: WorkerId | None
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The request cannot be served; answer the client with `error`."""
+
+    error: RequestError
+
+
+def gave_up(phase: FailurePhase, reason: str, refusal_s: float | None) -> Reject:
+    """No worker is left to try; `refusal_s` is the longest wait that one of them asked for."""
+    retry_after_s = RETRY_AFTER_S if refusal_s is None else refusal_s
+    if phase is FailurePhase.LOCAL:
+        message = f"The gateway cannot open another connection: {reason}; try again later."
+        return Reject(RequestError(ErrorKind.EXHAUSTED, message, retry_after_s=retry_after_s))
+    if phase is FailurePhase.STREAM:
+        return Reject(RequestError(ErrorKind.WORKER_DIED_IN_STREAM, f"The worker died in mid-stream: {reason}."))
+    if phase is FailurePhase.REFUSED:
+        message = "Every worker that was tried refused the request for load; try again later."
+        return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=retry_after_s))
+    message = f"The worker failed before it answered, and no other could take over: {reason}."
+    return Reject(RequestError(ErrorKind.WORKER_FAILED, message, retry_after_s=retry_after_s))
+
+
+def full(limit: int) -> Reject:
+    """Every worker has `limit` requests booked, which is all it may have."""
+    message = f"Every worker for this model has {limit} requests in progress, the limit; try again later."
+    return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=RETRY_AFTER_S))

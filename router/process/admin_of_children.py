@@ -1,0 +1,304 @@
+"""The admin port of several processes: the same operations as of one, each answered for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from backends.worker import parse_endpoint
+from router.admin import documents, health
+from router.admin.operations import Answer, Call, Operation
+from router.admin.problems import MEDIA_TYPE, AdminError
+from router.admin.table import OPERATIONS
+from router.admin.workers import configured, still_busy, still_not_ready
+from router.config.model import PolicyConfig, WorkerConfig
+from router.placement.health import SERVING
+from router.process.aggregate import merge_worker, merge_workers
+from router.process.changes import Change, Changes, Keeping, nobody
+from router.process.child_client import Asking, Member, Reply, Unanswered, ask_all
+from router.process.desired_state import Standing
+from router.process.metric_totals import Totals
+from router.telemetry.snapshot import page
+
+Handler = Callable[[Operation, Call], Awaitable[Answer]]
+
+_LOOK_S = 0.05
+"""Between two looks while a call waits."""
+
+
+class Around(Protocol):
+    """What the supervisor has, as far as its admin port needs it."""
+
+    @property
+    def keepers(self) -> Sequence[Keeping]: ...
+    @property
+    def changes(self) -> Changes: ...
+    @property
+    def standing(self) -> Standing: ...
+    @property
+    def totals(self) -> Totals: ...
+    @property
+    def accepting(self) -> bool: ...
+
+
+def operations_for_all(around: Around) -> list[Operation]:
+    """The operations of the table, each asking the processes.
+
+    One that is not named here reads from the first process that answers, or changes all of them; a change of that kind
+    is not made again in a process that starts later.
+    """
+    asking = _ForAll(around)
+    named: dict[str, Handler] = {
+        "live": asking.live,
+        "ready": asking.ready,
+        "metrics": asking.metrics,
+        "list_workers": asking.list_workers,
+        "get_worker": asking.worker,
+        "add_worker": asking.add_worker,
+        "remove_worker": asking.remove_worker,
+        "drain_worker": asking.drain,
+        "undrain_worker": asking.drain,
+        "set_policy": asking.set_policy,
+        "explain": asking.first,
+        "list_decisions": asking.decisions,
+        "get_config": asking.config,
+    }
+    return [_bound(operation, named.get(operation.name) or asking.default(operation)) for operation in OPERATIONS]
+
+
+def _bound(operation: Operation, handler: Handler) -> Operation:
+    async def handle(call: Call) -> Answer:
+        return await handler(operation, call)
+
+    return replace(operation, handle=handle)
+
+
+class _ForAll:
+    def __init__(self, around: Around) -> None:
+        self._around = around
+
+    # reading
+
+    def default(self, operation: Operation) -> Handler:
+        return self.first if operation.method == "GET" else self.change
+
+    async def live(self, _: Operation, call: Call) -> Answer:
+        """The supervisor's own event loop turns."""
+        return await health.live(call)
+
+    async def config(self, _: Operation, call: Call) -> Answer:
+        """As they were given to the supervisor."""
+        return await health.config(call)
+
+    async def ready(self, operation: Operation, call: Call) -> Answer:
+        """At least one process can serve requests."""
+        if not self._around.accepting:
+            raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", "a shutdown has begun")
+        answers = await ask_all(self._members(), _asking(operation, call))
+        if not answers:
+            raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", "no process serves yet")
+        ready = [answer for answer in answers.values() if answer.is_success]
+        if not ready:
+            return _passed_on(next(iter(answers.values())))
+        document = msgspec.json.decode(ready[0].content, type=documents.Ready)
+        document.processes, document.processes_ready = len(self._around.keepers), len(ready)
+        return Answer(document)
+
+    async def metrics(self, operation: Operation, call: Call) -> Answer:
+        """Sums over all."""
+        text, media_type = page(await self._around.totals.snapshot(self._members()))
+        return Answer(text, media_type=media_type)
+
+    async def list_workers(self, operation: Operation, call: Call) -> Answer:
+        """One list out of all."""
+        answers = await self._all(operation, call)
+        lists = {number: msgspec.json.decode(a.content, type=documents.Workers) for number, a in _good(answers)}
+        return Answer(documents.Workers(workers=merge_workers({n: each.workers for n, each in lists.items()})))
+
+    async def worker(self, operation: Operation, call: Call) -> Answer:
+        """One worker, out of what all say."""
+        return _one_worker(await self._all(operation, call))
+
+    async def decisions(self, operation: Operation, call: Call) -> Answer:
+        """The logs of all, newest first."""
+        logs = [
+            {**decision, "process": number}
+            for number, answer in _good(await self._all(operation, call))
+            for decision in msgspec.json.decode(answer.content)["decisions"]
+        ]
+        logs.sort(key=lambda decision: decision["at"], reverse=True)
+        return Answer({"decisions": logs[: call.query["limit"]]})
+
+    async def first(self, operation: Operation, call: Call) -> Answer:
+        """What the first that answers says."""
+        for member in self._members():
+            try:
+                return _passed_on(await member.ask(_asking(operation, call)))
+            except Unanswered:
+                continue
+        raise nobody()
+
+    # changing
+
+    async def change(self, operation: Operation, call: Call) -> Answer:
+        """A change that leaves nothing to note down."""
+        answers = await self._make(Change(_asking(operation, call), None, _nothing))
+        return _passed_on(next(iter(answers.values())))
+
+    async def add_worker(self, operation: Operation, call: Call) -> Answer:
+        """To every process."""
+        wanted: documents.NewWorker = call.body
+        worker = configured(wanted)
+
+        def inverse() -> Asking | None:
+            try:
+                return Asking("DELETE", _worker_path(parse_endpoint(worker.url).authority))
+            except ValueError:  # the first process will refuse it
+                return None
+
+        change = Change(_asking(operation, call), inverse(), lambda: self._around.standing.add(worker))
+        return _one_worker(await self._make(change))
+
+    async def remove_worker(self, operation: Operation, call: Call) -> Answer:
+        """From every process."""
+        standing, worker_id = self._around.standing, call.path["id"]
+
+        def prepare() -> Change:
+            known = standing.workers.get(worker_id)
+            back = Asking("POST", "/admin/v1/workers", body=_new_worker(known)) if known is not None else None
+            return Change(_asking(operation, call), back, lambda: standing.remove(worker_id))
+
+        answers = await self._around.changes.make(prepare)
+        return _passed_on(next(iter(answers.values())))
+
+    async def drain(self, operation: Operation, call: Call) -> Answer:
+        """In every process; back only where that is a change."""
+        drained, worker_id = self._around.standing.drained, call.path["id"]
+        drains = operation.name == "drain_worker"
+
+        def prepare() -> Change:
+            changes = drains is not (worker_id in drained)
+            other = "undrain" if drains else "drain"
+            asking = _asking(operation, call)._replace(query={})  # the wait is ours: a change must not take long
+            back = Asking("POST", f"{_worker_path(worker_id)}/{other}") if changes else asking
+            note = (lambda: drained.add(worker_id)) if drains else (lambda: drained.discard(worker_id))
+            return Change(asking, back, note)
+
+        answer = _one_worker(await self._around.changes.make(prepare))
+        wait_s = call.query["wait_s"]
+        if not wait_s or answer.status is not HTTPStatus.OK:
+            return answer
+        return await (self._drained if drains else self._undrained)(worker_id, wait_s)
+
+    async def _drained(self, worker_id: str, wait_s: int) -> Answer:
+        answer, worker = await self._watch(
+            worker_id, wait_s, lambda each: each.state != "draining" or not each.in_flight
+        )
+        if worker is not None and worker.state != "draining":
+            raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{worker_id} was undrained meanwhile")
+        if worker is not None and worker.in_flight:
+            raise still_busy(worker_id, worker.in_flight, wait_s)
+        return answer
+
+    async def _undrained(self, worker_id: str, wait_s: int) -> Answer:
+        answer, worker = await self._watch(worker_id, wait_s, lambda each: each.state in SERVING)
+        if worker is not None and worker.state not in SERVING:
+            raise still_not_ready(worker_id, worker.state, worker.reason, wait_s)
+        return answer
+
+    async def _watch(
+        self, worker_id: str, wait_s: int, settled: Callable[[documents.Worker], bool]
+    ) -> tuple[Answer, documents.Worker | None]:
+        """All processes' picture of a worker, once it is `settled` or the time is up; None where it has left."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + wait_s
+        while True:
+            answers = await ask_all(self._members(), Asking("GET", _worker_path(worker_id)))
+            answer = _one_worker(answers) if answers else None
+            if answer is None:
+                raise nobody()
+            worker = answer.content if isinstance(answer.content, documents.Worker) else None
+            if worker is None or settled(worker) or loop.time() >= end_s:
+                return answer, worker
+            await asyncio.sleep(_LOOK_S)
+
+    async def set_policy(self, operation: Operation, call: Call) -> Answer:
+        """In every process."""
+        standing, wanted = self._around.standing, call.body
+
+        def prepare() -> Change:
+            before = standing.policy
+            back = msgspec.json.encode({"name": before.name, "params": before.params})
+            chosen = PolicyConfig(name=wanted.name, params=wanted.params, seed=before.seed)
+            asking = _asking(operation, call)
+            return Change(asking, asking._replace(body=back), lambda: standing.choose(chosen))
+
+        answers = await self._around.changes.make(prepare)
+        return _passed_on(next(iter(answers.values())))
+
+    # within
+
+    def _members(self) -> list[Member]:
+        return [keeper.member for keeper in self._around.keepers if keeper.member is not None]
+
+    async def _all(self, operation: Operation, call: Call) -> dict[int, Reply]:
+        answers = await ask_all(self._members(), _asking(operation, call))
+        if not answers:
+            raise nobody()
+        return answers
+
+    async def _make(self, change: Change) -> dict[int, Reply]:
+        return await self._around.changes.make(lambda: change)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _asking(operation: Operation, call: Call) -> Asking:
+    path = operation.path
+    for name, value in call.path.items():
+        path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
+    body = msgspec.json.encode(call.body) if operation.takes is not None else None
+    return Asking(operation.method, path, call.query, body)
+
+
+def _worker_path(worker_id: str) -> str:
+    return f"/admin/v1/workers/{quote(worker_id, safe='')}"
+
+
+def _new_worker(worker: WorkerConfig) -> bytes:
+    wanted = documents.NewWorker(
+        url=worker.url, kv_events=worker.kv_events, api_key=worker.api_key, labels=worker.labels
+    )
+    return msgspec.json.encode(wanted)
+
+
+def _good(answers: dict[int, Reply]) -> Iterable[tuple[int, Reply]]:
+    return ((number, answer) for number, answer in answers.items() if answer.is_success)
+
+
+def _one_worker(answers: dict[int, Reply]) -> Answer:
+    good = dict(_good(answers))
+    if not good:
+        return _passed_on(next(iter(answers.values())))
+    first = next(iter(good.values()))
+    said = {number: msgspec.json.decode(answer.content, type=documents.Worker) for number, answer in good.items()}
+    return Answer(merge_worker(said), HTTPStatus(first.status_code), _kept_headers(first))
+
+
+def _passed_on(answer: Reply) -> Answer:
+    status = HTTPStatus(answer.status_code)
+    content: Any = answer.content or None
+    media_type = "application/json" if answer.is_success else MEDIA_TYPE
+    return Answer(content, status, _kept_headers(answer), media_type)
+
+
+def _kept_headers(answer: Reply) -> dict[str, str]:
+    return {name: answer.headers[name] for name in ("location", "retry-after") if name in answer.headers}

@@ -1,0 +1,154 @@
+"""The admin port: uvicorn on the gateway's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.types import Message, Receive, Scope, Send
+
+from router.config.model import Config
+from router.gateway.closing import close_listeners
+from router.gateway.connection_limit import ConnectionLimit
+from router.gateway.listener import Acceptor, Listener
+from router.gateway.unsent import UnsentBytes
+from router.process.admin_connection import MOST_UNSENT_BYTES, AdminConnection, AdminPort
+
+GRACE_S = 2.0
+"""How long a call in progress may take to end, once the public side has drained."""
+
+LAST_CALL_S = 0.1
+"""Time to read what has arrived on connections that were open, or waited to be accepted, when the listener closed."""
+
+
+class AdminServer:
+    """Serves `app` on a listening socket."""
+
+    def __init__(
+        self, app: Starlette, listener: socket.socket, config: Config, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.listener = listener
+        self._app = app
+        settings = uvicorn.Config(
+            self._last_answers,
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+        )
+        self._server = _Server(settings, config, tls)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as bound, or a Unix socket's path."""
+        name = self.listener.getsockname()
+        if not isinstance(name, tuple):
+            return str(name)
+        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+    async def start(self) -> None:
+        """Serve on the running loop; the port answers when this returns."""
+        self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self.listener]), name="admin")
+        await self._server.serves.wait()
+
+    async def stop_accepting(self, *, leave_queue: bool) -> None:
+        """Close the listener. Connections go on, and every answer from now on tells its client to close."""
+        server = self._server
+        if not server.accepts:
+            return
+        server.accepts = False
+        await close_listeners(
+            server.listening, [self.listener], server.acceptor.take, leave_queue=leave_queue, settle_s=0.0
+        )
+
+    def accept_again(self, listener: socket.socket) -> None:
+        """After `stop_accepting`: go on, on a duplicate of the listener that was closed."""
+        self.listener = listener
+        self._server.accepts = True
+        self._server.listen([listener])
+
+    def statistics(self) -> dict[str, int]:
+        """Connections, what happened at their limit, and answers that are not read."""
+        port = self._server.port
+        unsent = {"unsent_bytes": port.unsent.used_bytes, "slow_readers_cut": port.unsent.cut}
+        return {**port.places.statistics(), **unsent}
+
+    async def aclose(self, *, leave_queue: bool = False) -> None:
+        """Stop accepting where that has not been done; calls in progress have `GRACE_S` to end."""
+        if self._task is not None:
+            if self._server.accepts:
+                await self.stop_accepting(leave_queue=leave_queue)
+                await asyncio.sleep(LAST_CALL_S if self._server.server_state.connections else 0)
+            self._server.port.places.cancel_opening()
+            self._server.should_exit = True
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.listener.close()
+
+    async def _last_answers(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and not self._server.accepts:
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        await self._app(scope, receive, closing)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, on connections that the gateway accepts itself: uvicorn counts heads, not sockets."""
+
+    def __init__(self, settings: uvicorn.Config, config: Config, tls: ssl.SSLContext | None) -> None:
+        settings.timeout_graceful_shutdown = GRACE_S  # type: ignore[assignment]
+        super().__init__(settings)
+        loop = asyncio.get_running_loop()
+        self.serves = asyncio.Event()
+        self.accepts = True
+        self.port = _port_of(config, ConnectionLimit(config.limits.max_admin_connections, loop.time))
+        self.acceptor = Acceptor(loop, self._connection, self.port.places, tls, config.timeouts.tls_handshake_s)
+        self.listening: list[Listener] = []
+        self.servers = []
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process's own affair."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept on `sockets`."""
+        self.listen(sockets or ())
+        self.started = True
+        self.serves.set()
+
+    def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept on `sockets`, in place of those before."""
+        loop = asyncio.get_running_loop()
+        self.listening = [Listener(loop, self.acceptor, each) for each in sockets]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, then uvicorn's own."""
+        for listener in self.listening:
+            listener.close()
+        await super().shutdown(sockets)
+
+    def _connection(self) -> AdminConnection:
+        return AdminConnection(self.config, self.server_state, self.lifespan.state, self.port)
+
+
+def _port_of(config: Config, places: ConnectionLimit) -> AdminPort:
+    limits, timeouts = config.limits, config.timeouts
+    return AdminPort(
+        places=places,
+        unsent=UnsentBytes(msgspec.structs.replace(limits, max_buffered_response_bytes=MOST_UNSENT_BYTES)),
+        max_header_bytes=limits.max_header_bytes,
+        header_s=timeouts.client_header_s,
+        body_s=timeouts.client_body_s,
+        unread_s=timeouts.stream_idle_s,
+    )

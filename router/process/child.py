@@ -1,0 +1,96 @@
+"""One process of several: ``python -m router.process.child FD``, started by the supervisor and by nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+
+import uvloop
+
+from router.app import System
+from router.process import signals
+from router.process.accept_balancer import LeastConnections
+from router.process.child_config import READY, Start, receive_start
+from router.process.child_resources import Seat
+from router.process.shared_ledger import Ledger
+from router.telemetry.logs import log_interpreter_messages, setup_logging
+
+
+class Ending:
+    """Why a process ends: SIGTERM, or the line to the supervisor breaks. Requests in progress may then finish.
+
+    If the line breaks after that, the supervisor was told twice to stop, or killed: nobody waits for us any more.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, line: socket.socket) -> None:
+        self._begun = asyncio.Event()
+        self._loop = loop
+        self._line = line
+        line.setblocking(False)
+        loop.add_reader(line, self._read)
+        loop.add_signal_handler(signal.SIGTERM, self._begun.set)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, signals.say, number)
+
+    async def wait(self) -> None:
+        """Until there is a reason."""
+        await self._begun.wait()
+
+    def _read(self) -> None:
+        try:
+            if self._line.recv(1):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._loop.remove_reader(self._line)
+        if self._begun.is_set():
+            os._exit(1)
+        self._begun.set()
+
+
+async def serve(start: Start, line: socket.socket) -> int:
+    """Serve until told to end."""
+    ending = Ending(asyncio.get_running_loop(), line)
+    system = System(start.config, seat_of(start))
+    await system.start()
+    line.send(READY)
+    await ending.wait()
+    await system.aclose()
+    return 0
+
+
+def seat_of(start: Start) -> Seat:
+    """What `start` names, ready to use."""
+    ledger = Ledger(start.table, start.processes, start.process)
+    return Seat(
+        process=start.process,
+        public=[socket.socket(fileno=descriptor) for descriptor in start.public],
+        admin=socket.socket(fileno=start.admin),
+        ledger=ledger,
+        turns=LeastConnections(ledger, start.processes, start.process),
+        drained=start.drained,
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """The process's whole life."""
+    signals.hold_off()
+    for number in (signal.SIGINT, signal.SIGHUP):  # what a terminal sends to all is the supervisor's affair
+        signal.signal(number, signal.SIG_IGN)
+    line = socket.socket(fileno=int(arguments[0]))
+    try:
+        start = receive_start(line)
+    except EOFError:
+        return 1
+    setup_logging(start.config.log_level, start.config.log_format, process=start.process)
+    log_interpreter_messages()
+    return uvloop.run(serve(start, line))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,22 @@
+"""What one process of several has from its supervisor."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router.process.accept_balancer import LeastConnections
+from router.process.shared_ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """`process` counts from 0; `public` and `admin` listen already; `drained` are workers the operator has drained."""
+
+    process: int
+    public: Sequence[socket.socket]
+    admin: socket.socket
+    ledger: Ledger
+    turns: LeastConnections
+    drained: frozenset[str] = frozenset()

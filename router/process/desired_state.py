@@ -1,0 +1,45 @@
+"""What the operator's changes have made of the settings: a process that starts later starts with them."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backends.worker import parse_endpoint
+from router.config.model import Config, PolicyConfig, WorkerConfig
+from router.process.child_config import quotas_of, share_of
+
+
+class Standing:
+    """The fleet and the policy as they stand now."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.workers = {parse_endpoint(worker.url).authority: worker for worker in config.workers}
+        self.drained: set[str] = set()
+        self.policy = config.policy
+
+    def add(self, worker: WorkerConfig) -> None:
+        """A worker has joined."""
+        self.workers[parse_endpoint(worker.url).authority] = worker
+
+    def remove(self, worker_id: str) -> None:
+        """A worker has left."""
+        self.workers.pop(worker_id, None)
+        self.drained.discard(worker_id)
+
+    def choose(self, policy: PolicyConfig) -> None:
+        """Another policy is in use."""
+        self.policy = policy
+
+    def config_of(self, process: int, processes: int) -> Config:
+        """The settings that a process starts with.
+
+        Each has its own seed: else all of them would draw the same workers at random, at the same time.
+        """
+        return replace(
+            self._config,
+            workers=tuple(self.workers.values()),
+            policy=replace(self.policy, seed=self.policy.seed + process),
+            limits=share_of(self._config.limits, process, processes),
+            tenants=quotas_of(self._config.tenants, processes, self._config.limits.max_body_bytes),
+        )

@@ -1,0 +1,219 @@
+"""The gateway that runs, seen by the process that is to take its place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from router.config.model import Config
+from router.process.handover_messages import (
+    MOST_BYTES,
+    MOST_SOCKETS,
+    VERSION,
+    Drained,
+    Draining,
+    Ending,
+    Facing,
+    InFlight,
+    Offered,
+    Ready,
+    Refused,
+    TakeoverError,
+    decode,
+    encode,
+    same_user,
+)
+from router.process.listeners import Listeners
+
+LOOK_S = 0.02
+"""Between two looks at whether an operator drains other workers."""
+ANSWER_S = 10.0
+"""How long the running gateway may take for an answer."""
+
+log = logging.getLogger("warmroute.serve")
+
+
+class Predecessor:
+    """Holds the connection to it. `in_flight` is what it still has at each worker; `gone` is set once it has ended."""
+
+    def __init__(self, connection: socket.socket, offered: Offered, listeners: Listeners) -> None:
+        self._connection = connection
+        self._tasks: list[asyncio.Task[None]] = []
+        self._drained: frozenset[str] = frozenset()
+        self.offered = offered
+        self.listeners = listeners
+        self.in_flight: Mapping[str, int] = {}
+        self.gone = asyncio.Event()
+        self.stuck = False
+        """It has not answered, and may still accept."""
+
+    @classmethod
+    async def find(cls, path: str) -> Predecessor | None:
+        """Ask who listens at `path` for its sockets; None where nobody does.
+
+        Raises:
+            TakeoverError: somebody does, and they cannot be had.
+        """
+        connection = _connect(path)
+        if connection is None:
+            return None
+        try:
+            if not same_user(connection):
+                raise TakeoverError(f"{path} belongs to another user's process; run both as the same user")
+            connection.settimeout(ANSWER_S)
+            return cls(connection, *await asyncio.to_thread(_take, connection))
+        except BaseException:
+            connection.close()
+            raise
+
+    def check(self, config: Config) -> None:
+        """Whether `config` means the sockets that are offered.
+
+        Raises:
+            TakeoverError: it names others.
+        """
+        facing = self.offered.facing
+        running = f"the running gateway (pid {self.offered.pid})"
+        moved = facing.uds != config.uds and not self.offered.held
+        if moved or _differs(facing.host, facing.port, config.host, config.port):
+            raise TakeoverError(
+                f"{running} has its public port at {_public(facing)}, and this one is configured for "
+                f"{config.uds or f'{config.host}:{config.port}'}; write the same, or stop the running one first"
+            )
+        if _differs(facing.admin_host, facing.admin_port, config.admin_host, config.admin_port):
+            raise TakeoverError(
+                f"{running} has its admin port at {facing.admin_host}:{facing.admin_port}, and this one is configured "
+                f"for {config.admin_host}:{config.admin_port}; write the same, or stop the running one first"
+            )
+
+    def drains(self, worker_id: str) -> bool:
+        """Whether it sends a worker nothing any more."""
+        return self.gone.is_set() or worker_id in self._drained
+
+    async def drain(self) -> tuple[str, ...]:
+        """Say that we accept. Returns the workers drained there by an operator, once it accepts no more."""
+        loop = asyncio.get_running_loop()
+        self._connection.setblocking(False)
+        drained = self.offered.drained
+        try:
+            await loop.sock_sendall(self._connection, encode(Ready(says_end=True)))
+            async with asyncio.timeout(ANSWER_S):
+                answer = decode(await loop.sock_recv(self._connection, MOST_BYTES) or b"{}")
+            if isinstance(answer, Draining):
+                drained, self.in_flight = answer.drained, answer.requests
+        except TimeoutError:
+            self.stuck = True
+            log.error("the gateway that was taken over does not answer; stop it", extra={"pid": self.offered.pid})
+        except (OSError, TakeoverError):
+            log.warning("the gateway that was taken over has died", extra={"pid": self.offered.pid})
+        return drained
+
+    def follow(self, drained: Callable[[], tuple[str, ...]]) -> None:
+        """After `drain`: have it drain the workers that are drained here, and know what it still has."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._listen()), loop.create_task(self._tell(drained))]
+
+    async def _tell(self, drained: Callable[[], tuple[str, ...]]) -> None:
+        loop = asyncio.get_running_loop()
+        told: tuple[str, ...] | None = None
+        with suppress(OSError):  # `_listen` hears of its end
+            while not self.gone.is_set():
+                if (now := drained()) != told:
+                    told = now
+                    await loop.sock_sendall(self._connection, encode(Drained(now)))
+                await asyncio.sleep(LOOK_S)
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while packet := await loop.sock_recv(self._connection, MOST_BYTES):
+                message = decode(packet)
+                if isinstance(message, InFlight):
+                    self.in_flight, self._drained = message.requests, frozenset(message.drained)
+        except (OSError, TakeoverError) as error:
+            log.warning("lost sight of the gateway that was taken over", extra={"reason": str(error)})
+        self.in_flight = {}
+        self.gone.set()
+
+    def say_ending(self) -> None:
+        """After `drain`: we end in good order, or have handed over ourselves; it is not to serve in our place."""
+        if self._tasks and self.offered.resumes:
+            with suppress(OSError):  # it has ended
+                self._connection.send(encode(Ending()))
+
+    async def ended(self, limit_s: float) -> None:
+        """Wait until it is over, if it drains; it has drained for longer than we have."""
+        if not self._tasks:
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.gone.wait(), limit_s)
+
+    async def aclose(self) -> None:
+        """Leave it alone. Before `drain` it goes on as if nothing had happened; after it, unless we have said that we
+        end, it serves again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        self._connection.close()
+
+
+def _connect(path: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        raise TakeoverError(f"{path}: {error.strerror}; write another path (--takeover)") from None
+    return connection
+
+
+def _take(connection: socket.socket) -> tuple[Offered, Listeners]:
+    try:
+        packet, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_SOCKETS)
+    except TimeoutError:
+        raise TakeoverError(f"the running gateway did not answer within {ANSWER_S:.0f} s; is it stuck?") from None
+    except OSError as error:
+        raise TakeoverError(f"the running gateway went away: {error.strerror}; start again") from None
+    sockets = tuple(map(_ours, descriptors))
+    try:
+        offered = _understood(packet, len(sockets))
+    except TakeoverError:
+        for each in sockets:
+            each.close()
+        raise
+    admin = sockets[offered.public] if len(sockets) > offered.public else None
+    return offered, Listeners(sockets[: offered.public], admin, offered.held)
+
+
+def _ours(descriptor: int) -> socket.socket:
+    received = socket.socket(fileno=descriptor)
+    received.set_inheritable(False)
+    received.setblocking(False)
+    return received
+
+
+def _understood(packet: bytes, sockets: int) -> Offered:
+    if not packet:
+        raise TakeoverError("the running gateway closed the connection: it runs as another user, or is ending")
+    message = decode(packet)
+    if isinstance(message, Refused):
+        raise TakeoverError(f"the running gateway refused: {message.reason}")
+    if not isinstance(message, Offered) or message.version != VERSION or not 1 <= message.public <= sockets:
+        raise TakeoverError("the running gateway offers what this version does not know; stop it first")
+    return message
+
+
+def _differs(host: str | None, port: int, wanted_host: str, wanted_port: int) -> bool:
+    """`host` None: a service manager chose the sockets, no setting did."""
+    return host is not None and (host != wanted_host or wanted_port not in (0, port))
+
+
+def _public(facing: Facing) -> str:
+    return facing.uds or f"{facing.host}:{facing.port}"

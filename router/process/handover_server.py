@@ -1,0 +1,209 @@
+"""Hands the listening sockets to the process that takes our place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from router.gateway.listen import SocketFile, remove_socket_file, socket_file
+from router.process.handover_messages import (
+    MOST_BYTES,
+    Drained,
+    Draining,
+    Ending,
+    InFlight,
+    Message,
+    Offered,
+    Ready,
+    Refused,
+    TakeoverError,
+    decode,
+    encode,
+    same_user,
+)
+
+REPORT_S = 0.02
+"""Between two looks at what is still in flight while we drain."""
+
+log = logging.getLogger("warmroute.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What the process gives and does: each `offer` is followed by `withdraw` where it came to nothing, or by
+    `hand_over`, which is told whether the successor will say that it ends. After that `drain_alone` has exactly these
+    workers drained, and `drained` says to which nothing is sent any more. Then comes `superseded` when the successor
+    ends in good order, or `lost` when it has died."""
+
+    offer: Callable[[], tuple[Offered, Sequence[socket.socket]]]
+    withdraw: Callable[[], None]
+    hand_over: Callable[[bool], Awaitable[tuple[str, ...]]]
+    in_flight: Callable[[], Mapping[str, int]]
+    drain_alone: Callable[[Sequence[str]], None]
+    drained: Callable[[], tuple[str, ...]]
+    superseded: Callable[[], None]
+    lost: Callable[[], None]
+
+
+class Successors:
+    """Listens at `path` for processes that start. One at a time is served, and one alone takes over."""
+
+    def __init__(self, path: str, side: Side) -> None:
+        self._path = path
+        self._side = side
+        self._listener: socket.socket | None = None
+        self._file: SocketFile | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+        self._busy = False
+        self._taken = False
+
+    def start(self) -> None:
+        """Take the path, also from a gateway that has been taken over: there is no moment without anyone there.
+
+        Raises:
+            TakeoverError: it cannot be had.
+        """
+        try:
+            self._listener = _listen(self._path)
+        except OSError as error:
+            raise TakeoverError(f"{self._path}: {error.strerror}; write another path (--takeover)") from None
+        self._file = socket_file(self._path)
+        self._accepting = self._spawn(self._accept(self._listener))
+
+    async def start_again(self) -> None:
+        """After the one that took over was lost: as `start`; the path may be that one's.
+
+        Raises:
+            TakeoverError: it cannot be had.
+        """
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        self._taken = False
+        self.start()
+
+    async def aclose(self) -> None:
+        """Stop listening; whoever holds our sockets sees that we are gone."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        if self._file is not None:
+            remove_socket_file(self._file)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                log.warning("a successor could not be accepted", extra={"reason": str(error)})
+                await asyncio.sleep(1.0)
+                continue
+            self._spawn(self._serve(connection))
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            if not same_user(connection):
+                log.warning("a process of another user asked for the listening sockets")
+            elif self._busy or self._taken:
+                await _say(connection, Refused("another process is taking over"))
+            else:
+                self._busy = True
+                try:
+                    await self._hand_over(connection)
+                except (OSError, TakeoverError) as error:
+                    log.warning("takeover failed", extra={"reason": str(error)})
+                finally:
+                    self._busy = False
+                    if not self._taken:
+                        self._side.withdraw()
+
+    async def _hand_over(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        offered, sockets = self._side.offer()
+        socket.send_fds(connection, [encode(offered)], [each.fileno() for each in sockets])
+        packet = await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES)
+        if not packet:
+            log.warning("a process that was to take over ended before it was ready; going on as before")
+        elif isinstance(ready := decode(packet), Ready):
+            self._taken = True
+            drained = await self._side.hand_over(ready.says_end)
+            if not await self._accompany(connection, drained):
+                self._side.lost()
+
+    async def _accompany(self, connection: socket.socket, drained: tuple[str, ...]) -> bool:
+        """Until the successor's end of the connection closes; whether it has said that it ends."""
+        try:
+            await _say(connection, Draining(drained, dict(self._side.in_flight())))
+            self._spawn(self._report(connection))
+            return await self._obey(connection)
+        except OSError:
+            return False
+        except TakeoverError:  # it lives, and we do not understand it
+            self._side.superseded()
+            raise
+
+    async def _obey(self, connection: socket.socket) -> bool:
+        ending = False
+        while packet := await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES):
+            message = decode(packet)
+            if isinstance(message, Drained):
+                self._side.drain_alone(message.workers)
+            elif isinstance(message, Ending):
+                ending = True
+                self._side.superseded()
+        return ending
+
+    async def _report(self, connection: socket.socket) -> None:
+        """Until we end, or the successor does."""
+        said: InFlight | None = None
+        with suppress(OSError):
+            while connection.fileno() >= 0:
+                now = InFlight(dict(self._side.in_flight()), self._side.drained())
+                if now != said:
+                    said = now
+                    await _say(connection, now)
+                await asyncio.sleep(REPORT_S)
+
+
+async def _say(connection: socket.socket, message: Message) -> None:
+    connection.setblocking(False)
+    await asyncio.get_running_loop().sock_sendall(connection, encode(message))
+
+
+def _listen(path: str) -> socket.socket:
+    """A socket at `path`, put in place of what was there only once it listens, and for our own user alone."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise TakeoverError(f"{path}: a file that is no socket is there; remove it, or write another path")
+    new = f"{path}.{os.getpid() % 1_000_000}"
+    with suppress(FileNotFoundError):
+        os.unlink(new)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.setblocking(False)
+        os.fchmod(listener.fileno(), 0o600)  # Linux gives the file the socket's own mode
+        listener.bind(new)
+        listener.listen(16)
+        os.rename(new, path)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,84 @@
+"""The sockets of both ports, bound and listening."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from router.config.model import Config
+from router.gateway.listen import tcp_error
+from router.process.handover_messages import Facing
+
+ADMIN_BACKLOG = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Sockets somebody gave us. `admin` is None where only public ones came; `held` where the giver (a service
+    manager) keeps them open, so that what waits in their queues is not lost when we close them."""
+
+    public: tuple[socket.socket, ...]
+    admin: socket.socket | None = None
+    held: bool = False
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """All of them, the admin port's last."""
+        return self.public if self.admin is None else (*self.public, self.admin)
+
+    def duplicates(self) -> Listeners:
+        """The same sockets, open until these are closed, too.
+
+        Raises:
+            OSError: the process has no file descriptors left.
+        """
+        kept: list[socket.socket] = []
+        try:
+            for each in self.sockets:
+                kept.append(each.dup())  # noqa: PERF401 - those made before a failure are closed
+        except OSError:
+            for each in kept:
+                each.close()
+            raise
+        admin = kept.pop() if self.admin is not None else None
+        return Listeners(tuple(kept), admin, self.held)
+
+    def close(self) -> None:
+        """Give them back unused."""
+        for each in self.sockets:
+            each.close()
+
+
+def admin_socket(config: Config) -> socket.socket:
+    """The admin port of `config`.
+
+    Raises:
+        ListenError: the address cannot be bound.
+    """
+    host, port = config.admin_host, config.admin_port
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), port))
+        listener.listen(ADMIN_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise tcp_error("admin", "admin_", host, port, error) from None
+    return listener
+
+
+def facing(config: Config, ours: Listeners, given: Listeners | None) -> Facing:
+    """Where a gateway listens, by its settings; `given` is what a service manager or a predecessor gave it."""
+    by_manager = given is not None and given.held
+    return Facing(
+        uds=None if by_manager else config.uds,
+        host=None if by_manager or config.uds is not None else config.host,
+        port=_port(ours.public[0]),
+        admin_host=None if by_manager and given is not None and given.admin is not None else config.admin_host,
+        admin_port=_port(ours.admin) if ours.admin is not None else 0,
+    )
+
+
+def _port(listener: socket.socket) -> int:
+    name = listener.getsockname()
+    return int(name[1]) if isinstance(name, tuple) else 0

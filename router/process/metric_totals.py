@@ -1,0 +1,57 @@
+"""The metrics of all processes together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from router.process.child_client import Asking, Member, ask_all
+from router.process.metric_snapshots import READINGS_PATH, decode_readings
+from router.telemetry.exposition import OwnProcess
+from router.telemetry.logs import lines_dropped
+from router.telemetry.snapshot import Snapshot, lasting, merged
+
+
+class Totals:
+    """Adds up what the processes say, what those that have died had counted, and what the supervisor itself takes.
+
+    Counters must never fall, or a rate over them shows what did not happen: a process that does not answer counts with
+    its last answer, one that has died goes on counting with its last one. What it counted after that is lost.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[int, Snapshot] = {}
+        self._ended = Snapshot({}, {})
+        self._own = OwnProcess()
+        self._restarts = 0
+        self._reloads: dict[tuple[str, ...], float] = {}
+
+    def ended(self, process: int) -> None:
+        """A process has died."""
+        latest = self._latest.pop(process, None)
+        if latest is not None:
+            self._ended = merged([self._ended, lasting(latest)])
+
+    def restarted(self) -> None:
+        """One that had ended unasked is started again."""
+        self._restarts += 1
+
+    def reloaded(self, what: str, ok: bool) -> None:
+        """A file of the admin port, which is the supervisor's own, was read again, or could not be used."""
+        labels = (what, "ok" if ok else "failed")
+        self._reloads[labels] = self._reloads.get(labels, 0.0) + 1.0
+
+    async def snapshot(self, members: Iterable[Member]) -> Snapshot:
+        """Everything as it is now."""
+        answers = await ask_all(members, Asking("GET", READINGS_PATH))
+        fresh = {number: decode_readings(answer.content) for number, answer in answers.items() if answer.is_success}
+        self._latest |= fresh
+        restarts: dict[tuple[str, ...], float] = {(): float(self._restarts)}
+        counted: dict[str, dict[tuple[str, ...], float]] = {
+            "warmroute_process_restarts": restarts,
+            "warmroute_reloads": dict(self._reloads),
+            "warmroute_log_lines_dropped": {(): float(lines_dropped())},
+        }
+        own = Snapshot({**self._own.values(), **counted}, {})
+        total = merged([own, self._ended, *self._latest.values()])
+        total.values["warmroute_processes"] = {(): float(len(fresh))}
+        return total

@@ -1,0 +1,223 @@
+"""The parent of several processes: sockets, shared memory, admin port. No request passes through it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import uvloop
+
+from router.admin.app import build_admin
+from router.admin.system import Place, System
+from router.app import url_of
+from router.config.model import Config
+from router.gateway.closing import SETTLE_S, refuse_handshakes
+from router.gateway.listen import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
+from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
+from router.process import signals
+from router.process.admin_of_children import operations_for_all
+from router.process.admin_server import AdminServer
+from router.process.changes import Changes
+from router.process.child_config import Start
+from router.process.child_process import TRIES, Keeper, Orders
+from router.process.desired_state import Standing
+from router.process.listeners import Listeners, admin_socket
+from router.process.metric_totals import Totals
+from router.process.shared_ledger import Ledger, make_table
+from router.process.systemd import Notifier, activated
+from router.security.admin_security import guard_of
+from router.security.reload import FileWatch
+from router.security.startup_warnings import warnings
+from router.telemetry.logs import say
+
+log = logging.getLogger("warmroute.process")
+
+_GRACE_S = 5.0
+"""How much longer than its drain deadline a process may take to end."""
+
+
+class Supervisor:
+    """`processes` gateways behind one public port, and one admin port that speaks for all of them."""
+
+    def __init__(self, config: Config, processes: int) -> None:
+        self.config = config
+        self.standing = Standing(config)
+        self.totals = Totals()
+        self.accepting = False
+        self.place = Place.OURS
+        self.given_up = asyncio.Event()
+        """Set when no process can be brought up."""
+        self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))  # only we can enter it
+        self._table = make_table(processes)
+        # reads, and clears rows; its own number is nobody's
+        self._ledger = Ledger(self._table, processes, 0)
+        self._served = asyncio.Event()
+        orders = Orders(self._begin, self._served.set, self._ended)
+        self.keepers = [Keeper(number, self._folder, orders) for number in range(processes)]
+        self.changes = Changes(self.keepers)
+        self._public: Sequence[socket.socket] = ()
+        self._given: Listeners | None = None
+        self._notifier = Notifier(os.environ, self._status)
+        self._files = FileWatch(self.totals.reloaded)
+        self._socket_file: SocketFile | None = None
+        self._admin: AdminServer | None = None
+        self._keeping: list[asyncio.Task[None]] = []
+        self._announcing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen, and have the processes started.
+
+        Raises:
+            ListenError: an address cannot be bound.
+        """
+        self._given = given = activated(os.environ, os.getpid())
+        self._public = given.public if given is not None else public_sockets(self.config, BACKLOG)
+        if self.config.uds is not None and given is None:
+            self._socket_file = socket_file(self.config.uds)
+        # the operations are our own and do not look at the system
+        token, tls = guard_of(self.config, self._files)
+        app = build_admin(cast(System, self), token, operations=operations_for_all(self))
+        listener = (given.admin if given is not None else None) or admin_socket(self.config)
+        self._admin = AdminServer(app, listener, self.config, tls)
+        self._files.start()
+        self._keeping = [asyncio.create_task(keeper.keep(), name=f"process {keeper.number}") for keeper in self.keepers]
+        self._announcing = asyncio.create_task(self._announce(self._admin), name="announce")
+        self.accepting = True
+
+    async def _announce(self, admin: AdminServer) -> None:
+        """Once a process serves. Whoever comes earlier waits in the sockets' queues."""
+        await self._served.wait()
+        for listener in self._public:
+            url = url_of(address_of(listener.getsockname()), self.config.tls)
+            log.info("public port listening", extra={"url": url})
+        await admin.start()
+        log.info("admin port listening", extra={"url": url_of(admin.address, self.config.admin_tls)})
+        self._notifier.ready()
+
+    def _status(self) -> str:
+        serving = sum(keeper.member is not None for keeper in self.keepers)
+        return f"{serving} of {len(self.keepers)} processes serve"
+
+    async def aclose(self) -> None:
+        """Every process finishes its requests within `timeouts.drain_s` and ends; then everything is given back.
+
+        After `timeouts.drain_delay_s` new connections are kept from starting, and the processes go on for `SETTLE_S`
+        more to accept what has come: closing a listener resets what waits in its queue.
+        """
+        self.accepting = False
+        self._notifier.stopping()
+        self._files.close()
+        if self._announcing is not None:
+            self._announcing.cancel()
+        for keeper in self.keepers:
+            keeper.stop()
+        if self._keeping:
+            await asyncio.sleep(self.config.timeouts.drain_delay_s)
+        if self._given is None:
+            refuse_handshakes(self._public)
+        for listener in self._public:
+            listener.close()
+        await self._all_ended()
+        if self._socket_file is not None:
+            remove_socket_file(self._socket_file)
+        if self._admin is not None:
+            await self._admin.aclose(leave_queue=self._given is not None)
+        await self._notifier.aclose()
+        self._ledger.close()
+        os.close(self._table)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def statistics(self) -> dict[str, Any]:
+        """Each process, and the shared memory."""
+        return {
+            "processes": {keeper.number: keeper.statistics() for keeper in self.keepers},
+            "ledger": self._ledger.statistics(),
+        }
+
+    async def _all_ended(self) -> None:
+        if not self._keeping:
+            return
+        timeouts = self.config.timeouts
+        limit_s = timeouts.drain_delay_s + SETTLE_S + timeouts.drain_s + LAST_WORDS_S + _GRACE_S
+        _, late = await asyncio.wait(self._keeping, timeout=limit_s)
+        for keeper in self.keepers if late else ():
+            keeper.kill()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+
+    async def _begin(self, number: int, admin: int, start: Callable[[Start], Awaitable[None]]) -> None:
+        """Start a process with things as they stand, while they cannot change."""
+        async with self.changes.lock:
+            processes = len(self.keepers)
+            await start(
+                Start(
+                    process=number,
+                    processes=processes,
+                    config=self.standing.config_of(number, processes),
+                    drained=frozenset(self.standing.drained),
+                    public=tuple(listener.fileno() for listener in self._public),
+                    admin=admin,
+                    table=self._table,
+                )
+            )
+
+    def _ended(self, number: int) -> None:
+        """A process is gone: nothing is booked there any more."""
+        self._ledger.clear(number)
+        self.totals.ended(number)
+        if not self.accepting:
+            return
+        self.totals.restarted()
+        nobody = not any(keeper.member for keeper in self.keepers)
+        if nobody and self.keepers[number].failures >= TRIES:
+            self.given_up.set()
+
+
+async def serve(config: Config, processes: int) -> int:
+    """Run them until SIGTERM or SIGINT; a second signal ends all at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    signals.handle(loop, stop.set)
+    for warning in warnings(config):
+        log.warning(warning)
+    supervisor = Supervisor(config, processes)
+    try:
+        await supervisor.start()
+    except ListenError as error:
+        say(f"warmroute serve: cannot listen: {error}")
+        await supervisor.aclose()
+        return 1
+    code = await _until(stop, supervisor.given_up)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+    log.info("shutting down", extra={"drain_s": config.timeouts.drain_s})
+    await supervisor.aclose()
+    return code
+
+
+async def _until(stop: asyncio.Event, given_up: asyncio.Event) -> int:
+    waits = [asyncio.ensure_future(event.wait()) for event in (stop, given_up)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    if stop.is_set():
+        return 0
+    say(f"warmroute serve: no process could be brought up in {TRIES} tries; the log above says why")
+    return 1
+
+
+def run(config: Config, processes: int) -> int:
+    """The supervisor's whole life; returns its exit code."""
+    with suppress(KeyboardInterrupt):
+        return uvloop.run(serve(config, processes))
+    return 130

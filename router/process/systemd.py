@@ -1,0 +1,111 @@
+"""systemd's protocols: sockets passed at start (sd_listen_fds), and messages to the service manager (sd_notify)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from router.gateway.listen import ListenError
+from router.process.listeners import Listeners
+
+FIRST_DESCRIPTOR = 3
+ADMIN = "admin"
+"""FileDescriptorName= of the admin port's socket; every other one is public."""
+STATUS_S = 1.0
+"""How often the status is looked at; it is sent when it has changed."""
+
+
+def activated(environment: Mapping[str, str], pid: int) -> Listeners | None:
+    """The sockets that the service manager passed to this process, None where it passed none.
+
+    Raises:
+        ListenError: they are no listening stream sockets, or none of them is public.
+    """
+    if environment.get("LISTEN_PID") != str(pid) or not environment.get("LISTEN_FDS", "").isdecimal():
+        return None
+    count = int(environment["LISTEN_FDS"])
+    names = environment.get("LISTEN_FDNAMES", "").split(":")
+    named = [(names[index] if index < len(names) else "", FIRST_DESCRIPTOR + index) for index in range(count)]
+    admin = [_listener(descriptor) for name, descriptor in named if name == ADMIN]
+    public = [_listener(descriptor) for name, descriptor in named if name != ADMIN]
+    if count and not public:
+        raise ListenError(f"systemd passed no public socket; leave out FileDescriptorName={ADMIN} on one of them")
+    if len(admin) > 1:
+        raise ListenError(f"systemd passed {len(admin)} sockets named {ADMIN}; the admin port has one")
+    return Listeners(tuple(public), admin[0] if admin else None, held=True) if count else None
+
+
+def _listener(descriptor: int) -> socket.socket:
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise ListenError(f"descriptor {descriptor} from systemd is no socket")
+        passed = socket.socket(fileno=descriptor)
+        listening = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        if isinstance(error, ListenError):
+            raise
+        raise ListenError(f"descriptor {descriptor} from systemd cannot be used: {error.strerror}") from None
+    if passed.type != socket.SOCK_STREAM or not listening:
+        raise ListenError(f"descriptor {descriptor} from systemd does not listen; write ListenStream= with Accept=no")
+    passed.set_inheritable(False)
+    passed.setblocking(False)
+    return passed
+
+
+class Notifier:
+    """Tells the service manager how we are, where there is one (``NOTIFY_SOCKET``); else does nothing."""
+
+    def __init__(self, environment: Mapping[str, str], status: Callable[[], str]) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        self._status = status
+        self._said = ""
+        self._task: asyncio.Task[None] | None = None
+        self._watchdog_s = _watchdog_s(environment)
+
+    def ready(self, *, main_pid: int | None = None) -> None:
+        """We serve; `main_pid` where the manager takes another process for the service's main one."""
+        if self._address:
+            self._said = self._status()
+            lines = ["READY=1", f"STATUS={self._said}"]
+            self._send(*([f"MAINPID={main_pid}"] if main_pid is not None else []), *lines)
+            self._task = asyncio.get_running_loop().create_task(self._pulse(), name="notify")
+
+    def stopping(self) -> None:
+        """The end has begun."""
+        self._send("STOPPING=1", "STATUS=draining")
+
+    async def aclose(self) -> None:
+        """Say nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _pulse(self) -> None:
+        while True:
+            await asyncio.sleep(min(STATUS_S, self._watchdog_s / 2) if self._watchdog_s else STATUS_S)
+            status = self._status()
+            if status != self._said:
+                self._said = status
+                self._send(f"STATUS={status}")
+            if self._watchdog_s:
+                self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        name = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out, suppress(OSError):
+            out.setblocking(False)
+            out.sendto("\n".join(lines).encode(), name)
+
+
+def _watchdog_s(environment: Mapping[str, str]) -> float:
+    """``WATCHDOG_USEC``; 0 where nobody waits for a sign of life. A successor has its predecessor's ``WATCHDOG_PID``
+    taken out of its environment."""
+    mine = environment.get("WATCHDOG_PID") in (None, str(os.getpid()))
+    text = environment.get("WATCHDOG_USEC", "")
+    return int(text) / 1e6 if mine and text.isdecimal() else 0.0

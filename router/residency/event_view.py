@@ -1,0 +1,341 @@
+"""A worker's event stream as a whole: decoding, sequence, view, and how far it can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backends.vllm.events import WireError, decode_batch
+from policies.view import Residency
+from router.residency.blocks import BlockIndex
+from router.residency.difference import Difference
+from router.residency.drift import Claim, Drift, Mark
+from router.residency.exact import ExactView
+from router.residency.prompt import Prompt
+from router.residency.sequence import EventSequence, Step
+from router.residency.view import Ingest, IngestOutcome
+
+ABSENT_REQUESTS = 8
+"""Requests served without word from the publisher before what it told last counts for less than a model."""
+
+MODELLED = "its cache is modelled"
+
+
+class PublishedView:
+    """Takes published and replayed payloads, keeps an `ExactView`, and knows what it missed.
+
+    After a loss that no replay can fill, what events told is dropped and learned again from then on, from events and
+    from the ``cached_tokens`` that responses report: a match is about a lower bound. The view is exact again once the
+    worker clears its cache or starts anew. While a replay runs or the link is down a match is the last known state.
+
+    Reports are compared with an exact view, too: where they differ and nothing explains it, it is repaired, and when
+    that goes on, called approximate (`drift`).
+    """
+
+    __slots__ = (
+        "_absent_requests",
+        "_batches",
+        "_connected",
+        "_decode_errors",
+        "_generation",
+        "_lapses",
+        "_live_batches",
+        "_loss",
+        "_proved",
+        "_reports_before",
+        "_unheard_hits",
+        "address",
+        "begun",
+        "drift",
+        "last_event_ts_s",
+        "sequence",
+        "topic",
+        "view",
+    )
+
+    def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
+        self.view = ExactView(index, block_size, capacity_blocks)
+        self.sequence = EventSequence()
+        self.drift = Drift()
+        self.address = ""
+        self.topic = ""
+        self.last_event_ts_s: float | None = None
+        self.begun = False
+        """The publisher was reached at least once."""
+        self._connected = False
+        self._proved = False
+        self._loss = ""
+        self._lapses = 0
+        self._reports_before = 0
+        self._generation = 0
+        self._batches = 0
+        self._live_batches = 0
+        self._unheard_hits = 0
+        self._absent_requests = 0
+        self._decode_errors = 0
+
+    def follow(self, address: str, topic: str) -> None:
+        """The publisher is at `address` and subscribed to by `topic`."""
+        if (address, topic) != (self.address, self.topic):
+            self.address, self.topic = address, topic
+            self._live_batches = self._unheard_hits = 0
+
+    def link_up(self) -> Ingest:
+        """The subscription is connected."""
+        self._connected = self.begun = True
+        return self._do(self.sequence.link_up())
+
+    def link_lost(self) -> None:
+        """The subscription dropped."""
+        self._connected = self._proved = False
+        self._lapse()
+        self.sequence.link_lost()
+
+    def ingest(self, seq: int, payload: bytes, replayed: bool) -> Ingest:
+        """One batch, live or replayed."""
+        self._connected = self.begun = True
+        if replayed:
+            return self._do(self.sequence.offer_replayed(seq, payload))
+        self._live_batches += 1
+        return self._do(self.sequence.offer(seq, payload))
+
+    def replay_ended(self, ok: bool) -> Ingest:
+        """A replay is complete, or will not be."""
+        return self._do(self.sequence.replay_ended(ok))
+
+    def _do(self, step: Step) -> Ingest:
+        if step.restarted:
+            self.view.clear()
+            self._begin_anew()
+        missing = 0
+        if step.lost is not None:
+            first, after = step.lost
+            missing = after - first
+            self._lose(f"event batches {first} to {after - 1} were missed and could not be replayed")
+        outcome = step.outcome
+        for seq, payload in step.ready:
+            if not self._apply(seq, payload):
+                outcome = IngestOutcome.REJECTED
+        self._prove()
+        return Ingest(outcome, step.replay_from, missing)
+
+    def _apply(self, seq: int, payload: bytes) -> bool:
+        try:
+            batch = decode_batch(payload)
+        except WireError as error:
+            self._decode_errors += 1
+            self._lose(f"event batch {seq} could not be read ({error})")
+            return False
+        self._batches += 1
+        self.last_event_ts_s = batch.ts
+        if self.view.apply(batch):
+            self._begin_anew()
+            self.sequence.begun_anew()
+        elif self.view.relearning.over:
+            self._relearned()
+        return True
+
+    def _relearned(self) -> None:
+        """What was missed has been evicted or announced again: what events told is all there is."""
+        self._loss = ""
+        self._lapse()
+        self.view.relearning.relearned += 1
+        self.view.relearning.end()
+        # Blocks known by reports alone were used before the witness was computed, so they went before it.
+        self.view.reported.bound(0)
+
+    def _begin_anew(self) -> None:
+        self._loss = ""
+        self._generation += 1
+        self.drift.clear()
+        self.view.relearning.end()
+
+    def _lapse(self) -> None:
+        """What was predicted until now cannot be held to the block: its evidence may have died with a publisher."""
+        self._lapses += 1
+        self.drift.give_up(Difference.APPROXIMATE)
+
+    def _lose(self, loss: str) -> None:
+        self._loss = loss
+        self._reports_before = self.view.reported.clock
+        self._lapse()
+        self.view.forget_events()
+        self.view.relearning.begin()
+
+    def _prove(self) -> None:
+        """Where nothing was missed, what reports taught meanwhile is told better by the events."""
+        proved = self._connected and self.sequence.verified
+        if proved and not self._proved:
+            self._absent_requests = 0
+            if not self._loss and not self.drift.found:
+                self.view.reported.bound(0)
+        self._proved = proved
+
+    # what responses report
+
+    def mark(self) -> Mark:
+        """Where the view stands, for a request that is being booked."""
+        view, journal = self.view, self.view.journal
+        reports, orphans = view.reported.clock, view.orphans.added
+        return Mark(self._generation, self._lapses, journal.arrivals, journal.departures, reports, orphans)
+
+    def unheard(self) -> None:
+        """A trial found blocks that events should have told of."""
+        if not self._live_batches:
+            self._unheard_hits += 1
+
+    def served(self) -> None:
+        """A request with token ids was served."""
+        if self.unproved:
+            self._absent_requests += 1
+
+    def report(self, chain: Sequence[int], cached_tokens: int, claim: Claim | None) -> Difference | None:
+        """A request found so much of `chain`; returns how that differs from what was claimed, if anything was."""
+        view = self.view
+        hits = min(cached_tokens // view.block_size, len(chain))
+        view.reported.clock += 1
+        now = self.mark()
+        booked = now if claim is None else claim.booked
+        missed = hits > 0 and not view.holds(chain[hits - 1])
+        if missed:
+            self.unheard()
+            view.relearning.touched()
+        difference = None
+        exact = self._proved and not self._loss
+        if exact:
+            # What a slower tier held is no business of the GPU's events.
+            missed = missed and not view.has_slower_tiers
+            if claim is not None:
+                self.drift.settle(booked, now, view)
+                difference = self.drift.report(claim, cached_tokens, now, view)
+        if (missed or view.reported or not exact or self.drift.found) and booked.generation == now.generation:
+            view.learn(chain, hits, booked.reports, booked.departures, 0 if claim is None else booked.orphans)
+        return difference
+
+    # learning again
+
+    @property
+    def incomplete(self) -> bool:
+        """There may be blocks that events have not told of, and announcements would be heard."""
+        if not self._connected or self._silent or self.sequence.replaying:
+            return False
+        return bool(self._loss) or self.unproved
+
+    def booked(self, ticket_id: int, prompt: Prompt) -> None:
+        """A request is on its way: see whether it may use blocks that nobody told of."""
+        if not self.incomplete:
+            return
+        view = self.view
+        chain = prompt.chain(view.block_size) if prompt.exact and not prompt.multiple else ()
+        usable = max(0, min(len(chain), (prompt.own_tokens - 1) // view.block_size))
+        told = self._told(chain, usable)
+        if not chain or view.relearning.may_find_more(chain, told, usable):
+            view.relearning.opened(ticket_id, chain[:usable])
+
+    def asks_again(self, ticket_id: int, now_s: float, blocks_per_s: float) -> bool:
+        """Whether a booked request should have the worker announce again what it finds cached."""
+        return self.incomplete and self.view.relearning.ask(ticket_id, now_s, blocks_per_s)
+
+    def found(self, ticket_id: int, cached_tokens: int) -> None:
+        """The response to a booked request reported so much."""
+        chain = self.view.relearning.chain_of(ticket_id)
+        hits = min(cached_tokens // self.view.block_size, len(chain))
+        if chain and self._told(chain, hits) == hits:
+            self.view.relearning.seen(ticket_id)
+
+    def _told(self, chain: Sequence[int], blocks: int) -> int:
+        """How many of the first `blocks` of `chain` are there as events told."""
+        reported, holds = self.view.reported, self.view.holds
+        for position in range(blocks):
+            if chain[position] in reported or not holds(chain[position]):
+                return position
+        return blocks
+
+    # trust
+
+    @property
+    def closed(self) -> bool:
+        """Matches may jump ahead in a chain: all of it is known to be closed under prefixes."""
+        return not self._loss and self.view.closed and not self.sequence.assumed
+
+    @property
+    def heard(self) -> bool:
+        """Batches have come in live."""
+        return self._live_batches > 0
+
+    @property
+    def unproved(self) -> bool:
+        """Nothing says what was missed, and nobody is being asked: no link, or neither an event nor a replay on it."""
+        return not self._connected or not (self.sequence.verified or self.sequence.replaying)
+
+    @property
+    def tells(self) -> bool:
+        """What events told is worth more than a model of the cache."""
+        if not self.begun or self._silent or (self.unproved and self._absent_requests >= ABSENT_REQUESTS):
+            return False
+        return self._batches > 0 or self.sequence.verified
+
+    @property
+    def _silent(self) -> bool:
+        return not self._live_batches and self._unheard_hits > 0
+
+    @property
+    def sound(self) -> bool:
+        """There is nothing to doubt: `trust` would say exact, at the cost of finding words for it."""
+        sequence = self.sequence
+        heard = self.begun and self._connected and sequence.verified and not sequence.replaying and not self._silent
+        return heard and not (self._loss or self.view.doubts or self.drift.found or sequence.assumed)
+
+    def trust(self) -> tuple[Residency, str]:
+        """How far, and why."""
+        at = f" at {self.address}" if self.address else ""
+        if not self.begun:
+            return Residency.APPROXIMATE, f"KV events cannot be reached{at}; {MODELLED}"
+        if self._connected and self.sequence.replaying:
+            return Residency.UNKNOWN, f"waiting for a replay of event batches from {self.sequence.next_seq} on"
+        if self._connected and self._silent:
+            return Residency.APPROXIMATE, f"{self._suspected()}; {MODELLED}"
+        if self.unproved:
+            reason = "no event since the connection was made, and no replay to tell what was missed"
+            if not self._connected:
+                reason = f"no connection to the worker's KV event publisher{at}"
+            return (Residency.UNKNOWN, reason) if self.tells else (Residency.APPROXIMATE, f"{reason}; {MODELLED}")
+        return self._trust_in_order()
+
+    def _trust_in_order(self) -> tuple[Residency, str]:
+        doubts = [*self.view.doubts.values()]
+        if self.sequence.assumed:
+            doubts.append("reconnected without a replay: only the batch numbers say that nothing was missed")
+        if self._loss:
+            reports = self.view.reported.clock - self._reports_before
+            learned = f"{self.view.holdings.blocks} blocks learned since, from events and {reports} reports"
+            if self.view.relearning.asks:
+                learned += f", {self.view.relearning.learned_blocks} of them announced again"
+            known = f"{learned}; exact once the cache has turned over or is reset"
+            return Residency.APPROXIMATE, "; ".join([self._loss, *(doubts or [known])])
+        if self.drift.found:
+            doubts.append(f"{self.drift.found}; repaired by reports, exact after the next cache reset")
+        if doubts:
+            return Residency.APPROXIMATE, "; ".join(doubts)
+        return Residency.EXACT, self._praise()
+
+    def _suspected(self) -> str:
+        asked = f"is the topic {self.topic!r} right?" if self.topic else "is it this worker's publisher?"
+        return f"linked to {self.address or 'its publisher'}, but no batch arrived: {asked}"
+
+    def _praise(self) -> str:
+        words = f"{self._batches} event batches applied"
+        if self.sequence.replayed:
+            words += f", {self.sequence.replayed} of them replayed"
+        waiting = len(self.view.orphans)
+        return f"{words}; {waiting} blocks wait for their parents" if waiting else words
+
+    def statistics(self) -> dict[str, int]:
+        """Counters since the view was made."""
+        return {
+            **self.view.statistics(),
+            **self.sequence.statistics(),
+            "batches": self._batches,
+            "decode_errors": self._decode_errors,
+            "reports": self.view.reported.clock,
+            **self.drift.statistics(),
+        }

@@ -1,0 +1,408 @@
+"""One worker's view as its KV events tell it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from backends.vllm.events import BlockRemoved, BlockStored, Event, EventBatch
+from router.residency.block_copies import LOWER_TIER_BLOCKS, Holdings, Shelf, engine_key, engine_keys
+from router.residency.blocks import BlockIndex
+from router.residency.chain import SEED, extend_chain, extra_bytes, pack_tokens
+from router.residency.eviction_log import Journal
+from router.residency.orphans import Orphanage, Orphans
+from router.residency.relearning import Relearning
+from router.residency.reported_hits import Reported
+
+INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
+"""Cache groups whose blocks stand for a usable prefix; others keep only some of them."""
+
+FASTEST_TIER_BLOCKS = 1_048_576
+"""Blocks tracked per view where the worker did not say how many it has."""
+
+"""Latest unknown parents compared with a reported block: about 1 us each."""
+
+NULL_BLOCKS = 1
+"""vLLM counts a block among ``num_gpu_blocks`` that it never gives to a request."""
+
+_CAPACITY_SLACK = 2
+"""A worker may announce finer blocks than it allocates; more than this times its tokens is a leak."""
+
+
+class ExactView:
+    """Applies decoded batches to the index. `doubts` says why the result is less than exact, if it is."""
+
+    __slots__ = (
+        "_adopted",
+        "accepts_hashes",
+        "block_size",
+        "capacity_blocks",
+        "doubts",
+        "holdings",
+        "journal",
+        "malformed_events",
+        "orphans",
+        "recomputing",
+        "relearning",
+        "removed_blocks",
+        "reported",
+        "stored_blocks",
+        "unknown_events",
+        "unknown_removals",
+    )
+
+    def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
+        self.block_size = block_size
+        self.capacity_blocks = capacity_blocks
+        self.holdings = Holdings(index)
+        self.journal = Journal()
+        self.orphans = Orphanage()
+        self.relearning = Relearning()
+        self.recomputing: dict[int, int] = {}
+        """First block of each request in flight that reads no cache: what it computes are new copies."""
+        self.reported = Reported(self.holdings)
+        self.doubts: dict[str, str] = {}
+        self._adopted = False
+        self.accepts_hashes = False
+        """Blocks told of without token ids are known under hashes that are ours: so the simulator's publisher does."""
+        self.unknown_events = 0
+        self.malformed_events = 0
+        self.unknown_removals = 0
+        self.stored_blocks = 0
+        self.removed_blocks = 0
+
+    def configure(self, block_size: int | None, capacity_blocks: int | None) -> None:
+        """Facts from a probe; once events told the block size they are believed."""
+        if block_size is not None and not self._adopted:
+            self._resize(block_size)
+        if capacity_blocks is not None:
+            self.capacity_blocks = capacity_blocks * (block_size or self.block_size) // self.block_size
+
+    @property
+    def closed(self) -> bool:
+        """Residency is closed under prefixes as far as is known: vLLM evicts a sequence's tail before its head."""
+        return not self.doubts and not self.reported
+
+    @property
+    def has_slower_tiers(self) -> bool:
+        """Some blocks are held outside the GPU."""
+        return any(medium is not None and shelf.held for (medium, _), shelf in self.holdings.shelves.items())
+
+    def apply(self, batch: EventBatch) -> bool:
+        """Apply one batch in order; returns whether it cleared the GPU's cache."""
+        self.unknown_events += batch.unknown
+        if batch.malformed:
+            self._malformed(batch.malformed)
+        cleared = False
+        for position, event in enumerate(batch.events):
+            if isinstance(event, BlockStored):
+                self._stored(event, batch.events, position)
+            elif isinstance(event, BlockRemoved):
+                self._removed(event)
+            else:
+                self._cleared()
+                cleared = True
+        self.journal.bound()
+        return cleared
+
+    def _cleared(self) -> None:
+        self.holdings.clear_fastest()
+        self.reported.clear()
+        self.orphans.clear()
+        for doubt in ("leak", "malformed"):
+            self.doubts.pop(doubt, None)
+
+    def clear(self) -> None:
+        """Forget everything that was learned."""
+        self.holdings.clear()
+        self.reported.clear()
+        self.orphans.clear()
+        self.doubts.clear()
+        self._adopted = False
+
+    def forget_events(self) -> None:
+        """Events were missed: only what the worker itself reported is as good as before."""
+        self.holdings.clear()
+        self.orphans.clear()
+        self.doubts.clear()
+        self.reported.carry_over()
+        self._adopted = False
+
+    def holds(self, block_hash: int) -> bool:
+        """Whether the block is believed to be on the GPU."""
+        return bool(self.holdings.index.holders(block_hash) & self.holdings.bit)
+
+    def learn(self, chain: Sequence[int], hits: int, reports: int, departures: int, orphans: int) -> None:
+        """A response said that of `chain` the first `hits` blocks were found, and no more.
+
+        Reports counted after `reports` (`Reported.clock`) know better about the rest, and events about what departed
+        after `departures`: an answer may travel longer than word of an eviction. What the request went on to compute
+        may wait among the orphans that came after the first `orphans`: then the engine's name of the last block found
+        is known from here on.
+        """
+        if self.reported:
+            self.reported.deny(chain[hits:], reports)
+        self.reported.confirm(self._still_there(chain[:hits], departures))
+        if self.orphans and 0 < hits < len(chain):
+            self._recognise(chain[hits - 1], chain[hits:], orphans)
+        self._bound_reported()
+
+    def _still_there(self, found: Sequence[int], since: int) -> Sequence[int]:
+        gone = self.journal.departed_since(since)
+        if gone is None:
+            return ()
+        if not gone:
+            return found
+        left = set(gone)
+        return [one for one in found if one not in left]
+
+    def _recognise(self, parent: int, rest: Sequence[int], since: int) -> None:
+        """Which engine's name is that of `parent`? The one that a run waits for which is the `rest` of its prompt.
+
+        Text repeats, so older runs may begin with the same tokens behind another block, even behind the next one of
+        this prompt: only what came since the request counts, and only if all of it names one block.
+        """
+        names = {run.parent for run in self.orphans.since(since) if run.begins(rest, parent, self.block_size)}
+        if len(names) == 1:
+            engine = names.pop()
+            self.reported.name(engine, parent)
+            self._adopt([engine], [parent])
+
+    def _bound_reported(self) -> None:
+        """What events told of takes its room for certain; what is left may hold what was reported."""
+        capacity = FASTEST_TIER_BLOCKS if self.capacity_blocks is None else self.capacity_blocks - NULL_BLOCKS
+        self.reported.bound(max(0, capacity - (self.holdings.blocks - len(self.reported))))
+
+    def _stored(self, event: BlockStored, events: Sequence[Event], position: int) -> None:
+        if event.kv_cache_spec_kind not in INDEXED_KINDS:
+            self.doubts["hybrid"] = (
+                f"the model also has {event.kv_cache_spec_kind} cache groups, which keep only part of a prefix"
+            )
+            return
+        shelf = self.holdings.shelf(_tier(event.medium, event.locality), event.group_idx or 0)
+        if shelf is None or not self._block_size_fits(event):
+            return
+        try:
+            engines = engine_keys(event.block_hashes)
+            token_bytes = pack_tokens(event.token_ids)
+            extras = _extras(event, len(engines))
+        except (struct.error, TypeError, ValueError, OverflowError):
+            self._malformed(1)
+            return
+        own = _own_hashes(event) if self.accepts_hashes and not event.token_ids else None
+        if own is None and len(event.token_ids) != len(engines) * event.block_size:
+            self._malformed(1)
+            return
+        if event.lookahead_token_ids and any(event.lookahead_token_ids):
+            self.doubts["lookahead"] = (
+                "blocks also cover looked-ahead tokens, so the last block of a match may not count"
+            )
+        copies = _is_new_copy(event) and not _goes_on(event, events, position)
+        self._place(event, shelf, engines, token_bytes, extras, copies, own)
+
+    def _place(
+        self,
+        event: BlockStored,
+        shelf: Shelf,
+        engines: list[int],
+        token_bytes: bytes,
+        extras: list[bytes] | None,
+        copies: bool,
+        own: Sequence[int] | None,
+    ) -> None:
+        parent: int | None = SEED
+        parent_engine = -1
+        if event.parent_block_hash is not None:
+            parent_engine = engine_key(event.parent_block_hash)
+            parent = self.holdings.hash_of(parent_engine, shelf)
+            if parent is None:
+                parent = self.reported.named(parent_engine)
+        if parent is None:
+            self.orphans.add(Orphans(parent_engine, shelf, engines, token_bytes, extras, copies, own))
+            self.relearning.touched()
+            return
+        hashes = extend_chain(parent, token_bytes, self.block_size, extras) if own is None else own
+        if shelf.medium is None and hashes:
+            copies = self._follow(event, hashes, copies) or self._is_recomputed(event, hashes[0])
+        fresh = set() if copies or not self.orphans else {engine for engine in engines if engine not in shelf.held}
+        self.holdings.store(shelf, hashes, engines, new_copies=copies)
+        if shelf.medium is None:
+            self.journal.arrive(hashes)
+        self.stored_blocks += len(engines)
+        if self.reported and shelf.medium is None:
+            self.reported.supersede(hashes)
+        if self.orphans:
+            self._adopt(engines, hashes, fresh)
+        self._bound(shelf)
+
+    def _is_recomputed(self, event: BlockStored, first: int) -> bool:
+        """Whether this is a prompt's start that a request of ours computes anew although it is cached."""
+        if event.parent_block_hash is not None or not self.recomputing:
+            return False
+        ticket_id = next((ticket_id for ticket_id, block in self.recomputing.items() if block == first), None)
+        if ticket_id is None:
+            return False
+        del self.recomputing[ticket_id]
+        return True
+
+    def _follow(self, event: BlockStored, hashes: Sequence[int], copies: bool) -> bool:
+        """Note what is learned again; returns whether blocks that are known gain a copy."""
+        relearning = self.relearning
+        if event.parent_block_hash is not None:
+            if relearning.active:
+                relearning.computed(hashes)
+            return copies
+        expected = relearning.expects(hashes[0])
+        if expected or relearning.active:
+            relearning.announced(hashes, [one for one in hashes if not self.holds(one)])
+        return copies and not expected
+
+    def _adopt(self, engines: Sequence[int], hashes: Sequence[int], fresh: set[int] | None = None) -> None:
+        """Attach what waited for these blocks, and what waited for that in turn.
+
+        `fresh` are blocks that became known by an announcement of what was there already: the first that waited under
+        the same name is that same copy.
+        """
+        known = list(zip(engines, hashes, strict=False))
+        while known:
+            engine, block_hash = known.pop()
+            for run in self.orphans.adopt(engine):
+                below = run.hashes_after(block_hash, self.block_size)
+                removed = self.orphans.take_removals(run)
+                copies = list(zip(below, run.engines, strict=False))
+                if fresh:
+                    known_already = fresh.intersection(run.engines).difference(removed)
+                    fresh.difference_update(known_already)
+                    copies = [copy for copy in copies if copy[1] not in known_already]
+                self.holdings.store(
+                    run.shelf, [copy[0] for copy in copies], [copy[1] for copy in copies], new_copies=run.new_copies
+                )
+                if run.shelf.medium is None:
+                    self.journal.arrive(below)
+                self.stored_blocks += len(copies)
+                if self.reported and run.shelf.medium is None:
+                    self.reported.supersede(below)
+                known.extend(zip(run.engines, below, strict=False))
+                self.holdings.remove(run.shelf, removed, self.journal.departed if run.shelf.medium is None else None)
+
+    def _removed(self, event: BlockRemoved) -> None:
+        shelf = self.holdings.shelves.get((_tier(event.medium, event.locality), event.group_idx or 0))
+        if shelf is None:
+            return
+        engines = engine_keys(event.block_hashes)
+        departed = self.journal.departed
+        before = len(departed)
+        # Slower tiers are nobody's prediction.
+        missing = self.holdings.remove(shelf, engines, departed if shelf.medium is None else None)
+        self.removed_blocks += len(engines) - len(missing)
+        if missing and shelf.medium is None:
+            unannounced = missing
+            missing = self.reported.remove(unannounced, departed)
+            if len(missing) < len(unannounced):  # what was reported may have been announced behind a block unknown then
+                self.orphans.remove(shelf, set(unannounced).difference(missing))
+        if self.relearning.active:
+            for block_hash in departed[before:]:
+                self.relearning.evicted(block_hash)
+        if missing:
+            self.unknown_removals += self.orphans.remove(shelf, missing)
+
+    def _block_size_fits(self, event: BlockStored) -> bool:
+        if event.block_size == self.block_size:
+            self._adopted = True
+        elif event.block_size < 1:
+            self._malformed(1)
+            return False
+        elif self._adopted:
+            self.doubts["block_size"] = f"blocks of {event.block_size} and {self.block_size} tokens are mixed"
+            return False
+        else:
+            if self.capacity_blocks is not None:
+                self.capacity_blocks = self.capacity_blocks * self.block_size // event.block_size
+            self._resize(event.block_size)
+            self._adopted = True
+        return True
+
+    def _resize(self, block_size: int) -> None:
+        if block_size != self.block_size:
+            self.reported.bound(0)
+            self.block_size = block_size
+
+    def _bound(self, shelf: Shelf) -> None:
+        limit = LOWER_TIER_BLOCKS
+        if shelf.medium is None:
+            limit = FASTEST_TIER_BLOCKS if self.capacity_blocks is None else self.capacity_blocks * _CAPACITY_SLACK
+        over = len(shelf.held) - limit
+        if over > 0:
+            self.holdings.discard_oldest(shelf, over + limit // 16)
+            self.doubts["leak"] = f"more blocks were announced than fit ({limit}); removals must be missing"
+        if self.reported and shelf.medium is None:
+            self._bound_reported()
+
+    def _malformed(self, count: int) -> None:
+        self.malformed_events += count
+        self.doubts["malformed"] = f"{self.malformed_events} events could not be read"
+
+    def statistics(self) -> dict[str, int]:
+        """Counters and sizes."""
+        return {
+            **self.holdings.statistics(),
+            **self.relearning.statistics(),
+            "stored_blocks": self.stored_blocks,
+            "removed_blocks": self.removed_blocks,
+            "orphan_blocks": len(self.orphans),
+            "orphan_bytes": self.orphans.size_bytes,
+            "dropped_orphan_blocks": self.orphans.dropped_blocks,
+            "unknown_removals": self.unknown_removals,
+            "reported_blocks": len(self.reported),
+            "unknown_events": self.unknown_events,
+            "malformed_events": self.malformed_events,
+        }
+
+
+def _tier(medium: str | None, locality: str | None) -> str | None:
+    """None for the worker's own GPU; a remote store counts by its locality, whatever it is made of."""
+    if locality == "REMOTE":
+        return "REMOTE"
+    return None if medium is None or medium == "GPU" else medium
+
+
+def _is_new_copy(event: BlockStored) -> bool:
+    """Whether blocks known already gain a copy.
+
+    vLLM's full report mode announces reused blocks again, from the start of the prompt, with nothing to tell it from a
+    prompt computed anew without reading the cache (prompt_logprobs), unless the request came through us
+    (`ExactView.recomputing`). A run of several blocks from the start counts as the former: a copy too few is forgotten
+    at worst one eviction early, one too many would stay for good. A single
+    block is what a prompt of exactly one block recomputes each time.
+    """
+    if event.origin is not None:
+        return event.origin != "REUSED"
+    return event.parent_block_hash is not None or len(event.block_hashes) == 1
+
+
+def _goes_on(event: BlockStored, events: Sequence[Event], position: int) -> bool:
+    """Whether a single block from the start of a prompt is followed, in the same step, by what comes behind it.
+
+    Then it was announced again: a prompt that had been computed from its start on would have had both in one run.
+    """
+    if event.parent_block_hash is not None or len(event.block_hashes) != 1:
+        return False
+    block_hash = event.block_hashes[0]
+    return any(
+        isinstance(later, BlockStored) and later.parent_block_hash == block_hash for later in events[position + 1 :]
+    )
+
+
+def _own_hashes(event: BlockStored) -> Sequence[int]:
+    return [value if isinstance(value, int) else engine_key(value) for value in event.block_hashes]
+
+
+def _extras(event: BlockStored, blocks: int) -> list[bytes] | None:
+    """Extra key bytes per block; publishers without `extra_keys` (vLLM < 0.19) name the adapter only."""
+    if event.extra_keys is not None:
+        return [extra_bytes(keys) for keys in event.extra_keys]
+    if event.lora_name is not None:
+        return [extra_bytes([event.lora_name])] * blocks
+    if event.lora_id is not None:
+        return [extra_bytes([event.lora_id])] * blocks
+    return None

@@ -1,0 +1,77 @@
+"""From a prompt and slots to lengths: events' index for some, the model of a cache for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from router.residency.blocks import KEY_MASK, BlockIndex
+from router.residency.matching import Probe, each_bit, lengths
+from router.residency.prompt import Prompt
+from router.residency.worker_view import Slot, usable_chain
+
+
+class _Group:
+    """Slots looked up together: one block size. `closed` and `open_` are bits of the index."""
+
+    __slots__ = ("closed", "open_", "slots")
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.open_ = 0
+        self.slots: dict[int, int] = {}
+        """By bit of the index."""
+
+
+def resident_lengths(index: BlockIndex, prompt: Prompt, views: Mapping[int, Slot]) -> dict[int, dict[int, list[int]]]:
+    """Block size -> blocks of `prompt` resident -> slots that have so many; each slot once."""
+    found: dict[int, dict[int, list[int]]] = {}
+    groups: dict[int, _Group] = {}
+    chains: dict[int, tuple[Sequence[int], int]] = {}
+    exact, tokens = prompt.exact, prompt.tokens
+    for slot, view in views.items():
+        block_size = view.block_size
+        if view.modelled or not exact:
+            if block_size not in chains:
+                chains[block_size] = usable_chain(prompt, block_size)
+                found.setdefault(block_size, {})
+            chain, usable = chains[block_size]
+            found[block_size].setdefault(view.modelled_blocks(chain, usable, tokens), []).append(slot)
+            continue
+        group = groups.get(block_size)
+        if group is None:
+            group = groups[block_size] = _Group()
+        bit = view.bit
+        group.slots[bit] = slot
+        if view.closed:
+            group.closed |= bit
+        else:
+            group.open_ |= bit
+    for block_size, group in groups.items():
+        chain, usable = usable_chain(prompt, block_size)
+        by_length = found.setdefault(block_size, {})
+        slots = group.slots
+        for length, bits in lengths(_probe(index, chain), usable, group.closed, group.open_):
+            if bits:
+                by_length.setdefault(length, []).extend([slots[bit] for bit in each_bit(bits)])
+    return found
+
+
+def _probe(index: BlockIndex, chain: Sequence[int]) -> Probe:
+    row_of, masks = index.rows.get, index.masks
+
+    def probe(position: int) -> int:
+        row = row_of(chain[position] & KEY_MASK)
+        return 0 if row is None else masks[row]
+
+    return probe
+
+
+def by_tier(index: BlockIndex, chain: Sequence[int], start: int, usable: int, bit: int) -> dict[str, int]:
+    """Blocks per tier of the longest prefix over all tiers, the first `start` known to be on the GPU."""
+    found = {"GPU": start}
+    for block_hash in chain[start:usable]:
+        tier = "GPU" if index.holders(block_hash) & bit else index.media(block_hash, bit)
+        if tier is None:
+            break
+        found[tier] = found.get(tier, 0) + 1
+    return found

@@ -1,0 +1,154 @@
+"""Blocks announced before the block they follow: kept, bounded, until their parent is known."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from router.residency.block_copies import Shelf
+from router.residency.chain import TOKEN_BYTES, extend_chain
+
+ORPHAN_BYTES = 4_194_304
+"""Bound on the orphans of one view; the oldest go first."""
+
+_LATEST = 64
+"""Runs looked at when a response may tell whose children they are."""
+_BLOCK_BYTES = 120
+_RUN_BYTES = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """One announcement whose parent is not known: packed tokens, engine keys and extra keys of a run of blocks.
+
+    `own` are the blocks' hashes where the publisher told them in place of tokens (`ExactView.accepts_hashes`).
+    """
+
+    parent: int
+    shelf: Shelf
+    engines: Sequence[int]
+    token_bytes: bytes
+    extras: Sequence[bytes] | None
+    new_copies: bool
+    own: Sequence[int] | None = None
+
+    def hashes_after(self, parent: int, block_size: int) -> Sequence[int]:
+        """Hashes of its blocks if their parent's is this."""
+        return extend_chain(parent, self.token_bytes, block_size, self.extras) if self.own is None else self.own
+
+    def begins(self, chain: Sequence[int], parent: int, block_size: int) -> bool:
+        """Whether it would stand for `chain` behind `parent`, as far as both of them reach."""
+        reach = min(len(chain), len(self.engines))
+        own = self.own
+        if own is None:
+            own = extend_chain(parent, self.token_bytes[: reach * block_size * TOKEN_BYTES], block_size, self.extras)
+        return list(own[:reach]) == list(chain[:reach])
+
+    @property
+    def size_bytes(self) -> int:
+        """Rough memory of this run."""
+        return _RUN_BYTES + len(self.token_bytes) + _BLOCK_BYTES * len(self.engines)
+
+
+class Orphanage:
+    """Orphans by the parent they wait for, and the removals that came meanwhile."""
+
+    __slots__ = (
+        "_by_parent",
+        "_latest",
+        "_present",
+        "_removed",
+        "added",
+        "dropped_blocks",
+        "size_bytes",
+        "waiting_blocks",
+    )
+
+    def __init__(self) -> None:
+        self.added = 0
+        """Runs that ever came."""
+        self._latest: deque[tuple[int, Orphans]] = deque(maxlen=_LATEST)
+        self._by_parent: OrderedDict[int, list[Orphans]] = OrderedDict()
+        self._present: dict[int, int] = {}
+        self._removed: dict[tuple[int, int], int] = {}
+        self.size_bytes = 0
+        self.waiting_blocks = 0
+        self.dropped_blocks = 0
+
+    def __len__(self) -> int:
+        return self.waiting_blocks
+
+    def __bool__(self) -> bool:
+        return bool(self._by_parent)
+
+    def add(self, orphans: Orphans) -> None:
+        """Keep a run, dropping the oldest ones over the bound."""
+        self._by_parent.setdefault(orphans.parent, []).append(orphans)
+        self.added += 1
+        self._latest.append((self.added, orphans))
+        self.size_bytes += orphans.size_bytes
+        self.waiting_blocks += len(orphans.engines)
+        for engine in orphans.engines:
+            self._present[engine] = self._present.get(engine, 0) + 1
+        while self.size_bytes > ORPHAN_BYTES and self._by_parent:
+            _, runs = self._by_parent.popitem(last=False)
+            for run in runs:
+                self._leave(run)
+                self.take_removals(run)
+                self.dropped_blocks += len(run.engines)
+
+    def remove(self, shelf: Shelf, engines: Iterable[int]) -> int:
+        """Note removals of blocks that wait here; returns how many were of blocks unknown here too."""
+        unknown = 0
+        for engine in engines:
+            place = (id(shelf), engine)
+            if self._removed.get(place, 0) < self._present.get(engine, 0):
+                self._removed[place] = self._removed.get(place, 0) + 1
+            else:
+                unknown += 1
+        return unknown
+
+    def since(self, added: int) -> Iterator[Orphans]:
+        """The latest runs, of those that came after the first `added` and still wait."""
+        for number, run in reversed(self._latest):
+            if number <= added:
+                return
+            yield run
+
+    def adopt(self, parent: int) -> list[Orphans]:
+        """Take out the runs that waited for `parent`."""
+        runs = self._by_parent.pop(parent, [])
+        for run in runs:
+            self._leave(run)
+        return runs
+
+    def take_removals(self, run: Orphans) -> list[int]:
+        """Take out the removals that came for blocks of `run` while it waited."""
+        found = []
+        for engine in run.engines:
+            place = (id(run.shelf), engine)
+            if place in self._removed:
+                found.append(engine)
+                self._removed[place] -= 1
+                if not self._removed[place]:
+                    del self._removed[place]
+        return found
+
+    def _leave(self, run: Orphans) -> None:
+        # Out of here too, or runs that are gone would take room that nobody counts.
+        self._latest = deque([entry for entry in self._latest if entry[1] is not run], _LATEST)
+        self.size_bytes -= run.size_bytes
+        self.waiting_blocks -= len(run.engines)
+        for engine in run.engines:
+            self._present[engine] -= 1
+            if not self._present[engine]:
+                del self._present[engine]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_parent.clear()
+        self._latest.clear()
+        self._present.clear()
+        self._removed.clear()
+        self.size_bytes = self.waiting_blocks = 0

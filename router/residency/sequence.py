@@ -1,0 +1,263 @@
+"""Sequence numbers of one publisher: what is next, what is missing, when it began again.
+
+A publisher counts batches from 0 and keeps the last few thousand for replay. It never says how many it dropped for a
+slow subscriber; a jump in the count is the only sign. It may also restart, and then counts from 0 again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from xxhash import xxh3_64_intdigest
+
+from router.residency.view import IngestOutcome
+
+PENDING_BYTES = 33_554_432
+"""Live batches kept while a replay runs; more come than fit, the newest are left out and asked for again."""
+
+_PENDING_BATCH_BYTES = 200
+_RECENT_BATCHES = 256
+
+
+@dataclass(slots=True)
+class Step:
+    """What to do now: forget the view (`lost` or `restarted`), then apply `ready`, then ask from `replay_from`."""
+
+    outcome: IngestOutcome
+    ready: list[tuple[int, bytes]] = field(default_factory=list)
+    replay_from: int | None = None
+    lost: tuple[int, int] | None = None
+    """First missing sequence number and the one after the last."""
+    restarted: bool = False
+
+
+class EventSequence:
+    """Orders the batches of one publisher, live and replayed. Does no I/O."""
+
+    __slots__ = (
+        "_asked_at",
+        "_discarding",
+        "_last_live",
+        "_noticed",
+        "_overlap",
+        "_pending",
+        "_pending_bytes",
+        "_recent",
+        "_replayed_since",
+        "assumed",
+        "gaps",
+        "next_seq",
+        "overflowed",
+        "replayed",
+        "replaying",
+        "restarts",
+        "verified",
+    )
+
+    def __init__(self) -> None:
+        self.next_seq = 0
+        self.replaying = False
+        self.verified = False
+        """Nothing can have been missed before `next_seq`."""
+        self.assumed = False
+        """`verified` by the count alone: reconnected, no replay, and the next batch had the next number."""
+        self.gaps = 0
+        """Times that batches were missing, whether a replay then brought them or not."""
+        self.restarts = 0
+        self.replayed = 0
+        self.overflowed = 0
+        self._recent: OrderedDict[int, int] = OrderedDict()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.next_seq = 0
+        self.replaying = False
+        self._last_live = -1
+        self._asked_at = -1
+        self._noticed = False
+        self._overlap: int | None = None
+        self._replayed_since: int | None = None
+        self._discarding = False
+        self._pending: dict[int, bytes] = {}
+        self._pending_bytes = 0
+        self._recent.clear()
+
+    def link_up(self) -> Step:
+        """Connected, to the same publisher or another: ask for all since the last batch applied, and that one."""
+        self.verified = False
+        self._last_live = -1
+        self._replayed_since = None
+        # What waited came from whoever published before; a replay brings it again.
+        self._pending.clear()
+        self._pending_bytes = 0
+        return self._ask_to_know(IngestOutcome.GAP)
+
+    def begun_anew(self) -> None:
+        """What was known before now does not matter any more."""
+        self.assumed = False
+
+    def link_lost(self) -> None:
+        """Not connected: batches may be missed from now on."""
+        self.verified = False
+
+    def offer(self, seq: int, payload: bytes) -> Step:
+        """A live batch."""
+        if seq <= self._last_live or seq < self.next_seq:
+            if self._contradicts(seq, payload) and not self._outrun(seq):
+                return self._restart(seq, payload)
+            self._last_live = max(seq, self._last_live)
+            return Step(IngestOutcome.STALE)
+        self._last_live = seq
+        if self.replaying:
+            return self._buffer(seq, payload, IngestOutcome.BUFFERED)
+        if seq > self.next_seq:
+            self.gaps += 1
+            self._noticed = True
+            self._buffer(seq, payload, IngestOutcome.BUFFERED)
+            return (
+                self._ask(IngestOutcome.GAP, self.next_seq) if self.verified else self._ask_to_know(IngestOutcome.GAP)
+            )
+        if not self.verified:
+            self.verified = True
+            self.assumed = self.assumed or seq > 0
+        self._accept(seq, payload, step := Step(IngestOutcome.APPLIED))
+        return step
+
+    def offer_replayed(self, seq: int, payload: bytes) -> Step:
+        """A batch of a replay's answer."""
+        if not self.replaying or self._discarding:
+            return Step(IngestOutcome.STALE)
+        if seq < self.next_seq:
+            return self._offer_known(seq, payload)
+        step = Step(IngestOutcome.APPLIED)
+        if seq > self.next_seq or self._overlap is not None:
+            # Without the last batch applied nothing says that these come from the same publisher.
+            self._lose(seq, step)
+        self.replayed += 1
+        if self._replayed_since is None:
+            self._replayed_since = seq
+        self._accept(seq, payload, step)
+        return step
+
+    def _offer_known(self, seq: int, payload: bytes) -> Step:
+        if self._contradicts(seq, payload):
+            step = Step(IngestOutcome.RESTARTED)
+            self._forget(step)
+            # What else this answer brings starts in the middle; the next one, from 0, is asked for at its end.
+            self.replaying = self._discarding = True
+            return step
+        if seq == self._overlap:
+            self._overlap = None
+        return Step(IngestOutcome.STALE)
+
+    def replay_ended(self, ok: bool) -> Step:
+        """The answer is complete (`ok`), or none will come."""
+        if not self.replaying:
+            return Step(IngestOutcome.STALE)
+        if self._discarding and ok:
+            self._discarding = False
+            return self._ask(IngestOutcome.GAP, 0)
+        step = Step(IngestOutcome.APPLIED)
+        if self._overlap is not None and ok:
+            # The last batch applied is always in its publisher's buffer: this is another publisher.
+            self._forget(step)
+            return self._ask_again(step)
+        self._discarding = False
+        self._overlap = None
+        progressed = self.next_seq > self._asked_at
+        self._drain(step)
+        if self._pending and ok and progressed:
+            return self._ask_again(step)
+        self.verified = self.verified or ok or bool(self._pending)
+        while self._pending:
+            self._lose(min(self._pending), step)
+            self._drain(step)
+        self.replaying = self._noticed = False
+        return step
+
+    def _ask_again(self, step: Step) -> Step:
+        asked = self._ask(step.outcome, self.next_seq)
+        step.replay_from = asked.replay_from
+        return step
+
+    def _ask_to_know(self, outcome: IngestOutcome) -> Step:
+        """Ask for the last batch applied too: if it differs, this is another publisher."""
+        self._overlap = self.next_seq - 1 if self.next_seq else None
+        return self._ask(outcome, max(0, self.next_seq - 1))
+
+    def _ask(self, outcome: IngestOutcome, start: int) -> Step:
+        self.replaying = True
+        self._asked_at = self.next_seq
+        return Step(outcome, replay_from=start)
+
+    def _contradicts(self, seq: int, payload: bytes) -> bool:
+        """Whether a number from the past carries something else than it did, or too old a number to tell."""
+        if seq in self._pending:
+            return self._pending[seq] != payload
+        known = self._recent.get(seq)
+        return known is None or known != xxh3_64_intdigest(payload)
+
+    def _outrun(self, seq: int) -> bool:
+        """Whether a replay brought `seq` before the live stream did, and all that is known agrees with that."""
+        since = self._replayed_since
+        return since is not None and since <= seq and seq > self._last_live and seq not in self._recent
+
+    def _restart(self, seq: int, payload: bytes) -> Step:
+        step = Step(IngestOutcome.RESTARTED)
+        self._forget(step)
+        follow = self.offer(seq, payload)
+        step.ready, step.replay_from = follow.ready, follow.replay_from
+        return step
+
+    def _forget(self, step: Step) -> None:
+        """Another publisher answers: begin from 0."""
+        step.restarted = True
+        step.outcome = IngestOutcome.RESTARTED
+        step.ready.clear()
+        self.restarts += 1
+        self.verified = self.assumed = False
+        self._begin()
+
+    def _lose(self, seq: int, step: Step) -> None:
+        step.lost = (self.next_seq if self._overlap is None else self._overlap, seq)
+        step.ready.clear()
+        self._overlap = None
+        self.next_seq = seq
+        self.gaps += not self._noticed
+        self._noticed = False
+
+    def _buffer(self, seq: int, payload: bytes, outcome: IngestOutcome) -> Step:
+        if self._pending_bytes + len(payload) > PENDING_BYTES:
+            self.overflowed += 1
+        else:
+            self._pending[seq] = payload
+            self._pending_bytes += len(payload) + _PENDING_BATCH_BYTES
+        return Step(outcome)
+
+    def _accept(self, seq: int, payload: bytes, step: Step) -> None:
+        step.ready.append((seq, payload))
+        self.next_seq = seq + 1
+        self._recent[seq] = xxh3_64_intdigest(payload)
+        if len(self._recent) > _RECENT_BATCHES:
+            self._recent.popitem(last=False)
+
+    def _drain(self, step: Step) -> None:
+        """Move what now follows from the buffer to `ready`."""
+        for seq in [seq for seq in self._pending if seq < self.next_seq]:
+            self._pending_bytes -= len(self._pending.pop(seq)) + _PENDING_BATCH_BYTES
+        while self.next_seq in self._pending:
+            payload = self._pending.pop(self.next_seq)
+            self._pending_bytes -= len(payload) + _PENDING_BATCH_BYTES
+            self._accept(self.next_seq, payload, step)
+
+    def statistics(self) -> dict[str, int]:
+        """Counters since the view was made, and the batches waiting for a replay."""
+        return {
+            "next_seq": self.next_seq,
+            "gaps": self.gaps,
+            "restarts": self.restarts,
+            "replayed_batches": self.replayed,
+            "pending_batches": len(self._pending),
+            "overflowed_batches": self.overflowed,
+        }

@@ -1,0 +1,128 @@
+"""Who sends a request, by the name of its API key: its tenant, its salts, and what it may send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from router.config.model import Config, TenantConfig
+from router.errors import ErrorKind, RequestError
+from router.security.isolation import Isolation, Salts
+
+CALLERS_KEPT = 16_384
+"""Names of keys whose callers are kept. A file of keys that is changed for months may name any number."""
+_HEADERS = {"rank": b"x-data-parallel-rank", "priority": b"x-vllm-priority"}
+"""Request headers by what a caller needs to be allowed to send them."""
+VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"signature-input"})
+"""Request headers that vouch for the body's bytes: untrue once the gateway has changed them."""
+
+
+class Account:
+    """What one tenant has in the gateway now, against its quotas (None: no quota)."""
+
+    __slots__ = ("_max_body_bytes", "_max_held", "bodies_refused", "body_bytes", "held", "held_refused", "name")
+
+    def __init__(self, name: str, tenant: TenantConfig) -> None:
+        self.name = name
+        self._max_held = tenant.max_held_requests
+        self._max_body_bytes = tenant.max_buffered_body_bytes
+        self.held = 0
+        """Requests that wait for a worker."""
+        self.body_bytes = 0
+        """Bytes of request bodies in memory."""
+        self.held_refused = 0
+        self.bodies_refused = 0
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether another request may wait."""
+        return self._max_held is None or self.held < self._max_held
+
+    def refuse_to_hold(self) -> RequestError:
+        """The answer to one more request that would have to wait."""
+        self.held_refused += 1
+        message = f"tenant {self.name} has max_held_requests ({self._max_held}) requests waiting for a worker"
+        return RequestError(ErrorKind.TENANT_REQUESTS_HELD, message)
+
+    def check(self, size_bytes: int, arrived_bytes: int = 0) -> None:
+        """Refuse `size_bytes` more of a body of which `arrived_bytes` are here, where the tenant has no room for them.
+
+        Raises:
+            RequestError: too large for any moment (413), or for this one (503).
+        """
+        limit_bytes = self._max_body_bytes
+        if limit_bytes is None or self.body_bytes + size_bytes <= limit_bytes:
+            return
+        self.bodies_refused += 1
+        quota = f"max_buffered_body_bytes ({limit_bytes}) of tenant {self.name}"
+        if arrived_bytes + size_bytes > limit_bytes:
+            raise RequestError(ErrorKind.BODY_TOO_LARGE, f"the body is larger than {quota}")
+        message = f"the request bodies in progress take up {quota}; try again later"
+        raise RequestError(ErrorKind.TENANT_BODY_BYTES, message)
+
+    def statistics(self) -> dict[str, int]:
+        """Requests waiting, bytes of bodies in memory, and refusals by quota."""
+        return {
+            "held": self.held,
+            "body_bytes": self.body_bytes,
+            "held_refused": self.held_refused,
+            "bodies_refused": self.bodies_refused,
+        }
+
+
+class Caller:
+    """One API key name, or everybody where the port has no keys.
+
+    `may` has some of transfer_params, priority and rank. `account` is its tenant's. `salts` is None where nothing is
+    isolated. `withheld` names the request headers that go to no worker, `withheld_salted` those of a body that has got
+    a salt.
+    """
+
+    __slots__ = ("account", "may", "name", "salts", "withheld", "withheld_salted")
+
+    def __init__(self, name: str | None, may: frozenset[str], account: Account | None, salts: Salts | None) -> None:
+        self.name = name
+        self.may = may
+        self.account = account
+        self.salts = salts
+        self.withheld = frozenset(header for what, header in _HEADERS.items() if what not in may)
+        self.withheld_salted = self.withheld | VOUCHING
+
+
+class Callers:
+    """Callers by key name, made when they are first seen: a file of keys may bring new names at any time."""
+
+    def __init__(self, config: Config) -> None:
+        self._allowed = frozenset(config.auth.allow)
+        self._isolation = Isolation(config.auth, config.tenants)
+        self._accounts = {name: Account(name, tenant) for name, tenant in config.tenants.items()}
+        self._tenants = tenants_of(config.tenants)
+        self._trusted = {name for name, tenant in config.tenants.items() if tenant.trusted}
+        self._callers: dict[str, Caller] = {}
+        self.anybody = Caller(None, self._allowed, None, None)
+        """Who brings no key, where none is needed."""
+
+    def of(self, key_name: str) -> Caller:
+        """Who brings the key of this name, which must be one that is let in."""
+        caller = self._callers.get(key_name)
+        if caller is None:
+            if len(self._callers) >= CALLERS_KEPT:
+                self._callers.clear()
+            tenant = self._tenants.get(key_name)
+            may = ALL if tenant in self._trusted else self._allowed
+            account = self._accounts[tenant] if tenant is not None else None
+            caller = self._callers[key_name] = Caller(key_name, may, account, self._isolation.salts(key_name))
+        return caller
+
+    def statistics(self) -> dict[str, Any]:
+        """By tenant."""
+        return {name: account.statistics() for name, account in self._accounts.items()}
+
+
+ALL = frozenset({"transfer_params", "priority", "rank"})
+"""What a trusted tenant may send."""
+
+
+def tenants_of(tenants: Mapping[str, TenantConfig]) -> dict[str, str]:
+    """The tenant's name of each key name."""
+    return {key: name for name, tenant in tenants.items() for key in tenant.keys}

@@ -1,0 +1,175 @@
+"""API keys of the public port. Only their SHA-256 digests are kept, in memory as in the file.
+
+A key made here holds 256 random bits. Nobody can try those out, so that a plain hash keeps a stolen file useless; slow
+ones (scrypt, argon2) protect what people think up, and would cost every request milliseconds.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from router.config.model import AuthConfig
+from router.security.file_problem import Unusable, read_text
+
+PREFIX = "wr-"
+"""What keys made here begin with, for those who search code and logs for leaked ones."""
+_RANDOM_BYTES = 32
+LEAST_CHARACTERS = 22
+"""Of a key from elsewhere: 128 bits, if it was drawn from letters, digits, ``-`` and ``_``."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LINE = re.compile(rf"({NAME.pattern})[ \t]+sha256:([0-9a-f]{{64}})")
+_START_BYTES = 8
+_MAKE_ONE = "make one with `warmroute keys new NAME`"
+
+
+class Entry(NamedTuple):
+    """One key that is let in."""
+
+    name: str
+    digest: bytes
+
+    @property
+    def line(self) -> str:
+        """As it is written in the file."""
+        return f"{self.name} sha256:{self.digest.hex()}"
+
+
+def new_key() -> str:
+    """A key for a client."""
+    return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+
+
+def digest_of(key: bytes) -> bytes:
+    """What is kept of a key."""
+    return sha256(key).digest()
+
+
+def parse_entry(line: str) -> Entry:
+    """One line of the file.
+
+    Raises:
+        ValueError: it is none. The message does not show it: it may be a key.
+    """
+    found = _LINE.fullmatch(line.strip())
+    if found is None:
+        raise ValueError("is not NAME sha256:HEX")
+    return Entry(found[1], bytes.fromhex(found[2]))
+
+
+def parse_file(path: str) -> list[Entry]:
+    """The entries of a file: one per line; empty lines and those that start with # are skipped.
+
+    Raises:
+        Unusable: naming the line.
+    """
+    entries = []
+    text = read_text("api_keys_file", path, "write the path of a file with one NAME sha256:HEX per line")
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                entries.append(parse_entry(line))
+            except ValueError as error:
+                raise Unusable("api_keys_file", f"{path}:{number} {error}", _MAKE_ONE) from None
+    return entries
+
+
+def problems_of(config: AuthConfig) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    """What is wrong with the settings, each with its place in their section."""
+    seen: dict[bytes, str] = {}
+    for index, line in enumerate(config.api_keys):
+        try:
+            entry = parse_entry(line)
+        except ValueError as error:
+            yield ("api_keys", index), f"api_keys[{index}] {error}", _MAKE_ONE
+            continue
+        if seen.setdefault(entry.digest, entry.name) != entry.name:
+            yield ("api_keys", index), f"{entry.name} has the key of {seen[entry.digest]}", "give each its own"
+    if config.api_keys_file is not None:
+        try:
+            _by_start([*map(parse_entry, config.api_keys), *parse_file(config.api_keys_file)])
+        except ValueError:
+            pass  # one of api_keys, named above
+        except Unusable as error:
+            yield (error.setting,), error.problem, error.fix
+
+
+def _by_start(entries: Iterable[Entry]) -> dict[bytes, tuple[Entry, ...]]:
+    """By the digest's first bytes: which bucket is looked at says nothing that helps, the rest is compared in constant
+    time."""
+    found: dict[bytes, tuple[Entry, ...]] = {}
+    for entry in entries:
+        same = found.get(entry.digest[:_START_BYTES], ())
+        other = next((each.name for each in same if each.digest == entry.digest and each.name != entry.name), None)
+        if other is not None:
+            raise Unusable("api_keys_file", f"{entry.name} has the key of {other}", "give each its own")
+        found[entry.digest[:_START_BYTES]] = (*same, entry)
+    return found
+
+
+class ApiKeys:
+    """The keys that are let in. A name may have several, while one takes over from another.
+
+    Raises:
+        Unusable: the file cannot be used.
+    """
+
+    def __init__(self, config: AuthConfig) -> None:
+        self._given = tuple(map(parse_entry, config.api_keys))
+        self._file = config.api_keys_file
+        self._entries = self._read()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What has been read."""
+        return () if self._file is None else (self._file,)
+
+    def load(self) -> None:
+        """Read the file again; from the next request on its keys count.
+
+        Raises:
+            Unusable: it cannot be used; the keys stay what they were.
+        """
+        self._entries = self._read()
+
+    def _read(self) -> dict[bytes, tuple[Entry, ...]]:
+        return _by_start([*self._given, *(parse_file(self._file) if self._file is not None else ())])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all keys that are let in."""
+        return frozenset(entry.name for entries in self._entries.values() for entry in entries)
+
+    def name_of(self, key: bytes) -> str | None:
+        """The name of a key that is let in."""
+        digest = digest_of(key)
+        for entry in self._entries.get(digest[:_START_BYTES], ()):
+            if hmac.compare_digest(entry.digest, digest):
+                return entry.name
+        return None
+
+    def statistics(self) -> dict[str, Any]:
+        """How many keys are let in."""
+        return {"keys": sum(map(len, self._entries.values()))}
+
+
+def presented(fields: Mapping[bytes, bytes]) -> bytes | None:
+    """The key that a request brings: a bearer token, or else x-api-key, as Anthropic's clients send it."""
+    authorization = fields.get(b"authorization")
+    if authorization is None:
+        return fields.get(b"x-api-key")
+    scheme, _, key = authorization.partition(b" ")
+    return key.strip() or None if scheme.lower() == b"bearer" else None
+
+
+def api_keys(config: AuthConfig) -> ApiKeys | None:
+    """The keys that `config` names; None where the port is open to all.
+
+    Raises:
+        Unusable: its file cannot be used.
+    """
+    return ApiKeys(config) if config.api_keys or config.api_keys_file is not None else None

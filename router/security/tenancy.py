@@ -1,0 +1,80 @@
+"""What is wrong with the settings of tenants and of isolation, and what is only worth a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from router.config.model import AuthConfig, Config
+from router.security.file_problem import Unusable
+from router.security.isolation import has_keys, mode_of
+from router.security.keys import NAME, api_keys, parse_entry
+
+Problem = tuple[tuple[str | int, ...], str, str]
+"""Where, what is wrong, what to write instead."""
+
+_ADD_KEYS = "write auth.api_keys or auth.api_keys_file, too, or remove it"
+
+
+def problems_of(config: Config) -> Iterator[Problem]:
+    """What is wrong, each with its place in the settings."""
+    auth = config.auth
+    if not has_keys(auth):
+        if config.tenants:
+            yield ("tenants",), "tenants is set, and the port has no API keys to tell them apart by", _ADD_KEYS
+        if auth.isolate_cache in ("key", "group"):
+            problem = f"auth.isolate_cache is {auth.isolate_cache}, and the port has no API keys to go by"
+            yield ("auth", "isolate_cache"), problem, _ADD_KEYS
+    if auth.isolation_secret is not None and mode_of(auth) == "off":
+        problem = "auth.isolation_secret is set, and auth.isolate_cache is off, so that nothing is derived from it"
+        yield ("auth", "isolation_secret"), problem, "write auth.isolate_cache: key, or remove it"
+    yield from _tenants(config)
+
+
+def _tenants(config: Config) -> Iterator[Problem]:
+    owners: dict[str, str] = {}
+    for name, tenant in config.tenants.items():
+        place = ("tenants", name)
+        if NAME.fullmatch(name) is None:
+            yield place, f"{name!r} is not a tenant's name", "write letters, digits, dots, dashes and underscores"
+        if not tenant.keys:
+            yield (*place, "keys"), f"tenants.{name} has no keys", "write the names of its API keys"
+        for index, key in enumerate(tenant.keys):
+            if owners.setdefault(key, name) != name:
+                problem = f"key {key} is in tenants {owners[key]} and {name}"
+                yield (*place, "keys", index), problem, "remove it from one of the two"
+        yield from _unknown(config.auth, name, tenant.keys)
+        if tenant.cache_group is not None and mode_of(config.auth) != "group":
+            problem = f"tenants.{name}.cache_group is set, and auth.isolate_cache is {mode_of(config.auth)}"
+            yield (*place, "cache_group"), problem, "write auth.isolate_cache: group, or remove it"
+
+
+def _unknown(auth: AuthConfig, tenant: str, keys: tuple[str, ...]) -> Iterator[Problem]:
+    """Key names that can never exist. With a file of keys, they may still come."""
+    if auth.api_keys_file is not None or not auth.api_keys:
+        return
+    try:
+        known = {parse_entry(line).name for line in auth.api_keys}
+    except ValueError:
+        return  # named as a mistake of auth.api_keys
+    for index, key in enumerate(keys):
+        if key not in known:
+            yield (
+                ("tenants", tenant, "keys", index),
+                f"auth.api_keys has no key named {key!r}",
+                "write an existing name",
+            )
+
+
+def warnings(config: Config) -> Iterator[str]:
+    """Key names of tenants that the file of keys does not have yet."""
+    if config.auth.api_keys_file is None or not config.tenants:
+        return
+    try:
+        keys = api_keys(config.auth)
+    except Unusable:
+        return  # a mistake, and named as one
+    known = keys.names if keys is not None else frozenset()
+    for name, tenant in config.tenants.items():
+        missing = sorted(set(tenant.keys) - known)
+        if missing:
+            yield f"tenants.{name} names keys that do not exist yet: {', '.join(missing)}"

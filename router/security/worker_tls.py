@@ -1,0 +1,97 @@
+"""TLS to workers."""
+
+from __future__ import annotations
+
+import ssl
+
+from backends.worker import Endpoint
+from router.config.model import WorkerTlsConfig
+from router.security.pem import load_authorities, load_pair
+
+_ALPN = ["http/1.1"]
+
+
+class _NamedContext(ssl.SSLContext):
+    """Asks every worker for one name, whatever its address: where all show the same certificate."""
+
+    server_name: str | None = None
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """As its base does, under that name."""
+        return super().wrap_bio(incoming, outgoing, server_side, self.server_name or server_hostname, session)
+
+
+def worker_context(config: WorkerTlsConfig) -> ssl.SSLContext:
+    """What to connect with: the system's CAs, or those in `ca_file` instead.
+
+    Raises:
+        Unusable: a file cannot be used.
+    """
+    context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION
+    context.set_alpn_protocols(_ALPN)
+    context.server_name = config.server_name
+    _fill(context, config)
+    if not config.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _fill(context: ssl.SSLContext, config: WorkerTlsConfig) -> None:
+    if config.ca_file is not None:
+        load_authorities(context, "ca_file", config.ca_file)
+    elif config.verify:
+        context.load_default_certs()
+    if config.cert_file is not None:
+        load_pair(context, config.cert_file, config.key_file)
+
+
+class WorkerTls:
+    """What connections to workers are made with, by all parts that make any.
+
+    Their clients keep the context, so that reading the files again changes it in place: a CA taken out of `ca_file`
+    is trusted until the next start.
+
+    Raises:
+        Unusable: a file cannot be used.
+    """
+
+    def __init__(self, config: WorkerTlsConfig) -> None:
+        self._config = config
+        # the system's CAs take 20 ms to read: not where all workers are plain HTTP
+        self._context = worker_context(config) if self.files else None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What has been read."""
+        config = self._config
+        return tuple(path for path in (config.ca_file, config.cert_file, config.key_file) if path is not None)
+
+    def context_for(self, endpoint: Endpoint) -> ssl.SSLContext | None:
+        """What to reach `endpoint` with; None for plain HTTP."""
+        return self.context() if endpoint.scheme == "https" else None
+
+    def context(self) -> ssl.SSLContext:
+        """What to reach any worker by TLS with."""
+        if self._context is None:
+            self._context = worker_context(self._config)
+        return self._context
+
+    def load(self) -> None:
+        """Read the files again; connections made from now on use them.
+
+        Raises:
+            Unusable: one cannot be used; nothing changes.
+        """
+        worker_context(self._config)
+        if self._context is not None:
+            _fill(self._context, self._config)

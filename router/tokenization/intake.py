@@ -1,0 +1,356 @@
+"""Reads the few fields of a request body that the router uses.
+
+Nothing that vLLM would take is refused here: fields it converts (``"stream": "true"``, ``"max_tokens": 5.0``) are
+converted the same way, JSON that only Python's own parser takes (NaN, UTF-16) is read with that, and what is merely
+missing or odd is left for the worker to judge.
+
+A body of at most `WHOLE_BYTES` is decoded in one go. Of a larger one only the small fields are: `spans` has their
+places, which `skim` finds in a very large one. The prompt is decoded by `ParsedBody.decoded`, off the event loop and
+within bounds: objects take up to forty times the bytes of their JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Generator, Mapping
+from types import NoneType
+from typing import TypeAlias, TypeVar
+
+import msgspec
+from xxhash import xxh3_128_intdigest
+
+from router.errors import ErrorKind, RequestError
+from router.tokenization.fields import PROMPT_FIELDS, BodyFields
+from router.tokenization.json_spans import (
+    FIELDS,
+    REUSED,
+    TRANSFER_FIELDS,
+    Spans,
+    UnreadBody,
+    find_spans,
+    invalid_json,
+    transfer_field,
+)
+from router.tokenization.large_json import NOT_AN_OBJECT, RAW_SURROGATE, SURROGATE, Skim, Survey
+
+T = TypeVar("T")
+Places: TypeAlias = Mapping[str, tuple[int, int]]
+"""Start and end of values by name."""
+
+CHAT_PATH = "/v1/chat/completions"
+COMPLETIONS_PATH = "/v1/completions"
+MESSAGES_PATH = "/v1/messages"
+RESPONSES_PATH = "/v1/responses"
+PROMPT_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH})
+"""Paths whose bodies are understood."""
+
+WHOLE_BYTES = 262_144
+"""Bodies up to this size are decoded whole: at most 4 ms and 10 MB, whatever they hold, and for a moment only."""
+
+_TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
+_FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
+_OTHER_JSON = re.compile(rb'[ \t\r\n]{0,64}[\["0-9tfn-]')
+"""How JSON begins that is no object, in any encoding."""
+_EXTRA_ARGS = ("extra_args",)
+_PROMPT_OF = {CHAT_PATH: "messages", MESSAGES_PATH: "messages", RESPONSES_PATH: "input", COMPLETIONS_PATH: "prompt"}
+LENIENT_ELEMENTS = 16_384
+"""JSON that only Python's parser takes, like NaN, is read up to so many brackets and commas: at most 5 ms."""
+READ_AT_ONCE_BYTES = 1_048_576
+"""Bodies up to this size are read in one go, in at most 2 ms; larger ones step by step."""
+
+
+class ParsedBody:
+    """What the gateway reads of a body, and in `fields` the rest for `router.tokenization.identity`.
+
+    `max_tokens` is the output limit under any of its names. `reads_cache` is False where vLLM computes the whole
+    prompt for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes. A field that
+    vLLM does not read on this path counts as absent. `has_prompt` and `has_tools`: these fields are not empty.
+    `transfer_field` names the field that tells a KV or encoder connector what to transfer, None where none does.
+
+    `whole`: `fields` has the prompt's fields, too (`PROMPT_FIELDS`); else they are None there, and `decoded` reads
+    them. `release` lets go of them and of the body. `survey` tells of a body that was read step by step.
+
+    `pending` is `Identity`'s own: what `identify_now` had worked out when it found that the rest takes too long for
+    the event loop.
+    """
+
+    __slots__ = (
+        "answers", "body", "cache_salt", "digest", "fields", "has_prompt", "has_tools", "include_usage", "max_tokens",
+        "model", "pending", "previous_response_id", "priority", "reads_cache", "session_id",
+        "size_bytes", "stream", "survey", "transfer_field", "whole",
+    )  # fmt: skip
+
+    def __init__(self, path: str, fields: BodyFields, body: bytes, spans: Spans | None, survey: Survey | None) -> None:
+        self.fields = fields
+        self.body: bytes | None = body
+        self.whole = spans is None
+        self.survey = survey
+        self.digest = survey.digest if survey is not None else xxh3_128_intdigest(body)
+        self.size_bytes = len(body)
+        self.model: str | None = fields.model
+        self.stream = fields.stream is not None and as_bool(fields.stream) is True
+        options = fields.stream_options
+        self.include_usage = isinstance(options, dict) and as_bool(options.get("include_usage")) is True
+        self.max_tokens = _output_limit(path, fields)
+        anthropic, openai = path == MESSAGES_PATH, path in (CHAT_PATH, COMPLETIONS_PATH)
+        self.session_id = fields.session_id if isinstance(fields.session_id, str) and not anthropic else None
+        self.priority = 0 if anthropic else as_int(fields.priority) or 0
+        self.cache_salt = fields.cache_salt if isinstance(fields.cache_salt, str) else None
+        previous = fields.previous_response_id if path == RESPONSES_PATH else None
+        self.previous_response_id = previous if isinstance(previous, str) else None
+        self.pending: object = None
+        self.answers = as_int(fields.n) or 1 if openai else 1
+        self.reads_cache = not openai or (fields.prompt_logprobs is None and not _echoes_logprobs(path, fields))
+        prompt = _PROMPT_OF.get(path)
+        if spans is None:
+            self.has_prompt = prompt is not None and bool(getattr(fields, prompt))
+            self.has_tools = bool(fields.tools)
+            self.transfer_field = transfer_field(fields)
+        else:
+            self.has_prompt = prompt is not None and spans.filled(prompt)
+            self.has_tools = spans.filled("tools")
+            self.transfer_field = spans.transfer_field(look_inside=survey is None)
+
+    def decoded(self) -> BodyFields:
+        """All fields, decoded again from the body unless they are at hand. Takes time and memory by what they hold.
+
+        Raises:
+            RequestError: the body is not valid JSON after all, or has been let go of.
+        """
+        if self.whole:
+            return self.fields
+        if self.body is None:
+            raise RequestError(ErrorKind.INTERNAL, "the request body is gone")
+        return _whole(self.body)
+
+    def drop_prompt(self) -> None:
+        """Let go of the decoded prompt: whoever needs it later has it decoded again."""
+        if self.whole:
+            self.whole = False
+            for name in PROMPT_FIELDS:
+                setattr(self.fields, name, None)
+
+    def release(self) -> None:
+        """The prompt is identified: neither its fields nor the body are needed here any longer. What rewrites look at
+        stays; a new object for that takes a tenth of the time that clearing each other field does."""
+        if self.whole:
+            self.whole = False
+            fields = self.fields
+            self.fields = BodyFields(stream_options=fields.stream_options, vllm_xargs=fields.vllm_xargs)
+        self.body = None
+        self.pending = None
+
+
+def _output_limit(path: str, fields: BodyFields) -> int | None:
+    if path == RESPONSES_PATH:
+        return as_int(fields.max_output_tokens)
+    limit = as_int(fields.max_completion_tokens) if path == CHAT_PATH else None
+    return limit if limit is not None else as_int(fields.max_tokens)
+
+
+def _echoes_logprobs(path: str, fields: BodyFields) -> bool:
+    """An echoed prompt comes with its log-probabilities: in a chat always, in a completion where they are asked for."""
+    return as_bool(fields.echo) is True and (path == CHAT_PATH or fields.logprobs is not None)
+
+
+_decode = msgspec.json.Decoder(BodyFields).decode
+
+
+def parse(path: str, body: bytes) -> ParsedBody:
+    """Read the body of a request to `path`. A very large one is read in one go as well: `parse_steps` does not.
+
+    Raises:
+        RequestError: INVALID_JSON, or INVALID_BODY for a field whose type no vLLM takes and, on the paths whose bodies
+            are understood, for a lone surrogate.
+    """
+    if len(body) > READ_AT_ONCE_BYTES:
+        return _finished(parse_steps(path, body))
+    routed = path in PROMPT_PATHS
+    spans: Spans | None = None
+    if routed and len(body) <= WHOLE_BYTES:
+        fields = _whole(body)
+    elif not body:
+        fields = BodyFields()
+    else:
+        spans, fields = _spanned(body, routed)
+    if routed and b"\xed" in body and RAW_SURROGATE.search(body) is not None:
+        raise RequestError(ErrorKind.INVALID_BODY, SURROGATE)
+    return _checked(path, fields, body, spans, None)
+
+
+def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
+    """Read a very large body of a request to `path` step by step, each of at most a few milliseconds.
+
+    Raises:
+        RequestError: as `parse`; also INVALID_BODY for thousands of members, and for a lone surrogate on any path.
+    """
+    survey = Survey()
+    yield from survey.steps(body)
+    skim = Skim(body, FIELDS)
+    try:
+        yield from skim.steps()
+    except RequestError:
+        if path in PROMPT_PATHS or _OTHER_JSON.match(body) is None:
+            raise
+        skim.spans.clear()
+    view = memoryview(body)
+    spans = Spans({name: view[start:end] for name, (start, end) in skim.spans.items()})
+    parsed = _checked(path, spans.small_fields(), body, spans, survey)
+    if parsed.transfer_field is None:
+        parsed.transfer_field = yield from _transfer_field_steps(body, skim.spans)
+    return parsed
+
+
+def _transfer_field_steps(body: bytes, places: Places) -> Generator[None, None, str | None]:
+    """`spans.transfer_field` of what stands within the objects at `places`."""
+    params = yield from _skimmed(body, places.get("kv_transfer_params"), REUSED)
+    if params.others:
+        return "kv_transfer_params"
+    arguments = yield from _skimmed(body, places.get("vllm_xargs"), TRANSFER_FIELDS)
+    if name := _given_in(body, arguments):
+        return f"vllm_xargs.{name}"
+    sampling = yield from _skimmed(body, places.get("sampling_params"), _EXTRA_ARGS)
+    extra = yield from _skimmed(body, sampling.spans.get("extra_args"), TRANSFER_FIELDS)
+    name = _given_in(body, extra)
+    return name and f"sampling_params.extra_args.{name}"
+
+
+def _skimmed(body: bytes, place: tuple[int, int] | None, names: Collection[str]) -> Generator[None, None, Skim]:
+    """The members of the object at `place`; none where there is no object."""
+    skim = Skim(body, names)
+    if place is not None and body[place[0] : place[0] + 1] == b"{":
+        yield from skim.steps(place[0])
+    return skim
+
+
+def _given_in(body: bytes, skim: Skim) -> str | None:
+    """Which transfer field is there and not null."""
+    return next((name for name, (start, _) in skim.spans.items() if body[start : start + 1] != b"n"), None)
+
+
+def _checked(path: str, fields: BodyFields, body: bytes, spans: Spans | None, survey: Survey | None) -> ParsedBody:
+    routed = path in PROMPT_PATHS
+    if fields.model is not None and not isinstance(fields.model, str):
+        if routed:
+            raise _wrong("model", "a string")
+        fields.model = None
+    if routed:
+        if fields.stream is not None and as_bool(fields.stream) is None:
+            raise _wrong("stream", "true or false")
+        _check_prompt(path, fields, spans)
+    return ParsedBody(path, fields, body, spans, survey)
+
+
+def _finished(steps: Generator[None, None, T]) -> T:
+    """What the steps come to, taken one after another."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
+def as_bool(value: object) -> bool | None:
+    """A flag as pydantic reads one; None when it would not."""
+    if isinstance(value, str):
+        text = value.lower()
+        return True if text in _TRUE else False if text in _FALSE else None
+    return bool(value) if isinstance(value, (bool, int, float)) and value in (0, 1) else None
+
+
+def as_int(value: object) -> int | None:
+    """A whole number as pydantic reads one; None when it would not."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    if isinstance(value, str):
+        return int(value) if re.fullmatch(r"\s*[+-]?\d{1,18}\s*", value) else None
+    return value if isinstance(value, int) else None
+
+
+def _whole(body: bytes) -> BodyFields:
+    try:
+        return _decode(body)
+    except (ValueError, RecursionError) as error:
+        if len(body) > WHOLE_BYTES:
+            raise invalid_json(error) from None
+        return _by_python(body, routed=True)
+
+
+def _spanned(body: bytes, routed: bool) -> tuple[Spans | None, BodyFields]:
+    """The small fields of a body that is not decoded whole. Without spans, the body has been decoded after all."""
+    try:
+        spans = find_spans(body)
+    except (ValueError, RecursionError) as error:
+        if len(body) <= WHOLE_BYTES:
+            return None, _by_python(body, routed)
+        if not isinstance(error, msgspec.ValidationError):
+            raise invalid_json(error) from None
+        if routed:
+            raise RequestError(ErrorKind.INVALID_BODY, NOT_AN_OBJECT) from None
+        return None, BodyFields()
+    try:
+        return spans, spans.small_fields()
+    except RequestError as error:
+        if len(body) > WHOLE_BYTES or error.kind is not ErrorKind.INVALID_JSON:
+            raise
+        return None, _by_python(body, routed)  # a number or a string that only Python's parser takes
+
+
+def _by_python(body: bytes, routed: bool) -> BodyFields:
+    """All fields from Python's parser, which is vLLM's: slower, and more lenient."""
+    if body.count(b"[") + body.count(b"{") + body.count(b",") > LENIENT_ELEMENTS:
+        message = f"it has more than {LENIENT_ELEMENTS} elements, and NaN, a wrong encoding or another mistake"
+        raise UnreadBody(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {message}.")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise invalid_json(error) from None
+    if not isinstance(found, dict):
+        if routed:
+            raise RequestError(ErrorKind.INVALID_BODY, NOT_AN_OBJECT)
+        return BodyFields()
+    fields = BodyFields(**{name: found[name] for name in BodyFields.__struct_fields__ if name in found})
+    if not _is_unicode(found):
+        if routed:
+            raise RequestError(ErrorKind.INVALID_BODY, SURROGATE)
+        fields.model = None
+    return fields
+
+
+def _is_unicode(found: object) -> bool:
+    """Whether no string in `found` has a lone surrogate."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    except RecursionError as error:
+        raise invalid_json(error) from None
+    return True
+
+
+def _check_prompt(path: str, fields: BodyFields, spans: Spans | None) -> None:
+    if path in (CHAT_PATH, MESSAGES_PATH) and not _is_of(fields.messages, spans, "messages", (list, NoneType)):
+        raise _wrong("messages", "a list of messages")
+    if path == RESPONSES_PATH and not _is_of(fields.input, spans, "input", (str, list, NoneType)):
+        raise _wrong("input", "a string or a list of input items")
+    if path == COMPLETIONS_PATH and not _is_of(fields.prompt, spans, "prompt", (str, list, NoneType)):
+        raise _wrong("prompt", "a string, a list of strings, or token ids")
+
+
+def _is_of(value: object, spans: Spans | None, name: str, types: tuple[type, ...]) -> bool:
+    """Whether a field is of one of these types, seen by its first byte where it has not been decoded."""
+    if spans is None:
+        return isinstance(value, types)
+    opening = spans.opening(name)
+    return not opening or _TYPES.get(opening) in types
+
+
+_TYPES: dict[bytes, type] = {b"[": list, b'"': str, b"n": NoneType}
+
+
+def _wrong(name: str, wanted: str) -> RequestError:
+    return RequestError(ErrorKind.INVALID_BODY, f"`{name}` must be {wanted}.", param=name)

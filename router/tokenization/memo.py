@@ -1,0 +1,195 @@
+"""Remembers tokenised prefixes: per prefix its length in tokens and its block hashes, not its token ids.
+
+A trie of text units (`router.tokenization.segmenter`), kept flat: a prefix is found by the running xxh3-64 of its
+units, seeded with everything besides text that its hashes depend on. For the next turn of a conversation that is one
+pass over the text; only units that were never seen are tokenised, and their block hashes continue those of the known
+prefix.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from router.residency.chain import SEED, TOKEN_BYTES, extend_chain
+from router.tokenization.hashing import CacheKeys
+
+MAX_BLOCK_SIZES = 4
+"""Block sizes whose hashes are kept; a fleet has one or two."""
+NODE_BYTES = 350
+"""A node's own objects and its place in the map, measured with tracemalloc (CPython 3.11), rounded up."""
+RUN_BYTES = 240
+"""The same for a run without its hashes and tail."""
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Blocks of one size that a unit completed.
+
+    `hashes` are the new ones, `last` the latest of the whole prefix, `blocks` how many the prefix has, `tail` the
+    packed ids after the last full block.
+    """
+
+    hashes: array[int]
+    last: int
+    blocks: int
+    tail: bytes
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    """A known prefix: `tokens` long, `runs` parallel to the memo's block sizes. The root has no parent.
+
+    `path_bytes` is what it and its own prefixes take in memory, `generation` the memo's when it was made.
+    """
+
+    key: int
+    parent: Node | None
+    tokens: int
+    runs: tuple[Run, ...]
+    path_bytes: int
+    generation: int
+
+    @property
+    def own_bytes(self) -> int:
+        """What it takes without its prefixes."""
+        return self.path_bytes - (self.parent.path_bytes if self.parent is not None else 0)
+
+
+class SegmentMemo:
+    """All known prefixes, at most `max_bytes` of them; used from one thread."""
+
+    def __init__(self, max_bytes: int, block_sizes: Sequence[int] = (16,)) -> None:
+        self._max_bytes = max_bytes
+        self._block_sizes = tuple(block_sizes)
+        self._nodes: OrderedDict[int, Node] = OrderedDict()
+        self._bytes = 0
+        self._generation = 0
+        self._found_tokens = 0
+        self._new_tokens = 0
+        self._evicted = 0
+
+    def root(self, seed: int, keys: CacheKeys, prefix: array[int]) -> Node:
+        """Where the prefixes of one tokenizer and one set of extra keys start; `prefix` are ids put before any text."""
+        empty = Run(array("Q"), SEED, 0, b"")
+        bare = Node(seed ^ keys.seed, None, 0, (empty,) * len(self._block_sizes), 0, self._generation)
+        return self._grown(bare, bare.key, prefix, keys) if prefix else bare
+
+    def find(self, root: Node, units: Sequence[bytes]) -> tuple[Node, int]:
+        """The longest known prefix of `units`, and how many of them it spans."""
+        node, get, digest = root, self._nodes.get, xxh3_64_intdigest
+        for index, unit in enumerate(units):
+            child = get(digest(unit, node.key))
+            if child is None:
+                return node, index
+            node = child
+        return node, len(units)
+
+    def extend(self, node: Node, units: Sequence[bytes], ids: Sequence[array[int]], keys: CacheKeys) -> Node:
+        """Remember that `units` after `node` have these `ids`; answers the last prefix.
+
+        A `node` from before the block sizes changed cannot be continued: the answer then knows its length only.
+        """
+        self._found_tokens += node.tokens
+        if node.generation != self._generation:
+            return Node(node.key, None, node.tokens + sum(map(len, ids)), (), 0, node.generation)
+        for unit, unit_ids in zip(units, ids, strict=True):
+            key = xxh3_64_intdigest(unit, node.key)
+            node = self._nodes.get(key) or self._insert(self._grown(node, key, unit_ids, keys))
+            self._new_tokens += len(unit_ids)
+        self.touch(node)
+        while self._bytes > self._max_bytes and self._nodes:
+            self._evict()
+        return node
+
+    def touch(self, node: Node | None) -> None:
+        """Mark a prefix as used, its own prefixes after it, so that these leave later than it does."""
+        nodes = self._nodes
+        while node is not None and node.key in nodes:
+            nodes.move_to_end(node.key)
+            node = node.parent
+
+    def chain(self, node: Node, block_tokens: int) -> array[int] | None:
+        """Block hashes of a prefix; None when this block size is not kept (it is from then on, if there is room)."""
+        place = self._block_sizes.index(block_tokens) if block_tokens in self._block_sizes else MAX_BLOCK_SIZES
+        if place >= len(node.runs):
+            self._want(block_tokens)
+            return None
+        parts: list[array[int]] = []
+        step: Node | None = node
+        while step is not None:
+            parts.append(step.runs[place].hashes)
+            step = step.parent
+        chain = array("Q")
+        for part in reversed(parts):
+            chain += part
+        return chain
+
+    def statistics(self) -> dict[str, int]:
+        """Prefixes and bytes held; tokens that were found, and that had to be made; prefixes evicted."""
+        return {
+            "prefixes": len(self._nodes),
+            "bytes": self._bytes,
+            "found_tokens": self._found_tokens,
+            "new_tokens": self._new_tokens,
+            "evicted": self._evicted,
+        }
+
+    def _want(self, block_tokens: int) -> None:
+        """Keep one more block size. What is known lacks its hashes, so the memo starts over; that is once per size."""
+        if block_tokens in self._block_sizes or len(self._block_sizes) >= MAX_BLOCK_SIZES:
+            return
+        self._block_sizes += (block_tokens,)
+        self._generation += 1
+        self._nodes.clear()
+        self._bytes = 0
+
+    def _grown(self, parent: Node, key: int, ids: array[int], keys: CacheKeys) -> Node:
+        packed = packed_ids(ids)
+        runs = tuple(
+            _continued(run, packed, size, keys) for run, size in zip(parent.runs, self._block_sizes, strict=True)
+        )
+        size = NODE_BYTES + sum(RUN_BYTES + 8 * len(run.hashes) + len(run.tail) for run in runs)
+        return Node(key, parent, parent.tokens + len(ids), runs, parent.path_bytes + size, self._generation)
+
+    def _insert(self, node: Node) -> Node:
+        self._nodes[node.key] = node
+        self._bytes += node.own_bytes
+        return node
+
+    def _evict(self) -> None:
+        _, node = self._nodes.popitem(last=False)
+        self._bytes -= node.own_bytes
+        self._evicted += 1
+
+
+def packed_ids(ids: array[int]) -> bytes:
+    """Token ids as little-endian u32."""
+    if sys.byteorder == "big":
+        ids = ids[:]
+        ids.byteswap()
+    return ids.tobytes()
+
+
+def common_tokens(one: bytes, other: bytes) -> int:
+    """With how many equal ids two prompts begin, given as packed ids."""
+    low, high = 0, min(len(one), len(other)) // TOKEN_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low * TOKEN_BYTES : middle * TOKEN_BYTES] == other[low * TOKEN_BYTES : middle * TOKEN_BYTES]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _continued(run: Run, packed: bytes, block_tokens: int, keys: CacheKeys) -> Run:
+    waiting = run.tail + packed
+    blocks = len(waiting) // (block_tokens * TOKEN_BYTES)
+    if not blocks:
+        return Run(array("Q"), run.last, run.blocks, waiting)
+    hashes = extend_chain(run.last, waiting, block_tokens, keys.extras(run.blocks, blocks))
+    return Run(hashes, hashes[-1], run.blocks + blocks, waiting[blocks * block_tokens * TOKEN_BYTES :])

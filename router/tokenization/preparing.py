@@ -1,0 +1,177 @@
+"""From the decoded fields of one request to what has to be tokenised. Pure: for the event loop and for a thread."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from backends.vllm.unrenderable import Unrenderable
+from router.tokenization.fields import BodyFields
+from router.tokenization.hashing import CacheKeys
+from router.tokenization.intake import COMPLETIONS_PATH, ParsedBody
+from router.tokenization.local_tokenizer import LocalModel
+from router.tokenization.remote_tokenizer import question
+from router.tokenization.rendering import MAX_TEXT_BYTES, CutText, cut_text
+from router.tokenization.request import (
+    Truncation,
+    adds_special_tokens,
+    completion_prompts,
+    render_chat,
+    reused_ids,
+    text_chars,
+)
+from router.tokenization.sources import Source
+from router.tokenization.text import canonical_text
+from router.tokenization.threads import Unsized
+from router.tokenization.unidentified import reason_of
+
+MAX_CHARS_PER_TOKEN = 16
+"""No text comes near it as a whole: prose has four to five characters a token, indented code up to eight."""
+MAX_ASKED_CHARS = 2_097_152
+"""A worker tokenises texts up to this length: some 500,000 tokens, whose ids take 10 ms to read."""
+MAX_SEVERAL_CHARS = 2_097_152
+"""Several prompts in one body are tokenised up to this length: a second or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request on its way; `key` is shared by equal requests only, `truncation` is what it says about that."""
+
+    path: str
+    parsed: ParsedBody
+    adapter: str | None
+    source: Source
+    keys: CacheKeys
+    key: int
+    truncation: Truncation | None
+
+    def shortened(self, ids: array[int], frame: int) -> array[int]:
+        """What the request's truncation leaves of `ids`."""
+        return self.truncation.shortened(ids, frame) if self.truncation is not None else ids
+
+    def encoded(self, local: LocalModel, text: str, *, framed: bool) -> array[int]:
+        """A whole text's ids, less what the request has cut off."""
+        frame = len(local.prefix) if framed else 0
+        return self.shortened(local.encode(text, framed=framed), frame)
+
+
+class Ids(NamedTuple):
+    """Prompts given by their ids, shortened as the request says."""
+
+    prompts: list[array[int]]
+
+
+class Several(NamedTuple):
+    """Texts that are requests of their own to the engine, for one local model."""
+
+    local: LocalModel
+    texts: list[str]
+    framed: bool
+
+
+class Question(NamedTuple):
+    """A body for a worker's /tokenize; None where that path cannot tell the prompt's ids."""
+
+    body: bytes | None
+
+
+class Unread(NamedTuple):
+    """Tokenizer files are still being read: what to do is not known yet."""
+
+
+class Texts(NamedTuple):
+    """All that could be found out is the text, for this reason."""
+
+    texts: list[bytes]
+    reason: str
+
+
+Prepared: TypeAlias = Ids | CutText | Several | Question | Unread | Texts
+
+
+def prepare(asked: Asked, fields: BodyFields) -> Prepared:
+    """From ids in the body, or else for the model's source.
+
+    Raises:
+        Unrenderable: with the reason.
+    """
+    source = asked.source
+    texts: list[str] = []
+    if asked.path != COMPLETIONS_PATH:
+        reused = reused_ids(asked.path, fields)
+        if reused is not None:
+            return Ids([reused])
+    else:
+        texts, ids = completion_prompts(fields)
+        if ids:
+            return Ids([asked.shortened(prompt, 0) for prompt in ids])
+    if source.local is not None:
+        return _for_local(asked, fields, source.local, texts)
+    if source.loading is not None:
+        return Unread()
+    if source.urls and len(texts) <= 1:
+        _check_question(asked, len(texts[0]) if texts else text_chars(asked.path, fields))
+        return Question(question(asked.path, fields, asked.parsed.model))
+    raise Unrenderable(source.why)
+
+
+def _for_local(asked: Asked, fields: BodyFields, local: LocalModel, texts: list[str]) -> Prepared:
+    framed = adds_special_tokens(asked.path, fields)
+    if len(texts) > 1:
+        if sum(map(len, texts)) > MAX_SEVERAL_CHARS:
+            raise Unrenderable("the prompts together are too long to be tokenised")
+        return Several(local, texts, framed)
+    if texts:
+        _check_length(asked, len(texts[0]))
+        return cut_text(local, texts[0], framed=framed)
+    if fields.chat_template is not None and not asked.source.trusts_templates:
+        raise Unrenderable("the request brings a chat template, and these are not trusted")
+    _check_length(asked, text_chars(asked.path, fields))
+    text = render_chat(asked.path, fields, local.renderer)
+    _check_length(asked, len(text))
+    return cut_text(local, text, framed=framed)
+
+
+def _check_length(asked: Asked, chars: int) -> None:
+    """Refuse to render or tokenise what no worker would compute, as vLLM does before it tokenises."""
+    tokens = asked.source.longest_context_tokens
+    if tokens is not None and asked.truncation is None and chars > tokens * MAX_CHARS_PER_TOKEN:
+        raise Unsized("the prompt is longer than the model's context window")
+    if chars > MAX_TEXT_BYTES:
+        raise Unrenderable("the prompt is longer than any context window")
+
+
+def _check_question(asked: Asked, chars: int) -> None:
+    """The same for a text that a worker would tokenise: its answer is read on the event loop."""
+    _check_length(asked, chars)
+    if chars > MAX_ASKED_CHARS:
+        raise Unrenderable("the prompt is too long to be tokenised by a worker")
+
+
+def prepare_or_text(asked: Asked) -> Prepared:
+    """The same from the body, for a thread: what cannot be rendered comes back as text, so that the decoded fields
+    need not leave the thread.
+
+    Raises:
+        RequestError: the body is not valid JSON after all.
+    """
+    fields = asked.parsed.decoded()
+    try:
+        return prepare(asked, fields)
+    except Unsized:
+        raise
+    except Exception as error:  # what a body or a template can do wrong has no end; its text remains
+        return Texts(texts_of(asked.path, fields), reason_of(error))
+
+
+def texts_of(path: str, fields: BodyFields) -> list[bytes]:
+    """The prompt's text, or the texts of several prompts; empty where there is none.
+
+    Raises:
+        Unrenderable: the body has no text.
+    """
+    if path == COMPLETIONS_PATH:
+        return [text.encode("utf-8", "surrogatepass") for text in completion_prompts(fields)[0]]
+    text = canonical_text(path, fields)
+    return [text] if text else []

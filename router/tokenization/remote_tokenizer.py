@@ -1,0 +1,175 @@
+"""Token ids from a worker's own /tokenize, remembered by what was asked."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from backends.vllm.control import ProbeError, RefusedError, WorkerClient
+from backends.vllm.conversation import conversation
+from backends.vllm.messages_api import chat_of_messages
+from backends.vllm.responses_api import chat_of_responses
+from backends.vllm.unrenderable import Unrenderable
+from backends.worker import parse_endpoint
+from router.tokenization.byte_bounded_lru import BoundedMap
+from router.tokenization.fields import BodyFields
+from router.tokenization.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
+from router.tokenization.request import api_body
+
+TIMEOUT_S = 2.0
+"""One question's limit: past it, load alone is a better guide than a late identity."""
+PAUSE_S = 5.0
+"""A worker that failed to answer is not asked again for so long."""
+MAX_TROUBLES = 1_000
+"""Workers whose last failure is remembered."""
+MAX_IN_FLIGHT = 16
+"""Questions at once; further prompts go without ids."""
+MAX_ANSWER_BYTES = 8 << 20
+"""About a million ids, which take some 20 ms of the event loop to decode."""
+BYTES_PER_ID = 9
+"""Of JSON, separator included: no vocabulary has more than seven digits. A token stands for at least one byte of the
+question."""
+SLACK_BYTES = 65_536
+"""What an answer may have beside the ids of the question's text: the chat template's own text, and other fields."""
+
+_PATH = "/tokenize"
+
+_NOT_TOKENIZES = (
+    "chat_template", "documents", "kv_transfer_params", "prompt_embeds", "reasoning_effort", "truncate_prompt_tokens",
+)  # fmt: skip
+"""Fields that /tokenize lacks."""
+
+
+class _Answer(msgspec.Struct):
+    tokens: list[int]
+
+
+class WorkerTokenizer:
+    """Asks workers for ids. What it learned is kept up to `max_bytes`."""
+
+    def __init__(
+        self,
+        max_bytes: int,
+        clock: Callable[[], float],
+        client: WorkerClient | None = None,
+    ) -> None:
+        self._known: BoundedMap[int, array[int]] = BoundedMap(max_bytes)
+        self._clock = clock
+        self._client = client or WorkerClient()
+        self._paused: dict[str, float] = {}
+        self._troubles: dict[str, str] = {}
+        self._in_flight = 0
+        self._asked = 0
+        self._failed = 0
+
+    def known(self, key: int) -> array[int] | None:
+        """Ids that were asked for before under `key`."""
+        return self._known.get(key)
+
+    async def ask(
+        self, key: int, urls: Sequence[str], question: bytes, most_tokens: int | None = None
+    ) -> array[int] | None:
+        """Ids from the first of `urls` that is not paused. None when there is none, it does not answer, or the answer
+        is longer than `most_tokens` ids can be: no worker computes that prompt."""
+        now_s = self._clock()
+        self._paused = {url: until_s for url, until_s in self._paused.items() if until_s > now_s}
+        url = next((url for url in urls if url not in self._paused), None)
+        if url is None or self._in_flight >= MAX_IN_FLIGHT:
+            return None
+        self._in_flight += 1
+        self._asked += 1
+        try:
+            ids = await self._post(url, question, most_tokens)
+        except (ProbeError, msgspec.DecodeError, ValueError, OverflowError) as error:
+            self._failed += 1
+            self._paused[url] = self._clock() + PAUSE_S
+            if len(self._troubles) >= MAX_TROUBLES:
+                self._troubles.clear()
+            self._troubles[url] = _trouble(error)
+            return None
+        finally:
+            self._in_flight -= 1
+        self._troubles.pop(url, None)
+        if ids is not None:
+            self._known.put(key, ids, 4 * len(ids))
+        return ids
+
+    def trouble(self, urls: Sequence[str]) -> str | None:
+        """How the first of `urls` failed to answer, if the last question to each of them failed."""
+        found = [self._troubles.get(url) for url in urls]
+        return found[0] if found and None not in found else None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def statistics(self) -> dict[str, int]:
+        """Questions asked and failed, and what is remembered."""
+        return {"asked": self._asked, "failed": self._failed, **self._known.statistics()}
+
+    async def _post(self, url: str, question: bytes, most_tokens: int | None) -> array[int] | None:
+        endpoint = parse_endpoint(url.removesuffix(_PATH))
+        limit_bytes = answer_limit_bytes(question)
+        try:
+            answer = await self._client.post_json(endpoint, _PATH, question, timeout_s=TIMEOUT_S, max_bytes=limit_bytes)
+        except RefusedError as refusal:
+            if refusal.status in (400, 422):
+                return None
+            raise
+        if most_tokens is not None and len(answer) > BYTES_PER_ID * most_tokens + SLACK_BYTES:
+            return None
+        return array("I", msgspec.json.decode(answer, type=_Answer).tokens)
+
+
+def answer_limit_bytes(question: bytes) -> int:
+    """The largest answer to `question` that is read."""
+    return min(MAX_ANSWER_BYTES, BYTES_PER_ID * len(question) + SLACK_BYTES)
+
+
+def _trouble(error: Exception) -> str:
+    if isinstance(error, ProbeError):
+        return error.reason
+    return f"{_PATH} answered something else than token ids"
+
+
+class _UnknownTemplate:
+    """The habits of a template that only workers have."""
+
+    @property
+    def merges_late_system(self) -> bool:
+        raise Unrenderable("system messages in mid-conversation need the model's chat template")
+
+    @property
+    def disabled_effort(self) -> str:
+        raise Unrenderable("disabled thinking needs the model's chat template")
+
+
+def question(path: str, fields: BodyFields, model: str | None) -> bytes | None:
+    """The body for /tokenize that gives a request's ids; None where that path cannot know them.
+
+    /tokenize lacks `documents` and `reasoning_effort`, and multimodal content would be fetched by the worker twice.
+
+    Raises:
+        Unrenderable: as rendering here does.
+    """
+    asked = _chat(path, fields) if path != COMPLETIONS_PATH else {"prompt": fields.prompt}
+    lacking = any(getattr(fields, name) is not None for name in _NOT_TOKENIZES) or bool(fields.mm_processor_kwargs)
+    if lacking or "reasoning_effort" in asked or fields.truncation != "disabled":
+        return None
+    if fields.add_special_tokens is not None and path not in (MESSAGES_PATH, RESPONSES_PATH):
+        asked["add_special_tokens"] = fields.add_special_tokens
+    return msgspec.json.encode(asked if model is None else {"model": model, **asked})
+
+
+def _chat(path: str, fields: BodyFields) -> dict[str, object]:
+    body = api_body(path, fields)
+    if path == MESSAGES_PATH:
+        body = chat_of_messages(body, _UnknownTemplate())
+    elif path == RESPONSES_PATH:
+        body = {**chat_of_responses(body), "add_special_tokens": True}
+        if any("tool_calls" in message for message in body["messages"]):
+            raise Unrenderable("a worker's /tokenize shows tool calls in another way than its /v1/responses")
+    conversation(body.get("messages"), parts=False)
+    return body

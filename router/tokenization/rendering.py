@@ -1,0 +1,164 @@
+"""From rendered text to a prompt, by way of what is remembered of earlier ones."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from backends.vllm.unrenderable import Unrenderable
+from router.residency.chain import TOKEN_BYTES
+from router.residency.prompt import Prompt, PromptSource
+from router.tokenization.byte_bounded_lru import BoundedMap
+from router.tokenization.chains import IdsChain, NodeChain, RecentTexts, TextChain
+from router.tokenization.hashing import CacheKeys
+from router.tokenization.local_tokenizer import LocalModel
+from router.tokenization.memo import Node, SegmentMemo, common_tokens, packed_ids
+from router.tokenization.segmenter import Cuts
+
+RECENT_BYTES = 8 * 1024 * 1024
+"""Texts of the latest prompts, kept for block sizes that are asked for when a prompt is placed."""
+MAX_TEXT_BYTES = 8 * 1024 * 1024
+"""Longer prompts than any context window go without token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutText:
+    """A prompt's text (UTF-8) in its units. `framed`: the tokenizer's own first tokens are asked for."""
+
+    local: LocalModel
+    framed: bool
+    data: bytes
+    cuts: Cuts
+    units: list[bytes]
+
+
+def cut_text(local: LocalModel, text: str, *, framed: bool) -> CutText:
+    """Find the units of `text`. Pure.
+
+    Raises:
+        Unrenderable: it is too long, no valid Unicode, or the tokenizer would append tokens to it.
+    """
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise Unrenderable("the prompt is not valid Unicode", refused=True) from error
+    if len(data) > MAX_TEXT_BYTES:
+        raise Unrenderable("the prompt is longer than any context window")
+    if framed and local.appends_tokens:
+        raise Unrenderable("the tokenizer appends tokens to a completion's prompt")
+    cuts = local.cutter.cuts(data)
+    units = [data[start:end] for start, end in zip(cuts.starts, [*cuts.starts[1:], len(data)], strict=True)]
+    return CutText(local, framed, data, cuts, units)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A text of which the memo knows the first `known` units, up to `node`. `key` stands for the request.
+
+    A prompt of more than `most` tokens is not the whole text.
+    """
+
+    key: int
+    keys: CacheKeys
+    text: CutText
+    node: Node
+    known: int
+    most: int | None
+
+    @property
+    def new_bytes(self) -> int:
+        """How much text has to be tokenised."""
+        text = self.text
+        return len(text.data) - text.cuts.starts[self.known] if self.known < len(text.units) else 0
+
+    def encode(self) -> list[array[int]] | array[int]:
+        """Ids of the new units; or of the whole text, where they cannot be told apart. Pure: made for a thread."""
+        text = self.text
+        if not self.new_bytes:
+            return [array("I")] * (len(text.units) - self.known)
+        new = text.data[text.cuts.starts[self.known] :].decode()
+        by_unit = text.local.encode_from(new, text.cuts, self.known)
+        if by_unit is not None:
+            return by_unit
+        return text.local.encode(text.data.decode(), framed=text.framed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A prompt answered before, and the prefix that it keeps in use."""
+
+    prompt: Prompt
+    node: Node
+
+
+class PromptMemory:
+    """Known prefixes and whole requests answered before, within `max_bytes`; besides these the latest texts."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._memo = SegmentMemo(max_bytes * 3 // 4)
+        self._answered: BoundedMap[int, _Answered] = BoundedMap(max_bytes // 4)
+        self._recent = RecentTexts(RECENT_BYTES)
+
+    def answered(self, key: int) -> Prompt | None:
+        """The prompt of an equal request."""
+        answered = self._answered.get(key)
+        if answered is None:
+            return None
+        self._memo.touch(answered.node)
+        return answered.prompt
+
+    def look_up(self, key: int, keys: CacheKeys, text: CutText, most: int | None = None) -> Rendered:
+        """Find what of a text is known."""
+        local = text.local
+        root = self._memo.root(local.seed ^ text.framed, keys, local.prefix if text.framed else array("I"))
+        node, known = self._memo.find(root, text.units)
+        return Rendered(key, keys, text, node, known, most)
+
+    def finish(self, rendered: Rendered, ids: list[array[int]] | array[int]) -> Prompt | None:
+        """Remember what `Rendered.encode` found out, and answer; None where the prompt is only a part of the text."""
+        most = rendered.most if rendered.most is not None else MAX_TEXT_BYTES
+        if isinstance(ids, array):
+            return self.of_ids([ids], rendered.keys, PromptSource.RENDERED) if len(ids) <= most else None
+        text, keys = rendered.text, rendered.keys
+        node = self._memo.extend(rendered.node, text.units[rendered.known :], ids, keys)
+        if node.tokens > most:
+            return None
+        chain = NodeChain(self._memo, node, text.local, text.data, keys, framed=text.framed)
+        self._recent.hold(chain, len(text.data))
+        prompt = Prompt(node.tokens, PromptSource.RENDERED, chain)
+        if not text.local.renderer.reads_clock:
+            self._answered.put(rendered.key, _Answered(prompt, node), node.path_bytes + node.tokens)
+        return prompt
+
+    def of_ids(
+        self, prompts: list[array[int]], keys: CacheKeys, source: PromptSource, *, stream: bool = False
+    ) -> Prompt:
+        """A prompt given by its ids; of several, the one whose cached tokens vLLM reports.
+
+        In a stream that is the one that answers first; in a whole answer the last, which finds what those before it
+        have brought.
+        """
+        packed = packed_ids(prompts[0 if stream else -1])
+        before = [] if stream else [packed_ids(prompt) for prompt in prompts[:-1]]
+        chain = IdsChain(packed, keys)
+        self._recent.hold(chain, len(packed))
+        return Prompt(
+            sum(map(len, prompts)),
+            source,
+            chain,
+            multiple=len(prompts) > 1,
+            own_tokens=len(packed) // TOKEN_BYTES,
+            shared_tokens=max((common_tokens(packed, other) for other in before), default=0),
+        )
+
+    def hold_text(self, chain: TextChain, size_bytes: int) -> None:
+        """Bound the text that a text prompt holds."""
+        self._recent.hold(chain, size_bytes)
+
+    def statistics(self) -> dict[str, object]:
+        """What is held, and how often it served."""
+        return {
+            "memo": self._memo.statistics(),
+            "requests": self._answered.statistics(),
+            "recent": self._recent.statistics(),
+        }

@@ -1,0 +1,113 @@
+"""Tries a tokenizer's cuts on a corpus made from its own added tokens: wherever one is wrong, none is used.
+
+What has to hold of a cut is all that the memo builds on: the ids of the text before it and of the text after it are,
+joined, those of the whole, and counting added tokens in the ids of the whole leads to the same place between them.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from itertools import product
+from random import Random
+
+from backends.vllm.render import ChatRenderer
+from backends.vllm.tokenizer import SpecialToken
+from backends.vllm.unrenderable import Unrenderable
+from router.tokenization.segmenter import Cutter
+
+MAX_TRIED_TOKENS = 12
+"""Added tokens tried where a tokenizer has hundreds (the rest are placeholders of the same kind)."""
+MIXED_TEXTS = 150
+"""Texts of tokens, their neighbours and look-alikes at random. All texts together take about a tenth of a second."""
+
+_FRAGMENTS = (
+    "",
+    "word",
+    " word",
+    "word ",
+    "  two  spaces  ",
+    "\n",
+    "\n\n",
+    "\nline\n",
+    "\t tab",
+    "\r\n",
+    "don't stop. 3.14159, 2024!",
+    "naïve café",
+    "日本語のテキスト",
+    "\u3000wide\u00a0",
+    "🙂👩\u200d👩\u200d👧",
+    "e\u0301 Å ﬁ",
+    "\u0301\u0300",
+    "\x00\x7f",
+    "_a_b",
+    "<|",
+    "def f(x):\n    return x\n",
+)
+
+
+def prove(renderer: ChatRenderer, cutter: Cutter) -> str | None:
+    """None when every cut of the corpus holds, else the first that does not, in words."""
+    if not cutter.enabled:
+        return "no added token that is looked for in raw text"
+    tried = _tried(renderer.special)
+    try:
+        plain = (_wrong_cut(renderer, cutter, text, must_split=True) for text in _orderly(tried))
+        mixed = (_wrong_cut(renderer, cutter, text, must_split=False) for text in _mixed(tried))
+        return next((wrong for tries in (plain, mixed) for wrong in tries if wrong), None)
+    except Unrenderable as error:
+        return error.reason
+
+
+def _wrong_cut(renderer: ChatRenderer, cutter: Cutter, text: str, *, must_split: bool) -> str | None:
+    """The first cut of `text` that does not hold. Ids that cannot be told apart are tokenised whole, which is right
+    but slow: only a text that `must_split` may not come to that."""
+    data = text.encode()
+    whole = renderer.encode(text, False)
+    cuts = cutter.cuts(data, least_bytes=1)
+    units = cutter.split_ids(whole, cuts, 0)
+    if units is None:
+        return f"the added tokens of {text[-40:]!r} are not all found again" if must_split else None
+    place = 0
+    for first, start in enumerate(cuts.starts[1:], 1):
+        place += len(units[first - 1])
+        before, after = data[:start].decode(), data[start:].decode()
+        rest = renderer.encode(after, False)
+        if renderer.encode(before, False) != whole[:place] or rest != whole[place:]:
+            return f"cut before {after[:24]!r} changes tokens"
+        if cutter.split_ids(rest, cuts, first) != units[first:]:
+            return f"the added tokens of {after[-40:]!r} are not all found again"
+    return None
+
+
+def _orderly(tried: list[str]) -> Iterator[str]:
+    """Texts with every tried token before and after every fragment, and next to itself and its neighbour."""
+    for index, token in enumerate(tried):
+        after = tried[(index + 1) % len(tried)]
+        for fragment in _FRAGMENTS:
+            yield f"lead{fragment}{token}{fragment}{after}{fragment}{token}"
+        yield f"x{token}y{token}{token} {token}{after}\n{after}"
+
+
+def _mixed(tried: list[str]) -> Iterator[str]:
+    """Texts of tokens side by side, with parts of them and what normalisation may turn into them in between."""
+    random = Random(0)
+    for left, right in product(tried[:MAX_TRIED_TOKENS], repeat=2):
+        yield f"a{left}{right}b {left} {right}{left[:-1]}{right}{left}{right[1:]}"
+    pieces = [*tried * 3, *_FRAGMENTS, *(alike for token in tried for alike in _alike(token))]
+    for _ in range(MIXED_TEXTS):
+        yield "".join(random.choices(pieces, k=12))
+
+
+def _alike(token: str) -> tuple[str, ...]:
+    wide = "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in token)
+    return token[:-1], token[1:], token.upper(), token.lower(), wide, unicodedata.normalize("NFD", token)
+
+
+def _tried(special: Sequence[SpecialToken]) -> list[str]:
+    """All tokens with a habit of their own, and a spread of the rest."""
+    odd = [t.text for t in special if t.lstrip or t.rstrip or t.single_word or t.normalized or not t.special]
+    known = frozenset(odd)
+    plain = [t.text for t in special if t.text not in known]
+    step = max(1, len(plain) // MAX_TRIED_TOKENS)
+    return [*plain[::step][:MAX_TRIED_TOKENS], *odd[: 2 * MAX_TRIED_TOKENS]]

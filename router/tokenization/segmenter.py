@@ -1,0 +1,108 @@
+"""Where a text may be cut so that the tokens of its parts, joined, are the tokens of the whole.
+
+Tokenizers split text at added tokens before anything else happens to it, so the start of an added token is such a
+place, as long as the token is found in the raw text and whatever its neighbours are. Two passes look for added tokens:
+one for those that are not `normalized`, in the raw text; another for the rest, in the normalised text of what lies
+between. Cuts are made at those of the first pass (of the second where the first has none and nothing is normalised).
+Whether that holds for a given tokenizer is not believed but tried: see `router.tokenization.segmentation_check`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from backends.vllm.tokenizer import SpecialToken
+
+MIN_UNIT_BYTES = 64
+"""Cuts closer than this to the previous one are passed over: a memo entry costs more than so few tokens."""
+GROWTH_SHIFT = 9
+"""That distance grows by 1/512 of the place in the text, so that even a text made of added tokens only has a few
+thousand units. It depends on the text before a cut alone, so a longer text is cut at the same places."""
+
+# White_Space of Unicode, which is what the tokenizers' lstrip takes away.
+_WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Units of one text. `starts` are byte offsets, the first one 0, the units reach to the next start or the end.
+
+    `ordinals` says how many added tokens lie before each start, `tokens_found` how many there are in all.
+    """
+
+    starts: list[int]
+    ordinals: list[int]
+    tokens_found: int
+
+
+class Cutter:
+    """Finds the cuts of one tokenizer; without usable added tokens (`enabled` False) a text is one unit.
+
+    `ambiguous` are ids that the tokenizer also gives to ordinary text (the unknown token): no cut is made there. Nor at
+    a token that counts as a whole word only, since that hangs on its neighbours; nor right behind one, since there it
+    would have lost a neighbour. Nor at a token of white space that takes in more of it.
+    """
+
+    def __init__(
+        self, special: Iterable[SpecialToken], *, normalizes: bool, ambiguous: Collection[int] = frozenset()
+    ) -> None:
+        table = list(special)
+        found = [token for token in table if not token.normalized]
+        if not found and not normalizes:
+            found = table
+        cut_at = [token for token in found if not token.single_word and token.id not in ambiguous and not _fades(token)]
+        self._ids = frozenset(token.id for token in cut_at)
+        self._whole_words = frozenset(token.text.encode() for token in found if token.single_word)
+        self._passed_over = frozenset(token.text.encode() for token in found if token.id not in self._ids)
+        self.enabled = bool(self._ids)
+        self._lstrip = frozenset(token.text.encode() for token in cut_at if token.lstrip)
+        longest_first = sorted({token.text.encode() for token in found}, key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
+
+    def disable(self) -> None:
+        """Treat every text as one unit from now on."""
+        self.enabled = False
+
+    def cuts(self, data: bytes, least_bytes: int = MIN_UNIT_BYTES) -> Cuts:
+        """The units of a text, given as UTF-8, each but the last of `least_bytes` or more."""
+        starts, ordinals = [0], [0]
+        if not self.enabled:
+            return Cuts(starts, ordinals, 0)
+        found, previous_end, word_end = 0, 0, -1
+        for match in self._pattern.finditer(data):
+            if self._passed_over and match[0] in self._passed_over:
+                previous_end = match.end()
+                if match[0] in self._whole_words:
+                    word_end = previous_end
+                continue
+            start = match.start()
+            if self._lstrip and match[0] in self._lstrip:
+                start = previous_end + len(data[previous_end:start].decode().rstrip(_WHITESPACE).encode())
+            if start - starts[-1] >= least_bytes + (start >> GROWTH_SHIFT) and start != word_end:
+                starts.append(start)
+                ordinals.append(found)
+            found += 1
+            previous_end = match.end()
+        return Cuts(starts, ordinals, found)
+
+    def split_ids(self, ids: Sequence[int], cuts: Cuts, first: int) -> list[array[int]] | None:
+        """Ids of the text from unit `first` on, per unit; None when the added tokens in them do not add up."""
+        packed = array("I", ids)
+        if first == len(cuts.starts) - 1:
+            return [packed]
+        known = self._ids
+        places = [place for place, token_id in enumerate(ids) if token_id in known]
+        base = cuts.ordinals[first]
+        if len(places) != cuts.tokens_found - base:
+            return None
+        edges = [0, *(places[ordinal - base] for ordinal in cuts.ordinals[first + 1 :]), len(packed)]
+        return [packed[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def _fades(token: SpecialToken) -> bool:
+    """Whether a token before it may take in so much white space that nothing of `token` is left, not even its id."""
+    return token.lstrip and token.text[:1] in _WHITESPACE

@@ -1,0 +1,203 @@
+"""Which source of token ids a served model has: configured files, files found by its name, a worker, or none."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backends.vllm.unrenderable import Unrenderable
+from router.config.model import Config
+from router.tokenization.local_tokenizer import LocalModel, ModelFiles
+
+MAX_MODELS = 1_000
+"""Served model names remembered; further ones are not learned."""
+MAX_URLS = 8
+"""Workers remembered per model for /tokenize."""
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+@dataclass(slots=True)
+class Source:
+    """What is known of one served model. `why` tells why there is no local folder.
+
+    `context_tokens` is the smallest context window that a worker gives it, `longest_context_tokens` the largest;
+    `trusts_templates`: chat templates in requests are run.
+    """
+
+    local: LocalModel | None = None
+    loading: Future[LocalModel] | None = None
+    root: str | None = None
+    urls: list[str] = field(default_factory=list)
+    why: str = "no tokenizer files are configured or found"
+    context_tokens: int | None = None
+    longest_context_tokens: int | None = None
+    trusts_templates: bool = False
+
+
+class ModelSources:
+    """Sources by served model name. Configured folders are read at once, found ones on `executor`."""
+
+    def __init__(self, config: Config, executor: Executor, environ: Mapping[str, str] | None = None) -> None:
+        self._executor = executor
+        self._hub = hub_cache(os.environ if environ is None else environ)
+        self._loaded: dict[ModelFiles, LocalModel | str] = {}
+        self._sources: dict[str, Source] = {}
+        self._bases: dict[str, str] = {}
+        self._trusts_templates = config.trust_request_chat_template
+        self._default = Source(trusts_templates=self._trusts_templates)
+        self._templates = {name: model.chat_template for name, model in config.models.items()}
+        self._configured = frozenset(name for name, model in config.models.items() if model.dir or config.model_dir)
+        self._read_config(config)
+
+    def learn(
+        self,
+        model: str,
+        root: str | None,
+        tokenize_url: str | None,
+        parent: str | None,
+        context_tokens: int | None = None,
+    ) -> None:
+        """Take in what a worker says of a model it serves. Cheap when it is nothing new."""
+        if parent is not None:
+            if len(self._bases) < MAX_MODELS:
+                self._bases[model] = parent
+            return
+        source = self._sources.get(model)
+        if source is None:
+            if len(self._sources) >= MAX_MODELS:
+                return
+            source = Source(self._default.local, why=self._default.why, trusts_templates=self._trusts_templates)
+            self._sources[model] = source
+        if context_tokens is not None:
+            source.context_tokens = min(context_tokens, source.context_tokens or context_tokens)
+            source.longest_context_tokens = max(context_tokens, source.longest_context_tokens or 0)
+        if tokenize_url is not None and tokenize_url not in source.urls:
+            source.urls = [tokenize_url, *source.urls][:MAX_URLS]
+        if source.local is None and source.loading is None and root != source.root and model not in self._configured:
+            source.root = root
+            self._look_for_files(source, model, root)
+
+    def of(self, model: str | None, adapter: str | None) -> Source:
+        """The source for a request's model; an adapter's prompts are those of its base model."""
+        name = self._bases.get(adapter) if adapter is not None else model
+        if name is not None and name in self._sources:
+            return self._settled(self._sources[name])
+        if len(self._sources) == 1 and (name is None or self._default.local is None):
+            return self._settled(next(iter(self._sources.values())))
+        return self._default
+
+    def describe(self, model: str, trouble: Callable[[Sequence[str]], str | None] = lambda urls: None) -> str:
+        """Where ids of `model`'s prompts come from, for people. `trouble` tells why workers' /tokenize is no use."""
+        source = self.of(model, model if model in self._bases else None)
+        if source.local is not None:
+            return source.local.describe()
+        if source.loading is not None:
+            return "reading tokenizer files"
+        if not source.urls:
+            return f"text only: {source.why}"
+        failure = trouble(source.urls)
+        return "worker's /tokenize" if failure is None else f"text only: {source.why}, and {failure}"
+
+    def statistics(self) -> dict[str, object]:
+        """Models by source, and why texts of some are tokenised whole."""
+        known = list(self._sources.values())
+        return {
+            "models_without_memo": {
+                name: source.local.memo_off
+                for name, source in self._sources.items()
+                if source.local is not None and source.local.memo_off is not None
+            },
+            "models_local": sum(source.local is not None for source in known),
+            "models_by_worker": sum(source.local is None and bool(source.urls) for source in known),
+            "models_text_only": sum(source.local is None and not source.urls for source in known),
+        }
+
+    def _read_config(self, config: Config) -> None:
+        tokenizer = Path(config.tokenizer) if config.tokenizer else None
+        folder = config.model_dir
+        if folder is None and tokenizer is not None:
+            folder = str(tokenizer if tokenizer.is_dir() else tokenizer.parent)
+        if folder is not None:
+            self._default = self._read(ModelFiles(Path(folder), tokenizer))
+        for name, model in config.models.items():
+            home = model.dir or folder
+            if home is None:
+                continue
+            apart = tokenizer if model.dir is None else None
+            self._sources[name] = self._read(ModelFiles(Path(home), apart, model.chat_template))
+
+    def _read(self, files: ModelFiles) -> Source:
+        found = self._loaded.get(files)
+        if found is None:
+            try:
+                found = LocalModel(files)
+            except Unrenderable as error:
+                found = error.reason
+            self._loaded[files] = found
+        source = Source(trusts_templates=self._trusts_templates)
+        if isinstance(found, str):
+            source.why = found
+        else:
+            source.local = found
+        return source
+
+    def _look_for_files(self, source: Source, model: str, root: str | None) -> None:
+        folder = self._folder(root) or self._folder(model)
+        if folder is None:
+            return
+        files = ModelFiles(folder, chat_template=self._templates.get(model))
+        known = self._loaded.get(files)
+        if isinstance(known, LocalModel):
+            source.local = known
+        elif known is not None:
+            source.why = known
+        else:
+            source.loading = self._executor.submit(LocalModel, files)
+
+    def _folder(self, name: str | None) -> Path | None:
+        """A folder on this machine by path, or by hub name in the Hugging Face cache. Nothing is ever downloaded."""
+        if not name:
+            return None
+        path = Path(name)
+        if path.is_absolute():
+            return path if (path / "tokenizer.json").is_file() else None
+        return cached_snapshot(self._hub, name)
+
+    def _settled(self, source: Source) -> Source:
+        """Take over files that were read in the meantime."""
+        if source.loading is not None and source.loading.done():
+            loading, source.loading = source.loading, None
+            try:
+                source.local = loading.result()
+                self._loaded[source.local.files] = source.local
+            except Unrenderable as error:
+                source.why = error.reason
+            except Exception as error:  # a folder found by name may hold anything; the next source takes over
+                source.why = f"{type(error).__name__}: {error}"
+        return source
+
+
+def hub_cache(environ: Mapping[str, str]) -> Path:
+    """Where huggingface_hub keeps models, by its own environment variables."""
+    if environ.get("HF_HUB_CACHE"):
+        return Path(environ["HF_HUB_CACHE"])
+    home = environ.get("HF_HOME") or os.path.join(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.path.expanduser(home)) / "hub"
+
+
+def cached_snapshot(hub: Path, name: str) -> Path | None:
+    """The folder of model `name` (org/model) at its main revision in a hub cache, if it has a tokenizer."""
+    if not _HUB_NAME.fullmatch(name):
+        return None
+    home = hub / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (home / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    folder = home / "snapshots" / revision
+    return folder if revision and "/" not in revision and (folder / "tokenizer.json").is_file() else None

@@ -1,8 +1,0 @@
-"""What keeps the core told about workers.
-
-`watcher.Watcher` has an `endpoint.EndpointWatch` follow each endpoint (probes, loads, restarts); its `subscriptions`
-are one `subscriber.Subscriber` per rank (with `link`, `replay` and the shared `pump` beneath), its `selftests` find
-out by `selftest.SelfTest` and its `trial.Trial` whether a view is exact. Everything learned goes to
-`router.core.fleet` and `router.prefix.residency`; nothing here decides. Imported by `router.app`, the trial also by
-`router.cli.examine`.
-"""

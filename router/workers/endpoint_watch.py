@@ -1,0 +1,242 @@
+"""The watch over one endpoint: probes, loads, subscriptions and self-tests, in one task."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from backends.vllm.control import ProbeError, WorkerClient
+from backends.vllm.metrics import MetricsPage
+from backends.vllm.probe import probe, quick_probe, read_metrics
+from backends.worker import KvEventSource, LoadReport, WorkerFacts
+from router.placement.fleet import FleetEndpoint, WorkerState
+from router.workers.selftests import SelfTests
+from router.workers.subscriptions import Subscriptions
+from router.workers.watch_context import Surroundings
+
+FULL_PROBE_S = 30.0
+"""Everything is asked again this often, should a change have left no trace (a LoRA adapter loaded, for one)."""
+
+MIN_GAP_S = 0.2
+"""Between two probes, however much there seems to be to look at: a flapping link must not become a flood."""
+
+log = logging.getLogger("warmroute.workers")
+
+
+class EndpointWatch:
+    """Follows one endpoint until it is closed or the endpoint leaves the fleet."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        endpoint: FleetEndpoint,
+        events: KvEventSource | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        self._around = around
+        self._endpoint = endpoint
+        self._events = events
+        self._facts: WorkerFacts | None = None
+        self._page: MetricsPage | None = None
+        self._up = False
+        self._load_failing = False
+        self._full_due_s = 0.0
+        self._probe_due_s = 0.0
+        self._load_due_s = 0.0
+        self._probed_s = -math.inf
+        self._woken = asyncio.Event()
+        self._subscriptions = Subscriptions(around, self.look_again)
+        self._client = WorkerClient(api_key, around.worker_tls.context_for)
+        self._self_tests = SelfTests(around, self._client, endpoint, self._subscriptions)
+        self._workers: set[str] = set()
+        self._said: tuple[WorkerState, bool] | None = None
+        self._restarts = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, on the running loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"watch {self._endpoint.id}")
+
+    def close(self) -> asyncio.Task[None] | None:
+        """Stop: event sockets are closed when this returns, the rest when the task returned has ended."""
+        self._release()
+        if self._task is not None:
+            self._task.cancel()
+        return self._task
+
+    def look_again(self) -> None:
+        """Ask everything again soon: something about the worker seems to have changed."""
+        self._full_due_s = 0.0
+        self._probe_due_s = min(self._probe_due_s, self._probed_s + MIN_GAP_S)
+        self._woken.set()
+
+    def look_for_process(self) -> None:
+        """See soon whether it is still the same process that answers."""
+        self._load_due_s = 0.0
+        self.look_again()
+
+    def statistics(self) -> dict[str, Any]:
+        """Per candidate id: its subscription and the self-test's verdict."""
+        return {
+            "up": self._up,
+            "restarts": self._restarts,
+            "self_tests": self._self_tests.statistics(),
+            "subscriptions": self._subscriptions.statistics(),
+        }
+
+    # the loop
+
+    async def _run(self) -> None:
+        try:
+            while self._around.fleet.get(self._endpoint.id) is self._endpoint:
+                await self._guarded_round()
+                await self._pause(min(self._probe_due_s, self._load_due_s) if self._up else self._probe_due_s)
+        finally:
+            self._release()
+            await self._self_tests.ended()
+            # A cancelled request can leave its connection behind in the pool: hence a client per endpoint.
+            await self._client.aclose()
+
+    def _release(self) -> None:
+        self._subscriptions.close()
+        self._self_tests.cancel()
+        while self._workers:
+            self._around.metrics.worker_gone(self._workers.pop())
+
+    async def _guarded_round(self) -> None:
+        try:
+            await self._round(self._around.clock())
+        except Exception:
+            # One endpoint's oddity must neither end its own watch nor go unnoticed.
+            log.exception("watch round failed", extra={"worker": self._endpoint.id})
+            self._probe_due_s = self._around.clock() + self._around.health.probe_interval_s
+
+    async def _pause(self, until_s: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, until_s - self._around.clock())):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    async def _round(self, now_s: float) -> None:
+        self._woken.clear()
+        if now_s >= self._probe_due_s:
+            self._probed_s = now_s
+            self._probe_due_s = now_s + self._around.health.probe_interval_s
+            await self._probe(now_s)
+        if self._up and now_s >= self._load_due_s:
+            self._load_due_s = now_s + self._around.health.load_interval_s
+            await self._read_load()
+            if self._facts is not None:
+                self._self_tests.consider(self._facts)
+
+    # probes
+
+    async def _probe(self, now_s: float) -> None:
+        full = self._facts is None or not self._up or now_s >= self._full_due_s
+        kind, endpoint = "full" if full else "quick", self._endpoint.endpoint
+        client, timeout_s = self._client, self._around.health.probe_timeout_s
+        try:
+            if full:
+                facts = await probe(client, endpoint, events=self._events, timeout_s=timeout_s)
+            else:
+                await quick_probe(client, endpoint, timeout_s=timeout_s)
+        except ProbeError as error:
+            self._around.metrics.probed(kind, False)
+            self._failed(error.reason)
+            return
+        self._around.metrics.probed(kind, True)
+        if full:
+            self._note(facts)
+            self._facts, self._full_due_s = facts, now_s + FULL_PROBE_S
+        assert self._facts is not None
+        self._up = True
+        self._around.fleet.probe_succeeded(self._endpoint.id, self._facts, self._around.clock())
+        self._say()
+        if full:
+            self._learned(self._facts)
+
+    def _note(self, facts: WorkerFacts) -> None:
+        if facts != self._facts:
+            fields = {
+                "worker": self._endpoint.id,
+                "version": facts.version,
+                "models": ",".join(card.id for card in facts.models),
+                "ranks": facts.ranks,
+                "kv_events": len(facts.event_sources),
+                "notes": "; ".join(facts.notes),
+            }
+            log.info("worker found", extra=fields)
+
+    def _failed(self, reason: str) -> None:
+        self._up = False
+        self._around.fleet.probe_failed(self._endpoint.id, reason, self._around.clock())
+        log.debug("probe failed", extra={"worker": self._endpoint.id, "reason": reason})
+        self._say()
+
+    def _say(self) -> None:
+        """One line per change of state; while it stays, failing probes are only counted."""
+        state = self._endpoint.state
+        if (state, self._up) != self._said:
+            quiet = self._said is not None and self._said[0] is state and state is WorkerState.READY
+            self._said = (state, self._up)
+            level = logging.INFO if state in (WorkerState.READY, WorkerState.DRAINING) else logging.WARNING
+            fields = {"worker": self._endpoint.id, "state": state.value, "reason": self._endpoint.reason}
+            log.log(logging.DEBUG if quiet else level, "worker state", extra=fields)
+
+    def _learned(self, facts: WorkerFacts) -> None:
+        endpoint = self._endpoint.endpoint
+        for card in facts.models:
+            self._around.identity.learn(card.id, card.root, f"{endpoint.url}/tokenize", card.parent, card.max_model_len)
+        self._workers.update(candidate.id for candidate in self._endpoint.candidates)
+        self._subscriptions.fit(self._endpoint.candidates, facts.event_sources)
+        self._self_tests.consider(facts)
+
+    # loads
+
+    async def _read_load(self) -> None:
+        asked_s = self._around.clock()
+        try:
+            page = await read_metrics(
+                self._client, self._endpoint.endpoint, timeout_s=self._around.health.probe_timeout_s
+            )
+        except ProbeError as error:
+            self._around.metrics.probed("load", False)
+            if not self._load_failing:
+                log.warning("no load reports", extra={"worker": self._endpoint.id, "reason": error.reason})
+            self._load_failing = True
+            return
+        self._load_failing = False
+        self._around.metrics.probed("load", True)
+        now_s = self._around.clock()
+        for report in page.loads:
+            self._around.fleet.load_reported(self._endpoint.id, report, now_s)
+        self._compare(page, asked_s)
+
+    def _compare(self, page: MetricsPage, asked_s: float) -> None:
+        """Notice another process, sleep, or a cache whose size was not known before."""
+        before, self._page = self._page, page
+        if before is not None and (page.started_s != before.started_s or _fell(before.loads, page.loads)):
+            self._restarted()
+            return
+        if before is not None and page.started_s is not None:
+            self._around.fleet.continues(self._endpoint.id, asked_s)
+        if self._facts is not None and (page.sleeping, page.caches) != (self._facts.sleeping, self._facts.caches):
+            self.look_again()
+
+    def _restarted(self) -> None:
+        log.warning("worker restarted", extra={"worker": self._endpoint.id})
+        self._restarts += 1
+        self._around.fleet.restarted(self._endpoint.id, self._around.clock())
+        self._self_tests.renew()
+        self._subscriptions.relearn()
+        self.look_again()
+
+
+def _fell(before: Sequence[LoadReport], now: Sequence[LoadReport]) -> bool:
+    """A counter went back: it is another process's."""
+    queries = {load.rank: load.prefix_queries or 0 for load in before}
+    return any((load.prefix_queries or 0) < queries.get(load.rank, 0) for load in now)

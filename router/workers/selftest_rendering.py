@@ -1,0 +1,136 @@
+"""Does a worker render chats as we do? Its /tokenize has the chat template, the template variables and the content
+format that the worker was started with (``--chat-template``, ``--default-chat-template-kwargs``,
+``--chat-template-content-format``), and its own tokenizer: ids made here have to be the same.
+
+Not visible there: ``--reasoning-effort-map`` and ``--exclude-tools-when-tool-choice-none``, which count for requests
+with such fields only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+import msgspec
+
+from backends.vllm.control import ProbeError, RefusedError, WorkerClient
+from backends.worker import Endpoint
+from router.residency.chain import SEED, TOKEN_BYTES, extend_chain, pack_tokens
+from router.residency.prompt import Prompt, PromptSource
+from router.tokenization.intake import CHAT_PATH, ParsedBody, parse
+
+PATH = "/tokenize"
+ANSWER_S = 5.0
+
+_QUESTION = "Which of these rivers is the longest, and through how many countries does it run? " * 4
+_ANSWER = "That is hard to say: it depends on where one takes its source to be. " * 4
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "measure_river",
+        "description": "Length of a river.",
+        "parameters": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    },
+}
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "measure_river", "arguments": '{"name": "Nile"}'}}
+
+
+def _said(role: str, content: object) -> dict[str, object]:
+    return {"role": role, "content": content}
+
+
+_ASKED = _said("user", _QUESTION)
+CHATS: dict[str, dict[str, object]] = {
+    "a question": {"messages": [_ASKED]},
+    "a conversation": {
+        "messages": [
+            _said("system", " Be brief.\n"),
+            _ASKED,
+            _said("assistant", f"<think>\nRivers.\n</think>\n\n{_ANSWER}"),
+            _said("user", " And the second?  "),
+        ]
+    },
+    "content in parts": {
+        "messages": [_said("user", [{"type": "text", "text": "Tell me."}, {"type": "text", "text": _QUESTION}])]
+    },
+    "a tool call": {
+        "messages": [
+            _ASKED,
+            {**_said("assistant", ""), "tool_calls": [_CALL]},
+            {**_said("tool", "6650 km"), "tool_call_id": "call00001"},
+        ],
+        "tools": [_TOOL],
+    },
+}
+"""What is compared, by name. Where a template has no place for a system message or a tool, nobody renders these. Long
+text comes last, since of what follows the last full block only the length is compared."""
+ALWAYS = ("a question", "a conversation")
+"""A worker that renders even these differently shares no chat's blocks with us."""
+
+
+class Identifying(Protocol):
+    """Gives a request the identity that the gateway would give it."""
+
+    async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
+        """The prompt's identity, None where there is none. Never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What came out. `wrong`: how the first chat that differs does, None if none did; `why_not`: why nothing was
+    compared, where nothing was. `basic`: plain chats differ too."""
+
+    compared: int = 0
+    wrong: str | None = None
+    basic: bool = False
+    why_not: str | None = None
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 8 * TOKEN_BYTES)]]
+
+
+async def compare_rendering(
+    client: WorkerClient, identity: Identifying, endpoint: Endpoint, model: str, block_tokens: int
+) -> Rendering:
+    """Compare all of `CHATS`. Never raises."""
+    compared, wrong = 0, {}
+    for name, chat in CHATS.items():
+        body = msgspec.json.encode({"model": model, **chat})
+        prompt = await identity.identify(CHAT_PATH, parse(CHAT_PATH, body), None)
+        if prompt is None or prompt.source is not PromptSource.RENDERED:
+            continue
+        try:
+            theirs = await _ids(client, endpoint, body)
+        except RefusedError as error:
+            if error.status in (400, 422):
+                continue
+            return Rendering(why_not=error.reason)
+        except ProbeError as error:
+            return Rendering(why_not=error.reason)
+        compared += 1
+        if difference := _difference(prompt, theirs, block_tokens):
+            wrong[name] = difference
+    first = next((f"{name}: {difference}" for name, difference in wrong.items()), None)
+    basic = any(name in wrong for name in ALWAYS)
+    return Rendering(compared, first, basic, None if compared else "no chat of the test is rendered here and there")
+
+
+async def _ids(client: WorkerClient, endpoint: Endpoint, body: bytes) -> list[int]:
+    answer = await client.post_json(endpoint, PATH, body, timeout_s=ANSWER_S)
+    try:
+        return msgspec.json.decode(answer, type=_Tokens).tokens
+    except (msgspec.DecodeError, RecursionError):
+        raise ProbeError(f"{PATH} answered something else than token ids") from None
+
+
+def _difference(prompt: Prompt, theirs: list[int], block_tokens: int) -> str | None:
+    if prompt.tokens != len(theirs):
+        return f"{prompt.tokens} tokens here, {len(theirs)} on the worker"
+    ours = list(prompt.chain(block_tokens))
+    chain = list(extend_chain(SEED, pack_tokens(theirs), block_tokens))
+    if ours == chain:
+        return None
+    equal = next((place for place, (mine, other) in enumerate(zip(ours, chain, strict=True)) if mine != other), 0)
+    return f"ids differ from block {equal} on"

@@ -1,0 +1,164 @@
+"""When one endpoint's candidates are tested, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+
+from backends.vllm.control import WorkerClient
+from backends.worker import WorkerFacts
+from policies.view import Residency
+from router.placement.fleet import Candidate, FleetEndpoint
+from router.workers.selftest import POLL_S, SETTLE_S, SelfTest, Subject, Verdict
+from router.workers.subscriptions import Subscriptions
+from router.workers.watch_context import Surroundings
+
+AGAIN_S = 30.0
+"""After a test that did not settle how far the view can be trusted, until the next one; doubled each time."""
+LONGEST_AGAIN_S = 3_600.0
+OFF_AGAIN_S = 900.0
+"""After a test that found prefix caching off: its cache may have been cleared in the middle of the test."""
+TURN_S = 0.05
+"""How long to wait before asking again whether another gateway process has done with the worker."""
+
+log = logging.getLogger("warmroute.workers")
+
+
+class SelfTests:
+    """Tests every candidate of a worker process, beside the traffic, one at a time.
+
+    The first test is made at once. One that settled nothing is made again later, in a quiet moment if one comes:
+    without KV events and reports only the worker's counters tell, and other requests move them.
+    """
+
+    def __init__(
+        self, around: Surroundings, client: WorkerClient, endpoint: FleetEndpoint, subscriptions: Subscriptions
+    ) -> None:
+        self._around = around
+        self._client = client
+        self._endpoint = endpoint
+        self._subscriptions = subscriptions
+        self._due_s = -math.inf
+        self._again_s = AGAIN_S
+        self._renewals = 0
+        self._verdicts: dict[str, Verdict] = {}
+        self._unlinked = False
+        self._task: asyncio.Task[None] | None = None
+
+    def renew(self) -> None:
+        """The worker is, or may be, another process."""
+        self._renewals += 1
+        self._due_s = -math.inf
+        self._again_s = AGAIN_S
+
+    def consider(self, facts: WorkerFacts) -> None:
+        """Probes have found `facts`: start a test if one is due. One made without events is made again with."""
+        if self._unlinked and self._subscriptions.linked and self._task is None:
+            self.renew()
+        if self._around.settings.self_test and self._task is None and not facts.sleeping and self._due():
+            name = f"self-test {self._endpoint.id}"
+            self._task = asyncio.get_running_loop().create_task(self._run(facts), name=name)
+
+    def _due(self) -> bool:
+        """A test is due once its time has come and the worker is idle, or that time is long over."""
+        late_s = self._around.clock() - self._due_s
+        return late_s >= 0 and (late_s >= self._again_s or self._quiet())
+
+    def _quiet(self) -> bool:
+        loads = [candidate.load for candidate in self._endpoint.candidates]
+        return all(load is not None and load.running + load.waiting == 0 for load in loads)
+
+    def cancel(self) -> None:
+        """Give up the test that runs, if one does."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def ended(self) -> None:
+        """Wait for the test that runs, if one does."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def statistics(self) -> dict[str, dict[str, str]]:
+        """Each candidate's verdict and its reason."""
+        return {
+            worker: {"verdict": verdict.residency.value, "reason": verdict.reason}
+            for worker, verdict in self._verdicts.items()
+        }
+
+    async def _run(self, facts: WorkerFacts) -> None:
+        try:
+            await self._linked()
+            self._unlinked = not self._subscriptions.linked
+            renewals = self._renewals
+            verdicts = await self._in_turn(facts)
+            if renewals == self._renewals:
+                self._plan(verdicts)
+        except Exception:
+            log.exception("self-test failed", extra={"worker": self._endpoint.id})
+            self._plan_again()
+        finally:
+            self._task = None
+
+    def _plan(self, verdicts: list[Verdict]) -> None:
+        """When to test again."""
+        open_ones = [verdict for verdict in verdicts if not verdict.settled]
+        if any(verdict.residency is not Residency.OFF for verdict in open_ones):
+            self._plan_again()
+        else:
+            self._due_s = self._around.clock() + OFF_AGAIN_S if open_ones else math.inf
+
+    def _plan_again(self) -> None:
+        self._due_s = self._around.clock() + self._again_s
+        self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
+
+    async def _in_turn(self, facts: WorkerFacts) -> list[Verdict]:
+        turns = self._around.test_turns
+        while turns is not None:
+            with turns.alone(self._endpoint.id) as alone:
+                if alone:
+                    return await self._test_all(facts)
+            await asyncio.sleep(TURN_S)
+        return await self._test_all(facts)
+
+    async def _test_all(self, facts: WorkerFacts) -> list[Verdict]:
+        return [await self._test(candidate, facts) for candidate in self._endpoint.candidates]
+
+    async def _linked(self) -> None:
+        for _ in range(round(SETTLE_S / POLL_S)):
+            if self._subscriptions.linked:
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def _test(self, candidate: Candidate, facts: WorkerFacts) -> Verdict:
+        base = next((card for card in facts.models if card.parent is None), None)
+        if base is None:
+            reason = "no self-test: the worker does not say which models it serves"
+            verdict = Verdict(Residency.UNKNOWN, reason, settled=False)
+        else:
+            subject = Subject(
+                endpoint=self._endpoint.endpoint,
+                slot=candidate.slot,
+                rank=candidate.rank,
+                model=base.id,
+                block_tokens=candidate.block_tokens,
+                prefix_caching=candidate.caches,
+                max_model_len=base.max_model_len,
+                no_events=self._subscriptions.why_not(candidate),
+            )
+            test = SelfTest(self._client, self._around.residency, self._around.identity, subject)
+            verdict = await test.run()
+            if test.answered and candidate.live:
+                self._around.fleet.self_test_answered(self._endpoint)
+        if candidate.live:
+            self._judge(candidate, verdict)
+        return verdict
+
+    def _judge(self, candidate: Candidate, verdict: Verdict) -> None:
+        self._around.metrics.self_tested(verdict.residency.value)
+        self._around.residency.set_self_test(candidate.slot, verdict.residency, verdict.reason, blind=verdict.blind)
+        if self._verdicts.get(candidate.id) != verdict:
+            self._verdicts[candidate.id] = verdict
+            level = logging.INFO if verdict.residency is Residency.EXACT else logging.WARNING
+            fields = {"worker": candidate.id, "verdict": verdict.residency.value, "reason": verdict.reason}
+            log.log(level, "self-test", extra=fields)

@@ -1,0 +1,99 @@
+"""The KV event subscriptions of one endpoint: one per candidate whose publisher is known."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+
+from backends.worker import KvEventSource
+from router.placement.fleet import Candidate
+from router.residency.worker_view import SWITCHED_OFF
+from router.workers.subscriber import Subscriber
+from router.workers.watch_context import Surroundings
+
+NO_EVENTS = "no KV events: start vLLM with --kv-events-config"
+
+log = logging.getLogger("warmroute.workers")
+
+
+class Subscriptions:
+    """Keeps the subscribers in step with the candidates and publishers that probes find."""
+
+    def __init__(self, around: Surroundings, on_lost: Callable[[], None]) -> None:
+        self._around = around
+        self._on_lost = on_lost
+        self._subscribers: dict[Candidate, Subscriber] = {}
+        self._refused: dict[str, KvEventSource] = {}
+
+    def fit(self, candidates: Sequence[Candidate], sources: Sequence[KvEventSource]) -> None:
+        """Follow exactly these publishers. A view that nothing proves is asked for again."""
+        by_rank = {source.rank: source for source in sources} if self._around.settings.kv_events else {}
+        wanted = {candidate: by_rank.get(candidate.rank or 0) for candidate in candidates}
+        for candidate, subscriber in list(self._subscribers.items()):
+            if wanted.get(candidate) != subscriber.source:
+                self._subscribers.pop(candidate).close()
+                self._around.residency.link_lost(candidate.slot)
+        if not self._around.settings.kv_events:
+            for candidate in candidates:
+                self._around.residency.events_switched_off(candidate.slot)
+        for candidate, source in wanted.items():
+            if candidate in self._subscribers:
+                self._ask_again(self._subscribers[candidate])
+            elif source is not None and self._refused.get(candidate.id) != source:
+                self._start(candidate, source)
+
+    def why_not(self, candidate: Candidate) -> str | None:
+        """Why no KV events come from the candidate; None where they do."""
+        subscriber = self._subscribers.get(candidate)
+        if subscriber is not None and subscriber.linked:
+            return None
+        if not self._around.settings.kv_events:
+            return SWITCHED_OFF
+        source = self._refused.get(candidate.id) if subscriber is None else subscriber.source
+        return NO_EVENTS if source is None else f"KV events cannot be reached at {source.endpoint}"
+
+    @property
+    def linked(self) -> bool:
+        """Every subscription has its link."""
+        return all(subscriber.linked for subscriber in self._subscribers.values())
+
+    def relearn(self) -> None:
+        """The worker may be another process: have every view proved again."""
+        for subscriber in self._subscribers.values():
+            subscriber.relearn()
+
+    def close(self) -> None:
+        """Close every socket."""
+        while self._subscribers:
+            self._subscribers.popitem()[1].close()
+
+    def statistics(self) -> dict[str, Any]:
+        """Each candidate's subscriber."""
+        return {candidate.id: subscriber.statistics() for candidate, subscriber in self._subscribers.items()}
+
+    def _ask_again(self, subscriber: Subscriber) -> None:
+        if self._around.residency.unproved(subscriber.slot) and subscriber.source.replay_endpoint is not None:
+            subscriber.relearn()
+
+    def _start(self, candidate: Candidate, source: KvEventSource) -> None:
+        subscriber = Subscriber(
+            self._around.context,
+            self._around.pump,
+            self._around.residency,
+            self._around.metrics,
+            slot=candidate.slot,
+            worker=candidate.id,
+            source=source,
+            on_lost=self._on_lost,
+        )
+        try:
+            subscriber.start()
+        except zmq.ZMQError as error:
+            fields = {"worker": candidate.id, "address": source.endpoint, "reason": str(error)}
+            log.warning("cannot subscribe to KV events", extra=fields)
+            self._refused[candidate.id] = source
+        else:
+            self._subscribers[candidate] = subscriber

@@ -1,0 +1,87 @@
+"""What all watches share, and what they ask of the parts around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import zmq
+
+from router.config.model import HealthConfig, ResidencyConfig
+from router.placement.fleet import Fleet
+from router.residency.prompt import Prompt
+from router.residency.residency_map import ResidencyMap
+from router.security.worker_tls import WorkerTls
+from router.tokenization.intake import ParsedBody
+from router.workers.event_pump import Pump
+
+
+class WatchMetrics(Protocol):
+    """What the watch tells the metrics."""
+
+    def probed(self, kind: str, ok: bool) -> None:
+        """A probe of `kind` quick, full or load ended."""
+        ...
+
+    def self_tested(self, verdict: str) -> None:
+        """A self-test ended."""
+        ...
+
+    def replayed(self, worker: str, outcome: str) -> None:
+        """A replay of KV events ended."""
+        ...
+
+    def event_turn(self, duration_s: float) -> None:
+        """One turn of the event loop was spent on KV events."""
+        ...
+
+    def worker_gone(self, worker: str) -> None:
+        """A candidate left for good."""
+        ...
+
+
+class Identifying(Protocol):
+    """`router.tokenization.identity.Identity`, as far as a watch needs it."""
+
+    def learn(
+        self,
+        model: str,
+        root: str | None,
+        tokenize_url: str | None,
+        parent: str | None = None,
+        context_tokens: int | None = None,
+    ) -> None:
+        """`model` is served from `root` in windows of `context_tokens`, and tokenised at `tokenize_url`; an adapter
+        names its base."""
+        ...
+
+    async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
+        """The identity the gateway would give such a request."""
+        ...
+
+
+class SelfTestTurns(Protocol):
+    """Lets one process at a time test a worker: other requests would upset the counters that some tests read."""
+
+    def alone(self, worker: str) -> AbstractContextManager[bool]:
+        """Whether the worker is ours for as long as the block lasts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all watches share. `test_turns` only where other processes test the same workers."""
+
+    fleet: Fleet
+    residency: ResidencyMap
+    identity: Identifying
+    health: HealthConfig
+    settings: ResidencyConfig
+    metrics: WatchMetrics
+    context: zmq.Context[zmq.Socket[bytes]]
+    pump: Pump
+    clock: Callable[[], float]
+    worker_tls: WorkerTls
+    test_turns: SelfTestTurns | None = None

@@ -1,0 +1,155 @@
+"""Watches every endpoint of the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from backends.worker import KvEventSource, parse_endpoint
+from router.config.model import Config, KvEventsConfig, WorkerConfig
+from router.placement.fleet import Fleet
+from router.residency.residency_map import ResidencyMap
+from router.security.worker_tls import WorkerTls
+from router.workers.endpoint_watch import EndpointWatch
+from router.workers.event_pump import Pump
+from router.workers.watch_context import Identifying, SelfTestTurns, Surroundings, WatchMetrics
+
+LOOK_AGAIN_S = 1.0
+"""Between two full probes of all endpoints that somebody asked for: clients can make them ask at will."""
+
+
+class Watcher:
+    """Starts and ends the watch over each endpoint, all on one event loop.
+
+    Who is in the fleet is the caller's business: `watch` after `Fleet.add`, `forget` just before `Fleet.remove` (slots
+    are used again, so no subscription may outlive its candidate).
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        residency: ResidencyMap,
+        identity: Identifying,
+        config: Config,
+        metrics: WatchMetrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        worker_tls: WorkerTls | None = None,
+        test_turns: SelfTestTurns | None = None,
+    ) -> None:
+        self._fleet = fleet
+        self._residency = residency
+        self._identity = identity
+        self._config = config
+        self._metrics = metrics
+        self._clock = clock
+        self._worker_tls = worker_tls or WorkerTls(config.worker_tls)
+        self._test_turns = test_turns
+        self._pump = Pump(metrics.event_turn)
+        self._around: Surroundings | None = None
+        self._looked_s = -math.inf
+        self._watches: dict[str, EndpointWatch] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._events = {
+            parse_endpoint(worker.url).authority: configured_events(worker.kv_events)
+            for worker in config.workers
+            if worker.kv_events is not None
+        }
+        self._api_keys = {parse_endpoint(worker.url).authority: worker.api_key for worker in config.workers}
+
+    def start(self) -> None:
+        """Take up sockets and watch every endpoint that is in the fleet now."""
+        self._around = Surroundings(
+            fleet=self._fleet,
+            residency=self._residency,
+            identity=self._identity,
+            health=self._config.health,
+            settings=self._config.residency,
+            metrics=self._metrics,
+            context=zmq.Context(io_threads=1),
+            pump=self._pump,
+            clock=self._clock,
+            worker_tls=self._worker_tls,
+            test_turns=self._test_turns,
+        )
+        for endpoint in self._fleet.endpoints:
+            self.watch(endpoint.id)
+
+    def watch(self, endpoint_id: str, worker: WorkerConfig | None = None) -> None:
+        """Begin to watch an endpoint of the fleet; `worker` brings the settings of one added at run time.
+
+        Raises:
+            KeyError: the fleet has no such endpoint.
+        """
+        endpoint = self._fleet.get(endpoint_id)
+        if endpoint is None:
+            raise KeyError(endpoint_id)
+        if self._around is None:
+            raise RuntimeError("start the watcher first")
+        if worker is not None:
+            self._api_keys[endpoint_id] = worker.api_key
+            if worker.kv_events is not None:
+                self._events[endpoint_id] = configured_events(worker.kv_events)
+        self._end(endpoint_id)
+        watch = self._watches[endpoint_id] = EndpointWatch(
+            self._around, endpoint, self._events.get(endpoint_id), self._api_keys.get(endpoint_id)
+        )
+        watch.start()
+
+    def forget(self, endpoint_id: str) -> None:
+        """Stop watching: the endpoint leaves the fleet. Its sockets are closed when this returns."""
+        self._events.pop(endpoint_id, None)
+        self._api_keys.pop(endpoint_id, None)
+        self._end(endpoint_id)
+
+    def look_again(self) -> None:
+        """Someone asked for what no worker is known to serve, or a worker for what it serves no more: see what has
+        changed (a LoRA adapter loaded or unloaded).
+
+        Cheap to call for every such request: it has all endpoints asked at most once in `LOOK_AGAIN_S`. The fleet's
+        `on_change` runs when they have answered and something is new.
+        """
+        now_s = self._clock()
+        if now_s - self._looked_s >= LOOK_AGAIN_S:
+            self._looked_s = now_s
+            for watch in self._watches.values():
+                watch.look_again()
+
+    def look_for_process(self, endpoint_id: str) -> None:
+        """See soon whether it is still the same process that answers at an endpoint."""
+        watch = self._watches.get(endpoint_id)
+        if watch is not None:
+            watch.look_for_process()
+
+    async def aclose(self) -> None:
+        """Stop all watches and give back every socket."""
+        for endpoint_id in list(self._watches):
+            self._end(endpoint_id)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        if self._around is not None:
+            self._around.context.destroy(linger=0)
+            self._around = None
+
+    def statistics(self) -> dict[str, Any]:
+        """Event loop time spent on KV events, and each endpoint's watch."""
+        return {
+            "pump": self._pump.statistics(),
+            "endpoints": {endpoint_id: watch.statistics() for endpoint_id, watch in self._watches.items()},
+        }
+
+    def _end(self, endpoint_id: str) -> None:
+        watch = self._watches.pop(endpoint_id, None)
+        task = watch.close() if watch is not None else None
+        if task is not None:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+
+def configured_events(events: KvEventsConfig) -> KvEventSource:
+    """The configured publisher of rank 0."""
+    return KvEventSource(0, events.endpoint, events.replay_endpoint, events.topic, buffer_steps=10_000)

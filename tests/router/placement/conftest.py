@@ -1,0 +1,310 @@
+"""A fleet in virtual time: the real Dispatcher and Fleet over the real engine model, without sockets or clocks."""
+
+import heapq
+import itertools
+import random
+from array import array
+from collections import Counter
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from backends.engine.engine import Engine, EngineRequest
+from backends.engine.profile import load_profile
+from backends.simulated.publisher import to_wire
+from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
+from policies.registry import build_policy
+from policies.view import Residency
+from router.config.model import HealthConfig
+from router.placement.dispatcher import Dispatcher, Ticket
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Request, Usage
+from router.residency.chain import SEED, extend_chain
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
+from router.residency.view import Match
+
+BLOCK = 16
+
+
+def make_prompt(ids):
+    packed = array("I", ids).tobytes()
+    return Prompt(len(ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens))
+
+
+def make_facts(models=("m",), ranks=1, blocks=27_500, max_model_len=None, sleeping=False, events=True):
+    return WorkerFacts(
+        version="0.33.0",
+        models=tuple(ServedModel(model, max_model_len=max_model_len) for model in models),
+        caches={rank: RankCache(BLOCK, blocks, True) for rank in range(ranks)},
+        event_sources=tuple(KvEventSource(rank, f"tcp://h:{5557 + rank}") for rank in range(ranks)) if events else (),
+        sleeping=sleeping,
+    )
+
+
+class ShadowResidency:
+    """Stands in for the residency map: block hashes per slot as told, plus what bookings will bring."""
+
+    def __init__(self):
+        self.blocks = {}
+        self.booked_blocks = {}
+        self.calls = []
+
+    def add(self, slot, worker, block_size, capacity_blocks, events):
+        self.calls.append(("add", slot))
+        self.blocks[slot] = Counter()
+
+    def configure(self, slot, *, block_size=None, capacity_blocks=None, events=None):
+        self.calls.append(("configure", slot))
+
+    def remove(self, slot):
+        self.calls.append(("remove", slot))
+        del self.blocks[slot]
+        for key in [key for key in self.booked_blocks if key[0] == slot]:
+            del self.booked_blocks[key]
+
+    def set_self_test(self, slot, verdict, reason):
+        self.calls.append(("self_test", slot, verdict))
+
+    def match(self, prompt, slots):
+        hashes = prompt.chain(BLOCK)[: max(0, prompt.tokens - 1) // BLOCK]
+        return {slot: self._match(hashes, slot) for slot in slots}
+
+    def _match(self, hashes, slot):
+        held = self.blocks[slot]
+        booked = [blocks for (where, _), blocks in self.booked_blocks.items() if where == slot]
+        count = 0
+        for block in hashes:
+            if not (held[block] or any(block in blocks for blocks in booked)):
+                break
+            count += 1
+        return Match(count * BLOCK, 0, Residency.EXACT)
+
+    def booked(self, slot, prompt, ticket_id, predicted_tokens=None, *, recomputes=False, found=None):
+        self.booked_blocks[slot, ticket_id] = set(prompt.chain(BLOCK))
+
+    def first_token(self, slot, ticket_id):
+        self.calls.append(("first_token", slot))
+
+    def finished(self, slot, prompt, generated_tokens, cached_tokens, ticket_id=None):
+        self.calls.append(("finished", slot))
+
+    def released(self, slot, ticket_id):
+        self.booked_blocks.pop((slot, ticket_id), None)
+
+
+class VirtualFleet:
+    """`workers` engines behind one dispatcher and the real residency map, fed with KV events unless not `events`.
+
+    `run` plays requests at their arrival times (open loop), or `in_flight` at a time (closed loop).
+    """
+
+    def __init__(self, policy="marginal_cost", workers=4, speeds=None, seed=0, params=None, events=True, **engine):
+        self.rng = random.Random(seed)
+        self.residency = ResidencyMap()
+        self._publishes = events
+        self._sequence = Counter()
+        self.fleet = Fleet(HealthConfig(), self.residency)
+        self.dispatcher = Dispatcher(
+            self.fleet,
+            self.residency,
+            build_policy(policy, params or {}, random.Random(seed)),
+            policy_name=policy,
+            policy_params=params,
+        )
+        self.residency.on_settled.append(self.dispatcher.explained)
+        profile = load_profile("llama-3.1-8b-h100")
+        self.engines = {}
+        for index in range(workers):
+            endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + index), 0.0)
+            self.fleet.probe_succeeded(endpoint.id, make_facts(events=events), 0.0)
+            if events:
+                self.residency.link_up(endpoint.candidates[0].slot)
+                self.residency.replay_ended(endpoint.candidates[0].slot, True)
+            speed = speeds[index] if speeds else 1.0
+            sample = lambda state: self.rng.randrange(30_000)  # noqa: E731
+            self.engines[endpoint.id] = Engine(profile, seed=seed + index, speed=speed, sample=sample, **engine)
+        self._events = []
+        self._order = itertools.count()
+        self._busy = set()
+        self.results = []
+        self._open = {}
+        self._requests = None
+
+    def run(self, requests, in_flight=None, start_s=0.0, limit_s=3_600.0):
+        """`requests`: (arrival_s, prompt ids, output tokens); a closed loop ignores arrivals."""
+        self.results.clear()
+        self._requests = None if in_flight is None else iter(requests)
+        for _ in range(in_flight or 0):
+            self._next(start_s)
+        for at_s, ids, output in requests if in_flight is None else ():
+            self._at(at_s, self._arrive, ids, output)
+        while self._events:
+            now_s, _, action, arguments = heapq.heappop(self._events)
+            assert now_s < limit_s
+            action(now_s, *arguments)
+        return self
+
+    def _at(self, at_s, action, *arguments):
+        heapq.heappush(self._events, (at_s, next(self._order), action, arguments))
+
+    def _next(self, now_s):
+        following = next(self._requests, None)
+        if following is not None:
+            self._arrive(now_s, following[1], following[2])
+
+    def _arrive(self, now_s, ids, output):
+        name = f"r{next(self._order)}"
+        prompt = make_prompt(ids)
+        ticket = self.dispatcher.dispatch(Request(name, "/v1/completions", "m", prompt, prompt.tokens, now_s), now_s)
+        assert isinstance(ticket, Ticket)
+        worker = ticket.candidate.endpoint.id
+        state = self.engines[worker].add(EngineRequest(name, ids, output), now_s)
+        self._open[name] = ticket, state, now_s
+        self._wake(now_s, worker)
+
+    def _wake(self, now_s, worker):
+        if worker not in self._busy:
+            result = self.engines[worker].step(now_s)
+            if result is not None:
+                self._busy.add(worker)
+                self._at(now_s + result.duration_s, self._step_ended, worker, result)
+
+    def _step_ended(self, now_s, worker, result):
+        if self._publishes and result.events:
+            payload = msgspec.msgpack.encode([now_s, [to_wire(event) for event in result.events], 0])
+            self.residency.ingest(self.fleet.get(worker).candidates[0].slot, self._sequence[worker], payload)
+            self._sequence[worker] += 1
+        for name, _, finish in result.outputs:
+            ticket, state, arrived_s = self._open[name]
+            if state.output_tokens == 1:
+                self.dispatcher.first_token(ticket, now_s)
+            self.dispatcher.progress(ticket, state.output_tokens, now_s)
+            if finish:
+                self._finish(now_s, name, ticket, state, arrived_s)
+        self._busy.discard(worker)
+        self._wake(now_s, worker)
+
+    def _finish(self, now_s, name, ticket, state, arrived_s):
+        del self._open[name]
+        self.dispatcher.finished(ticket, Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens), now_s)
+        self.results.append(
+            SimpleNamespace(
+                worker=ticket.candidate.id,
+                ttft_s=ticket.record.ttft_s,
+                e2e_s=now_s - arrived_s,
+                cached=state.cached_tokens,
+                prompt=state.prompt_tokens,
+            )
+        )
+        if self._requests is not None:
+            self._next(now_s)
+
+    @property
+    def shares(self):
+        """Worker -> share of the requests."""
+        counts = Counter(result.worker for result in self.results)
+        return {worker: count / len(self.results) for worker, count in counts.items()}
+
+    @property
+    def cached_share(self):
+        return sum(r.cached for r in self.results) / sum(r.prompt for r in self.results)
+
+    @property
+    def mean_ttft_s(self):
+        return sum(r.ttft_s for r in self.results) / len(self.results)
+
+    @property
+    def mean_e2e_s(self):
+        return sum(r.e2e_s for r in self.results) / len(self.results)
+
+
+@pytest.fixture
+def virtual_fleet():
+    return VirtualFleet
+
+
+@pytest.fixture
+def shadow_residency():
+    return ShadowResidency()
+
+
+@pytest.fixture
+def facts():
+    return make_facts
+
+
+@pytest.fixture
+def prompt():
+    return make_prompt
+
+
+class Recorder:
+    def __init__(self):
+        self.calls = []
+
+    def decided(self, ticket):
+        self.calls.append(("decided", ticket.candidate.id))
+
+    def rejected(self, request, error):
+        self.calls.append(("rejected", error.kind))
+
+    def failed(self, ticket, phase, reason):
+        self.calls.append(("failed", phase))
+
+    def compared(self, worker, predicted_tokens, reported_tokens):
+        self.calls.append(("compared", predicted_tokens, reported_tokens))
+
+    def differed(self, worker, difference):
+        self.calls.append(("differed", difference))
+
+    def retry_refused(self):
+        self.calls.append(("retry refused",))
+
+    def policy_failed(self, policy, reason, first):
+        self.calls.append(("policy failed", policy, first))
+
+
+class Rig:
+    def __init__(self, residency, facts, prompt, workers=4, policy="marginal_cost"):
+        self.residency, self.prompt = residency, prompt
+        self.fleet = Fleet(HealthConfig(), residency)
+        for port in range(1, workers + 1):
+            self.fleet.add(Endpoint("http", "h", port), 0.0)
+            self.fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
+        self.observer = Recorder()
+        policy_ = build_policy(policy, {}, random.Random(0))
+        self.dispatcher = Dispatcher(
+            self.fleet, residency, policy_, policy_name=policy, decisions_kept=50, observer=self.observer
+        )
+
+    def ask(self, tokens=100, start=0, **fields):
+        prompt = self.prompt(range(start, start + tokens))
+        return Request(f"r{start}", "/v1/completions", "m", prompt, tokens, 0.0, **fields)
+
+    def dispatch(self, *args, now_s=0.0, **fields):
+        ticket = self.dispatcher.dispatch(self.ask(*args, **fields), now_s)
+        assert isinstance(ticket, Ticket), ticket
+        return ticket
+
+    def booked(self):
+        workers = self.dispatcher.statistics()["workers"].values()
+        return [(w["running_requests"], w["queued_tokens"], w["kv_tokens"]) for w in workers]
+
+    def assert_empty(self):
+        assert set(self.booked()) == {(0, 0, 0)}
+        assert self.residency.booked_blocks == {}
+
+
+@pytest.fixture
+def make_rig(shadow_residency, facts, prompt):
+    def make(residency=None, **options):
+        return Rig(residency or shadow_residency, facts, prompt, **options)
+
+    return make
+
+
+@pytest.fixture
+def rig(make_rig):
+    return make_rig()

@@ -1,0 +1,73 @@
+import pytest
+
+from policies.terms import Terms
+from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
+from router.placement.decisions import DecisionLog, DecisionRecord
+
+
+def view(name):
+    return WorkerView(WorkerId(name), Residency.EXACT, 0, 10, 0, 0, 0, 0, 0.5, 0.25, 0.0)
+
+
+@pytest.fixture
+def decided():
+    def make(number, names="abcd", chosen="b"):
+        workers = tuple(view(name) for name in names)
+        ranked = tuple(one.id for one in reversed(workers))
+        terms = Terms(workers, lambda one: {"backlog": one.backlog_s})
+        decision = Decision(ranked, "least", tuple(float(ord(name)) for name in ranked), "s", terms)
+        fleet = FleetView(float(number), workers)
+        request = RequestView(f"r{number}", "m", 10, 16, ())
+        return DecisionRecord(
+            fleet.now_s, number, 1, "p", request, workers, decision, WorkerId(chosen), view("a").residency, 0
+        )
+
+    return make
+
+
+def known(log):
+    return [(one["request_id"], [each["worker"] for each in one["candidates"]]) for one in told(log)]
+
+
+def told(log):
+    return [record.to_builtins() for record in log.latest(100)]
+
+
+def test_older_decisions_know_their_chosen_candidate_only(decided):
+    log = DecisionLog(10, candidates_kept=8)
+    for number in range(4):
+        log.add(decided(number))
+    everyone = ["d", "c", "b", "a"]
+    assert known(log) == [("r3", everyone), ("r2", everyone), ("r1", ["b"]), ("r0", ["b"])]
+    whole, thin = told(log)[0]["candidates"], told(log)[-1]["candidates"]
+    assert thin == [whole[2]] and thin[0]["terms"] == {"backlog": 0.5} and thin[0]["cost"] == float(ord("b"))
+
+
+def test_the_latest_one_is_whole_however_many_workers_there_are(decided):
+    log = DecisionLog(10, candidates_kept=2)
+    log.add(decided(0))
+    log.add(decided(1))
+    assert known(log) == [("r1", ["d", "c", "b", "a"]), ("r0", ["b"])]
+
+
+def test_what_falls_out_is_not_counted_any_longer(decided):
+    log = DecisionLog(2, candidates_kept=12)
+    for number in range(50):
+        log.add(decided(number))
+    assert [len(candidates) for _, candidates in known(log)] == [4, 4]
+    log.add(decided(50, names="abcdefghi"))
+    assert [len(candidates) for _, candidates in known(log)] == [9, 1]
+
+
+def test_nothing_is_kept_where_nothing_is_asked_for(decided):
+    log = DecisionLog(0)
+    log.add(decided(0))
+    assert log.latest(10) == []
+
+
+def test_a_decision_without_prices_is_thinned_too(decided):
+    record = decided(0)
+    record.decision = Decision(record.decision.ranked, "in turn")
+    record.thin()
+    (left,) = record.to_builtins()["candidates"]
+    assert (left["worker"], left["cost"], left["terms"]) == ("b", None, {})

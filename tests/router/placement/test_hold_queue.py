@@ -1,0 +1,147 @@
+"""Requests that the policy keeps back: what the dispatcher answers, and who is asked for again."""
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from policies.view import Decision, WorkerId
+from router.placement.dispatcher import Deferral, Ticket
+from router.placement.hold_queue import ASKED_AT_ONCE, Deferred
+from router.placement.lifecycle_events import FailurePhase, Usage
+
+
+class Patient:
+    """Wants everything to wait for the first worker as long as that prefills."""
+
+    def __init__(self, hold_s):
+        self.hold_s = hold_s
+
+    def decide(self, request, fleet):
+        busy = fleet.workers[0].queued_requests
+        return Decision(tuple(view.id for view in fleet.workers), "first", hold_s=self.hold_s if busy else 0.0)
+
+
+@pytest.fixture
+def relieved(rig):
+    """Who was said to have no prefill left."""
+    told = []
+    rig.dispatcher.on_relief.append(told.append)
+    return told
+
+
+def test_a_request_is_deferred_where_the_policy_says_so_and_the_caller_can(rig):
+    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    first = rig.dispatch(start=0, now_s=1.0)
+    second = rig.ask(start=1)
+    books, counts = rig.booked(), rig.dispatcher.statistics()
+    assert rig.dispatcher.dispatch(second, 1.5, defers=True) == Deferral(WorkerId("h:1"), 3.5)
+    assert rig.booked() == books and rig.dispatcher.statistics()["dispatched"] == counts["dispatched"]
+    assert rig.dispatcher.explain(second, 1.5).to_builtins()["hold_s"] == 2.0
+    third = rig.dispatch(start=2, now_s=1.5)
+    assert third.candidate is first.candidate, "who cannot wait goes at once"
+    rig.dispatcher.first_token(first, 2.0)
+    rig.dispatcher.first_token(third, 2.0)
+    placed = rig.dispatcher.dispatch(second, 2.5, defers=True)
+    assert placed.candidate is first.candidate
+    told = rig.dispatcher.decisions(1)[0]
+    assert told.to_builtins()["waited_s"] == 2.5 and (told.close("finished", 3.0), told.request.waited_s)[1] == 2.5
+
+
+@pytest.mark.parametrize(("tokens", "max_tokens", "waits"), [(100, 28, True), (100, 29, False), (128, None, False)])
+def test_what_the_worker_will_refuse_for_its_length_goes_at_once(rig, facts, tokens, max_tokens, waits):
+    for endpoint in rig.fleet.endpoints:
+        rig.fleet.probe_succeeded(endpoint.id, facts(max_model_len=128), 0.0)
+    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatch(start=0)
+    request = rig.ask(tokens, start=1, max_tokens=max_tokens)
+    assert isinstance(rig.dispatcher.dispatch(request, 0.0, defers=True), Deferral if waits else Ticket)
+
+
+def test_what_has_no_prompt_that_is_known_goes_at_once(rig):
+    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatch(start=0)
+    assert isinstance(rig.dispatcher.dispatch(replace(rig.ask(start=1), prompt=None), 0.0, defers=True), Ticket)
+
+
+def test_no_policy_keeps_a_request_for_ever(rig):
+    rig.dispatcher.set_policy(Patient(float("inf")), "patient", {})
+    rig.dispatch(start=0)
+    request = rig.ask(start=1)
+    assert rig.dispatcher.dispatch(request, 0.0, defers=True) == Deferral(WorkerId("h:1"), 60.0)
+    assert rig.dispatcher.dispatch(request, 59.0, defers=True) == Deferral(WorkerId("h:1"), 60.0)
+    assert isinstance(rig.dispatcher.dispatch(request, 60.0, defers=True), Ticket)
+
+
+def test_a_second_attempt_never_waits(rig):
+    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatch(start=0)
+    ticket = rig.dispatch(start=1)
+    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    assert isinstance(rig.dispatcher.retry(ticket, FailurePhase.CONNECT, 0.1, "refused"), Ticket)
+
+
+def test_relief_is_told_once_nothing_is_left_to_prefill(rig, relieved):
+    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    tickets = [rig.dispatch(start=number) for number in range(4)]
+    rig.dispatcher.first_token(tickets[0], 1.0)
+    rig.dispatcher.finished(tickets[0], Usage(100, 3, 0), 1.1)
+    rig.dispatcher.cancelled(tickets[1], 1.2)
+    rig.dispatcher.failed(tickets[2], FailurePhase.LOCAL, 1.3, "no descriptors")
+    assert relieved == []
+    rig.dispatcher.finished(tickets[3], Usage(100, 3, 0), 1.4)  # in one piece: its end is that of its prefill, too
+    assert relieved == ["h:1"]
+    again = rig.dispatch(start=9)
+    rig.dispatcher.first_token(again, 1.5)
+    rig.dispatcher.finished(again, Usage(100, 3, 0), 1.6)
+    assert relieved == ["h:1", "h:1"], "its end is no news"
+
+
+def test_a_trial_does_not_wait(rig, facts):
+    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatch(start=0)
+    for _ in range(3):
+        rig.fleet.probe_failed("h:2", "gone", 0.0)
+    rig.fleet.probe_succeeded("h:2", facts(), 1.0)
+    for number in range(1, 9):
+        answer = rig.dispatcher.dispatch(rig.ask(start=number), 100.0, defers=True)
+        if isinstance(answer, Ticket):
+            assert answer.trial and answer.candidate.id == "h:2"
+            return
+    raise AssertionError("no trial")
+
+
+A, B = WorkerId("a"), WorkerId("b")
+
+
+def test_whoever_entered_first_is_asked_first():
+    waiting = Deferred()
+    for one, worker in (("x", A), ("y", A), ("z", B)):
+        waiting.enter(one, worker)
+    assert (waiting.first(A), waiting.first(B), waiting.first(WorkerId("c"))) == (["x", "y"], ["z"], [])
+    assert waiting.leave("x") and not waiting.leave("x")
+    waiting.enter("x", A)
+    assert waiting.first(A) == ["y", "x"] and "x" in waiting and len(waiting) == 3
+    assert waiting.leave("z") and waiting.workers == [A], "nothing is kept of a worker that nobody waits for"
+
+
+def test_only_so_many_are_asked_at_once():
+    waiting = Deferred()
+    for number in range(ASKED_AT_ONCE + 5):
+        waiting.enter(number, A)
+    assert waiting.first(A) == list(range(ASKED_AT_ONCE))
+
+
+def test_whatever_comes_and_goes_both_accounts_agree():
+    rng, waiting, expected = random.Random(1), Deferred(), {}
+    for _ in range(2_000):
+        one = rng.randrange(30)
+        if one in expected:
+            assert waiting.leave(one)
+            del expected[one]
+        else:
+            expected[one] = rng.choice((A, B))
+            waiting.enter(one, expected[one])
+        for worker in (A, B):
+            assert waiting.first(worker) == [other for other in expected if expected[other] == worker][:ASKED_AT_ONCE]
+        assert len(waiting) == len(expected)

@@ -1,0 +1,93 @@
+"""What of ended requests is expected to be asked for again: the dispatcher's part of it."""
+
+import pytest
+
+from router.placement.lifecycle_events import FailurePhase, Usage
+
+TOKEN_S = 1e-3
+TURN = 160
+
+
+@pytest.fixture
+def talk(make_rig):
+    """A worker whose speed is known, and a conversation there that has come back at once five times."""
+    rig = make_rig(workers=1)
+    rig.now_s = 0.0
+    for number in range(10):
+        turn(rig, 50 + 20 * number, start=10_000 * (number + 1))
+        rig.now_s += 10.0
+    for number in range(1, 7):
+        turn(rig, number * TURN)
+    return rig
+
+
+def turn(rig, tokens, start=0, end=None, **fields):
+    ticket = rig.dispatch(tokens, start, now_s=rig.now_s, **fields)
+    if end is not None:
+        end(rig, ticket)
+        return
+    rig.now_s += 0.001 + TOKEN_S * (tokens - ticket.predicted_cached_tokens)
+    rig.dispatcher.first_token(ticket, rig.now_s)
+    rig.dispatcher.finished(ticket, Usage(tokens, 1, ticket.predicted_cached_tokens), rig.now_s)
+
+
+def resting(rig):
+    (view,) = rig.dispatcher.views(rig.now_s)
+    return view.resting_tokens
+
+
+def test_a_conversation_rests_until_its_next_turn_and_not_for_long(talk):
+    assert resting(talk) == 6 * TURN
+    going_on = talk.dispatch(7 * TURN, now_s=talk.now_s)
+    assert resting(talk) == 0
+    assert going_on.record.workers[0].resting_tokens == 6 * TURN, "as it was when the choice was made"
+    talk.dispatcher.first_token(going_on, talk.now_s)
+    talk.dispatcher.progress(going_on, 40, talk.now_s)
+    talk.dispatcher.finished(going_on, Usage(7 * TURN, 40, 6 * TURN), talk.now_s)
+    assert resting(talk) == 7 * TURN, "without the answer"
+    talk.now_s += 8 * TURN * TOKEN_S
+    assert resting(talk) == 0, "longer than its prefill would take"
+
+
+def after_first_token(then):
+    def end(rig, ticket):
+        rig.dispatcher.first_token(ticket, rig.now_s)
+        then(rig, ticket)
+
+    return end
+
+
+def finished(rig, ticket, status=200):
+    rig.dispatcher.finished(ticket, Usage(7 * TURN, 1, 0), rig.now_s, status=status)
+
+
+def cancelled(rig, ticket):
+    rig.dispatcher.cancelled(ticket, rig.now_s)
+
+
+def failed(rig, ticket):
+    rig.dispatcher.failed(ticket, FailurePhase.STREAM, rig.now_s, "gone")
+
+
+@pytest.mark.parametrize(
+    ("end", "stream", "rests"),
+    [
+        (after_first_token(finished), True, True),
+        (finished, False, True),
+        (after_first_token(cancelled), True, True),
+        (cancelled, True, False),
+        (after_first_token(failed), True, False),
+        (failed, True, False),
+        (lambda rig, ticket: finished(rig, ticket, 400), True, False),
+    ],
+)
+def test_what_has_been_prefilled_rests(talk, end, stream, rests):
+    turn(talk, 7 * TURN, start=500_000, end=end, stream=stream)
+    assert resting(talk) == (13 if rests else 6) * TURN
+
+
+def test_explaining_changes_nothing(talk):
+    for _ in range(3):
+        explained = talk.dispatcher.explain(talk.ask(7 * TURN), talk.now_s)
+        assert explained.to_builtins()["candidates"][0]["resting_tokens"] == 6 * TURN
+    assert resting(talk) == 6 * TURN

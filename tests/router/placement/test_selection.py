@@ -1,0 +1,184 @@
+import pytest
+from msgspec.structs import replace
+
+from backends.worker import Endpoint, ServedModel, WorkerFacts
+from router.config.model import HealthConfig
+from router.errors import ErrorKind
+from router.placement.fleet import Fleet, WorkerState
+from router.placement.lifecycle_events import Request
+from router.placement.selection import Selection, exclusions, select
+from router.placement.tickets import Hold, Reject
+
+
+@pytest.fixture
+def fleet(shadow_residency, facts):
+    """Ports 1 and 2 serve m, 2 also the adapter sql, 3 serves n; 4 does not say."""
+    fleet = Fleet(HealthConfig(), shadow_residency)
+    cards = {
+        1: (ServedModel("m", max_model_len=1_000),),
+        2: (ServedModel("m", max_model_len=8_000), ServedModel("sql", parent="m")),
+        3: (ServedModel("n"),),
+    }
+    for port, models in cards.items():
+        fleet.add(Endpoint("http", "h", port), 0.0)
+        fleet.probe_succeeded(f"h:{port}", WorkerFacts(models=models), 0.0)
+    return fleet
+
+
+@pytest.fixture
+def ask(prompt):
+    def make(model="m", tokens=100, **fields):
+        return Request("r", "/v1/completions", model, prompt(range(tokens)), tokens, 0.0, **fields)
+
+    return make
+
+
+def names(selection):
+    assert isinstance(selection, Selection), selection
+    return [candidate.id for candidate in selection.candidates]
+
+
+def half_open(fleet, port):
+    for second in range(3):
+        fleet.probe_failed(f"h:{port}", "refused", second)
+    fleet.probe_succeeded(f"h:{port}", fleet.get(f"h:{port}").facts, 4.0)
+    assert fleet.get(f"h:{port}").state is WorkerState.HALF_OPEN
+
+
+def test_by_model_and_adapter(fleet, ask):
+    assert names(select(fleet, ask(), (), 0.0)) == ["h:1", "h:2"]
+    assert names(select(fleet, ask("sql"), (), 0.0)) == ["h:2"]
+    assert names(select(fleet, ask("n"), (), 0.0)) == ["h:3"]
+    assert names(select(fleet, ask(None), (), 0.0)) == ["h:1", "h:2", "h:3"]
+
+
+def test_unknown_model_is_rejected_once_all_have_been_asked(fleet, ask):
+    answer = select(fleet, ask("x"), (), 0.0)
+    assert isinstance(answer, Reject)
+    assert answer.error.kind is ErrorKind.MODEL_NOT_FOUND
+    assert "m, sql, n" in answer.error.message
+    fleet.add(Endpoint("http", "h", 4), 0.0)
+    held = select(fleet, ask("x"), (), 0.0)
+    assert isinstance(held, Hold) and held.reason == "no worker is ready: h:4 is starting (not probed yet)"
+    fleet.probe_failed("h:4", "refused", 0.0)
+    answer = select(fleet, ask("x"), (), 0.0)
+    assert isinstance(answer, Reject) and answer.error.kind is ErrorKind.MODEL_NOT_FOUND
+    assert answer.error.message.endswith("Workers that have not answered since the gateway started: 1.")
+    fleet.probe_succeeded("h:4", WorkerFacts(), 0.0)  # behind an API key: serves anything for all we know
+    assert names(select(fleet, ask("x"), (), 0.0)) == ["h:4"]
+    assert names(select(fleet, ask(), (), 0.0)) == ["h:1", "h:2", "h:4"]
+
+
+def test_empty_fleet_holds(shadow_residency, ask):
+    answer = select(Fleet(HealthConfig(), shadow_residency), ask(), (), 0.0)
+    assert isinstance(answer, Hold)
+    assert "empty" in answer.reason
+
+
+def test_by_length(fleet, ask):
+    assert names(select(fleet, ask(tokens=999), (), 0.0)) == ["h:1", "h:2"]
+    assert names(select(fleet, ask(tokens=1_000), (), 0.0)) == ["h:2"]
+    assert names(select(fleet, ask(tokens=100, max_tokens=901), (), 0.0)) == ["h:2"]
+    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:2"]  # its error says best what could be taken
+    unidentified = replace(ask(tokens=2_000), prompt=None)
+    assert names(select(fleet, unidentified, (), 0.0)) == ["h:1", "h:2"]  # its length is a guess
+    fleet.drain("h:2")
+    answer = select(fleet, ask(tokens=2_000), (), 0.0)
+    assert isinstance(answer, Hold)
+    assert "h:2 is draining" in answer.reason and "h:1" not in answer.reason
+    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:1"]  # no length is worth waiting for
+
+
+def test_too_long_for_all_goes_to_all_of_the_longest(fleet, ask):
+    fleet.add(Endpoint("http", "h", 4), 0.0)
+    fleet.probe_succeeded("h:4", WorkerFacts(models=(ServedModel("m", max_model_len=8_000),)), 0.0)
+    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:2", "h:4"]
+    assert names(select(fleet, ask(tokens=9_000), ("h:2",), 0.0)) == ["h:4"]
+    assert isinstance(select(fleet, ask(tokens=9_000), ("h:2", "h:4"), 0.0), Hold)
+
+
+def test_earlier_attempts_are_left_out(fleet, ask):
+    assert names(select(fleet, ask(), ("h:1",), 0.0)) == ["h:2"]
+    assert isinstance(select(fleet, ask(), ("h:1", "h:2"), 0.0), Hold)
+
+
+def test_pressure_is_passed_over_while_others_are_calm(fleet, ask):
+    fleet.traffic_refused(fleet.get("h:1"), None, 10.0, trial=False)
+    assert names(select(fleet, ask(), (), 10.1)) == ["h:2"]
+    assert names(select(fleet, ask(), (), 10.3)) == ["h:1", "h:2"]
+    fleet.traffic_refused(fleet.get("h:1"), None, 20.0, trial=False)
+    fleet.traffic_failed(fleet.get("h:2"), "reset", 20.0, trial=False)
+    assert names(select(fleet, ask(), (), 20.1)) == ["h:1", "h:2"]
+
+
+def test_retry_after_is_honoured(fleet, ask):
+    fleet.traffic_refused(fleet.get("h:1"), 5.0, 10.0, trial=False)
+    assert names(select(fleet, ask(), (), 14.0)) == ["h:2"]
+    fleet.traffic_refused(fleet.get("h:2"), 3.0, 10.0, trial=False)
+    answer = select(fleet, ask(), (), 11.0)
+    assert isinstance(answer, Reject)
+    assert answer.error.kind is ErrorKind.OVERLOADED
+    assert answer.error.retry_after_s == pytest.approx(2.0)
+    assert names(select(fleet, ask(), (), 13.0)) == ["h:2"]
+
+
+def test_a_half_open_endpoint_has_one_trial_and_it_comes_first(fleet, ask):
+    half_open(fleet, 1)
+    selection = select(fleet, ask(), (), 5.0)
+    assert names(selection) == ["h:2", "h:1"]
+    assert selection.trial is fleet.get("h:1")
+    fleet.trial_started(fleet.get("h:1"), 0.0)
+    assert select(fleet, ask(), (), 5.0) == Selection(fleet.get("h:2").candidates)
+    fleet.trial_given_up(fleet.get("h:1"))
+    assert select(fleet, ask(), (), 5.0).trial is not None
+    assert select(fleet, ask(tokens=2_000), (), 5.0).trial is None
+
+
+def test_half_open_endpoints_take_all_where_nobody_is_ready(fleet, ask):
+    fleet.drain("h:2")
+    half_open(fleet, 1)
+    fleet.trial_started(fleet.get("h:1"), 0.0)
+    assert select(fleet, ask(), (), 5.0) == Selection(fleet.get("h:1").candidates)
+    assert isinstance(select(fleet, ask(), ("h:1",), 5.0), Hold)
+
+
+def test_retries_are_no_trials_unless_nothing_else_is_left(fleet, ask):
+    half_open(fleet, 1)
+    assert select(fleet, ask(), ("h:9",), 5.0).trial is None
+    assert select(fleet, ask(), ("h:2",), 5.0).trial is fleet.get("h:1")
+
+
+def test_pinned_goes_to_its_worker_even_draining(fleet, ask, facts):
+    fleet.drain("h:2")
+    assert names(select(fleet, ask(pinned="h:2"), (), 0.0)) == ["h:2"]
+    assert isinstance(select(fleet, ask(pinned="h:2"), ("h:2",), 0.0), Hold)
+    half_open(fleet, 1)
+    assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is fleet.get("h:1")
+    fleet.trial_started(fleet.get("h:1"), 0.0)
+    assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is None
+    for second in range(3):
+        fleet.probe_failed("h:1", "refused", second)
+    assert isinstance(select(fleet, ask(pinned="h:1"), (), 5.0), Hold)
+    fleet.probe_succeeded("h:3", facts(ranks=2), 5.0)
+    assert names(select(fleet, ask(pinned="h:3"), (), 5.0)) == ["h:3#0", "h:3#1"]
+    assert names(select(fleet, ask(pinned="h:3#1"), (), 5.0)) == ["h:3#1"]
+    answer = select(fleet, ask(pinned="h:7"), (), 5.0)
+    assert isinstance(answer, Reject)
+    assert answer.error.kind is ErrorKind.RESPONSE_NOT_FOUND
+
+
+def test_exclusions_say_why(fleet, ask):
+    fleet.drain("h:2")
+    fleet.add(Endpoint("http", "h", 4), 0.0)
+    request = ask()
+    excluded = exclusions(fleet, request, select(fleet, request, (), 0.0), 0.0)
+    assert set(excluded) == {"h:2", "h:3", "h:4"}
+    assert "drained" in excluded["h:2"]
+    assert excluded["h:3"] == "does not serve m"
+    assert "not probed yet" in excluded["h:4"]
+    fleet.traffic_refused(fleet.get("h:1"), None, 0.0, trial=False)
+    fleet.undrain("h:2")
+    calm = exclusions(fleet, request, select(fleet, request, (), 0.1), 0.1)
+    assert "passed over" in calm["h:1"]
+    long = ask(tokens=2_000)
+    assert "too short" in exclusions(fleet, long, select(fleet, long, (), 1.0), 1.0)["h:1"]

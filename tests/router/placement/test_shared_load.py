@@ -1,0 +1,126 @@
+"""Two processes that share a ledger decide as one process that booked everything itself would."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.worker import Endpoint, LoadReport
+from router.config.model import HealthConfig
+from router.placement.fleet import Fleet
+from router.placement.ledger import Account, Booking
+from router.placement.prefill_estimate import Speed, Utilisation
+from router.placement.shared_load import Others, together
+from router.placement.worker_load import Lanes
+
+SPEED = Speed(token_s=1e-3, fixed_s=0.01, attention_s=0.0, decode_s=1e-6, relative_error=0.0)
+
+
+@pytest.fixture
+def candidate(shadow_residency, facts):
+    fleet = Fleet(HealthConfig(), shadow_residency)
+    fleet.add(Endpoint("http", "h", 1), 0.0)
+    fleet.probe_succeeded("h:1", facts(), 0.0)
+    return fleet.candidates[0]
+
+
+class Shelf:
+    """What both sides put down, without any shared memory. Satisfies `SharedAccount`."""
+
+    def __init__(self) -> None:
+        self.account, self.work, self.other = Account(), None, None
+
+    def publish(self, account):
+        self.account = account
+
+    def worked(self, work):
+        self.work = work
+
+    def others(self) -> Others:
+        seen = self.other.account
+        return Others(
+            seen.queued_requests,
+            seen.queued_tokens,
+            seen.queued_attention,
+            seen.running_requests,
+            seen.kv_tokens,
+            seen.decode_tokens,
+            seen.head_since_s if seen.queue else 0.0,
+            seen.freed_s,
+            self.other.work,
+        )
+
+
+def pair() -> tuple[Shelf, Shelf]:
+    one, other = Shelf(), Shelf()
+    one.other, other.other = other, one
+    return one, other
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 900), st.integers(0, 900), st.booleans()), max_size=30))
+def test_together_is_what_one_account_of_all_would_say(steps):
+    """First tokens come in the order of the bookings, as the worker prefills first come, first served."""
+    shelves, alone = pair(), Account()
+    halves = [Account(), Account()]
+    for half, shelf in zip(halves, shelves, strict=True):
+        half.shared = shelf
+    waiting: list[tuple[Account, Booking, Booking]] = []
+    for now_s, (which, uncached, cached, begins) in enumerate(steps, start=1):
+        half = halves[which]
+        mine, all_ = (Booking(uncached, uncached + cached, float(now_s)) for _ in range(2))
+        half.book(mine)
+        alone.book(all_)
+        waiting.append((half, mine, all_))
+        if begins:
+            half, mine, all_ = waiting.pop(0)
+            half.prefilled(mine, now_s + 0.5)
+            alone.prefilled(all_, now_s + 0.5)
+        for half, shelf in zip(halves, shelves, strict=True):
+            said = together(half, shelf.others())
+            for field in ("queued_requests", "queued_tokens", "running_requests", "kv_tokens", "decode_tokens"):
+                assert getattr(said, field) == getattr(alone, field), field
+            assert said.queued_attention == pytest.approx(alone.queued_attention)
+            if alone.queue:
+                assert said.head_since_s == alone.head_since_s
+
+
+class Ledger:
+    """Hands out one half of a pair each. Satisfies `SharedLedger`."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    def account(self, candidate_id):
+        return self._shelf
+
+
+def test_what_one_books_the_other_sees_in_its_next_view(candidate):
+    ours, theirs = (Lanes(Ledger(shelf)) for shelf in pair())
+    before = theirs.views([candidate], None, 1, 1.0)[0]
+    ours.of(candidate).book(Booking(500, 800, 1.0), 1.0)
+    view = theirs.views([candidate], None, 1, 1.0)[0]
+    assert (before.running_requests, before.queued_tokens, before.kv_tokens) == (0, 0, 0)
+    assert (view.running_requests, view.queued_tokens, view.kv_tokens) == (1, 500, 800)
+    assert view.backlog_s > before.backlog_s
+    lane = theirs.of(candidate)
+    assert lane.situation(10, 10, 2.0).features[0] == 510
+    assert lane.situation(10, 10, 2.0).head_start_s == 1.0
+    assert lane.backlog_s(SPEED, 1.0) == pytest.approx(0.01 + 0.5)
+
+
+def test_the_others_load_is_not_taken_for_somebody_elses(candidate):
+    ours, theirs = (Lanes(Ledger(shelf)) for shelf in pair())
+    theirs.of(candidate)
+    ours.of(candidate).book(Booking(500, 800, 1.0), 1.0)
+    for second in (2.0, 3.0):
+        theirs.load_reported(candidate, LoadReport(0, 1, 0, 0.0), second)
+    assert theirs.of(candidate).account.foreign.requests == 0
+
+
+def test_utilisation_counts_what_others_dispatched():
+    mine, other, all_ = Utilisation(), Utilisation(), Utilisation()
+    for second in range(60):
+        for each in ((mine if second % 2 else other), all_):
+            each.dispatched(300, 0.0, float(second))
+    assert mine.share(SPEED, 60.0, other.work) == pytest.approx(all_.share(SPEED, 60.0))
+    assert Utilisation().share(SPEED, 60.0, other.work) == pytest.approx(other.share(SPEED, 60.0))
+    assert mine.share(SPEED, 60.0, None) < all_.share(SPEED, 60.0)

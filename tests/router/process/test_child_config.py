@@ -1,0 +1,70 @@
+"""How many processes, what each may take, and what each starts with."""
+
+import asyncio
+import socket
+
+import pytest
+
+from router.config.model import Config, LimitsConfig, PolicyConfig, TenantConfig, WorkerConfig
+from router.process import child_config as module
+from router.process.child_config import Start, count_of, receive_start, send_start, share_of
+from router.process.desired_state import Standing
+
+
+def test_auto_is_a_process_per_core(monkeypatch):
+    monkeypatch.setattr(module, "cores", lambda: 6)
+    assert count_of(Config(processes="auto")) == 6
+    assert count_of(Config(processes=3)) == 3
+    assert count_of(Config()) == 1
+    monkeypatch.undo()
+    assert count_of(Config(processes="auto")) >= 1
+
+
+def test_limits_are_shared_out_and_one_body_always_fits():
+    limits = LimitsConfig(max_connections=10, max_held_requests=1, max_buffered_body_bytes=100, max_body_bytes=60)
+    share = share_of(limits, 0, 3)
+    assert (share.max_connections, share.max_held_requests, share.max_buffered_body_bytes) == (4, 1, 60)
+    assert share.max_body_bytes == 60
+
+
+def test_a_limit_of_requests_is_shared_out_to_the_last_one():
+    limits = LimitsConfig(max_concurrent_requests=5)
+    assert [share_of(limits, number, 3).max_concurrent_requests for number in range(3)] == [2, 2, 1]
+    assert share_of(LimitsConfig(), 0, 3).max_concurrent_requests == 0
+
+
+def test_quotas_of_tenants_are_shared_out_too():
+    tenants = {"red": TenantConfig(max_held_requests=4, max_buffered_body_bytes=90), "blue": TenantConfig()}
+    config = Config(tenants=tenants, limits=LimitsConfig(max_body_bytes=60))
+    share = Standing(config).config_of(0, 3).tenants
+    assert (share["red"].max_held_requests, share["red"].max_buffered_body_bytes) == (2, 60)
+    assert (share["blue"].max_held_requests, share["blue"].max_buffered_body_bytes) == (None, None)
+    small = Config(tenants={"red": TenantConfig(max_buffered_body_bytes=50)}, limits=LimitsConfig(max_body_bytes=60))
+    assert Standing(small).config_of(0, 3).tenants["red"].max_buffered_body_bytes == 50
+
+
+async def test_what_is_told_is_what_is_heard():
+    config = Config(workers=(WorkerConfig(url="http://a:1", api_key="k"),), processes="auto")
+    told = Start(1, 2, config, frozenset({"a:1"}), (5, 6), 7, 8)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        heard, _ = await asyncio.gather(asyncio.to_thread(receive_start, theirs), send_start(ours, told))
+        assert heard == told
+        ours.close()
+        with pytest.raises(EOFError):
+            receive_start(theirs)
+
+
+def test_one_that_starts_later_starts_with_the_changes():
+    standing = Standing(Config(workers=(WorkerConfig(url="http://a:1"), WorkerConfig(url="http://b:1"))))
+    standing.add(WorkerConfig(url="http://c:1", api_key="k"))
+    standing.drained.add("a:1")
+    standing.remove("a:1")
+    standing.choose(PolicyConfig(name="lpwl", seed=4))
+    config = standing.config_of(1, 2)
+    assert [worker.url for worker in config.workers] == ["http://b:1", "http://c:1"]
+    assert config.workers[1].api_key == "k"
+    assert standing.drained == set()
+    assert (config.policy.name, config.policy.seed) == ("lpwl", 5)
+    assert config.limits.max_connections == LimitsConfig().max_connections / 2

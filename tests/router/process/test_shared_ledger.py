@@ -1,0 +1,158 @@
+"""The shared table: what one process books the others see at once, and nothing stays of one that died."""
+
+import os
+
+import pytest
+
+from router.placement.ledger import Account, Booking
+from router.process import shared_ledger as module
+from router.process.shared_ledger import Door, Ledger, make_table
+
+
+@pytest.fixture
+def table():
+    descriptor = make_table(3)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def ledgers(table):
+    """Three processes' sides of one table (here of one process: only the file locks can tell)."""
+    return [Ledger(table, 3, number) for number in range(3)]
+
+
+def booked(ledger, worker="a:1", tokens=100, prompt=160, at_s=5.0) -> Account:
+    account = Account()
+    account.shared = ledger.account(worker)
+    account.book(Booking(tokens, prompt, at_s))
+    return account
+
+
+def test_a_booking_is_seen_by_the_others_at_once_and_not_by_oneself(ledgers):
+    rows = [ledger.account("a:1") for ledger in ledgers[1:]]
+    account = booked(ledgers[0])
+    for row in rows:
+        seen = row.others()
+        assert (seen.queue, seen.queued_tokens, seen.running_requests, seen.kv_tokens) == (1, 100, 1, 160)
+        assert seen.queued_attention == account.queued_attention
+        assert seen.head_since_s == 5.0
+    assert account.shared.others().running_requests == 0
+
+
+def test_sums_over_all_others(ledgers):
+    booked(ledgers[0], tokens=100)
+    booked(ledgers[1], tokens=30, at_s=2.0)
+    seen = ledgers[2].account("a:1").others()
+    assert (seen.queued_tokens, seen.running_requests, seen.head_since_s) == (130, 2, 2.0)
+
+
+def test_every_edge_is_told(ledgers):
+    account, row = Account(), ledgers[1].account("a:1")
+    account.shared = ledgers[0].account("a:1")
+    booking = Booking(100, 160, 1.0)
+    account.book(booking)
+    account.prefilled(booking, 2.0)
+    assert (row.others().queued_tokens, row.others().decode_tokens, row.others().freed_s) == (0, 160, 2.0)
+    account.progressed(booking, 7)
+    assert row.others().kv_tokens == 167
+    account.release(booking, 3.0)
+    assert row.others()._replace(freed_s=0.0) == module._NOTHING
+
+
+def test_workers_do_not_mix(ledgers):
+    booked(ledgers[0], "a:1")
+    assert ledgers[1].account("b:1").others().running_requests == 0
+    assert ledgers[1].account("a:1").others().running_requests == 1
+
+
+def test_nothing_stays_of_a_process_that_died(ledgers):
+    booked(ledgers[0], "a:1")
+    booked(ledgers[0], "b:1")
+    booked(ledgers[1], "a:1")
+    ledgers[0].write_door(Door(True, 5, 9))
+    ledgers[2].clear(0)
+    assert ledgers[2].account("a:1").others().running_requests == 1
+    assert ledgers[2].account("b:1").others().running_requests == 0
+    assert ledgers[1].door(0) == Door(False, 0, 0)
+
+
+def test_what_comes_late_to_a_row_that_was_given_up_goes_nowhere(ledgers):
+    """A worker leaves and comes back while a request still runs on its former self."""
+    account, row = booked(ledgers[0]), ledgers[1].account("a:1")
+    again = ledgers[0].account("a:1")
+    assert row.others().running_requests == 0
+    account.release(next(iter(account.queue)), 9.0)
+    assert row.others().running_requests == 0
+    again.close()
+
+
+def test_slots_are_used_again_once_all_have_left(ledgers, monkeypatch, caplog):
+    monkeypatch.setattr(module, "SLOTS", 2)
+    table = make_table(2)
+    one, other = (Ledger(table, 2, number) for number in range(2))
+    first = one.account("a:1")
+    assert one.account("b:1") is not None
+    assert other.account("a:1") is not None
+    assert one.account("c:1") is None
+    assert one.account("d:1") is None
+    assert len(caplog.records) == 1
+    first.close()
+    assert one.account("c:1") is None, "the other process still knows a:1"
+    other.account("a:1").close()
+    assert one.account("c:1") is not None
+    assert one.statistics() == {"slots_used": 2, "slots": 2}
+    os.close(table)
+
+
+def test_one_process_at_a_time_tests_a_worker(table):
+    ours = Ledger(table, 3, 0)
+    with ours.alone("a:1") as alone:
+        assert alone
+        assert in_another_process(table, "a:1") == "False"
+        assert in_another_process(table, "b:1") == "True"
+    assert in_another_process(table, "a:1") == "True"
+
+
+def test_a_stored_response_is_found_by_every_process_while_its_worker_is_there(ledgers):
+    workers = ["a:1", "b:1"]
+    one, other = (ledger.pins(lambda: workers) for ledger in ledgers[:2])
+    assert other.worker("resp_1") is None
+    one.learn("resp_1", "a:1")
+    one.learn("resp_2", "b:1")
+    assert (other.worker("resp_1"), other.worker("resp_2"), other.worker("resp_3")) == ("a:1", "b:1", None)
+    ledgers[2].clear(0)
+    assert other.worker("resp_1") == "a:1", "a process's death does not move what the worker stored"
+    workers.remove("a:1")
+    assert other.worker("resp_1") is None
+
+
+def in_another_process(table: int, worker: str) -> str:
+    reader, writer = os.pipe()
+    if not os.fork():
+        with Ledger(table, 3, 1).alone(worker) as alone:
+            os.write(writer, str(alone).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        return said.read()
+
+
+def test_deaths_are_counted_by_all_processes_and_each_once(ledgers):
+    body, other_body = 7 << 64 | 9, 8
+    one, other = (ledger.deaths() for ledger in ledgers[:2])
+    assert (one.latest_s, one.times(body)) == (0.0, ())
+    one.add(body, "a:1", 100.0)
+    other.add(body, "a:1", 100.4)  # its own connections to the same worker broke, too
+    assert other.times(body) == (100.0,)
+    other.add(body, "b:1", 100.4)
+    assert one.times(body) == (100.0, 100.4)
+    one.add(body, "a:1", 105.0)
+    assert other.times(body) == (100.4, 105.0)
+    assert other.latest_s == 105.0
+    assert one.times(other_body) == ()
+    ledgers[2].clear(0)
+    assert len(one.times(body)) == 2
+    other.clear(other_body)
+    other.clear(body)
+    assert one.times(body) == ()

@@ -1,0 +1,380 @@
+"""A running gateway's side and its successor's, on one loop and real sockets; whole processes are in end_to_end."""
+
+import asyncio
+import os
+import socket
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from router.config.model import Config
+from router.gateway.listen import ListenError
+from router.process import handover_client, handover_messages, handover_server
+from router.process.handover_client import Predecessor
+from router.process.handover_messages import VERSION, Offered, Ready, Refused, TakeoverError, decode, encode
+from router.process.handover_server import Side, Successors
+from router.process.listeners import Listeners, admin_socket, facing
+
+
+class Running:
+    """A gateway that runs, as far as a successor sees it."""
+
+    def __init__(self, path, config=None, **changes):
+        self.config = config or Config(host="127.0.0.1", port=0, admin_port=0)
+        self.listeners = Listeners((socket.create_server(("127.0.0.1", 0)),), admin_socket(self.config))
+        self.changes = changes
+        self.drained = ("a:1",)
+        self.requests = {"a:1": 2}
+        self.withdrawn = 0
+        self.handed_over = asyncio.Event()
+        self.told = []
+        self.ends = []
+        self.says_end = None
+        self.side = Side(
+            offer=self.offer,
+            withdraw=self.withdraw,
+            hand_over=self.hand_over,
+            in_flight=lambda: self.requests,
+            drain_alone=self.drain_alone,
+            drained=lambda: self.drained,
+            superseded=lambda: self.ends.append("superseded"),
+            lost=lambda: self.ends.append("lost"),
+        )
+        self.successors = Successors(str(path), self.side)
+
+    def offer(self):
+        offered = Offered(
+            version=VERSION,
+            pid=os.getpid(),
+            facing=facing(self.config, self.listeners, None),
+            public=1,
+            held=False,
+            drained=("b:2",),
+            ready=3,
+            resumes=True,
+        )
+        return msgspec.structs.replace(offered, **self.changes), self.listeners.sockets
+
+    def drain_alone(self, workers):
+        self.told.append(tuple(workers))
+        self.drained = tuple(workers)
+
+    def withdraw(self):
+        self.withdrawn += 1
+
+    async def hand_over(self, says_end):
+        self.says_end = says_end
+        self.handed_over.set()
+        return self.drained
+
+    @property
+    def port(self):
+        return self.listeners.public[0].getsockname()[1]
+
+    @property
+    def admin_port(self):
+        return self.listeners.admin.getsockname()[1]
+
+
+@pytest.fixture
+async def start(tmp_path):
+    """A function that starts a gateway at `path`."""
+    running = []
+
+    def begin(path=tmp_path / "takeover.sock", **changes):
+        gateway = Running(path, **changes)
+        gateway.path = str(path)
+        gateway.successors.start()
+        running.append(gateway)
+        return gateway
+
+    yield begin
+    for gateway in running:
+        await gateway.successors.aclose()
+        gateway.listeners.close()
+
+
+async def eventually(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def test_the_sockets_are_passed_and_the_old_side_drains(start):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    assert [each.getsockname()[1] for each in found.listeners.sockets] == [gateway.port, gateway.admin_port]
+    assert (found.offered.drained, found.offered.ready) == (("b:2",), 3)
+    found.check(gateway.config)
+    assert not gateway.handed_over.is_set()
+    assert await found.drain() == ("a:1",)
+    assert gateway.handed_over.is_set()
+    assert found.in_flight == {"a:1": 2}
+    assert not found.drains("a:1")  # it has not said so yet
+    drained = ("a:1",)
+    found.follow(lambda: drained)
+    await eventually(lambda: found.drains("a:1"))
+    gateway.requests = {}
+    await eventually(lambda: found.in_flight == {})
+    drained = ("c:3",)
+    await eventually(lambda: found.drains("c:3") and not found.drains("a:1"))
+    assert gateway.told == [("a:1",), ("c:3",)]
+    assert not found.gone.is_set()
+    await gateway.successors.aclose()
+    await found.ended(5)
+    assert found.gone.is_set()
+    assert found.drains("any:9")
+    assert not found.stuck
+    with socket.create_connection(("127.0.0.1", gateway.port)):  # ours now
+        found.listeners.public[0].accept()[0].close()
+    found.listeners.close()
+    await found.aclose()
+    assert gateway.withdrawn == 0
+
+
+async def test_nobody_there(tmp_path):
+    assert await Predecessor.find(str(tmp_path / "none.sock")) is None
+    left_behind = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    left_behind.bind(str(tmp_path / "dead.sock"))
+    left_behind.close()
+    assert await Predecessor.find(str(tmp_path / "dead.sock")) is None
+
+
+async def test_a_successor_that_ends_before_it_is_ready_changes_nothing(start):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    await found.aclose()
+    await eventually(lambda: gateway.withdrawn == 1)
+    assert not gateway.handed_over.is_set()
+    again = await Predecessor.find(gateway.path)
+    assert await again.drain() == ("a:1",)
+    again.listeners.close()
+    await again.aclose()
+
+
+@pytest.mark.parametrize("step", ["ready", "draining", "following"])
+async def test_a_successor_that_dies_after_it_was_ready_is_reported_lost(start, step):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    if step == "ready":
+        found._connection.send(encode(Ready(says_end=True)))
+    else:
+        await found.drain()
+    if step == "following":
+        found.follow(lambda: ("c:3",))
+        await eventually(lambda: gateway.told == [("c:3",)])
+    await found.aclose()
+    await eventually(lambda: gateway.ends == ["lost"])
+    assert gateway.says_end
+    await gateway.successors.start_again()
+    again = await Predecessor.find(gateway.path)
+    assert await again.drain() == gateway.drained
+    again.listeners.close()
+    await again.aclose()
+
+
+async def test_a_successor_that_says_that_it_ends_is_not_lost(start):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    await found.drain()
+    found.follow(tuple)
+    found.say_ending()
+    await eventually(lambda: gateway.ends == ["superseded"])
+    await found.aclose()
+    found.say_ending()  # nobody to tell
+    await eventually(lambda: not gateway.successors._busy)
+    assert gateway.ends == ["superseded"]
+
+
+async def test_an_older_successor_is_not_waited_for(start):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    found._connection.send(b'{"type":"ready"}')
+    await eventually(gateway.handed_over.is_set)
+    assert gateway.says_end is False
+    await found.aclose()
+
+
+async def test_an_older_gateway_is_not_told_of_the_end(start):
+    gateway = start(resumes=False)
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    await found.drain()
+    found.follow(tuple)
+    found.say_ending()
+    await found.aclose()
+    await eventually(lambda: gateway.ends == ["lost"])
+
+
+async def test_a_successor_that_speaks_another_language_lives(start):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    found.listeners.close()
+    await found.drain()
+    found._connection.send(b"hello")
+    await eventually(lambda: gateway.ends == ["superseded"])
+    await found.aclose()
+
+
+async def test_one_at_a_time(start):
+    gateway = start()
+    first = await Predecessor.find(gateway.path)
+    with pytest.raises(TakeoverError, match="refused: another process is taking over"):
+        await Predecessor.find(gateway.path)
+    await first.drain()
+    with pytest.raises(TakeoverError, match="refused"):
+        await Predecessor.find(gateway.path)
+    first.listeners.close()
+    await first.aclose()
+
+
+async def test_other_addresses_are_refused_with_both_named(start):
+    gateway = start()
+    found = await Predecessor.find(gateway.path)
+    config = gateway.config
+    for good in (config, msgspec.structs.replace(config, port=gateway.port, admin_port=gateway.admin_port)):
+        found.check(good)
+    other = gateway.port + 1
+    with pytest.raises(TakeoverError, match=f"public port at 127.0.0.1:{gateway.port}.*for 127.0.0.1:{other}; write"):
+        found.check(msgspec.structs.replace(config, port=other))
+    with pytest.raises(TakeoverError, match=r"configured for 0\.0\.0\.0:0"):
+        found.check(msgspec.structs.replace(config, host="0.0.0.0"))
+    with pytest.raises(TakeoverError, match=r"configured for /run/x\.sock"):
+        found.check(msgspec.structs.replace(config, uds="/run/x.sock"))
+    with pytest.raises(TakeoverError, match=f"admin port at 127.0.0.1:{gateway.admin_port}"):
+        found.check(msgspec.structs.replace(config, admin_host="127.0.0.2"))
+    found.listeners.close()
+    await found.aclose()
+
+
+async def test_a_service_managers_sockets_need_not_match_the_settings(start):
+    gateway = start(facing=handover_messages.Facing(None, None, 1, None, 2), held=True)
+    found = await Predecessor.find(gateway.path)
+    found.check(Config(host="10.0.0.1", port=99, admin_port=98))
+    assert found.listeners.held
+    found.listeners.close()
+    await found.aclose()
+
+
+async def test_another_version(start, tmp_path):
+    gateway = start(version=VERSION + 1)
+    with pytest.raises(TakeoverError, match="does not know"):
+        await Predecessor.find(gateway.path)
+    with pytest.raises(TakeoverError, match="another version"):
+        decode(b"hello")
+    assert decode(encode(Refused("no"))) == Refused("no")
+
+
+async def test_only_the_same_user_is_served(start, monkeypatch):
+    gateway = start()
+    assert stat.S_IMODE(os.stat(gateway.path).st_mode) == 0o600
+    monkeypatch.setattr(handover_server, "same_user", lambda connection: False)
+    with pytest.raises(TakeoverError, match="another user"):
+        await Predecessor.find(gateway.path)
+    monkeypatch.setattr(handover_client, "same_user", lambda connection: False)
+    with pytest.raises(TakeoverError, match="belongs to another user"):
+        await Predecessor.find(gateway.path)
+    assert not gateway.handed_over.is_set()
+
+
+def test_the_user_at_the_other_end_is_asked_of_the_kernel(monkeypatch):
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        assert handover_messages.same_user(ours)
+        monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+        assert not handover_messages.same_user(ours)
+
+
+async def test_the_path_is_never_without_anyone(start, tmp_path):
+    path = tmp_path / "takeover.sock"
+    old, new = start(path), start(path)
+    found = await Predecessor.find(str(path))
+    assert found.listeners.public[0].getsockname()[1] == new.port
+    found.listeners.close()
+    await found.aclose()
+    await old.successors.aclose()
+    assert path.exists()  # it is the new one's
+    await new.successors.aclose()
+    assert not path.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_paths_that_cannot_be_had(start, tmp_path):
+    plain = tmp_path / "file"
+    plain.write_text("keep me")
+    with pytest.raises(TakeoverError, match="no socket is there"):
+        start(plain)
+    assert plain.read_text() == "keep me"
+    with pytest.raises(TakeoverError, match="write another path"):
+        start(tmp_path / "missing" / "takeover.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(tmp_path / "other.sock"))
+        other.listen()
+        with pytest.raises(TakeoverError, match="write another path"):
+            await Predecessor.find(str(tmp_path / "other.sock"))
+
+
+async def test_a_gateway_that_does_not_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(handover_client, "ANSWER_S", 0.1)
+    path = str(tmp_path / "stuck.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stuck:
+        stuck.bind(path)
+        stuck.listen()
+        with pytest.raises(TakeoverError, match="did not answer"):
+            await Predecessor.find(path)
+
+
+async def test_a_gateway_that_gets_stuck_or_dies_after_its_offer(start, monkeypatch):
+    monkeypatch.setattr(handover_client, "ANSWER_S", 0.2)
+    gateway = start()
+
+    async def never(says_end):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(gateway, "hand_over", never)
+    gateway.successors._side = replace(gateway.side, hand_over=never)
+    found = await Predecessor.find(gateway.path)
+    assert await found.drain() == ("b:2",)
+    assert found.stuck
+    found.listeners.close()
+    await found.aclose()
+    dying = start(Path(gateway.path).with_name("dying.sock"))
+    found = await Predecessor.find(dying.path)
+    await dying.successors.aclose()
+    assert await found.drain() == ("b:2",)
+    assert not found.stuck
+    found.follow(tuple)
+    await found.ended(5)
+    assert found.drains("b:2")
+    found.listeners.close()
+    await found.aclose()
+
+
+def test_the_admin_ports_error_names_the_setting():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"admin port 127.0.0.1:{port}.*--admin-port"):
+            admin_socket(Config(admin_port=port))
+
+
+def test_duplicates_of_listeners_outlive_them():
+    with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
+        ours = Listeners((public,), admin, held=True)
+        kept = ours.duplicates()
+        assert (len(kept.public), kept.held) == (1, True)
+        address, admin_address = public.getsockname(), admin.getsockname()
+        ours.close()
+        assert kept.admin.getsockname() == admin_address
+        socket.create_connection(address).close()
+        open_before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="descriptor"):
+            Listeners((*kept.public, public)).duplicates()
+        assert len(os.listdir("/proc/self/fd")) == open_before
+        kept.close()

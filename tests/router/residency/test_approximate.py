@@ -1,0 +1,242 @@
+"""The model of a worker's cache against a naive one that keeps block by block."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.residency.approximate import RUN_BYTES, ApproximateView
+
+B = 4
+
+
+class Naive:
+    """Every block by itself, in eviction order. A block's key is its whole prefix, a generated one's a number."""
+
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.order = OrderedDict()
+        self.generated = {}
+        self.reserved = 0
+        self.clock = 0
+        self.numbers = itertools.count()
+
+    def depth(self, chain, limit):
+        depth = 0
+        while depth < limit and chain[depth] in self.order:
+            depth += 1
+        return depth
+
+    def alive(self, last):
+        keys, end = self.generated.get(last, ([], 0))
+        return [key for key in keys if key in self.order], end
+
+    def match(self, chain, usable, tokens):
+        depth = self.depth(chain, usable)
+        keys, end = self.alive(chain[depth - 1]) if depth else ([], 0)
+        return min(usable, depth + len(keys)) if keys and tokens > end else depth
+
+    def running(self, chain, tokens):
+        depth = self.depth(chain, len(chain))
+        self.reserved += max(0, -(-tokens // B) - depth)
+        self.touch(chain[:depth])
+        self.make_room()
+        return max(0, -(-tokens // B) - depth)
+
+    def finished(self, chain, tokens, generated, hits):
+        self.clock += 1
+        depth = self.depth(chain, len(chain))
+        if depth < len(chain) and depth and hits > depth:
+            keys, _ = self.alive(chain[depth - 1])
+            for key in keys[max(0, len(keys) - (hits - depth)) :]:
+                del self.order[key]
+            self.generated.pop(chain[depth - 1], None)
+        path = list(chain)
+        more = (tokens + generated - 1) // B - len(chain) if generated else 0
+        if more > 0:
+            keys = [next(self.numbers) for _ in range(more)]
+            path += keys
+            if chain:
+                self.generated[chain[-1]] = (keys, tokens + generated - 1)
+        self.touch(path)
+        self.make_room()
+
+    def touch(self, path):
+        for key in reversed(path):
+            self.order[key] = self.clock
+            self.order.move_to_end(key)
+
+    def make_room(self):
+        while len(self.order) > max(0, self.capacity - self.reserved):
+            self.order.popitem(last=False)
+
+    def correct(self, chain, hits, since):
+        if hits >= len(chain) or self.depth(chain, hits) < hits:
+            return
+        below = chain[hits]
+        doomed = [key for key in self.order if isinstance(key, tuple) and key[: len(below)] == below]
+        gone = [key for key in doomed if self.order[key] <= since]
+        for last in [*doomed, *chain[max(0, hits - 1) : hits]]:
+            gone = gone + [key for key in self.alive(last)[0] if self.order[key] <= since]
+        for key in set(gone):
+            self.order.pop(key, None)
+
+
+def chain_of(bits):
+    """Keys of naive blocks; a whole prefix each, so that they chain like hashes do."""
+    return [tuple(bits[: end + 1]) for end in range(len(bits))]
+
+
+def numbers(chain):
+    return [int("1" + "".join(map(str, key)), 10) for key in chain]
+
+
+prompts = st.tuples(st.lists(st.integers(0, 1), max_size=6), st.integers(0, B - 1))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("finished"), prompts, st.integers(0, 14), st.integers(0, 8)),
+        st.tuples(st.just("running"), prompts, st.just(0), st.just(0)),
+        st.tuples(st.just("end"), prompts, st.just(0), st.just(0)),
+        st.tuples(st.just("correct"), prompts, st.integers(0, 3), st.integers(0, 5)),
+    ),
+    max_size=25,
+)
+
+
+@given(st.integers(1, 14), steps)
+@settings(max_examples=400, deadline=None)
+def test_against_naive(capacity, taken):
+    view, naive, reserved = ApproximateView(B, capacity), Naive(capacity), []
+    for kind, (bits, rest), extra, hits in taken:
+        chain = chain_of(bits)
+        tokens = len(bits) * B + rest
+        if kind == "finished":
+            view.finished(numbers(chain), tokens, extra, hits)
+            naive.finished(chain, tokens, extra, hits)
+        elif kind == "running":
+            reserved.append(view.running(numbers(chain), tokens))
+            assert reserved[-1] == naive.running(chain, tokens)
+        elif kind == "end" and reserved:
+            blocks = reserved.pop()
+            view.end_running(blocks)
+            naive.reserved -= blocks
+        elif kind == "correct":
+            since = max(0, view.clock - extra)
+            view.correct(numbers(chain), hits, since)
+            naive.correct(chain, hits, since)
+        assert view.blocks == len(naive.order)
+        assert view.size_bytes == view.statistics()["runs"] * RUN_BYTES + view.blocks * 8
+        for asked in itertools.product([0, 1], repeat=4):
+            keys = chain_of(asked)
+            for length in (4 * B, 4 * B + 3):
+                usable = (length - 1) // B
+                assert view.match(numbers(keys), usable, length) == naive.match(keys, usable, length)
+
+
+def test_a_next_turn_finds_what_was_generated():
+    view = ApproximateView(4, 100)
+    view.finished([1, 2], 10, 12, 0)
+    # 10 + 12 - 1 = 21 computed tokens: five blocks, two of them the prompt's.
+    assert view.blocks == 5
+    assert view.match([1, 2, 3, 4, 5, 6], 6, 24) == 5
+    assert view.match([1, 2, 3, 4, 5], 5, 21) == 2, "a prompt too short to hold the answer is another one"
+    view.finished([1, 2, 3, 4, 5, 6], 24, 0, 5)
+    assert view.blocks == 6, "the generated blocks became the prompt's"
+    assert view.match([1, 2, 3, 4, 5, 6], 6, 25) == 6
+
+
+def test_the_answer_of_a_prompt_under_a_block_takes_room_and_matches_nothing():
+    view = ApproximateView(4, 100)
+    view.finished([], 3, 9, 0)
+    assert view.blocks == 2
+    assert view.match([8, 9, 10], 3, 40) == 0
+
+
+def test_tails_go_first():
+    view = ApproximateView(4, 6)
+    view.finished([1, 2, 3, 4], 16, 0, 0)
+    view.finished([11, 12, 13, 14], 16, 0, 0)
+    assert view.match([1, 2, 3, 4], 4, 99) == 2
+    assert view.match([11, 12, 13, 14], 4, 99) == 4
+
+
+def test_a_running_request_takes_room():
+    view = ApproximateView(4, 6)
+    view.finished([1, 2, 3, 4], 16, 0, 0)
+    reserved = view.running([11, 12, 13, 14], 18)
+    assert reserved == 5
+    assert view.blocks == 1
+    view.end_running(reserved)
+    view.finished([11, 12, 13, 14], 18, 0, 0)
+    assert view.match([11, 12, 13, 14], 4, 99) == 4
+
+
+def test_shrinking_and_resizing():
+    view = ApproximateView(4, 1000)
+    for start in range(0, 900, 9):
+        view.finished(range(start, start + 9), 36, 0, 0)
+    view.shrink(view.size_bytes // 2)
+    assert view.blocks <= 450
+    view.resize(10)
+    assert view.blocks == 10
+    assert view.match(range(891, 900), 9, 99) == 9
+    view.shrink(0)
+    assert (view.blocks, view.size_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("turns", [3000])
+def test_a_very_long_conversation(turns):
+    """A run per turn: nothing here may recurse."""
+    view = ApproximateView(4, 10**6)
+    for turn in range(1, turns, 7):
+        view.finished(range(turn), turn * 4, 0, turn)
+    view.correct(range(turns), 0, view.clock)
+    assert view.blocks == 0
+
+
+def test_answers_that_do_not_come_back_are_no_longer_expected_and_are_again_once_they_do():
+    """A template that strips a model's thinking: the next turn goes on from the prompt, not from what was generated."""
+    view = ApproximateView(4, 10_000)
+
+    def turn(first, returns):
+        prompt = range(first, first + 2)
+        later = range(first, first + 6)
+        view.finished(prompt, 10, 12, 0)
+        expected = view.match(later, 6, 26)
+        found = 5 if returns else 2
+        view.found(later, 6, 26, found)
+        view.finished(later, 26, 0, found)
+        return expected
+
+    expected = [turn(first, False) for first in range(0, 100, 10)]
+    assert (expected[0], expected[-1]) == (5, 2)
+    assert not view.answers_return
+    assert turn(200, False) == 2, "no longer expected"
+    for first in range(1_000, 1_100, 10):
+        turn(first, True)
+    assert view.answers_return
+    assert turn(2_000, True) == 5
+
+
+def test_what_was_evicted_says_nothing_of_answers():
+    view = ApproximateView(4, 100)
+    view.finished([1, 2], 10, 12, 0)
+    for _ in range(20):
+        view.found([1, 2, 3, 4, 5, 6], 6, 26, 1)
+    assert view.answers_return, "less than the prompt itself was found"
+
+
+def test_half_an_answer_is_what_recent_ones_came_to():
+    view = ApproximateView(4, 1_000)
+    assert view.half_answer_tokens == 0
+    view.finished([1], 4, 100, 0)
+    assert view.half_answer_tokens == 50
+    view.finished([2], 4, 0, 0)
+    assert view.half_answer_tokens == 50, "an answer of unknown length does not count"
+    for number in range(3, 60):
+        view.finished([number], 4, 20, 0)
+    assert 10 <= view.half_answer_tokens <= 14

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from router.residency.chain import SEED, extend_chain, extra_bytes, pack_tokens
+
+tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)
+
+
+@given(tokens, st.integers(1, 7), st.lists(st.sampled_from([b"", b"x", b"salt"]), max_size=12))
+def test_formula(ids, size, extras):
+    expected, parent = [], SEED
+    for index in range(len(ids) // size):
+        block = b"".join(value.to_bytes(4, "little") for value in ids[index * size : (index + 1) * size])
+        extra = extras[index] if index < len(extras) else b""
+        parent = xxh3_64_intdigest(parent.to_bytes(8, "little") + block + extra)
+        expected.append(parent)
+    assert list(extend_chain(SEED, pack_tokens(ids), size, extras)) == expected
+
+
+@given(tokens, st.integers(1, 7), st.integers(0, 5))
+def test_a_chain_can_be_extended(ids, size, cut):
+    cut = min(cut, len(ids) // size)
+    whole = extend_chain(SEED, pack_tokens(ids), size)
+    head = extend_chain(SEED, pack_tokens(ids[: cut * size]), size)
+    tail = extend_chain(head[-1] if head else SEED, pack_tokens(ids[cut * size :]), size)
+    assert head + tail == whole
+
+
+def test_an_extra_key_changes_all_that_follows():
+    plain = extend_chain(SEED, pack_tokens(range(12)), 4)
+    salted = extend_chain(SEED, pack_tokens(range(12)), 4, [extra_bytes(["salt"])])
+    assert not set(plain) & set(salted)
+    late = extend_chain(SEED, pack_tokens(range(12)), 4, [b"", b"", b"x"])
+    assert plain[:2] == late[:2] and plain[2] != late[2]
+
+
+def test_extra_bytes_are_canonical():
+    assert extra_bytes(None) == extra_bytes([]) == b""
+    assert extra_bytes(["lora", ("image", 3)]) == extra_bytes(["lora", ["image", 3]])
+    assert extra_bytes(["ab"]) != extra_bytes(["a", "b"]) != extra_bytes([b"a", "b"])
+    with pytest.raises(TypeError):
+        extra_bytes([object()])
+
+
+@pytest.mark.parametrize("ids", [[-1], [2**32], ["a"], [None]])
+def test_ids_that_are_none(ids):
+    with pytest.raises(struct.error):
+        pack_tokens(ids)

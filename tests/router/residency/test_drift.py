@@ -1,0 +1,126 @@
+"""What explains a report, where the other tests of reports do not come."""
+
+import pytest
+
+from policies.view import Residency
+from router.residency import drift, eviction_log
+from router.residency.difference import Difference
+from router.residency.drift import ROUNDS
+from router.residency.residency_map import ResidencyMap
+
+TOKENS = list(range(100, 124))
+
+
+@pytest.fixture
+def view(kit):
+    """An exact view that holds four of the prompt's six blocks, and the verdicts that come late."""
+    wire = kit.Wire("map")
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 1_000, True)
+    residency.ingest(0, 0, wire.batch(wire.stored(TOKENS[:16])))
+    residency.late = {}
+    residency.on_settled.append(residency.late.__setitem__)
+    return residency
+
+
+def serve(residency, prompt, cached, ticket):
+    residency.booked(0, prompt, ticket, residency.match(prompt, [0])[0].tokens)
+    difference = residency.finished(0, prompt, 0, cached, ticket)
+    residency.released(0, ticket)
+    return difference
+
+
+def pass_rounds(kit, residency, rounds):
+    for number in range(rounds):
+        serve(residency, kit.ids([7_000 + number] * 9), 0, 10_000 + number)
+
+
+def test_what_was_predicted_differs_in_nothing(kit, view):
+    assert serve(view, kit.ids(TOKENS), 16, 1) is None
+    assert view.finished(0, kit.ids(TOKENS), 0, 0) is None, "not booked: nothing was predicted"
+    view.booked(0, kit.ids(TOKENS), 2)
+    assert view.finished(0, kit.ids(TOKENS), 0, 0, 2) is None, "nobody asked"
+
+
+def test_a_slower_tier_may_have_held_the_rest(kit, view):
+    wire = kit.Wire("map")
+    view.ingest(0, 1, wire.batch(wire.stored([9, 9, 9, 9], medium="CPU")))
+    assert serve(view, kit.ids(TOKENS), 20, 1) is Difference.SLOWER_TIER
+    assert serve(view, kit.ids(TOKENS), 18, 2) is Difference.SLOWER_TIER, "connectors bring parts of blocks, too"
+    assert serve(view, kit.ids(TOKENS), 8, 3) is Difference.PENDING, "but take nothing away"
+
+
+@pytest.mark.parametrize("cached", [18, 24, 400])
+def test_what_no_cache_of_blocks_can_find_is_unexplained(kit, view, cached):
+    """Part of a block, the last token's block, or more than the prompt."""
+    assert serve(view, kit.ids(TOKENS), cached, 1) is Difference.PENDING
+    wire = kit.Wire("map")
+    view.ingest(0, 1, wire.batch(wire.stored(TOKENS[:20], 4)))
+    pass_rounds(kit, view, ROUNDS)
+    assert view.late == {1: Difference.OTHER}
+
+
+def test_too_much_came_and_went_to_say(kit, view, monkeypatch):
+    monkeypatch.setattr(eviction_log, "KEPT_BLOCKS", 2)
+    wire = kit.Wire("map")
+    prompt = kit.ids(TOKENS)
+    view.booked(0, prompt, 1, 16)
+    for number in range(4):
+        view.ingest(0, 1 + number, wire.batch(wire.stored([number] * 16)))
+    assert view.finished(0, prompt, 0, 8, 1) is Difference.EVICTED_WHILE_QUEUED
+
+
+def test_what_waits_is_bounded(kit, view, monkeypatch):
+    monkeypatch.setattr(drift, "PENDING", 3)
+    for ticket in range(5):
+        view.booked(0, kit.ids([*TOKENS[:16], ticket]), ticket, 16)
+    for ticket in range(5):
+        assert view.finished(0, kit.ids([*TOKENS[:16], ticket]), 0, 8, ticket) is Difference.PENDING
+    assert view.late == {0: Difference.OTHER, 1: Difference.OTHER}
+    assert view.statistics()["slots"][0]["pending_differences"] == 3
+
+
+def test_a_view_that_goes_takes_nothing_pending_along(kit, view):
+    assert serve(view, kit.ids(TOKENS), 8, 1) is Difference.PENDING
+    view.configure(0, events=False)
+    assert view.late == {1: Difference.CLEARED}
+
+
+def test_a_lost_link_leaves_nothing_pending(kit, view):
+    """A worker that dies takes its last events along."""
+    assert serve(view, kit.ids(TOKENS), 8, 1) is Difference.PENDING
+    view.link_lost(0)
+    assert view.late == {1: Difference.APPROXIMATE}
+
+
+def test_blocks_of_another_size_cannot_be_compared(kit, view):
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 8, 1_000, True)
+    residency.link_up(0)
+    residency.replay_ended(0, True)
+    residency.booked(0, kit.ids(TOKENS), 1, 0)
+    wire = kit.Wire("map")
+    residency.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
+    assert residency.state(0).residency is Residency.EXACT and residency.state(0).block_size == 4
+    assert residency.finished(0, kit.ids(TOKENS), 0, 20, 1) is Difference.APPROXIMATE
+
+
+def test_a_report_slower_than_word_of_an_eviction_brings_nothing_back(kit, view):
+    wire = kit.Wire("map")
+    prompt = kit.ids([*TOKENS[:16], 1])
+    view.booked(0, prompt, 1, 16)
+    view.ingest(0, 1, wire.batch(wire.removed(wire.hashes(TOKENS[:16])[::-1])))
+    assert view.finished(0, prompt, 0, 16, 1) is None
+    view.released(0, 1)
+    assert view.match(prompt, [0])[0].tokens == 0
+    assert view.statistics()["slots"][0]["reported_blocks"] == 0
+
+
+def test_a_report_from_before_a_reset_brings_nothing_back(kit, view):
+    wire = kit.Wire("map")
+    prompt = kit.ids([*TOKENS[:16], 1])
+    view.booked(0, prompt, 1, 16)
+    view.ingest(0, 1, wire.batch(wire.cleared()))
+    assert view.finished(0, prompt, 0, 16, 1) is None
+    view.released(0, 1)
+    assert view.match(prompt, [0])[0].tokens == 0

@@ -1,0 +1,64 @@
+"""What was there at which moment, against a list of all that happened."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.residency import eviction_log as module
+from router.residency.eviction_log import Journal
+
+happenings = st.lists(
+    st.one_of(
+        st.lists(st.integers(1, 6), min_size=1, max_size=4).map(lambda run: ("came", run)),
+        st.integers(1, 6).map(lambda block: ("went", [block])),
+    ),
+    max_size=40,
+)
+
+
+def write(journal, happening):
+    kind, blocks = happening
+    if kind == "came":
+        journal.arrive(blocks)
+    else:
+        journal.departed.extend(blocks)
+    journal.bound()
+
+
+@given(before=happenings, after=happenings, wanted=st.sets(st.integers(1, 7), max_size=2))
+def test_changes_come_in_order_and_runs_at_once(before, after, wanted):
+    journal = Journal()
+    for happening in before:
+        write(journal, happening)
+    arrivals, departures = journal.arrivals, journal.departures
+    for happening in after:
+        write(journal, happening)
+    expected = []
+    for kind, blocks in after:
+        concerned = dict.fromkeys(wanted.intersection(blocks), kind == "came")
+        if concerned:
+            expected.append(concerned)
+    assert list(journal.changes(sorted(wanted), arrivals, departures)) == expected
+    assert list(journal.departed_since(departures)) == [block for kind, run in after if kind == "went" for block in run]
+
+
+def test_hashes_are_found_whole():
+    """Entries are searched as bytes: the middle of two neighbours must not pass for one."""
+    journal = Journal()
+    journal.arrive([0x0102030405060708, 0x1112131415161718])
+    across = int.from_bytes(journal._arrived.entries.tobytes()[3:11], "little")
+    assert list(journal.changes([across], 0, 0)) == []
+    assert list(journal.changes([0x1112131415161718], 0, 0)) == [{0x1112131415161718: True}]
+
+
+def test_the_latest_is_kept(monkeypatch):
+    monkeypatch.setattr(module, "KEPT_BLOCKS", 10)
+    journal = Journal()
+    for number in range(100):
+        write(journal, ("came", [number, 1_000 + number, 2_000 + number]))
+        write(journal, ("went", [number]))
+    assert (journal.arrivals, journal.departures) == (300, 100)
+    assert not journal.reaches(0, 100) and not journal.reaches(300, 0)
+    assert journal.reaches(290, 90) and journal.departed_since(79) is None
+    assert list(journal.departed_since(95)) == [95, 96, 97, 98, 99]
+    assert list(journal.changes([98, 99], 290, 90)) == [{98: True}, {98: False}, {99: True}, {99: False}]
+    assert len(journal._runs.entries) == len(journal._departed_by_run.entries) <= 8

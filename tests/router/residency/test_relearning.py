@@ -1,0 +1,346 @@
+"""Which requests ask to be told again, what that costs at most, and when nothing is missing any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.view import Residency
+from router.residency.relearning import ASKED_KEPT, BURST_S, Allowance, Relearning
+from router.residency.residency_map import ResidencyMap
+
+SYSTEM = list(range(100, 112))
+TOKENS = [*SYSTEM, *range(200, 213)]
+RATE = 100
+
+
+@pytest.fixture
+def wire(kit):
+    return kit.Wire("map")
+
+
+class Lossy:
+    """A view that missed batches 0 to 6, and a worker written by hand behind it."""
+
+    def __init__(self, kit, wire, capacity=1_000):
+        self.kit, self.wire = kit, wire
+        self.map = ResidencyMap(relearn_blocks_per_s=RATE)
+        self.map.add(0, "w:1", 4, capacity, True)
+        self.map.ingest(0, 7, wire.batch())
+        self.map.replay_ended(0, False)
+        self.seq = 8
+        self.ticket = 0
+        self.now_s = 0.0
+
+    def send(self, *events):
+        self.map.ingest(0, self.seq, self.wire.batch(*events))
+        self.seq += 1
+
+    def book(self, tokens):
+        self.ticket += 1
+        self.map.booked(0, self.kit.ids(tokens), self.ticket)
+        return self.ticket
+
+    def asks(self, tokens):
+        return self.map.asks_again(0, self.book(tokens), self.now_s)
+
+    def end(self, tokens, ticket, cached=None):
+        self.map.finished(0, self.kit.ids(tokens), 0, cached, ticket)
+        self.map.released(0, ticket)
+
+    def held(self, tokens):
+        return self.map.match(self.kit.ids(tokens), [0])[0].tokens
+
+    @property
+    def figures(self):
+        return self.map.statistics()["slots"][0]
+
+    @property
+    def residency(self):
+        return self.map.state(0).residency
+
+
+@pytest.fixture
+def lossy(kit, wire):
+    return Lossy(kit, wire)
+
+
+# who asks
+
+
+def test_an_unknown_prompt_asks_and_is_known_afterwards(lossy, wire):
+    ticket = lossy.book(TOKENS)
+    assert lossy.map.asks_again(0, ticket, 0.0)
+    assert lossy.map.asks_again(0, ticket, 0.0), "asked again, the same request has the same answer"
+    lossy.send(wire.stored(TOKENS[:24]))
+    lossy.end(TOKENS, ticket)
+    assert lossy.held(TOKENS) == 24
+    assert lossy.figures["relearn_asks"] == 1 and lossy.figures["relearn_unanswered"] == 0
+    assert lossy.figures["relearned_blocks"] == lossy.figures["reannounced_blocks"] == 6
+    assert "6 of them announced again" in lossy.map.state(0).reason
+    assert not lossy.asks(TOKENS), "all of it is known"
+
+
+def test_behind_what_was_announced_again_there_may_be_more(lossy, wire):
+    lossy.send(wire.stored(SYSTEM))
+    assert lossy.asks(TOKENS)
+
+
+def test_behind_what_was_computed_since_there_is_nothing_unknown(lossy, wire):
+    lossy.send(wire.stored(SYSTEM), wire.stored(TOKENS[:16], 3))
+    assert not lossy.asks(TOKENS)
+
+
+def test_what_reports_alone_tell_is_asked_for(lossy):
+    lossy.end(TOKENS, lossy.book(TOKENS), 24)
+    assert lossy.held(TOKENS) == 24
+    assert lossy.asks(TOKENS), "no eviction would be heard"
+
+
+def test_an_exact_view_asks_nothing(kit, wire):
+    view = ResidencyMap()
+    view.add(0, "w:1", 4, 100, True)
+    view.ingest(0, 0, wire.batch())
+    view.booked(0, kit.ids(TOKENS), 1)
+    assert not view.asks_again(0, 1, 0.0)
+    assert not view.asks_again(0, 99, 0.0) and not view.asks_again(7, 1, 0.0)
+
+
+def test_nobody_would_hear_the_answer(kit, wire):
+    view = ResidencyMap()
+    view.add(0, "w:1", 4, 100, True)
+    view.booked(0, kit.ids(TOKENS), 1)
+    assert not view.asks_again(0, 1, 0.0), "no link"
+    view.link_up(0)
+    view.booked(0, kit.ids(TOKENS), 2)
+    assert not view.asks_again(0, 2, 0.0), "a replay is under way"
+    view.replay_ended(0, False)
+    view.booked(0, kit.ids(TOKENS), 3)
+    assert view.asks_again(0, 3, 0.0), "no replay, and no event so far"
+    view.link_lost(0)
+    assert not view.asks_again(0, 3, 0.0)
+
+
+@pytest.mark.parametrize("tokens", [TOKENS[:8], TOKENS[:4], []])
+def test_prompts_of_less_than_two_usable_blocks_do_not_ask(lossy, tokens):
+    assert not lossy.asks(tokens)
+
+
+def test_texts_do_not_ask(kit, lossy):
+    lossy.map.booked(0, kit.text(TOKENS), 1)
+    assert not lossy.map.asks_again(0, 1, 0.0)
+
+
+# the bound
+
+
+def test_the_allowance_fills_steadily_and_may_be_overdrawn_once():
+    allowance = Allowance()
+    assert allowance.has_any(0.0, RATE)
+    allowance.take(int(RATE * BURST_S) + 50)
+    assert not allowance.has_any(0.4, RATE)
+    assert allowance.has_any(0.6, RATE)
+    allowance.take(-10_000)
+    allowance.take(int(RATE * BURST_S) - 1)
+    assert allowance.has_any(1_000.0, RATE)
+    allowance.take(int(RATE * BURST_S))
+    assert not allowance.has_any(1_000.0, RATE), "it never holds more than the burst"
+
+
+def test_over_time_no_more_is_announced_than_the_rate_allows(lossy, wire):
+    """Prompts of 50 blocks, 20 a second: the allowance is for 100 blocks a second."""
+    announced = 0
+    for number in range(2_000):
+        lossy.now_s += 0.05
+        tokens = [number, *range(5_000, 5_200)]
+        ticket = lossy.book(tokens)
+        if lossy.map.asks_again(0, ticket, lossy.now_s):
+            lossy.send(wire.stored(tokens[:200]))
+            announced += 50
+        lossy.end(tokens, ticket)
+    assert 0.95 * RATE * 100 <= announced <= RATE * (100 + BURST_S) + 50
+
+
+def test_what_is_not_announced_is_not_paid_for(lossy, wire):
+    """Of 50 blocks that might have been there 3 were."""
+    asked = 0
+    for number in range(200):
+        lossy.now_s += 0.05
+        tokens = [number, *range(5_000, 5_200)]
+        ticket = lossy.book(tokens)
+        asked += lossy.map.asks_again(0, ticket, lossy.now_s)
+        lossy.send(wire.stored(tokens[:12]), wire.stored(tokens[:200], 3))
+        lossy.end(tokens, ticket)
+    assert asked == 200
+
+
+def test_a_prefix_announced_on_every_step_of_a_wait_is_paid_for_every_time(lossy, wire):
+    ticket = lossy.book(TOKENS)
+    assert lossy.map.asks_again(0, ticket, 0.0)
+    for _ in range(200):
+        lossy.send(wire.stored(TOKENS[:24]))
+    assert lossy.figures["reannounced_blocks"] == 1_200
+    assert lossy.figures["copies_beyond_the_first"] == 0
+    assert not lossy.asks(list(range(9_000, 9_030)))
+
+
+def test_what_is_remembered_of_askers_is_bounded():
+    relearning = Relearning()
+    for ticket in range(ASKED_KEPT + 10):
+        relearning.opened(ticket, [ticket, 1, 2])
+        assert relearning.ask(ticket, 0.0, 1e9)
+    assert relearning.expects(ASKED_KEPT + 9) and not relearning.expects(9)
+
+
+# announcements and copies
+
+
+def test_a_single_block_announced_for_a_request_that_asked_is_no_copy(lossy, wire):
+    lossy.send(wire.stored(SYSTEM[:4]))
+    assert lossy.asks(TOKENS)
+    for _ in range(3):
+        lossy.send(wire.stored(SYSTEM[:4]))
+    assert lossy.figures["copies_beyond_the_first"] == 0
+    lossy.send(wire.removed(wire.hashes(SYSTEM[:4])))
+    assert lossy.held(TOKENS) == 0
+
+
+def test_a_single_block_that_goes_on_in_the_same_step_is_no_copy(kit, wire):
+    """Another gateway's request asked; this one's view is exact."""
+    view = ResidencyMap()
+    view.add(0, "w:1", 4, 100, True)
+    view.ingest(0, 0, wire.batch(wire.stored(TOKENS[:4])))
+    view.ingest(0, 1, wire.batch(wire.stored(TOKENS[:4]), wire.stored(TOKENS[:12], 1)))
+    assert view.statistics()["slots"][0]["copies_beyond_the_first"] == 0
+    view.ingest(0, 2, wire.batch(wire.stored(TOKENS[:4])))
+    assert view.statistics()["slots"][0]["copies_beyond_the_first"] == 1, "a prompt of one block, computed again"
+
+
+def test_orphans_are_the_copies_that_an_announcement_tells_of(lossy, wire):
+    lossy.send(wire.stored(TOKENS[:16], 2))
+    lossy.send(wire.stored(TOKENS[:16], 3))
+    lossy.send(wire.stored(TOKENS[:24]))
+    assert lossy.held(TOKENS) == 24
+    assert lossy.figures["copies_beyond_the_first"] == 1, "block 3 was filled twice"
+    last = wire.hashes(TOKENS)[3]
+    lossy.send(wire.removed([last]))
+    assert lossy.held(TOKENS) == 24
+    lossy.send(wire.removed([last]))
+    assert lossy.held(TOKENS) == 12
+
+
+# the end
+
+
+def turn_over(lossy, first):
+    """A new prompt behind the known system prompt is computed, and evicted; its tail goes first."""
+    tokens = [*SYSTEM, *range(first, first + 12)]
+    lossy.send(wire_stored := lossy.wire.stored(tokens, 3))
+    return wire_stored["block_hashes"]
+
+
+def relearned(lossy):
+    lossy.send(lossy.wire.stored(SYSTEM))
+    for first in (1_000, 2_000):
+        lossy.send(lossy.wire.removed(turn_over(lossy, first)[::-1]))
+
+
+def test_after_two_rounds_of_evictions_the_view_is_exact(lossy):
+    relearned(lossy)
+    assert lossy.residency is Residency.EXACT
+    assert lossy.figures["relearned"] == 1
+    assert not lossy.asks(TOKENS), "what is not known is not there"
+
+
+def test_one_round_is_not_enough(lossy):
+    lossy.send(lossy.wire.stored(SYSTEM))
+    hashes = turn_over(lossy, 1_000) + turn_over(lossy, 2_000)
+    lossy.send(lossy.wire.removed(hashes))
+    assert lossy.residency is Residency.APPROXIMATE
+
+
+def test_blocks_that_may_be_there_twice_are_no_witnesses(lossy):
+    """The first block behind a hit may be a prompt's last, computed again; generated ones come one by one."""
+    lossy.send(lossy.wire.stored(SYSTEM))
+    for first in range(1_000, 2_000, 100):
+        tokens = [*SYSTEM, *range(first, first + 4)]
+        lossy.send(lossy.wire.stored(tokens, 3))
+        lossy.send(lossy.wire.removed(lossy.wire.hashes(tokens)[3:]))
+    assert lossy.residency is Residency.APPROXIMATE
+
+
+def interrupt_by_unasked(lossy):
+    lossy.map.released(0, lossy.book([7] * 40))
+
+
+def interrupt_by_running(lossy):
+    lossy.book([7] * 40)
+
+
+def interrupt_by_orphan(lossy):
+    lossy.send(lossy.wire.stored([7] * 40, 3))
+
+
+def interrupt_by_report(lossy):
+    """It found more than was known when it came to report."""
+    tokens = [*SYSTEM, *range(8_000, 8_012), 1]
+    lossy.end(tokens, lossy.book(tokens), 24)
+
+
+@pytest.mark.parametrize(
+    "interrupt", [interrupt_by_unasked, interrupt_by_running, interrupt_by_orphan, interrupt_by_report]
+)
+def test_whatever_may_use_an_unknown_block_starts_the_wait_again(lossy, interrupt):
+    lossy.send(lossy.wire.stored(SYSTEM))
+    lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
+    hashes = turn_over(lossy, 2_000)
+    interrupt(lossy)
+    lossy.send(lossy.wire.removed(hashes))
+    assert lossy.residency is Residency.APPROXIMATE
+
+
+def test_a_request_that_asked_or_reported_no_more_than_was_known_does_not(lossy):
+    lossy.send(lossy.wire.stored(SYSTEM))
+    lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
+    hashes = turn_over(lossy, 2_000)
+    ticket = lossy.book(TOKENS)
+    assert lossy.map.asks_again(0, ticket, 0.0)
+    lossy.send(lossy.wire.stored(SYSTEM))
+    lossy.end(TOKENS, ticket)
+    lossy.end(TOKENS, lossy.book(TOKENS), 12)
+    lossy.send(lossy.wire.removed(hashes))
+    assert lossy.residency is Residency.EXACT
+
+
+def test_a_worker_that_does_not_answer_is_not_believed_to_have(lossy):
+    lossy.send(lossy.wire.stored(SYSTEM))
+    lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
+    hashes = turn_over(lossy, 2_000)
+    other = list(range(3_000, 3_030))
+    ticket = lossy.book(other)
+    assert lossy.map.asks_again(0, ticket, 0.0)
+    lossy.end(other, ticket)
+    lossy.send(lossy.wire.removed(hashes))
+    assert lossy.residency is Residency.APPROXIMATE
+    assert lossy.figures["relearn_unanswered"] == 1
+
+
+def test_an_announcement_may_come_behind_the_answer(lossy):
+    lossy.send(lossy.wire.stored(SYSTEM))
+    lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
+    hashes = turn_over(lossy, 2_000)
+    ticket = lossy.book(TOKENS)
+    assert lossy.map.asks_again(0, ticket, 0.0)
+    lossy.end(TOKENS, ticket)
+    lossy.send(lossy.wire.stored(SYSTEM))
+    lossy.send(lossy.wire.removed(hashes))
+    assert lossy.residency is Residency.EXACT and lossy.figures["relearn_unanswered"] == 0
+
+
+def test_a_further_loss_begins_again_and_a_reset_ends_it(lossy):
+    relearned(lossy)
+    lossy.map.ingest(0, lossy.seq + 3, lossy.wire.batch())
+    lossy.map.replay_ended(0, False)
+    lossy.seq += 4
+    assert lossy.residency is Residency.APPROXIMATE and lossy.held(TOKENS) == 0
+    lossy.send(lossy.wire.cleared())
+    assert lossy.residency is Residency.EXACT and not lossy.asks(TOKENS)

@@ -1,0 +1,276 @@
+"""What responses report teaches views that missed events, and is held against those that missed none."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.view import Residency
+from router.residency.drift import ROUNDS, TOLERATED
+from router.residency.event_view import ABSENT_REQUESTS
+from router.residency.residency_map import ResidencyMap
+
+TOKENS = list(range(100, 124))
+LONGER = [*TOKENS, *range(500, 509)]
+LINKED = "tcp://w:5557"
+
+
+@pytest.fixture
+def wire(kit):
+    return kit.Wire("map")
+
+
+@pytest.fixture
+def lossy(wire):
+    """A view that missed all there was before batch 7."""
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 20, True)
+    residency.ingest(0, 7, wire.batch())
+    residency.replay_ended(0, False)
+    return residency
+
+
+@pytest.fixture
+def exact(wire):
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 1000, True)
+    residency.events_from(0, LINKED, "nope")
+    residency.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
+    return residency
+
+
+def serve(residency, prompt, cached, ticket=1, told=None):
+    """A request that found `cached` tokens; the batch `told` comes in while it runs."""
+    residency.booked(0, prompt, ticket, held(residency, prompt))
+    if told is not None:
+        residency.ingest(0, *told)
+    residency.finished(0, prompt, 0, cached, ticket)
+    residency.released(0, ticket)
+
+
+def held(residency, prompt):
+    return residency.match(prompt, [0])[0].tokens
+
+
+def test_reports_teach_a_view_that_missed_events(kit, lossy):
+    serve(lossy, kit.ids(TOKENS), 20)
+    match = lossy.match(kit.ids(TOKENS), [0])[0]
+    assert (match.tokens, match.residency) == (20, Residency.APPROXIMATE)
+    assert lossy.state(0).reason == (
+        "event batches 0 to 6 were missed and could not be replayed; 5 blocks learned since, "
+        "from events and 1 reports; exact once the cache has turned over or is reset"
+    )
+    serve(lossy, kit.ids(TOKENS), 8)
+    assert held(lossy, kit.ids(TOKENS)) == 8, "the rest was not there any more"
+
+
+def test_a_report_on_older_times_takes_nothing_back(kit, lossy):
+    lossy.booked(0, kit.ids(TOKENS), 7)
+    serve(lossy, kit.ids(TOKENS), 20)
+    lossy.finished(0, kit.ids(TOKENS), 0, 0, 7)
+    assert held(lossy, kit.ids(TOKENS)) == 20
+
+
+def test_what_is_reported_is_bounded_by_the_room_there_is(kit, lossy, wire):
+    for first in range(30):
+        serve(lossy, kit.ids([first, *TOKENS]), 24)
+    assert lossy.state(0).blocks == 19, "one of the 20 is never given to a request"
+    assert held(lossy, kit.ids([29, *TOKENS])) == 24 and held(lossy, kit.ids([2, *TOKENS])) == 0
+    lossy.ingest(0, 8, wire.batch(wire.stored(range(900, 968))))
+    assert lossy.state(0).blocks == 19, "17 blocks are told by events, 2 may be older"
+
+
+def test_an_announced_block_is_followed_by_events_again(kit, lossy, wire):
+    serve(lossy, kit.ids(TOKENS), 20)
+    lossy.ingest(0, 8, wire.batch(wire.stored(TOKENS)))
+    assert held(lossy, kit.ids(LONGER)) == 24
+    lossy.ingest(0, 9, wire.batch(wire.removed(wire.hashes(TOKENS)[2:])))
+    assert held(lossy, kit.ids(LONGER)) == 8
+
+
+def test_a_report_adopts_orphans_and_learns_the_name_of_their_parent(kit, lossy, wire):
+    serve(lossy, kit.ids(LONGER), 24, told=(8, wire.batch(wire.stored(LONGER, 6))))
+    assert held(lossy, kit.ids(LONGER)) == 32, "the first six blocks had been announced before"
+    lossy.ingest(0, 9, wire.batch(wire.removed([wire.hashes(LONGER)[5]])))
+    assert held(lossy, kit.ids(LONGER)) == 20
+
+
+@pytest.mark.parametrize("told", [[2], []], ids=["after what it computes", "alone"])
+def test_what_came_before_a_request_names_nothing_for_it(kit, lossy, wire, told):
+    """Text repeats: the older run is the third block's child, and begins like the first one's."""
+    repeating = [*TOKENS[:4], *TOKENS[4:8] * 2]
+    lossy.ingest(0, 8, wire.batch(wire.stored(repeating, 2)))
+    mine = [*repeating[:8], 9, 9]
+    batch = wire.batch(*(wire.stored(mine, 1) for _ in told))
+    serve(lossy, kit.ids(mine), 4, told=(9, batch))
+    assert held(lossy, kit.ids([*repeating, 9])) == (12 if told else 4)
+    lossy.ingest(0, 10, wire.batch(wire.removed([wire.hashes(repeating)[1]])))
+    assert held(lossy, kit.ids(mine)) == 4
+
+
+def test_a_removal_by_a_learned_name_is_one_of_the_run_that_waits_too(kit, lossy, wire):
+    lossy.ingest(0, 8, wire.batch(wire.stored(TOKENS[:8], 1)))
+    serve(lossy, kit.ids([*TOKENS[:12], 9]), 8, told=(9, wire.batch(wire.stored(TOKENS[:12], 2))))
+    assert held(lossy, kit.ids([*TOKENS[:12], 9])) == 12
+    lossy.ingest(0, 10, wire.batch(wire.removed(wire.hashes(TOKENS)[2:0:-1])))
+    lossy.ingest(0, 11, wire.batch(wire.stored(TOKENS[:4])))
+    assert held(lossy, kit.ids(TOKENS)) == 4, "what followed the first block has gone, whoever told of it"
+
+
+def test_a_run_that_may_be_behind_several_blocks_names_none(kit, lossy, wire):
+    lossy.booked(0, kit.ids(LONGER), 1, 0)
+    lossy.ingest(0, 8, wire.batch(wire.stored(LONGER, 6), wire.stored([*range(800, 824), *LONGER[24:32]], 6)))
+    lossy.finished(0, kit.ids(LONGER), 0, 24, 1)
+    lossy.released(0, 1)
+    assert held(lossy, kit.ids(LONGER)) == 24
+
+
+def test_children_of_a_named_block_are_no_orphans(kit, lossy, wire):
+    serve(lossy, kit.ids(LONGER), 24, told=(8, wire.batch(wire.stored(LONGER, 6))))
+    other = [*TOKENS, *range(700, 708)]
+    lossy.ingest(0, 9, wire.batch(wire.stored(other, 6)))
+    assert held(lossy, kit.ids([*other, 1])) == 32
+
+
+def test_reports_outlive_a_further_loss_but_not_a_reset(kit, lossy, wire):
+    serve(lossy, kit.ids(TOKENS), 20)
+    lossy.ingest(0, 12, wire.batch())
+    lossy.replay_ended(0, False)
+    assert held(lossy, kit.ids(TOKENS)) == 20
+    lossy.ingest(0, 13, wire.batch(wire.cleared()))
+    assert (held(lossy, kit.ids(TOKENS)), lossy.state(0).residency) == (0, Residency.EXACT)
+
+
+def test_a_loss_at_the_start_is_a_gap_and_counted_once(lossy, wire):
+    assert lossy.statistics()["slots"][0]["gaps"] == 1
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 20, True)
+    residency.link_up(0)
+    assert residency.ingest(0, 7, wire.batch(), replayed=True).missing == 7
+    residency.replay_ended(0, True)
+    assert residency.statistics()["slots"][0]["gaps"] == 1
+
+
+def test_what_a_model_saw_before_the_first_event_is_not_lost(kit, wire):
+    """A gateway in front of a warm worker without a replay socket."""
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 100, True)
+    residency.link_up(0)
+    residency.replay_ended(0, False)
+    serve(residency, kit.ids(TOKENS), 20)
+    assert held(residency, kit.ids(TOKENS)) == 20
+    residency.ingest(0, 41, wire.batch())
+    residency.replay_ended(0, False)
+    assert held(residency, kit.ids(TOKENS)) == 20
+    assert "0 to 40 were missed" in residency.state(0).reason
+
+
+def test_a_silent_publisher_gives_way_to_the_model(kit, wire):
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 100, True)
+    residency.events_from(0, LINKED, "nope")
+    residency.link_up(0)
+    residency.replay_ended(0, True)
+    assert residency.state(0).residency is Residency.EXACT, "an empty cache, as far as anyone can tell"
+    serve(residency, kit.ids(TOKENS), 0)
+    serve(residency, kit.ids(TOKENS), 20)
+    match = residency.match(kit.ids(TOKENS), [0])[0]
+    assert (match.tokens, match.residency) == (20, Residency.APPROXIMATE)
+    assert residency.state(0).reason == (
+        f"linked to {LINKED}, but no batch arrived: is the topic 'nope' right?; its cache is modelled"
+    )
+    residency.ingest(0, 0, wire.batch(wire.stored(LONGER)))
+    assert (residency.state(0).residency, held(residency, kit.ids(LONGER))) == (Residency.EXACT, 32)
+
+
+def test_a_self_test_that_events_were_no_use_in(kit, exact):
+    exact.set_self_test(0, Residency.APPROXIMATE, "the tokenizer differs", blind=True)
+    assert held(exact, kit.ids(LONGER)) == 0
+    serve(exact, kit.ids(TOKENS), 0)
+    match = exact.match(kit.ids(LONGER), [0])[0]
+    assert (match.tokens, match.residency) == (24, Residency.APPROXIMATE)
+    assert exact.state(0).reason == "the tokenizer differs; its cache is modelled"
+    exact.set_self_test(0, Residency.EXACT, "they agree")
+    assert exact.state(0).residency is Residency.EXACT
+
+
+def test_a_lost_publisher_is_replaced_by_the_model_after_a_while(kit, exact):
+    exact.link_lost(0)
+    other = kit.ids(range(900, 925))
+    for ticket in range(ABSENT_REQUESTS):
+        assert exact.match(kit.ids(LONGER), [0])[0].residency is Residency.UNKNOWN
+        serve(exact, other, 0 if ticket == 0 else 24, ticket)
+    match = exact.match(other, [0])[0]
+    assert (match.tokens, match.residency) == (24, Residency.APPROXIMATE)
+    assert (
+        exact.state(0).reason == f"no connection to the worker's KV event publisher at {LINKED}; its cache is modelled"
+    )
+
+
+def test_an_exact_view_is_repaired_and_called_approximate_when_reports_keep_differing(kit, exact, wire):
+    for number in range(TOLERATED + ROUNDS + 2):
+        serve(exact, kit.ids([*range(1000 + 8 * number, 1008 + 8 * number), 1]), 8, number)
+    assert held(exact, kit.ids([*range(1000, 1008), 1])) == 8
+    state = exact.state(0)
+    assert state.residency is Residency.APPROXIMATE
+    assert state.reason.startswith(f"{TOLERATED + 1} of the last ") or "reports differed" in state.reason
+    assert exact.statistics()["slots"][0]["mismatches"] > TOLERATED
+    exact.ingest(0, 1, wire.batch(wire.cleared()))
+    assert exact.state(0).residency is Residency.EXACT
+
+
+def test_events_behind_their_answers_are_no_drift(kit, exact, wire):
+    for number in range(40):
+        tokens = range(1000 + 8 * number, 1008 + 8 * number)
+        serve(exact, kit.ids([*tokens, 1]), 8, number)
+        exact.ingest(0, 1 + number, wire.batch(wire.stored(tokens)))
+    figures = exact.statistics()["slots"][0]
+    assert (figures["mismatches"], figures["reported_blocks"]) == (0, 0)
+    assert exact.state(0).residency is Residency.EXACT
+
+
+def test_evicted_on_the_way_is_no_drift(kit, exact, wire):
+    for number in range(40):
+        exact.booked(0, kit.ids(LONGER), number, held(exact, kit.ids(LONGER)))
+        exact.ingest(0, 1 + 2 * number, wire.batch(wire.removed(wire.hashes(TOKENS)[::-1])))
+        exact.ingest(0, 2 + 2 * number, wire.batch(wire.stored(TOKENS)))
+        exact.finished(0, kit.ids(LONGER), 0, 0, number)
+        exact.released(0, number)
+    assert exact.statistics()["slots"][0]["mismatches"] == 0
+    assert exact.state(0).residency is Residency.EXACT
+
+
+def test_copies_that_are_not_there_are_taken_back(kit, exact, wire):
+    """A worker that tells of a removal only when the last copy goes makes counts leak."""
+    for number in range(1, ROUNDS + TOLERATED + 8):
+        exact.booked(0, kit.ids(LONGER), number, held(exact, kit.ids(LONGER)))
+        exact.ingest(0, number, wire.batch(wire.stored(TOKENS[:4]), wire.stored(TOKENS, 1)))
+        exact.finished(0, kit.ids(LONGER), 0, 0, number)
+        exact.released(0, number)
+    figures = exact.statistics()["slots"][0]
+    assert figures["mismatches"] > TOLERATED and exact.state(0).residency is Residency.APPROXIMATE
+    assert figures["copies_beyond_the_first"] <= 6 * (ROUNDS + 1)
+
+
+def test_a_switched_off_subscription_is_not_the_workers_doing():
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 100, False)
+    residency.events_switched_off(0)
+    residency.set_self_test(0, Residency.APPROXIMATE, "KV events are switched off by residency.kv_events")
+    assert residency.state(0).reason == "KV events are switched off by residency.kv_events"
+
+
+def test_texts_are_never_exact(kit, exact):
+    assert exact.match(kit.text(TOKENS), [0])[0].residency is Residency.APPROXIMATE
+
+
+def test_unseen_use_of_the_cache_is_learned_from_reports(kit):
+    """The worker has half the room it is thought to have: three prompts in turn fit into the model, but not there."""
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 21, False)
+    prompts = [kit.ids([first, *TOKENS]) for first in range(3)]
+    wrong = []
+    for turn in range(60):
+        prompt = prompts[turn % 3]
+        wrong.append(held(residency, prompt) != 0)
+        serve(residency, prompt, 0, turn)
+    assert sum(wrong[3:12]) > 3 and not any(wrong[-6:])

@@ -1,0 +1,405 @@
+"""The facade: several slots, bookings, models, texts, states."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.view import Residency
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
+from router.residency.view import IngestOutcome
+
+TOKENS = list(range(100, 124))
+LONGER = [*TOKENS, *range(500, 509)]
+
+
+@pytest.fixture
+def wire(kit):
+    return kit.Wire("map")
+
+
+def exact_slot(residency, slot, kit, wire, tokens=(), block_size=4, capacity=1000):
+    residency.add(slot, f"w:{slot}", block_size, capacity, True)
+    residency.ingest(slot, 0, wire.batch(*([wire.stored(tokens)] if tokens else [])))
+
+
+def test_a_slot_that_is_not_there(kit, wire):
+    residency = ResidencyMap()
+    assert residency.match(kit.ids(TOKENS), [5])[5].residency is Residency.UNKNOWN
+    assert residency.ingest(5, 0, wire.batch()).outcome is IngestOutcome.IGNORED
+    assert residency.link_up(5).outcome is residency.replay_ended(5, True).outcome is IngestOutcome.IGNORED
+    residency.link_lost(5)
+    residency.booked(5, kit.ids(TOKENS), 1)
+    residency.first_token(5, 1)
+    residency.finished(5, kit.ids(TOKENS), 3, 0, 1)
+    residency.released(5, 1)
+    residency.configure(5, block_size=3)
+    residency.set_self_test(5, Residency.OFF, "")
+    residency.remove(5)
+    with pytest.raises(KeyError):
+        residency.state(5)
+    assert residency.statistics()["slots"] == {}
+
+
+def test_slots_are_told_apart_and_reused(kit, wire):
+    residency = ResidencyMap()
+    exact_slot(residency, 0, kit, wire, TOKENS)
+    exact_slot(residency, 700, kit, kit.Wire("row", salt=1), TOKENS[:8])
+    found = residency.match(kit.ids(LONGER), iter([0, 700]))
+    assert (found[0].tokens, found[700].tokens) == (24, 8)
+    residency.remove(0)
+    exact_slot(residency, 0, kit, wire)
+    found = residency.match(kit.ids(LONGER), [700, 0])
+    assert (found[0].tokens, found[700].tokens) == (0, 8)
+
+
+def test_mixed_block_sizes(kit):
+    residency = ResidencyMap()
+    exact_slot(residency, 0, kit, kit.Wire("map"), TOKENS)
+    exact_slot(residency, 1, kit, kit.Wire("map", block_size=8), TOKENS, block_size=8)
+    exact_slot(residency, 2, kit, kit.Wire("map", block_size=5), TOKENS, block_size=5)
+    residency.add(3, "w:3", 3, None, False)
+    residency.finished(3, kit.ids(TOKENS), 0, 0)
+    found = residency.match(kit.ids(TOKENS), range(4))
+    assert [found[slot].tokens for slot in range(4)] == [20, 16, 20, 21]
+
+
+def test_bad_block_size_is_refused():
+    with pytest.raises(ValueError, match="not positive"):
+        ResidencyMap().add(0, "w:1", 0, None, True)
+
+
+def test_booked_blocks_count_until_released(kit, wire):
+    residency = ResidencyMap()
+    exact_slot(residency, 0, kit, wire, TOKENS[:8])
+    exact_slot(residency, 1, kit, wire)
+    residency.booked(0, kit.ids(TOKENS), 1)
+    residency.booked(0, kit.ids(LONGER), 2)
+    residency.booked(0, kit.ids(LONGER), 2)
+    found = residency.match(kit.ids(LONGER), [0, 1])
+    assert (found[0].tokens, found[0].booked_tokens) == (32, 24)
+    assert (found[1].tokens, found[1].booked_tokens) == (0, 0)
+    residency.ingest(0, 1, wire.batch(wire.stored(TOKENS, 2)))
+    match = residency.match(kit.ids(LONGER), [0])[0]
+    assert (match.tokens, match.booked_tokens) == (32, 8)
+    residency.released(0, 2)
+    residency.released(0, 2)
+    match = residency.match(kit.ids(LONGER), [0])[0]
+    assert (match.tokens, match.booked_tokens) == (24, 0)
+    residency.released(0, 1)
+    assert residency.statistics()["booked_blocks"] == 0
+
+
+def test_bookings_go_with_their_slot(kit, wire):
+    residency = ResidencyMap()
+    exact_slot(residency, 0, kit, wire)
+    residency.booked(0, kit.ids(TOKENS), 1)
+    residency.remove(0)
+    assert residency.statistics()["booked_blocks"] == 0
+
+
+blocks = st.lists(st.integers(0, 1), max_size=7)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), blocks), max_size=8),
+    st.lists(st.tuples(st.integers(0, 3), blocks, st.booleans()), max_size=8),
+    st.lists(blocks, min_size=1, max_size=5),
+)
+@settings(max_examples=200, deadline=None)
+def test_match_against_brute_force(kit, stored, bookings, asked):
+    """Four exact slots, closed residency, bookings on top; a booking counts whole chains."""
+    residency = ResidencyMap()
+    wires = [kit.Wire("map", salt=slot) for slot in range(4)]
+    resident = [set() for _ in range(4)]
+    booked = [[] for _ in range(4)]
+    seqs = [0] * 4
+
+    def tokens_of(bits):
+        return [bit for bit in bits for _ in range(4)]
+
+    for slot in range(4):
+        residency.add(slot, f"w:{slot}", 4, None, True)
+    for slot, bits in stored:
+        event = wires[slot].stored(tokens_of(bits))
+        residency.ingest(slot, seqs[slot], wires[slot].batch(event))
+        seqs[slot] += 1
+        resident[slot] |= {tuple(bits[: end + 1]) for end in range(len(bits))}
+    for ticket, (slot, bits, release) in enumerate(bookings):
+        residency.booked(slot, kit.ids(tokens_of(bits)), ticket)
+        booked[slot].append((ticket, bits, release))
+    for slot in range(4):
+        for ticket, _, release in booked[slot]:
+            if release:
+                residency.released(slot, ticket)
+        booked[slot] = [
+            {tuple(bits[: end + 1]) for end in range(len(bits))} for _, bits, gone in booked[slot] if not gone
+        ]
+    for bits in asked:
+        found = residency.match(kit.ids([*tokens_of(bits), 9]), range(4))
+        for slot in range(4):
+            chain = [tuple(bits[: end + 1]) for end in range(len(bits))]
+            held = resident[slot].union(*booked[slot])
+            count = next((end for end, block in enumerate(chain) if block not in held), len(chain))
+            only = next((end for end, block in enumerate(chain) if block not in resident[slot]), len(chain))
+            assert found[slot].tokens == count * 4
+            assert found[slot].booked_tokens == (count - only) * 4
+
+
+def modelled(capacity=1000, **more):
+    residency = ResidencyMap(**more)
+    residency.add(0, "w:1", 4, capacity, False)
+    return residency
+
+
+def serve(residency, prompt, generated=0, cached=None, ticket=1, slot=0):
+    residency.booked(slot, prompt, ticket)
+    residency.first_token(slot, ticket)
+    residency.finished(slot, prompt, generated, cached, ticket)
+    residency.released(slot, ticket)
+
+
+@pytest.mark.parametrize("source", ["ids", "text"])
+def test_a_modelled_worker(kit, source):
+    prompt = getattr(kit, source)
+    residency = modelled()
+    serve(residency, prompt(TOKENS), generated=10)
+    match = residency.match(prompt([*TOKENS, *range(20)]), [0])[0]
+    assert (match.tokens, match.booked_tokens, match.residency) == (32, 0, Residency.APPROXIMATE)
+    assert residency.match(prompt(TOKENS), [0])[0].tokens == 20
+    assert residency.state(0).blocks == 8
+
+
+def test_ids_and_text_do_not_mix(kit):
+    residency = modelled()
+    serve(residency, kit.ids(TOKENS))
+    assert residency.match(kit.text(TOKENS), [0])[0].tokens == 0
+
+
+def test_texts_to_a_worker_with_events_are_modelled(kit, wire):
+    residency = ResidencyMap()
+    exact_slot(residency, 0, kit, wire, TOKENS)
+    assert residency.match(kit.text(LONGER), [0])[0].tokens == 0
+    serve(residency, kit.text(TOKENS))
+    assert residency.match(kit.text(LONGER), [0])[0].tokens == 24
+    serve(residency, kit.ids(LONGER))
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24, "ids follow the events alone"
+
+
+def test_less_reported_than_predicted_cuts_the_model(kit):
+    residency = modelled()
+    serve(residency, kit.ids(TOKENS))
+    serve(residency, kit.ids([*TOKENS[:12], *range(12)]), cached=4)
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 12, "the rest of the first prompt was gone, then"
+    assert residency.match(kit.ids([*TOKENS[:12], *range(12), 1]), [0])[0].tokens == 24
+
+
+def test_as_much_reported_as_predicted_changes_nothing(kit):
+    residency = modelled()
+    serve(residency, kit.ids(TOKENS))
+    serve(residency, kit.ids([*TOKENS[:12], *range(12)]), cached=12)
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+
+
+def test_more_reported_than_predicted_is_taken_in(kit):
+    residency = modelled()
+    serve(residency, kit.ids(TOKENS), cached=20)
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    assert residency.statistics()["slots"][0]["model"]["corrections"] == 0
+
+
+def test_what_finished_after_the_booking_survives_a_correction(kit):
+    residency = modelled()
+    serve(residency, kit.ids(TOKENS[:8]))
+    residency.booked(0, kit.ids([*TOKENS[:8], *range(8)]), 7)
+    serve(residency, kit.ids(TOKENS), ticket=8)
+    residency.finished(0, kit.ids([*TOKENS[:8], *range(8)]), 0, 0, 7)
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+
+
+def test_a_text_prediction_may_be_a_little_off(kit):
+    residency = modelled()
+    serve(residency, kit.text(TOKENS))
+    serve(residency, kit.text([*TOKENS, 1]), cached=16)
+    assert residency.statistics()["slots"][0]["model"]["corrections"] == 0
+    serve(residency, kit.text([*TOKENS, 1]), cached=4)
+    assert residency.statistics()["slots"][0]["model"]["corrections"] == 1
+
+
+def test_a_request_cut_off_while_running_leaves_its_prompt(kit):
+    residency = modelled()
+    residency.booked(0, kit.ids(TOKENS), 1)
+    residency.released(0, 1)
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 0
+    residency.booked(0, kit.ids(TOKENS), 2)
+    residency.first_token(0, 2)
+    residency.first_token(0, 2)
+    residency.released(0, 2)
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 0
+
+
+def test_several_prompts_in_one_body(kit):
+    residency = modelled()
+    chain = kit.ids(TOKENS)
+    prompt = Prompt(60, PromptSource.IDS, chain.chain, multiple=True)
+    serve(residency, prompt, generated=40, cached=0)
+    assert residency.state(0).blocks == 6
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+
+
+def test_the_models_are_bounded_together(kit):
+    residency = ResidencyMap(approximate_bytes=50_000)
+    for slot in range(4):
+        residency.add(slot, f"w:{slot}", 4, 10**6, False)
+    for number in range(200):
+        serve(residency, kit.ids([number, *TOKENS]), generated=9, slot=number % 4)
+        assert residency.statistics()["approximate_bytes"] <= 50_000
+    figures = residency.statistics()
+    assert figures["approximate_bytes"] == sum(slot["model"]["size_bytes"] for slot in figures["slots"].values())
+    assert residency.match(kit.ids([199, *TOKENS]), [3])[3].tokens == 24
+    assert residency.match(kit.ids([3, *TOKENS]), [3])[3].tokens == 0
+    residency.remove(3)
+    assert residency.statistics()["approximate_bytes"] < figures["approximate_bytes"]
+
+
+def test_capacity_is_assumed_and_said_when_not_known(kit):
+    residency = modelled(capacity=None)
+    assert "32768 tokens are assumed" in residency.state(0).reason
+    assert "--kv-events-config" in residency.state(0).reason
+    for number in range(2000):
+        serve(residency, kit.ids([number, *TOKENS[1:]]))
+    assert residency.state(0).blocks == 8192
+    residency.configure(0, capacity_blocks=100)
+    assert residency.state(0).blocks == 99, "vLLM keeps one for itself"
+    assert "assumed" not in residency.state(0).reason
+
+
+def test_another_block_size_starts_the_model_over(kit):
+    residency = modelled()
+    serve(residency, kit.ids(TOKENS))
+    residency.booked(0, kit.ids(TOKENS), 5)
+    residency.first_token(0, 5)
+    residency.configure(0, block_size=8)
+    residency.released(0, 5)
+    serve(residency, kit.ids(TOKENS))
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    assert residency.state(0).block_size == 8
+
+
+def test_events_come_and_go(kit, wire):
+    residency = modelled()
+    serve(residency, kit.ids(TOKENS))
+    residency.configure(0, events=True, capacity_blocks=50)
+    assert residency.state(0).residency is Residency.APPROXIMATE
+    assert residency.state(0).reason == "KV events cannot be reached; its cache is modelled"
+    assert residency.link_up(0).replay_from == 0
+    assert "waiting for a replay" in residency.state(0).reason
+    residency.replay_ended(0, True)
+    assert residency.state(0).residency is Residency.EXACT
+    residency.ingest(0, 0, wire.batch(wire.stored(LONGER), ts=12.5))
+    assert residency.state(0).reason == "1 event batches applied"
+    assert (residency.state(0).next_seq, residency.state(0).last_event_ts_s) == (1, 12.5)
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 32
+    residency.link_lost(0)
+    assert residency.match(kit.ids(LONGER), [0])[0].residency is Residency.UNKNOWN
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 32, "the last known state"
+    residency.configure(0, events=False)
+    assert residency.state(0).residency is Residency.APPROXIMATE
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24, "what the model kept"
+
+
+def test_a_publisher_never_reached_leaves_the_model_to_guess(kit):
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 100, True)
+    serve(residency, kit.ids(TOKENS))
+    match = residency.match(kit.ids(LONGER), [0])[0]
+    assert (match.tokens, match.residency) == (24, Residency.APPROXIMATE)
+    residency.events_from(0, "tcp://w:5557")
+    assert residency.state(0).reason == "KV events cannot be reached at tcp://w:5557; its cache is modelled"
+    assert residency.state(0).blocks == 6
+
+
+def test_unverified_without_a_replay(kit, wire):
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 100, True)
+    residency.link_up(0)
+    residency.replay_ended(0, False)
+    assert "no event since" in residency.state(0).reason
+    residency.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
+    assert residency.state(0).residency is Residency.EXACT
+
+
+@pytest.mark.parametrize(
+    ("verdict", "residency", "tokens"),
+    [
+        (Residency.EXACT, Residency.EXACT, 24),
+        (Residency.APPROXIMATE, Residency.APPROXIMATE, 24),
+        (Residency.UNKNOWN, Residency.EXACT, 24),
+        (Residency.OFF, Residency.OFF, 0),
+    ],
+)
+def test_the_self_test_has_a_say(kit, wire, verdict, residency, tokens):
+    found = ResidencyMap()
+    exact_slot(found, 0, kit, wire, TOKENS)
+    found.set_self_test(0, verdict, "because of a trial")
+    match = found.match(kit.ids(LONGER), [0])[0]
+    assert (match.residency, match.tokens) == (residency, tokens)
+    assert "because of a trial" in found.state(0).reason
+
+
+def test_replays_are_counted_for_the_operator(kit, wire):
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 100, True)
+    residency.ingest(0, 0, wire.batch())
+    assert residency.ingest(0, 2, wire.batch()).replay_from == 1
+    residency.ingest(0, 1, wire.batch(), replayed=True)
+    residency.replay_ended(0, True)
+    assert residency.state(0).reason == "3 event batches applied, 1 of them replayed"
+
+
+def test_a_loss_is_explained(kit, wire):
+    residency = ResidencyMap()
+    residency.add(0, "w:1", 4, 100, True)
+    residency.ingest(0, 7, wire.batch(wire.stored(TOKENS)))
+    residency.replay_ended(0, False)
+    state = residency.state(0)
+    assert state.residency is Residency.APPROXIMATE
+    assert state.reason.startswith("event batches 0 to 6 were missed and could not be replayed; 6 blocks learned since")
+    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    assert math.isclose(state.last_event_ts_s, 1.0)
+
+
+def test_a_prompt_computed_anew_is_a_second_copy(kit, wire):
+    residency = ResidencyMap()
+    exact_slot(residency, 0, kit, wire, TOKENS)
+    prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)
+    residency.booked(0, prompt, 7, 0, recomputes=True)
+    residency.ingest(0, 1, wire.batch(wire.stored(TOKENS)))
+    residency.released(0, 7)
+    residency.ingest(0, 2, wire.batch(wire.removed(hashes)))
+    assert residency.match(prompt, [0])[0].tokens == 20
+    residency.ingest(0, 3, wire.batch(wire.removed(hashes)))
+    assert residency.match(prompt, [0])[0].tokens == 0
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_one_recomputing_request_makes_one_copy(kit, wire, released):
+    """Another announcement of the same prompt is one of what is there already."""
+    residency = ResidencyMap()
+    exact_slot(residency, 0, kit, wire, TOKENS)
+    prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)
+    residency.booked(0, prompt, 7, 0, recomputes=True)
+    if released:
+        residency.released(0, 7)
+    for seq in range(1, 3):
+        residency.ingest(0, seq, wire.batch(wire.stored(TOKENS)))
+    copies = 1 if released else 2
+    for seq in range(copies):
+        assert residency.match(prompt, [0])[0].tokens == 20
+        residency.ingest(0, 3 + seq, wire.batch(wire.removed(hashes)))
+    assert residency.match(prompt, [0])[0].tokens == 0

@@ -1,0 +1,91 @@
+"""Who a key belongs to, what it may send, and what its tenant has in the gateway."""
+
+import pytest
+
+from router.config.model import AuthConfig, Config, TenantConfig
+from router.errors import ErrorKind, RequestError
+from router.security import callers as module
+from router.security.callers import Account, Callers
+
+AUTH = AuthConfig(api_keys=("alice sha256:" + "0" * 64,))
+
+
+def callers(auth=AUTH, **tenants):
+    return Callers(Config(auth=auth, tenants=tenants))
+
+
+def test_keys_of_a_tenant_share_its_account_and_others_have_none():
+    known = callers(red=TenantConfig(keys=("a", "b")), blue=TenantConfig(keys=("c",)))
+    assert known.of("a") is known.of("a")
+    assert known.of("a").account is known.of("b").account
+    assert known.of("a").account is not known.of("c").account
+    assert known.of("d").account is None
+    assert known.anybody.account is None
+    assert known.anybody.salts is None
+
+
+def test_a_bounded_number_of_callers_is_kept(monkeypatch):
+    monkeypatch.setattr(module, "CALLERS_KEPT", 4)
+    known = callers(red=TenantConfig(keys=("a",)))
+    account = known.of("a").account
+    for number in range(9):
+        known.of(f"key-{number}")
+    assert len(known._callers) <= 4
+    assert known.of("a").account is account
+
+
+def test_nobody_may_send_anything_special_by_default():
+    known = callers(red=TenantConfig(keys=("a",)), ours=TenantConfig(keys=("b",), trusted=True))
+    assert known.anybody.may == known.of("a").may == known.of("x").may == frozenset()
+    assert known.anybody.withheld == {b"x-data-parallel-rank", b"x-vllm-priority"}
+    assert known.of("b").may == {"transfer_params", "priority", "rank"}
+    assert known.of("b").withheld == frozenset()
+    assert b"content-digest" in known.of("b").withheld_salted
+
+
+@pytest.mark.parametrize(
+    ("allowed", "withheld"),
+    [
+        ("rank", {b"x-vllm-priority"}),
+        ("priority", {b"x-data-parallel-rank"}),
+        ("transfer_params", {b"x-vllm-priority", b"x-data-parallel-rank"}),
+    ],
+)
+def test_a_setting_allows_it_to_all(allowed, withheld):
+    known = callers(AuthConfig(allow=(allowed,)))
+    assert known.anybody.may == {allowed}
+    assert known.anybody.withheld == withheld
+
+
+def test_a_quota_of_bytes():
+    account = Account("red", TenantConfig(max_buffered_body_bytes=100))
+    account.check(100)
+    account.body_bytes = 60
+    account.check(40)
+    with pytest.raises(RequestError, match=r"max_buffered_body_bytes \(100\) of tenant red; try again") as full:
+        account.check(41)
+    assert full.value.kind is ErrorKind.TENANT_BODY_BYTES
+    for size_bytes, arrived_bytes in ((101, 0), (41, 60)):
+        with pytest.raises(RequestError, match="larger than") as large:
+            account.check(size_bytes, arrived_bytes)
+        assert large.value.kind is ErrorKind.BODY_TOO_LARGE
+    assert account.statistics()["bodies_refused"] == 3
+
+
+def test_a_quota_of_waiting_requests():
+    account = Account("red", TenantConfig(max_held_requests=2))
+    account.held = 1
+    assert account.may_hold
+    account.held = 2
+    assert not account.may_hold
+    refusal = account.refuse_to_hold()
+    assert refusal.kind is ErrorKind.TENANT_REQUESTS_HELD
+    assert "max_held_requests (2)" in refusal.message
+    assert account.statistics()["held_refused"] == 1
+
+
+def test_no_quota_by_default():
+    account = Account("red", TenantConfig())
+    account.held = account.body_bytes = 10**12
+    account.check(10**12)
+    assert account.may_hold

@@ -1,0 +1,186 @@
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import httpx
+import msgspec
+import pytest
+import uvloop
+import zmq
+
+from backends.vllm.control import WorkerClient
+from backends.worker import Endpoint
+from policies.view import WorkerId
+from router.residency.chain import SEED, extend_chain, pack_tokens
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
+from router.workers.event_pump import Pump
+
+BLOCK = 4
+END = b"\xff" * 8
+
+
+async def until(condition, timeout_s=5.0):
+    """Poll, since what is waited for comes over a real socket."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "what was waited for did not come"
+        await asyncio.sleep(0.005)
+
+
+def prompt_of(tokens):
+    packed = pack_tokens(tokens)
+    return Prompt(len(tokens), PromptSource.IDS, lambda block: extend_chain(SEED, packed, block))
+
+
+def stored(tokens, first_hash, parent=None):
+    blocks = len(tokens) // BLOCK
+    return {
+        "type": "BlockStored",
+        "block_hashes": list(range(first_hash, first_hash + blocks)),
+        "parent_block_hash": parent,
+        "token_ids": tokens,
+        "block_size": BLOCK,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+    }
+
+
+class Publisher:
+    """A vLLM rank's PUB and replay sockets, played by hand. `modern` chooses the replay shape of >= 0.26."""
+
+    def __init__(self, context, port=0, replay_port=0, modern=True, buffer=True):
+        self._loop = asyncio.get_running_loop()
+        self.modern, self.buffer = modern, buffer
+        self.mute = False
+        self.asked = []
+        self._pub, self.endpoint = self._bind(context, zmq.PUB, port)
+        self._router, self.replay_endpoint = self._bind(context, zmq.ROUTER, replay_port)
+        self._loop.add_reader(self._router.FD, self._serve)
+        self._sent = []
+
+    @staticmethod
+    def _bind(context, kind, port):
+        socket = context.socket(kind)
+        socket.linger = 0
+        socket.bind(f"tcp://127.0.0.1:{port or '*'}")
+        return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def publish(self, *events, drop=False):
+        seq = len(self._sent).to_bytes(8, "big")
+        payload = msgspec.msgpack.encode([time.time(), list(events), 0])
+        self._sent.append((seq, payload))
+        if not drop:
+            self._pub.send_multipart([b"kv", seq, payload])
+
+    def send_raw(self, *frames):
+        self._pub.send_multipart(frames)
+
+    def _serve(self):
+        while True:
+            try:
+                client, _empty, start = self._router.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            self.asked.append(int.from_bytes(start, "big"))
+            if self.mute:
+                continue
+            head = [client, b""] if not self.modern else [client, b"", b"kv"]
+            for seq, payload in self._sent if self.buffer else []:
+                if seq >= start:
+                    self._router.send_multipart([*head, seq, payload])
+            self._router.send_multipart([client, b"", END, b""] if not self.modern else [client, b"", b"", END, b""])
+
+    def close(self):
+        if self._router.closed:
+            return
+        self._loop.remove_reader(self._router.FD)
+        self._pub.close()
+        self._router.close()
+
+
+@asynccontextmanager
+async def answering(worker):
+    """A server on loopback whose answers `worker` makes of each `httpx.Request`; yields a client and its endpoint."""
+
+    async def serve(reader, writer):
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                method, path, _ = head[0].split(" ")
+                headers = dict(line.split(": ", 1) for line in head[1:] if line)
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                answer = worker(httpx.Request(method, f"http://worker{path}", headers=headers, content=body))
+                content = await answer.aread()
+                writer.write(
+                    b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (answer.status_code, len(content)) + content
+                )
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        async with WorkerClient() as client:
+            yield client, Endpoint("http", "127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+
+
+class CountedMetrics:
+    """Takes what the watch tells the metrics."""
+
+    def __init__(self):
+        self.probes, self.verdicts, self.replays, self.gone = [], [], [], []
+
+    def probed(self, kind, ok):
+        self.probes.append((kind, ok))
+
+    def self_tested(self, verdict):
+        self.verdicts.append(verdict)
+
+    def replayed(self, worker, outcome):
+        self.replays.append(outcome)
+
+    def event_turn(self, duration_s):
+        pass
+
+    def worker_gone(self, worker):
+        self.gone.append(worker)
+
+
+@pytest.fixture(scope="session")
+def event_loop_policy():
+    """The product's loop: its descriptors behave differently from those of asyncio's own."""
+    return uvloop.EventLoopPolicy()
+
+
+@pytest.fixture
+def wire():
+    """The tools above, since a conftest cannot be imported."""
+    return SimpleNamespace(until=until, prompt_of=prompt_of, stored=stored, Publisher=Publisher, answering=answering)
+
+
+@pytest.fixture
+async def context():
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def metrics():
+    return CountedMetrics()
+
+
+@pytest.fixture
+async def pump():
+    return Pump(lambda duration_s: None)
+
+
+@pytest.fixture
+def residency():
+    residency = ResidencyMap()
+    residency.add(0, WorkerId("w:1"), BLOCK, 1000, events=True)
+    return residency

@@ -1,0 +1,65 @@
+import asyncio
+import time
+
+from router.workers.event_pump import Pump
+
+
+async def turns(pump, condition):
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("never came true")
+
+
+async def test_a_turn_is_bounded_and_fair():
+    durations = []
+    pump = Pump(durations.append, slice_s=0.002)
+    left = {"a": 30, "b": 30}
+    order = []
+
+    def drain_of(name):
+        def drain(deadline_s):
+            while left[name] and time.perf_counter() < deadline_s:
+                time.sleep(0.0005)
+                left[name] -= 1
+                order.append(name)
+            return left[name] > 0
+
+        return drain
+
+    first, second = drain_of("a"), drain_of("b")
+    pump.wake(first)
+    pump.wake(first)
+    pump.wake(second)
+    await turns(pump, lambda: not any(left.values()))
+    assert len(durations) > 3
+    assert sorted(durations)[len(durations) // 2] < 0.02
+    assert "b" in order[:20]
+    assert pump.statistics()["waiting"] == 0 and pump.statistics()["turns"] == len(durations)
+
+
+async def test_other_callbacks_run_between_turns():
+    pump = Pump(lambda duration_s: None, slice_s=0.0)
+    seen = []
+    left = [5]
+
+    def drain(deadline_s):
+        left[0] -= 1
+        seen.append("events")
+        asyncio.get_running_loop().call_soon(seen.append, "proxy")
+        return left[0] > 0
+
+    pump.wake(drain)
+    await turns(pump, lambda: seen.count("proxy") == 5)
+    assert seen[:4] == ["events", "proxy", "events", "proxy"]
+
+
+async def test_what_was_dropped_is_not_called():
+    pump = Pump(lambda duration_s: None)
+    called = []
+    pump.wake(called.append)
+    pump.drop(called.append)
+    pump.drop(called.append)
+    await asyncio.sleep(0.01)
+    assert called == []

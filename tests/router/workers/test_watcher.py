@@ -1,0 +1,355 @@
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+
+import httpx
+import msgspec
+import psutil
+import pytest
+
+from backends.simulated.serving import serving, start
+from backends.simulated.settings import WorkerSettings
+from backends.worker import parse_endpoint
+from policies.view import Residency
+from router.config.model import Config, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
+from router.placement.fleet import Fleet, WorkerState
+from router.residency.residency_map import ResidencyMap
+from router.tokenization.identity import Identity
+from router.tokenization.intake import COMPLETIONS_PATH as PATH
+from router.tokenization.intake import parse
+from router.workers.watcher import Watcher
+
+FAST = WorkerSettings(time_scale=0.0)
+HEALTH = HealthConfig(probe_interval_s=0.05, load_interval_s=0.05, probe_timeout_s=1.0, failure_threshold=2)
+
+
+@pytest.fixture
+async def system(metrics):
+    """A fleet, a residency map and a watcher over them; `follow(url)` adds a worker."""
+    systems = []
+
+    def make(health=HEALTH, **residency_settings):
+        config = Config(health=health, residency=ResidencyConfig(**residency_settings))
+        residency, identity = ResidencyMap(), Identity(config)
+        fleet = Fleet(health, residency, kv_events=config.residency.kv_events)
+        watcher = Watcher(fleet, residency, identity, config, metrics)
+        watcher.start()
+        systems.append((watcher, identity))
+
+        def follow(url, worker=None):
+            endpoint = fleet.add(parse_endpoint(url), 0.0)
+            watcher.watch(endpoint.id, worker)
+            return endpoint
+
+        async def identify(text):
+            body = json.dumps({"model": FAST.model_name, "prompt": text}).encode()
+            return await identity.identify(PATH, parse(PATH, body), None)
+
+        return SimpleNamespace(
+            fleet=fleet, residency=residency, watcher=watcher, follow=follow, identity=identity, identify=identify
+        )
+
+    yield make
+    for watcher, identity in systems:
+        await watcher.aclose()
+        await identity.aclose()
+
+
+async def ask(url, text, tokens=1):
+    async with httpx.AsyncClient() as client:
+        body = {"model": FAST.model_name, "prompt": text, "max_tokens": tokens}
+        answer = await client.post(f"{url}/v1/completions", json=body)
+        return answer.json()["usage"]
+
+
+def view(system, endpoint):
+    return system.residency.state(endpoint.candidates[0].slot)
+
+
+def lines(caplog, event):
+    return [record for record in caplog.records if record.message == event]
+
+
+async def test_a_worker_becomes_ready_exact_and_learned(wire, system, metrics, caplog):
+    caplog.set_level(logging.INFO, "warmroute")
+    async with serving(FAST) as worker:
+        its = system()
+        endpoint = its.follow(worker.url)
+        assert endpoint.state is WorkerState.STARTING
+        await wire.until(lambda: metrics.verdicts)
+        assert endpoint.state is WorkerState.READY
+        assert metrics.verdicts == ["exact"], its.watcher.statistics()
+        assert view(its, endpoint).residency is Residency.EXACT
+        assert "locally" in its.identity.describe(FAST.model_name)
+        await wire.until(lambda: endpoint.candidates[0].load is not None)
+        assert {("full", True), ("quick", True), ("load", True)} <= set(metrics.probes)
+        assert len(lines(caplog, "worker found")) == 1 and len(lines(caplog, "worker state")) == 1
+        verdict = its.watcher.statistics()["endpoints"][endpoint.id]["self_tests"][endpoint.id]
+        assert verdict["verdict"] == "exact" and "reported" in verdict["reason"]
+
+
+async def test_predicted_equals_reported_after_events(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system()
+        endpoint = its.follow(worker.url)
+        await wire.until(lambda: metrics.verdicts)
+        text = "the quick brown fox jumps over the lazy dog " * 20
+        first = await ask(worker.url, text)
+        assert first["prompt_tokens_details"]["cached_tokens"] == 0
+        prompt = await its.identify(text)
+        slot = endpoint.candidates[0].slot
+        await wire.until(lambda: its.residency.match(prompt, [slot])[slot].tokens > 0)
+        predicted = its.residency.match(prompt, [slot])[slot].tokens
+        second = await ask(worker.url, text)
+        assert second["prompt_tokens_details"]["cached_tokens"] == predicted
+
+
+async def test_a_dropped_event_is_replayed_and_the_view_exact_again(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system()
+        endpoint = its.follow(worker.url)
+        await wire.until(lambda: metrics.verdicts)
+        worker.worker.publisher.drop_next(1)
+        await ask(worker.url, "alpha " * 100)
+        await ask(worker.url, "beta " * 100)
+        slot = endpoint.candidates[0].slot
+        for text in ("alpha " * 100, "beta " * 100):
+            prompt = await its.identify(text)
+            await wire.until(lambda prompt=prompt: its.residency.match(prompt, [slot])[slot].tokens >= 96)
+        await wire.until(lambda: view(its, endpoint).residency is Residency.EXACT)
+        assert metrics.replays[-1] == "filled"
+
+
+async def test_a_worker_restarted_on_the_same_ports_is_exact_again(wire, system, metrics, caplog):
+    caplog.set_level(logging.INFO, "warmroute")
+    its = system()
+    first = await start(FAST)
+    addresses = (first.bound.kv_events_endpoint, first.bound.kv_events_replay_endpoint)
+    ports = [int(address.rsplit(":", 1)[1]) for address in addresses]
+    endpoint = its.follow(first.url)
+    await wire.until(lambda: metrics.verdicts == ["exact"])
+    await first.kill()
+    await wire.until(lambda: endpoint.state is WorkerState.UNHEALTHY)
+    assert view(its, endpoint).residency is Residency.UNKNOWN
+    settings = replace(FAST, port=first.bound.port, kv_events_port=ports[0], kv_events_replay_port=ports[1])
+    async with serving(settings):
+        await wire.until(lambda: endpoint.state is WorkerState.HALF_OPEN)
+        await wire.until(lambda: len(metrics.verdicts) == 2)
+        assert metrics.verdicts[1] == "exact", its.watcher.statistics()
+        await wire.until(lambda: view(its, endpoint).residency is Residency.EXACT)
+        assert its.watcher.statistics()["endpoints"][endpoint.id]["restarts"] == 1
+        assert len(lines(caplog, "worker restarted")) == 1
+        assert endpoint.state is WorkerState.READY  # the self-test was as good as a trial
+
+
+async def test_a_worker_back_before_anyone_missed_it_loses_its_guessed_cache(wire, system, metrics):
+    its = system(health=msgspec.structs.replace(HEALTH, failure_threshold=1_000))
+    settings = replace(FAST, kv_events=False)
+    first = await start(settings)
+    endpoint = its.follow(first.url)
+    await wire.until(lambda: metrics.verdicts == ["approximate"])
+    prompt = wire.prompt_of(list(range(100)))
+    slot = endpoint.candidates[0].slot
+    its.residency.finished(slot, prompt, 1, 0)
+    assert its.residency.match(prompt, [slot])[slot].tokens == 96
+    await first.kill()
+    async with serving(replace(settings, port=first.bound.port)):
+        await wire.until(lambda: its.residency.match(prompt, [slot])[slot].tokens == 0)
+        assert endpoint.state is WorkerState.READY
+
+
+async def test_a_worker_that_is_down_is_reported_once_and_probed_on(wire, system, metrics, caplog):
+    caplog.set_level(logging.INFO, "warmroute")
+    its = system()
+    first = await start(FAST)
+    url, port = first.url, first.bound.port
+    await first.stop()
+    endpoint = its.follow(url)
+    await wire.until(lambda: metrics.probes.count(("full", False)) >= 5)
+    assert endpoint.state is WorkerState.STARTING and "cannot connect" in endpoint.reason
+    assert len(caplog.records) == 1
+    async with serving(replace(FAST, port=port)):
+        await wire.until(lambda: endpoint.state is WorkerState.READY)
+
+
+async def test_sleep_and_wake(wire, system):
+    async with serving(replace(FAST, dev_mode=True)) as worker:
+        its = system()
+        endpoint = its.follow(worker.url)
+        await wire.until(lambda: endpoint.state is WorkerState.READY)
+        async with httpx.AsyncClient() as client:
+            await client.post(f"{worker.url}/sleep?level=1")
+            await wire.until(lambda: endpoint.state is WorkerState.ASLEEP)
+            await client.post(f"{worker.url}/wake_up")
+            await wire.until(lambda: endpoint.state is WorkerState.READY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "words"),
+    [
+        ({"kv_events": False}, "approximate", "--kv-events-config"),
+        ({"kv_events": False, "prompt_tokens_details": False}, "approximate", "--enable-prompt-tokens-details"),
+        ({"prompt_tokens_details": False}, "exact", "counted by its metrics"),
+        ({"kv_events": False, "prompt_tokens_details": False, "log_stats": False}, "approximate", "cannot be read"),
+        ({"kv_events": False, "prompt_tokens_details": False, "openai_only": True}, "approximate", "cannot be read"),
+    ],
+)
+async def test_what_a_lesser_worker_gets(wire, system, metrics, changes, verdict, words):
+    async with serving(replace(FAST, **changes)) as worker:
+        its = system()
+        endpoint = its.follow(worker.url)
+        await wire.until(lambda: metrics.verdicts)
+        report = its.watcher.statistics()["endpoints"][endpoint.id]["self_tests"][endpoint.id]
+        assert (report["verdict"], metrics.verdicts) == (verdict, [verdict]) and words in report["reason"]
+
+
+async def test_settings_turn_things_off(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system(self_test=False, kv_events=False)
+        endpoint = its.follow(worker.url)
+        await wire.until(lambda: metrics.probes.count(("load", True)) >= 3)
+        statistics = its.watcher.statistics()["endpoints"][endpoint.id]
+        assert statistics["subscriptions"] == {} and metrics.verdicts == []
+        assert view(its, endpoint).residency is Residency.APPROXIMATE
+
+
+async def test_configured_event_addresses(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system()
+        events = KvEventsConfig(
+            endpoint=worker.bound.kv_events_endpoint.replace("127.0.0.1", "*"),
+            replay_endpoint=worker.bound.kv_events_replay_endpoint,
+            topic="kv-events",
+        )
+        its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
+        await wire.until(lambda: metrics.verdicts == ["exact"])
+
+
+async def test_forgetting_closes_everything_and_forgets_the_series(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system()
+        endpoint = its.follow(worker.url)
+        await wire.until(lambda: metrics.verdicts)
+        its.watcher.forget(endpoint.id)
+        its.fleet.remove(endpoint.id, 1.0)
+        its.watcher.forget(endpoint.id)
+        assert metrics.gone == [endpoint.id]
+        assert its.watcher.statistics()["endpoints"] == {}
+        await its.watcher.aclose()
+        assert not [task for task in asyncio.all_tasks() if "watch" in task.get_name()]
+
+
+async def test_coming_and_going_leaves_no_descriptor_open(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system()
+        for number in range(1, 13):
+            endpoint = its.follow(worker.url)
+            await wire.until(lambda number=number: len(metrics.verdicts) == number)
+            its.watcher.forget(endpoint.id)
+            its.fleet.remove(endpoint.id, 1.0)
+            if number == 1:
+                await wire.until(lambda: not _connections(worker.bound.port))
+                before = psutil.Process().num_fds()
+        await wire.until(lambda: not _connections(worker.bound.port))
+        assert psutil.Process().num_fds() <= before + 1
+
+
+def _connections(port):
+    own = psutil.Process().net_connections("tcp")
+    return [one for one in own if one.status == psutil.CONN_ESTABLISHED and one.raddr and one.raddr.port == port]
+
+
+async def test_watching_what_the_fleet_lacks(system):
+    with pytest.raises(KeyError):
+        system().watcher.watch("127.0.0.1:1")
+
+
+async def test_a_stranger_on_the_port_is_odd_not_fatal(wire, system, caplog):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    its = system()
+    endpoint = its.follow(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    await wire.until(lambda: "HTML" in endpoint.reason)
+    assert endpoint.state is WorkerState.STARTING
+    server.close()
+
+
+async def test_events_switched_off_are_not_called_missing(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system(kv_events=False)
+        endpoint = its.follow(worker.url)
+        await wire.until(lambda: metrics.verdicts == ["approximate"])
+        assert view(its, endpoint).reason == "KV events are switched off by residency.kv_events"
+
+
+async def test_an_event_port_nobody_listens_on(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system()
+        events = KvEventsConfig(endpoint="tcp://127.0.0.1:9")
+        endpoint = its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
+        await wire.until(lambda: metrics.verdicts == ["approximate"])
+        state = view(its, endpoint)
+        assert state.reason == "KV events cannot be reached at tcp://127.0.0.1:9; its cache is modelled"
+        assert state.residency is Residency.APPROXIMATE
+
+
+async def test_a_topic_nobody_publishes(wire, system, metrics):
+    async with serving(FAST) as worker:
+        its = system()
+        events = KvEventsConfig(endpoint=worker.bound.kv_events_endpoint, topic="nope")
+        endpoint = its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
+        await wire.until(lambda: metrics.verdicts == ["approximate"])
+        state = view(its, endpoint)
+        assert state.residency is Residency.APPROXIMATE
+        assert "but no batch arrived: is the topic 'nope' right?" in state.reason
+
+
+async def test_looking_again_finds_a_new_adapter_and_is_not_overdone(wire, metrics):
+    async with serving(replace(FAST, kv_events=False)) as worker:
+        now_s = [100.0]
+        config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
+        residency, identity = ResidencyMap(), Identity(config)
+        fleet = Fleet(HEALTH, residency)
+        watcher = Watcher(fleet, residency, identity, config, metrics, clock=lambda: now_s[0])
+        watcher.start()
+        endpoint = fleet.add(parse_endpoint(worker.url), 0.0)
+        watcher.watch(endpoint.id)
+        await wire.until(lambda: endpoint.state is WorkerState.READY)
+        full = metrics.probes.count(("full", True))
+        now_s[0] += 1.0
+        for _ in range(5):
+            watcher.look_again()
+        await wire.until(lambda: metrics.probes.count(("full", True)) == full + 1)
+        watcher.look_again()
+        await asyncio.sleep(0.05)
+        assert metrics.probes.count(("full", True)) == full + 1
+        await watcher.aclose()
+        await identity.aclose()
+
+
+async def test_a_worker_with_an_api_key(wire, system, metrics):
+    asked = []
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(b"authorization: Bearer s3cret" in head)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    config = WorkerConfig(url=url, api_key="s3cret")
+    assert "s3cret" not in repr(config)
+    its = system()
+    its.follow(url, config)
+    await wire.until(lambda: len(asked) >= 2)
+    assert all(asked)
+    server.close()
