@@ -20,6 +20,7 @@ def main() -> int:
         from loadtest.rollout import command as rollout
         from loadtest.soak import command as soak
         from loadtest.tournament import command as tournament
+        from loadtest.tournament import results_digest
     except ModuleNotFoundError as error:
         sys.stderr.write(f"python -m loadtest needs the extra: pip install 'warmroute[loadtest]' ({error})\n")
         return 2
@@ -34,6 +35,7 @@ def main() -> int:
         ("live", live),
         ("soak", soak),
         ("tournament", tournament),
+        ("results-digest", results_digest),
     ):
         text = (bench.__doc__ or "").split("\n\n")[0].split(": ", 1)[1].strip()
         command = commands.add_parser(name, help=text, description=bench.__doc__)
