@@ -80,7 +80,6 @@ class System:
             decisions_kept=config.decisions_kept,
             observer=self.metrics,
             retries=config.retries,
-            hedging=config.hedging,
             max_requests_per_worker=config.limits.max_requests_per_worker,
             ledger=ledger,
         )

@@ -283,8 +283,7 @@ class Explanation(Shape):
 
 
 class Decision(Shape):
-    """One attempt at one request. `outcome` is running, finished, cancelled, "cancelled: another worker answered first"
-    or "failed: ...". `hedge`: it was made while the one before was still waiting for its first event.
+    """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ...".
 
     `waited_s` is how long before that it had arrived: a moment, unless the policy kept it back or an attempt failed.
     `residency` is how far `predicted_cached_tokens` could be trusted: approximate where the prompt was known as text
@@ -301,7 +300,6 @@ class Decision(Shape):
     prompt_tokens: int
     waited_s: float
     attempt: int
-    hedge: bool
     policy: str
     worker: str
     reason: str

@@ -102,7 +102,6 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "timeouts.takeover_ready_s": ("seconds", _NOTHING),
     "retries.max_attempts": ("workers", "503 `worker_failed` or `overloaded`, with `Retry-After`"),
     "retries.poison_s": ("seconds", "422 `request_crashes_workers`"),
-    "hedging.max_ratio": ("share", _NOTHING),
     "residency.memo_bytes": ("bytes", "nothing: a forgotten prompt is tokenised again"),
     "residency.approximate_bytes": ("bytes", "nothing: less of a worker's cache is known"),
 }

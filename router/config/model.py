@@ -189,17 +189,6 @@ class RetriesConfig(Section, frozen=True):
     answer to the same body clears it. 0: never; then such a request may be sent to worker after worker."""
 
 
-class HedgingConfig(Section, frozen=True):
-    """A second worker for requests whose first event does not come; the first real event wins."""
-
-    paths: tuple[str, ...] = ()
-    """Paths whose requests may be hedged, as in /v1/chat/completions; of those that generate, streams only."""
-    after_s: Seconds = 5.0
-    """How long the first event may take before a second worker gets the request, too."""
-    max_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.05
-    """Most hedges, as a share of the requests of the last half minute. Each also draws on the retry budget."""
-
-
 class ResidencyConfig(Section, frozen=True):
     """What is remembered of the workers' caches."""
 
@@ -386,8 +375,6 @@ class Config(Section, frozen=True):
     """When a worker counts as ready."""
     retries: RetriesConfig = field(default_factory=RetriesConfig)
     """Further attempts after a failure."""
-    hedging: HedgingConfig = field(default_factory=HedgingConfig)
-    """Second attempts before a failure."""
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
     """What is known of the workers' caches."""
     observe_usage: ObserveUsageConfig = field(default_factory=ObserveUsageConfig)

@@ -15,7 +15,7 @@ from policies.phases import DECODE, LABEL, PREFILL
 from policies.registry import PolicyError, build_policy
 from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig, WorkerTlsConfig
 from router.config.tree import Path
-from router.gateway.paths import PathTable, forbidden
+from router.gateway.paths import forbidden
 from router.process.child_config import count_of
 from router.security.file_problem import Unusable
 from router.security.keys import problems_of
@@ -233,21 +233,6 @@ def _limits(config: Config) -> Iterator[Finding]:
         yield ("limits", "max_body_bytes"), problem, "write a smaller one, or a larger max_buffered_body_bytes"
 
 
-def _hedging(config: Config) -> Iterator[Finding]:
-    table = PathTable(config.extra_paths)
-    for index, path in enumerate(config.hedging.paths):
-        place = ("hedging", "paths", index)
-        route = table.pattern(path)
-        if route is None:
-            yield place, f"{path!r} is not a path that is forwarded", "write one as docs/reference/paths.md lists it"
-        elif route.stores or route.pinned or route.upgrades:
-            problem = f"answers of {path} belong to one worker, so they cannot be hedged"
-            yield place, problem, "remove it"
-    if config.hedging.paths and config.hedging.after_s >= config.timeouts.first_event_s:
-        problem = f"hedging.after_s ({config.hedging.after_s:g}) is not below timeouts.first_event_s"
-        yield ("hedging", "after_s"), problem, "write a smaller one, or a larger first_event_s"
-
-
 def _paths(config: Config) -> Iterator[Finding]:
     for index, extra in enumerate(config.extra_paths):
         path = ("extra_paths", index, "path")
@@ -302,7 +287,6 @@ _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _policy,
     _timeouts,
     _limits,
-    _hedging,
     _browsers,
     _paths,
     _proxies,

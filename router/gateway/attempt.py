@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from router.gateway.plane import Plane
     from router.gateway.relay import Relay
     from router.gateway.rewrites import Outgoing
-    from router.gateway.tries import Tries
     from router.gateway.tunnel import Tunnel
 
 # Server errors that speak of the request and not of the worker: another worker would say the same.
@@ -42,7 +41,7 @@ _MISTAKE = msgspec.json.Decoder(MistakeBody)
 
 
 class Owner(Protocol):
-    """Whose attempt it is: an exchange, or the hedge of one."""
+    """Whose attempt it is."""
 
     plane: Plane
     client: ClientConnection
@@ -56,8 +55,8 @@ class Owner(Protocol):
     tunnel: Tunnel | None
 
     @property
-    def whole(self) -> Tries:
-        """The exchange."""
+    def body_key(self) -> int:
+        """What `Quarantine` knows the request by; 0 for one without a body."""
         ...
 
     def enter(self, phase: Phase) -> None:
@@ -97,7 +96,7 @@ class Attempt:
     """The request of `ticket` at its worker.
 
     Until the first real event its failure is told to `Owner.attempt_failed`; from `Owner.opened` on the answer is this
-    worker's, and its loss goes to `Owner.answer_lost`. `owner` changes when a hedge takes over from a first attempt.
+    worker's, and its loss goes to `Owner.answer_lost`.
     """
 
     __slots__ = (
@@ -313,7 +312,7 @@ class Attempt:
 
     def _suspect(self, *, lost: bool) -> None:
         """The worker may have died of the request: its connection was `lost`, or it answered with a server error."""
-        self._plane.quarantine.failed(self.ticket.candidate.endpoint, self.owner.whole, self._connected_s, lost=lost)
+        self._plane.quarantine.failed(self.ticket.candidate.endpoint, self.owner.body_key, self._connected_s, lost=lost)
 
     def worker_writable(self, writable: bool) -> None:
         """Only a tunnel can write faster than its worker reads."""

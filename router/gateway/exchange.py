@@ -17,7 +17,6 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.admission import admit
 from router.gateway.books import Books
 from router.gateway.head import RequestHead
-from router.gateway.hedge import Hedge
 from router.gateway.paths import Route
 from router.gateway.phases import Phase
 from router.gateway.placing import Placing, Reading, stored_response_id
@@ -178,8 +177,6 @@ class Exchange(Tries):
         if isinstance(placed, Reject):
             self._answer(placed.error)
             return
-        if plane.hedging is not None and plane.hedging.wants(self.route, self._request):
-            self._hedge = Hedge(self, plane.hedging.after_s)
         self._try(placed)
 
     def _may_defer(self) -> bool:
@@ -210,8 +207,6 @@ class Exchange(Tries):
         now_s = plane.time()
         assert self.ticket is not None and attempt is not None and attempt.connection is not None
         self._books.first_event(now_s)
-        if self._hedge is not None:
-            self._end_race()
         if response.events and not self.relay.refused:
             plane.dispatcher.first_token(self.ticket, now_s)
         if self.route.stores:
@@ -309,10 +304,8 @@ class Exchange(Tries):
 
     def client_writable(self, writable: bool) -> None:
         """The client stopped, or began again, to take what is written to it."""
-        for attempt in (self._attempt, self._hedge.attempt if self._hedge is not None else None):
-            connection = attempt.connection if attempt is not None else None
-            if connection is None:
-                continue
+        connection = self._attempt.connection if self._attempt is not None else None
+        if connection is not None:
             if writable:
                 connection.resume_reading()
             else:
@@ -334,8 +327,6 @@ class Exchange(Tries):
         elif now_s >= self._next_comment_s:
             self._next_comment_s = now_s + timeouts.comment_interval_s
             self.relay.comment(self.plane.head_lines(self.head, self.request_id, None), not self._told_keep_alive())
-            if self._hedge is not None:
-                self._hedge.commented()
         self._arm()
 
     def _trickles(self, now_s: float) -> bool:
@@ -491,8 +482,6 @@ class Exchange(Tries):
     def _settle(self, status: int) -> None:
         """The books of one request."""
         self.phase = Phase.OVER
-        if self._hedge is not None:
-            self._end_race()
         self.plane.ended(self)
         self._books.settle(status, self.relay)
         self._attempt = None

@@ -16,7 +16,6 @@ from router.gateway.connection_limit import ConnectionLimit, Turns
 from router.gateway.cors import Cors
 from router.gateway.head import RequestHead
 from router.gateway.heap import Heap, trimmer
-from router.gateway.hedge import Hedging
 from router.gateway.losses import Losses
 from router.gateway.outbox import Outbox
 from router.gateway.paths import PathTable
@@ -108,7 +107,6 @@ class Plane:
         self.time = loop.time
         self.phase_limits_s = phase_limits_s(config.timeouts)
         self.max_requests = config.limits.max_concurrent_requests or sys.maxsize
-        self.hedging = Hedging(config.hedging) if config.hedging.paths else None
         self.paths = PathTable(config.extra_paths)
         self.outbox = Outbox(loop)
         self.backlog = Backlog(loop)

@@ -61,10 +61,6 @@ class GatewayMetrics(Protocol):
         """A worker died with requests before their first token: ``blamed`` for it, or too many (``crowded``)."""
         ...
 
-    def hedged(self, outcome: str) -> None:
-        """A second attempt beside the first ended: ``won``, ``lost``, ``failed`` or ``took_over``."""
-        ...
-
     def client_aborted(self, phase: str) -> None:
         """The client left, in phase ``request``, ``before_first`` or ``stream``."""
         ...

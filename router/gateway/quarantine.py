@@ -129,17 +129,17 @@ class Quarantine:
 
     # what happens
 
-    def failed(self, endpoint: FleetEndpoint, exchange: Tries, connected_s: float, *, lost: bool) -> None:
-        """`endpoint` failed the exchange's request before its first token: its connection, which was made at
+    def failed(self, endpoint: FleetEndpoint, body: int, connected_s: float, *, lost: bool) -> None:
+        """`endpoint` failed the request with this body key before its first token: its connection, which was made at
         `connected_s`, was `lost`, or it answered with a server error."""
-        if not self.poison.enabled or not exchange.body_key:
+        if not self.poison.enabled or not body:
             return
         incident = self.poison.known(endpoint.id, connected_s, lost=lost)
         if incident is not None:
-            self.poison.join(incident, exchange.body_key)
+            self.poison.join(incident, body)
             return
         others = {other.body_key for other in self._exchanges if endpoint in other.unanswered} - {0}
-        self.poison.open(endpoint.id, exchange.body_key, others, self._loop.time(), lost=lost)
+        self.poison.open(endpoint.id, body, others, self._loop.time(), lost=lost)
         self._fleet.doubt(endpoint)
         if endpoint.id not in self._looks:
             self._looks[endpoint.id] = self._loop.create_task(self._look(endpoint), name=f"look at {endpoint.id}")

@@ -1,16 +1,14 @@
-"""The attempts at one request: one after another, or two at once where the second is a hedge."""
+"""The attempts at one request: one after another."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 
 from xxhash import xxh3_128_intdigest
 
 from router.errors import RequestError
 from router.gateway.attempt import Attempt, Owner
 from router.gateway.books import Books
-from router.gateway.hedge import Hedge
 from router.gateway.phases import Phase
 from router.gateway.relay import Relay
 from router.gateway.rewrites import Outgoing, Rewriting
@@ -23,7 +21,7 @@ from router.security.callers import Caller
 class Tries(Owner):
     """The half of an exchange that tries workers. A base class and no part of its own: a request makes enough objects.
 
-    `ticket` is what is booked for `_attempt`; `_hedge` is a second attempt, planned or under way.
+    `ticket` is what is booked for `_attempt`.
     """
 
     relay: Relay
@@ -31,18 +29,11 @@ class Tries(Owner):
     body: bytes
     caller: Caller
     _attempt: Attempt | None
-    _hedge: Hedge | None = None
     body_digest: int | None
     """The body's, where it has been read; else it is computed when it is asked for."""
     _key = 0
     _rewriting: Rewriting | None
     _books: Books
-    _phase_began_s: float
-
-    @property
-    def whole(self) -> Tries:
-        """The exchange."""
-        return self
 
     @property
     def body_key(self) -> int:
@@ -56,11 +47,8 @@ class Tries(Owner):
     @property
     def unanswered(self) -> tuple[FleetEndpoint, ...]:
         """The endpoints that have the request, and have not begun to answer it."""
-        ticket, hedge = self.ticket, self._hedge
-        first = (ticket.candidate.endpoint,) if ticket is not None and self.phase is Phase.FIRST_EVENT else ()
-        if hedge is None or hedge.ticket is None or hedge.phase is not Phase.FIRST_EVENT:
-            return first
-        return (*first, hedge.ticket.candidate.endpoint)
+        ticket = self.ticket
+        return (ticket.candidate.endpoint,) if ticket is not None and self.phase is Phase.FIRST_EVENT else ()
 
     def within(self) -> frozenset[str] | None:
         """The endpoints that the request may go to; None: all.
@@ -72,16 +60,8 @@ class Tries(Owner):
         return quarantine.within(self) if quarantine.active else None
 
     @abstractmethod
-    def progressed(self, gaps_s: Sequence[float], events: int, now_s: float) -> None:
-        """A batch of reads of the answer."""
-
-    @abstractmethod
     def _answer(self, error: RequestError) -> None:
         """Answer with an error of ours."""
-
-    @abstractmethod
-    def _arm(self) -> None:
-        """Set the time at which deadlines are looked at."""
 
     def _try(self, ticket: Ticket) -> None:
         self.ticket = ticket
@@ -96,10 +76,8 @@ class Tries(Owner):
         return self._rewriting.outgoing(self.body, ticket, self.plane.time())
 
     def replaceable(self, phase: FailurePhase) -> bool:
-        """Whether another worker has the request, too, or one is ready to take it."""
-        ticket, hedge = self.ticket, self._hedge
-        if hedge is not None and hedge.running:
-            return True
+        """Whether another worker is ready to take the request."""
+        ticket = self.ticket
         try:
             within = self.within()
         except RequestError:
@@ -112,11 +90,6 @@ class Tries(Owner):
         assert self.ticket is not None
         ticket, self.ticket = self.ticket, None
         plane = self.plane
-        hedge = self._hedge
-        if hedge is not None and hedge.ticket is not None:
-            plane.dispatcher.hedge_left(hedge.ticket, ticket, phase, plane.time(), reason, retry_after_s)
-            self._take_over(hedge, "took_over")
-            return
         try:
             within = self.within()
         except RequestError as error:
@@ -147,41 +120,3 @@ class Tries(Owner):
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.let_go(reusable=reusable)
-
-    # two at once
-
-    def hedge_won(self, hedge: Hedge) -> None:
-        """The second attempt answers first: the first one's worker is let go at once."""
-        self._let_go(reusable=False)
-        ticket, self.ticket = self.ticket, None
-        if ticket is not None:
-            self.plane.dispatcher.lost(ticket, self.plane.time())
-        self._take_over(hedge, "won")
-
-    def hedge_failed(self, hedge: Hedge, phase: FailurePhase, reason: str, retry_after_s: float | None) -> None:
-        """The second attempt is out of the race; the first goes on."""
-        assert self.ticket is not None and hedge.ticket is not None
-        self._hedge = None
-        plane = self.plane
-        plane.metrics.hedged("failed")
-        plane.dispatcher.hedge_left(self.ticket, hedge.ticket, phase, plane.time(), reason, retry_after_s)
-
-    def _take_over(self, hedge: Hedge, outcome: str) -> None:
-        """The second attempt is the only one from now on."""
-        assert hedge.ticket is not None and hedge.attempt is not None
-        self._hedge = None
-        self.plane.metrics.hedged(outcome)
-        self.relay.close()
-        self.relay, self.ticket, self._attempt = hedge.relay, hedge.ticket, hedge.attempt
-        hedge.attempt.owner, hedge.attempt = self, None
-        self._books.worker = hedge.ticket.candidate.id
-        self.phase, self._phase_began_s = hedge.phase, hedge.phase_began_s
-        self._arm()
-        if outcome != "won" and self.plane.fleet.lost(hedge.ticket.candidate.endpoint):
-            self.endpoint_lost()
-
-    def _end_race(self) -> None:
-        """The first attempt answers, or nobody is to answer any more."""
-        hedge, self._hedge = self._hedge, None
-        if hedge is not None:
-            hedge.cancel()

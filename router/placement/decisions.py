@@ -21,7 +21,6 @@ class DecisionRecord(msgspec.Struct):
 
     `outcome` is "running" until the attempt ends, then "finished", "failed: ..." or "cancelled". `residency` says how
     far `predicted_cached_tokens` could be trusted; `difference` what explains that another number was reported.
-    `hedge`: a second attempt beside the one before it, which was still waiting for its first event.
     """
 
     at_s: float
@@ -39,7 +38,6 @@ class DecisionRecord(msgspec.Struct):
     ttft_s: float | None = None
     duration_s: float | None = None
     outcome: str = "running"
-    hedge: bool = False
 
     def close(self, outcome: str, now_s: float) -> None:
         """The attempt is over. The prompt's hashes are let go: a thousand long prompts would fill memory."""
@@ -82,7 +80,6 @@ class DecisionRecord(msgspec.Struct):
             "prompt_tokens": self.request.prompt_tokens,
             "waited_s": self.request.waited_s,
             "attempt": self.attempt,
-            "hedge": self.hedge,
             "policy": self.policy,
             "worker": self.worker,
             "reason": self.decision.reason,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerId, WorkerView
-from router.config.model import HedgingConfig, RetriesConfig
+from router.config.model import RetriesConfig
 from router.errors import ErrorKind, RequestError
 from router.placement.comparison import ComparisonObserver, Comparisons, prediction
 from router.placement.decisions import DecisionLog, DecisionRecord, Explanation
@@ -75,11 +75,10 @@ class Dispatcher:
         decisions_kept: int = 1_000,
         observer: DispatchObserver | None = None,
         retries: RetriesConfig | None = None,
-        hedging: HedgingConfig | None = None,
         max_requests_per_worker: int = 0,
         ledger: SharedLedger | None = None,
     ) -> None:
-        self._further = FurtherAttempts(retries, hedging, observer)
+        self._further = FurtherAttempts(retries, observer)
         self._max_per_worker = max_requests_per_worker
         self._fleet = fleet
         self._residency = residency
@@ -95,7 +94,7 @@ class Dispatcher:
         """Called when a worker has no prefill left of those booked here; not a place to dispatch from."""
         self._ids = itertools.count(1)
         self._counts = dict.fromkeys(
-            ("dispatched", "held", "rejected", "retried", "hedged", "finished", "cancelled", "failed"), 0
+            ("dispatched", "held", "rejected", "retried", "finished", "cancelled", "failed"), 0
         )
         fleet.on_load.append(self._lanes.load_reported)
 
@@ -173,32 +172,6 @@ class Dispatcher:
             again.suspect = (ticket.candidate.endpoint, reason)
         self._counts["retried"] += 1
         return again
-
-    def hedge(self, ticket: Ticket, now_s: float) -> Ticket | None:
-        """Book the request of `ticket` on a second worker, too, where one is ready and the budgets allow it.
-
-        Whoever loses is to be given up with `lost`.
-        """
-        selection = None if ticket.ended else self._alternatives(ticket, FailurePhase.CONNECT, now_s)
-        if selection is None or not selection.ready:
-            return None
-        if not self._further.pay_hedge(self._requests, now_s):
-            return None
-        second = self._place(ticket.request, self._decide(ticket.request, selection, now_s), now_s, ticket.attempt + 1)
-        follow(ticket, second, FailurePhase.CONNECT, None)
-        second.record.hedge = True
-        self._counts["hedged"] += 1
-        return second
-
-    def hedge_left(
-        self, left: Ticket, failed: Ticket, phase: FailurePhase, now_s: float, reason: str, retry_after_s: float | None
-    ) -> None:
-        """One of two attempts failed before its first event; the other, `left`, is now the only one."""
-        self.failed(failed, phase, now_s, reason, retry_after_s)
-        left.attempt = max(left.attempt, failed.attempt)
-        follow(failed, left, phase, longest(left.refusal_s, retry_after_s))
-        if phase is FailurePhase.ANSWERED:
-            left.suspect = (failed.candidate.endpoint, reason)
 
     def has_alternative(
         self, ticket: Ticket, phase: FailurePhase, now_s: float, *, within: Container[str] | None = None
@@ -303,15 +276,11 @@ class Dispatcher:
         if self._observer is not None:
             self._observer.failed(ticket, phase, reason)
 
-    def lost(self, ticket: Ticket, now_s: float) -> None:
-        """Another worker answered the same request first (`hedge`)."""
-        self.cancelled(ticket, now_s, "cancelled: another worker answered first")
-
-    def cancelled(self, ticket: Ticket, now_s: float, outcome: str = "cancelled") -> None:
+    def cancelled(self, ticket: Ticket, now_s: float) -> None:
         """The client left; nobody's fault."""
         if ticket.ended:
             return
-        self._end(ticket, now_s, outcome, served=ticket.booking.stage is Stage.DECODE)
+        self._end(ticket, now_s, "cancelled", served=ticket.booking.stage is Stage.DECODE)
         self._counts["cancelled"] += 1
         self._tell_policy(EdgeKind.FAILED, ticket, now_s)
 
@@ -374,7 +343,7 @@ class Dispatcher:
     @property
     def _requests(self) -> int:
         """Placed so far, each counted once."""
-        return self._counts["dispatched"] - self._counts["retried"] - self._counts["hedged"]
+        return self._counts["dispatched"] - self._counts["retried"]
 
     def _book(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from router.config.model import HedgingConfig, RetriesConfig
+from router.config.model import RetriesConfig
 from router.placement.attempt_budget import AttemptBudget
 from router.placement.lifecycle_events import FailurePhase
 from router.placement.tickets import Ticket
@@ -21,17 +21,14 @@ class RefusalObserver(Protocol):
 
 
 class FurtherAttempts:
-    """Retries and hedges draw on one budget; hedges have a narrower one of their own before it."""
+    """The limit on the attempts at one request, and the retry budget that all requests share."""
 
-    __slots__ = ("_budget", "_hedges", "_max_attempts", "_observer")
+    __slots__ = ("_budget", "_max_attempts", "_observer")
 
-    def __init__(
-        self, retries: RetriesConfig | None, hedging: HedgingConfig | None, observer: RefusalObserver | None
-    ) -> None:
-        retries, hedging = retries or RetriesConfig(), hedging or HedgingConfig()
+    def __init__(self, retries: RetriesConfig | None, observer: RefusalObserver | None) -> None:
+        retries = retries or RetriesConfig()
         self._max_attempts = retries.max_attempts
         self._budget = AttemptBudget(retries.budget_ratio, retries.budget_floor_per_s)
-        self._hedges = AttemptBudget(hedging.max_ratio, 0.0)
         self._observer = observer
 
     def exhausted(self, ticket: Ticket, phase: FailurePhase) -> bool:
@@ -51,13 +48,9 @@ class FurtherAttempts:
         """Whether a further attempt would be paid for."""
         return self._budget.affords(requests, now_s)
 
-    def pay_hedge(self, requests: int, now_s: float) -> bool:
-        """Pay for a hedge, twice."""
-        return self._hedges.take(requests, now_s) and self.pay(requests, now_s)
-
     def statistics(self) -> dict[str, Any]:
-        """Both budgets."""
-        return {"retry_budget": self._budget.statistics(), "hedge_budget": self._hedges.statistics()}
+        """The retry budget."""
+        return {"retry_budget": self._budget.statistics()}
 
 
 def follow(ticket: Ticket, again: Ticket, phase: FailurePhase, refusal_s: float | None) -> None:

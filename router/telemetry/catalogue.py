@@ -96,13 +96,7 @@ GATEWAY = (
     _histogram("decision_seconds", CPU_S, "Time to choose and book a worker."),
     _counter("errors", "Errors answered by the gateway itself, by code and phase.", "code", "phase"),
     _counter("retries", "Attempts that failed and went to another worker, by the phase they failed in.", "phase"),
-    _counter("retry_budget_exhausted", "Further attempts, hedges included, that the retry budget did not allow."),
-    _counter(
-        "hedges",
-        "Second attempts at requests whose first event did not come, by outcome: won, lost, failed (before the first "
-        "attempt did anything) or took_over (the first attempt failed).",
-        "outcome",
-    ),
+    _counter("retry_budget_exhausted", "Further attempts that the retry budget did not allow."),
     _counter(
         "worker_deaths",
         "Workers whose process went while requests there waited for their first token: blamed on these requests, or "

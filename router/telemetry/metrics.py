@@ -76,7 +76,6 @@ class Metrics:
         self._redials = counter("redials")
         self._retry_refusals = counter("retry_budget_exhausted")
         self._deaths = counter("worker_deaths")
-        self._hedges = counter("hedges")
         self._aborts = counter("client_aborts")
         self._keyed = counter("requests_by_key")
         self._reloads = counter("reloads")
@@ -139,10 +138,6 @@ class Metrics:
     def worker_died(self, outcome: str) -> None:
         """A worker died with requests before their first token."""
         self._deaths.add(1.0, (outcome,))
-
-    def hedged(self, outcome: str) -> None:
-        """A second attempt beside the first ended as `outcome`."""
-        self._hedges.add(1.0, (outcome,))
 
     def client_aborted(self, phase: str) -> None:
         """The client left."""

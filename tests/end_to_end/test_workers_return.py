@@ -82,38 +82,3 @@ def test_sixty_mistakes_of_clients_open_no_breaker(start):
     assert system.metric("warmroute_retries_total") == 0
     assert system.metric("warmroute_attempt_failures_total") == 0
     assert sum("400" in line and 'route="/v1/chat' in line for line in system.admin.get("/metrics").text.splitlines())
-
-
-def test_a_hedge_past_a_worker_that_hangs(start, monkeypatch):
-    monkeypatch.setenv("WARMROUTE_HEDGING__PATHS", '["/v1/chat/completions"]')
-    monkeypatch.setenv("WARMROUTE_HEDGING__AFTER_S", "0.3")
-    monkeypatch.setenv("WARMROUTE_HEDGING__MAX_RATIO", "1")
-    monkeypatch.setenv("WARMROUTE_HEALTH__PROBE_TIMEOUT_S", "30")  # the probes shall not find it first
-    system = start(workers=2, policy="round_robin")
-    os.kill(system.running.workers[0].pid, signal.SIGSTOP)
-
-    async def run():
-        client = Client(system.url)
-        began_s = time.monotonic()
-        timings = [await chat(client, body(system, f"Hello {number}")) for number in range(4)]
-        client.close()
-        return timings, time.monotonic() - began_s
-
-    try:
-        timings, took_s = asyncio.run(run())
-    finally:
-        os.kill(system.running.workers[0].pid, signal.SIGCONT)
-    assert [timing.error for timing in timings] == [None] * 4
-    assert {timing.worker for timing in timings} == {system.running.worker_urls[1].removeprefix("http://")}
-    assert took_s < 4 * 0.3 + 3
-    page = system.admin.get("/metrics").text
-    hedges = [line for line in page.splitlines() if line.startswith("warmroute_hedges_total{")]
-    log = system.admin.get("/admin/v1/decisions?limit=20").json()["decisions"]
-    pairs = [each for each in log if each["hedge"]]
-    assert len(pairs) >= 2
-    assert hedges == [f'warmroute_hedges_total{{outcome="won"}} {len(pairs)}.0']
-    for second in pairs:
-        first = next(each for each in log if each["request_id"] == second["request_id"] and not each["hedge"])
-        assert first["outcome"] == "cancelled: another worker answered first"
-        assert second["outcome"] == "finished"
-    system.wait_idle()

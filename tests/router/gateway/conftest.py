@@ -216,15 +216,6 @@ class RecordingDispatcher(Dispatcher):
         self.last_reason = reason
         return super().retry(ticket, phase, now_s, reason, retry_after_s, within=within)
 
-    def hedge(self, ticket, now_s):
-        second = super().hedge(ticket, now_s)
-        self.edges.append("hedge" if second else "no hedge")
-        return second
-
-    def lost(self, ticket, now_s):
-        self.edges.append("lost")
-        super().lost(ticket, now_s)
-
     def first_token(self, ticket, now_s):
         self.edges.append("first_token")
         super().first_token(ticket, now_s)
@@ -242,10 +233,9 @@ class RecordingDispatcher(Dispatcher):
         self.edges.append(f"failed {phase.value}")
         super().failed(ticket, phase, now_s, reason, retry_after_s)
 
-    def cancelled(self, ticket, now_s, outcome="cancelled"):
-        if outcome == "cancelled":
-            self.edges.append("cancelled")
-        super().cancelled(ticket, now_s, outcome)
+    def cancelled(self, ticket, now_s):
+        self.edges.append("cancelled")
+        super().cancelled(ticket, now_s)
 
 
 FACTS = WorkerFacts(version="0.33.0", models=(ServedModel("m"),), caches={0: RankCache(16, 1_000, True)})
@@ -265,7 +255,6 @@ class Rig:
             build_policy("round_robin", {}, random.Random(0)),
             policy_name="round_robin",
             retries=config.retries,
-            hedging=config.hedging,
             max_requests_per_worker=config.limits.max_requests_per_worker,
         )
         self.identity = StubIdentity()

@@ -1,4 +1,4 @@
-"""Retries that a budget pays for, hedges, and limits per worker: the dispatcher in virtual time."""
+"""Retries that a budget pays for, and limits per worker: the dispatcher in virtual time."""
 
 import random
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backends.worker import Endpoint
 from policies.registry import build_policy
-from router.config.model import HealthConfig, HedgingConfig, RetriesConfig
+from router.config.model import HealthConfig, RetriesConfig
 from router.errors import ErrorKind
 from router.placement.dispatcher import Dispatcher, Reject, Ticket
 from router.placement.fleet import Fleet
@@ -96,66 +96,6 @@ def test_as_many_attempts_as_configured(build, limit):
     assert attempts == limit
 
 
-# hedges
-
-
-def test_a_hedge_is_booked_beside_the_first_attempt_and_both_are_in_the_log(build):
-    dispatcher = build(hedging=HedgingConfig(max_ratio=1.0))
-    first = dispatcher.dispatch(ask(), 0.0)
-    second = dispatcher.hedge(first, 1.0)
-    assert second.candidate is not first.candidate
-    assert sorted(load(dispatcher)) == [0, 0, 1, 1]
-    dispatcher.lost(first, 2.0)
-    dispatcher.finished(second, Usage(), 3.0)
-    assert load(dispatcher) == [0, 0, 0, 0]
-    log = [record.to_builtins() for record in dispatcher.decisions(5)]
-    assert [(each["request_id"], each["hedge"], each["attempt"]) for each in log] == [("r0", True, 2), ("r0", False, 1)]
-    assert [each["outcome"] for each in log] == ["finished", "cancelled: another worker answered first"]
-
-
-def test_hedges_are_bounded_by_their_share_and_by_the_retry_budget(build):
-    narrow = build(hedging=HedgingConfig(max_ratio=0.05), retries=RetriesConfig(budget_ratio=1.0))
-    assert hedges(narrow) == pytest.approx(1_000 * 0.05, abs=2)
-    poor = build(hedging=HedgingConfig(max_ratio=1.0), retries=RetriesConfig(budget_ratio=0.1, budget_floor_per_s=0))
-    assert hedges(poor) == pytest.approx(1_000 * 0.1, abs=2)
-    assert len(poor.refused) > 800
-
-
-def hedges(dispatcher):
-    placed = 0
-    for number in range(1_000):
-        first = dispatcher.dispatch(ask(number), number / 100)
-        second = dispatcher.hedge(first, number / 100)
-        if second is not None:
-            placed += 1
-            dispatcher.lost(second, number / 100)
-        dispatcher.finished(first, Usage(), number / 100)
-    assert load(dispatcher) == [0, 0, 0, 0]
-    return placed
-
-
-def test_no_hedge_without_another_ready_worker_or_for_what_is_over(build):
-    alone = build(workers=1, hedging=HedgingConfig(max_ratio=1.0))
-    assert alone.hedge(alone.dispatch(ask(), 0.0), 1.0) is None
-    pair = build(workers=2, hedging=HedgingConfig(max_ratio=1.0))
-    ticket = pair.dispatch(ask(), 0.0)
-    pair.cancelled(ticket, 0.5)
-    assert pair.hedge(ticket, 1.0) is None
-
-
-def test_what_is_left_of_two_attempts_knows_what_the_other_met(build):
-    dispatcher = build(hedging=HedgingConfig(max_ratio=1.0))
-    first = dispatcher.dispatch(ask(), 0.0)
-    second = dispatcher.hedge(first, 1.0)
-    dispatcher.hedge_left(first, second, FailurePhase.REFUSED, 2.0, "HTTP 503", 7.0)
-    assert (first.attempt, first.refusal_s, first.sent_failures) == (2, 7.0, 0)
-    third = dispatcher.retry(first, FailurePhase.SENT, 3.0, "died")
-    assert third.candidate.id not in (first.candidate.id, second.candidate.id)
-    assert (third.attempt, third.sent_failures) == (3, 1)
-    assert isinstance(dispatcher.retry(third, FailurePhase.CONNECT, 3.0, "refused"), Reject)
-    assert load(dispatcher) == [0, 0, 0, 0]
-
-
 # a limit per worker
 
 
@@ -185,10 +125,9 @@ def test_a_retry_keeps_to_the_limit_too(build):
 @given(
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["dispatch", "hedge", "first", "finish", "retry", "cancel", "lose", "left"]),
+            st.sampled_from(["dispatch", "first", "finish", "retry", "cancel"]),
             st.integers(0, 9),
             st.sampled_from([*PHASES, FailurePhase.CONNECT]),
-            st.booleans(),
         ),
         max_size=60,
     )
@@ -197,61 +136,41 @@ def test_a_retry_keeps_to_the_limit_too(build):
 def test_every_booking_is_given_back_once(build, steps):
     dispatcher = build(
         workers=3,
-        hedging=HedgingConfig(max_ratio=1.0),
         retries=RetriesConfig(budget_ratio=1.0),
         max_requests_per_worker=4,
     )
-    pairs = []  # [first, second or None] of each request that is under way
-    for now, (step, at, phase, swapped) in enumerate(steps):
-        pair = pairs[at % len(pairs)] if pairs else None
+    running = []
+    for now, (step, at, phase) in enumerate(steps):
         if step == "dispatch":
             ticket = dispatcher.dispatch(ask(now), now)
             if isinstance(ticket, Ticket):
-                pairs.append([ticket, None])
-        elif pair is not None:
-            advance(dispatcher, pairs, pair, step, phase, swapped, now)
+                running.append(ticket)
+        elif running:
+            advance(dispatcher, running, at % len(running), step, phase, now)
         assert max(load(dispatcher)) <= 4
-        running = sum(load(dispatcher))
-        assert running == sum(1 + (second is not None) for _, second in pairs)
-    for first, second in pairs:
-        dispatcher.cancelled(first, 99.0)
-        if second is not None:
-            dispatcher.lost(second, 99.0)
-            dispatcher.lost(second, 99.0)
+        assert sum(load(dispatcher)) == len(running)
+    for ticket in running:
+        dispatcher.cancelled(ticket, 99.0)
+        dispatcher.cancelled(ticket, 99.0)
     assert load(dispatcher) == [0, 0, 0]
     counts = dispatcher.statistics()
     ended = counts["finished"] + counts["cancelled"] + counts["failed"]
     assert counts["dispatched"] == ended
 
 
-def advance(dispatcher, pairs, pair, step, phase, swapped, now):
-    """One step of a request's life, as an exchange would take it."""
-    first, second = pair
-    if step == "hedge" and second is None:
-        pair[1] = dispatcher.hedge(first, now)
-    elif step in ("first", "finish") and second is None:
-        dispatcher.first_token(first, now)
-        if step == "finish":
-            dispatcher.finished(first, Usage(), now)
-            pairs.remove(pair)
-    elif step == "lose" and second is not None:
-        winner, loser = (second, first) if swapped else (first, second)
-        dispatcher.lost(loser, now)
-        pair[:] = [winner, None]
-    elif step == "left" and second is not None:
-        left, failed = (second, first) if swapped else (first, second)
-        dispatcher.hedge_left(left, failed, phase, now, "why", None)
-        assert failed.candidate.endpoint.id in left.tried
-        pair[:] = [left, None]
-    elif step == "retry" and second is None:
-        again = dispatcher.retry(first, phase, now, "why")
+def advance(dispatcher, running, at, step, phase, now):
+    """Take one step of a request's life, as the gateway does."""
+    ticket = running[at]
+    if step == "first":
+        dispatcher.first_token(ticket, now)
+    elif step == "finish":
+        dispatcher.finished(running.pop(at), Usage(), now)
+    elif step == "cancel":
+        dispatcher.cancelled(running.pop(at), now)
+    elif step == "retry":
+        again = dispatcher.retry(ticket, phase, now, "why")
         if isinstance(again, Ticket):
             assert again.candidate.endpoint.id not in again.tried
-            pair[0] = again
+            running[at] = again
         else:
-            pairs.remove(pair)
-    elif step == "cancel":
-        dispatcher.cancelled(first, now)
-        if second is not None:
-            dispatcher.lost(second, now)
-        pairs.remove(pair)
+            del running[at]

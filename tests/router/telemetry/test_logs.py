@@ -34,7 +34,7 @@ def test_text_shows_event_and_fields(stream):
     setup_logging("info", "text", stream)
     logging.getLogger("warmroute.workers").info("worker ready", extra={"worker": "127.0.0.1:9", "reason": "all well"})
     line = stream.getvalue()
-    assert line.endswith('INFO    warmroute.watch: worker ready worker=127.0.0.1:9 reason="all well"\n')
+    assert line.endswith('INFO    warmroute.workers: worker ready worker=127.0.0.1:9 reason="all well"\n')
 
 
 def test_a_value_cannot_forge_a_line(stream):
