@@ -13,7 +13,7 @@ COMPILED_VENV := .venv-compiled
 # The gateway on the lowest versions of its dependencies that are allowed.
 FLOORS_VENV := .venv-floors
 
-.PHONY: demo test test-fast test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -48,6 +48,10 @@ audit: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/warmroute demo
+
+# The chart in the README.
+demo-plot: $(STAMP)
+	$(BIN)/warmroute demo --plot docs/images/demo.svg
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -6,26 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
 from loadtest.bench.measures.catalogue import BASELINE, FIGURES
 from loadtest.bench.results import Results, Spread
+from loadtest.report.chart import OTHERS, OURS, REPRODUCIBLE, WHISKER, style
 
-OURS, OTHERS, WHISKER = "#2f6fb4", "#b8bec6", "#4a4f57"
 COLUMNS = 2
 WIDTH_IN, ROW_IN, PANEL_IN = 9.0, 0.2, 0.62
 FAR = 4.0
 """A bar this many times as long as all shorter ones is cut, so that those can still be told apart."""
-_STYLE: dict[Any, Any] = {
-    "backend": "svg",
-    "svg.fonttype": "none",
-    "svg.hashsalt": "warmroute",
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-}
 
 
 def draw(path: Path, results: Results) -> None:
@@ -36,7 +24,7 @@ def draw(path: Path, results: Results) -> None:
     rows = -(-len(figures) // COLUMNS)
     proxies = [row.name for row in results.rows if row.missing is None]
     height_in = rows * (len(proxies) * ROW_IN + PANEL_IN) + 0.5
-    with matplotlib.rc_context(_STYLE):
+    with style(font_size=8):
         picture = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         picture.suptitle(conditions(results), x=0.01, ha="left", fontsize=9)
         panels = picture.subplots(rows, COLUMNS, squeeze=False).flatten()
@@ -45,7 +33,7 @@ def draw(path: Path, results: Results) -> None:
                 _panel(panel, results, figures[place], proxies, named=place % COLUMNS == 0)
             else:
                 panel.axis("off")
-        picture.savefig(path, format="svg", metadata={"Date": None})
+        picture.savefig(path, **REPRODUCIBLE)
 
 
 def conditions(results: Results) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from backends.engine.profile import profile_names
@@ -12,6 +13,8 @@ from policies.registry import policy_names
 
 BASELINE = "round_robin"
 DEFAULT = "marginal_cost"
+REPEATABLE = ("policy", "workers", "profile", "time_scale", "conversations", "seed")
+"""The flags that change the result."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,8 +40,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--conversations", type=positive, default=60, help="of five turns each (default 60)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the workload (default 0)")
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write the rows as JSON")
+    parser.add_argument(
+        "--plot", type=_writable, metavar="FILE.svg", help="draw mean TTFT of both policies as SVG (needs matplotlib)"
+    )
     parser.add_argument("--keep", action="store_true", help="leave a fleet up after the runs and print its URLs")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, defaults={name: parser.get_default(name) for name in REPEATABLE})
 
 
 def _writable(text: str) -> Path:
@@ -49,7 +55,12 @@ def _writable(text: str) -> Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run both policies and print the table; 0 if no request failed."""
+    """Run both policies and print the table; return 0 if no request failed."""
+    from loadtest.demo import plot
+
+    if args.plot is not None and not plot.available():
+        sys.stderr.write(f"warmroute demo: {plot.MISSING}\n")
+        return 2
     from loadtest.demo.compare import run as compare  # late: other commands' help must not wait for HTTP clients
 
     return compare(args, BASELINE)

@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from loadtest.demo import fleet
+from loadtest.demo import fleet, plot
 from loadtest.demo.run import Setting, failures, run_policy, wait_until_ready
 from loadtest.report.table import print_rows, write_json
 from loadtest.workload.conversations import Shape
@@ -21,10 +21,7 @@ def run(args: argparse.Namespace, baseline: str) -> int:
         signal.signal(number, signal.default_int_handler)
     shape = Shape(conversations=args.conversations)
     setting = Setting(args.workers, args.profile, args.time_scale, args.seed, shape)
-    console.print(
-        f"{setting.workers} embedded workers modelling {setting.profile}, step times x {setting.time_scale:g}; "
-        f"{shape.conversations} conversations of {shape.turns} turns about Python's own sources"
-    )
+    console.print(f"{setting.title()} about Python's own sources")
     try:
         return _compare(console, setting, args, baseline)
     except fleet.StartError as error:
@@ -43,11 +40,20 @@ def _compare(console: Console, setting: Setting, args: argparse.Namespace, basel
     print_rows(console, "prefix routing against round robin, as the clients saw it", rows)
     if args.json:
         write_json(args.json, rows)
+    if args.plot:
+        plot.draw(args.plot, rows, setting.title(), repeating(args))
     for error in errors[:5]:
         console.print(f"[red]failed:[/red] {error}")
     if args.keep:
         _keep(console, setting, args.policy)
     return 1 if errors else 0
+
+
+def repeating(args: argparse.Namespace) -> str:
+    """Return the command that draws the chart again, without folders and default values."""
+    changed = [(name, getattr(args, name)) for name, default in args.defaults.items() if getattr(args, name) != default]
+    flags = [f"--{name.replace('_', '-')} {value}" for name, value in changed]
+    return " ".join(["warmroute demo", *flags, f"--plot {args.plot.name}"])
 
 
 def _keep(console: Console, setting: Setting, policy: str) -> None:

@@ -30,6 +30,13 @@ class Setting:
     seed: int = 0
     shape: Shape = field(default_factory=Shape)
 
+    def title(self) -> str:
+        """Return the fleet and the workload in one line."""
+        return (
+            f"{self.workers} embedded workers modelling {self.profile}, step times x {self.time_scale:g}; "
+            f"{self.shape.conversations} conversations of {self.shape.turns} turns"
+        )
+
     def worker_flags(self) -> list[str]:
         """Flags of ``warmroute worker``."""
         return ["--profile", self.profile, "--time-scale", str(self.time_scale)]

@@ -1,0 +1,49 @@
+"""The demo's chart: mean TTFT, one bar per policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from loadtest.report.chart import OTHERS, OURS, REPRODUCIBLE, style
+from loadtest.report.summary import Row
+
+MISSING = "--plot needs matplotlib: pip install 'matplotlib>=3.9' (the `loadtest` extra of Warmroute includes it)"
+_LABELS = {"round_robin": "round robin", "marginal_cost": "Warmroute"}
+_WIDTH_IN, _BAR_IN, _TEXT_IN = 7.2, 0.42, 0.95
+
+
+def available() -> bool:
+    """Return whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def draw(path: Path, rows: Sequence[Row], setting: str, command: str) -> None:
+    """Write the chart as SVG; equal rows give an equal file.
+
+    `setting` stands under the title, and `command`, which makes the chart again, under the bars.
+    """
+    from matplotlib.figure import Figure  # late: slow to load, and not in the base install
+
+    means_ms = [round(row.ttft_mean_ms) for row in rows]
+    with style(font_size=10):
+        picture = Figure(figsize=(_WIDTH_IN, len(rows) * _BAR_IN + _TEXT_IN), layout="constrained", facecolor="white")
+        picture.suptitle(f"Mean time to first token, ms (lower is better)\n{setting}", x=0.01, ha="left", fontsize=10)
+        axes = picture.subplots()
+        colours = [OTHERS if row.policy == "round_robin" else OURS for row in rows]
+        bars = axes.barh(range(len(rows)), means_ms, height=0.65, color=colours)
+        axes.bar_label(bars, [_label(mean_ms, means_ms[0]) for mean_ms in means_ms], padding=4)
+        axes.set_yticks(range(len(rows)), [_LABELS.get(row.policy, row.policy) for row in rows])
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(0, max(max(means_ms), 1) * 1.2)
+        axes.xaxis.set_visible(False)
+        axes.spines["bottom"].set_visible(False)
+        axes.invert_yaxis()
+        picture.supxlabel(command, x=0.01, ha="left", fontsize=9, family="monospace")
+        picture.savefig(path, **REPRODUCIBLE)
+
+
+def _label(mean_ms: int, baseline_ms: int) -> str:
+    ratio = f" ({mean_ms / baseline_ms:.2f} x)" if baseline_ms and mean_ms != baseline_ms else ""
+    return f"{mean_ms:,}{ratio}"
