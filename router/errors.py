@@ -99,11 +99,11 @@ class ErrorKind(Enum):
     SHUTTING_DOWN = ErrorSpec(
         "shutting_down", 503, "service_unavailable", Fault.GATEWAY, "The gateway is shutting down"
     )
-    TOO_MANY_REQUESTS_HELD = ErrorSpec(
+    TOO_MANY_REQUESTS = ErrorSpec(
         "too_many_requests", 503, "service_unavailable", Fault.GATEWAY, "Too many requests are waiting"
     )
-    TENANT_REQUESTS_HELD = ErrorSpec(
-        "tenant_max_held_requests",
+    TENANT_REQUESTS_QUEUED = ErrorSpec(
+        "tenant_max_queued_requests",
         503,
         "service_unavailable",
         Fault.GATEWAY,

@@ -70,7 +70,7 @@ class Worker:
 GATEWAY: dict[str, Any] = {
     "headers": {"worker": True},
     "decisions_kept": 500,
-    "timeouts": {"first_event_s": 30, "stream_idle_s": 5, "header_hold_s": 3, "comment_interval_s": 2},
+    "timeouts": {"first_event_s": 30, "stream_idle_s": 5, "header_delay_s": 3, "comment_interval_s": 2},
     "residency": {"memo_bytes": 4_194_304, "approximate_bytes": 4_194_304},
 }
 """Small memories, so that they are full long before the soak ends and only a leak still grows; short limits, so that

@@ -12,8 +12,8 @@ from loadtest.attack.cost import ProcessCost
 
 AT_REST = (
     "warmroute_active_requests",
+    "warmroute_queued_requests",
     "warmroute_held_requests",
-    "warmroute_deferred_requests",
     "warmroute_buffered_body_bytes",
     "warmroute_client_connections",
 )

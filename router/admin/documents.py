@@ -105,7 +105,7 @@ class PredictedCached(Shape):
     `equal`, `over` and `under` count responses. `differences` counts those that differed by what explains it:
     scheduled_since (more was found: these blocks were stored, or word of it came, after the decision), slower_tier
     (more was found, and the worker also caches outside its GPU), evicted_while_queued (less was found: the first
-    missing block was evicted after the decision), booked_not_scheduled (less was found: it counted on a request in
+    missing block was evicted after the decision), reserved_not_scheduled (less was found: it counted on a request in
     flight that had not come so far), cleared (the cache was cleared or the worker restarted in between), approximate
     (the view was not exact) and other (nothing explains it: events are lost, or this router and the worker mean
     different blocks); `pending` ones wait for what explains them.

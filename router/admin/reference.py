@@ -1,8 +1,7 @@
-"""``docs/reference/admin-api.md``, made from the table of operations: ``python -m router.admin.reference``."""
+"""``docs/reference/admin-api.md``, generated from the table of operations by `router.cli.reference`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ _HEAD = f"""\
 # Admin API
 
 The admin port (`admin_host`, `admin_port`; 127.0.0.1:8001 by default) speaks JSON. `GET {OPENAPI_PATH}` describes it
-for programs. This page is made by `python -m router.admin.reference`; a test holds it to the code.
+for programs. This page is made by `python -m router.cli.reference`; a test holds it to the code.
 
 - Errors are problem documents (RFC 9457, `application/problem+json`) with a stable `code` and a `detail` that says
   what to do.
@@ -89,7 +88,3 @@ def _type(schema: dict[str, Any]) -> str:
 
 def _link(name: str) -> str:
     return f"[{name}](#{name.lower()})"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference_page())

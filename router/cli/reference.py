@@ -1,7 +1,6 @@
-"""Reference pages made from code: ``python -m router.cli.reference [FOLDER]`` writes policies (an index and a page
-each), metrics, paths and limits.
+"""Reference pages generated from code: policies (an index and one page each), metrics, paths, limits and the admin API.
 
-The admin API's page is made by `router.admin.reference`, the sample of all settings by ``warmroute config --sample``.
+``python -m router.cli.reference [FOLDER]`` writes them all, and the sample of all settings beside the folder.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from policies.registry import BUILT_IN, describe
+from router.admin.reference import reference_page as admin_api_page
 from router.cli.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
 from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config
+from router.config.sample import sample_yaml
 from router.gateway.paths import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 from router.telemetry.catalogue import CATALOGUE, MetricSpec
 
@@ -174,6 +175,7 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "policies.md": policies_page,
+    "admin-api.md": admin_api_page,
     "metrics.md": metrics_page,
     "paths.md": paths_page,
     "limits.md": limits_page,
@@ -182,13 +184,14 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write all pages into the folder named (default ``docs/reference``)."""
+    """Write all pages into a folder (default ``docs/reference``), and the sample settings beside that folder."""
     parser = argparse.ArgumentParser(prog="python -m router.cli.reference", description="Writes the reference pages.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/reference"))
     folder = parser.parse_args(arguments).folder
     (folder / "policies").mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (folder / name).write_text(page(), encoding="utf-8")
+    (folder.parent / "warmroute.sample.yaml").write_text(sample_yaml(), encoding="utf-8")
     return 0
 
 

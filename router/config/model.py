@@ -92,9 +92,10 @@ class LimitsConfig(Section, frozen=True):
     """All request bodies in memory together: those being received, and those kept until a worker has begun to answer.
     Further ones get 503; a single body larger than this gets 413, whatever max_body_bytes says. auto: a part of the
     memory limit, at most 1 GiB; with several processes no body may then be larger than one process's share."""
+    max_queued_requests: Count = 1_000
+    """Requests queued at once because no worker is ready; further ones get 503."""
     max_held_requests: Count = 1_000
-    """Requests that may wait at once because no worker is ready; further ones get 503. As many may wait because the
-    policy keeps them back; further ones are sent to a worker without delay."""
+    """Requests held at once because the policy waits for a better moment; further ones go to a worker without delay."""
     max_concurrent_requests: Count = 0
     """Requests in progress at once, those that wait for a worker included, per process; further ones get 503 with
     Retry-After. 0: no limit."""
@@ -134,12 +135,12 @@ class TimeoutsConfig(Section, frozen=True):
     """A client's TLS handshake, on a port that has TLS."""
     upstream_idle_s: Seconds = 4.0
     """Idle connection to a worker; vLLM closes its side after 5 s."""
-    no_worker_wait_s: Annotated[float, Meta(ge=0)] = 10.0
-    """How long a request waits when no worker is ready for its model."""
-    header_hold_s: Seconds = 15.0
-    """Held response headers go out after this long, followed by SSE comments (streams only)."""
+    queue_s: Annotated[float, Meta(ge=0)] = 10.0
+    """How long a request is queued when no worker is ready for its model."""
+    header_delay_s: Seconds = 15.0
+    """Streams only: the response headers wait for the first event, but at most this long. SSE comments follow them."""
     comment_interval_s: Seconds = 15.0
-    """Gap between keep-alive comments on a held stream."""
+    """Gap between keep-alive comments on a stream without a first event."""
     drain_delay_s: Annotated[float, Meta(ge=0)] = 0.0
     """After SIGTERM readiness is off at once, and connections are still accepted for this long: the time a load
     balancer takes to see it."""
@@ -183,7 +184,7 @@ class RetriesConfig(Section, frozen=True):
     do not count: no worker has done anything for them."""
     budget_floor_per_s: Annotated[float, Meta(ge=0)] = 3.0
     """Further attempts per second that are allowed beside, so that a quiet gateway may still retry."""
-    poison_s: Annotated[float, Meta(ge=0)] = 600.0
+    query_of_death_s: Annotated[float, Meta(ge=0)] = 600.0
     """How long a request is refused (422, `request_crashes_workers`) after two workers died before they had begun to
     answer it, each with at most four different requests in that state. Only a digest of its body is kept, and any
     answer to the same body clears it. 0: never; then such a request may be sent to worker after worker."""
@@ -283,9 +284,9 @@ class TenantConfig(Section, frozen=True):
     cache_group: str | None = None
     """Tenants with the same group share cached prefixes where auth.isolate_cache is group. Default: the tenant is a
     group of its own."""
-    max_held_requests: Count | None = None
-    """The tenant's requests that may wait at once for a worker. One more that finds no worker ready gets 503, one more
-    that the policy would keep back is sent without delay. Default: only limits.max_held_requests counts."""
+    max_queued_requests: Count | None = None
+    """The tenant's requests queued and held at once. One more that finds no worker ready gets 503; one more that the
+    policy would hold goes to a worker without delay. Default: only the counts in limits apply."""
     max_buffered_body_bytes: Positive | None = None
     """The tenant's request bodies in memory together (503); a single larger body gets 413. Default: only
     limits.max_buffered_body_bytes counts."""

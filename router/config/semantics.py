@@ -218,7 +218,7 @@ def _policy(config: Config) -> Iterator[Finding]:
 
 def _timeouts(config: Config) -> Iterator[Finding]:
     limits, defaults = config.timeouts, TimeoutsConfig()
-    for key in ("connect_s", "upstream_head_s", "first_event_s", "stream_idle_s", "no_worker_wait_s"):
+    for key in ("connect_s", "upstream_head_s", "first_event_s", "stream_idle_s", "queue_s"):
         value = getattr(limits, key)
         # Whoever lowers total_s alone means it for everything; only what was asked for can contradict it.
         if value > limits.total_s and value != getattr(defaults, key):

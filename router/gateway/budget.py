@@ -65,7 +65,7 @@ class BodyBudget:
     def _refuse(self) -> None:
         self.refused += 1
         message = "the request bodies in progress take all the memory set aside for them; try again later"
-        raise RequestError(ErrorKind.TOO_MANY_REQUESTS_HELD, message)
+        raise RequestError(ErrorKind.TOO_MANY_REQUESTS, message)
 
     def lend(self, size_bytes: int) -> bool:
         """Take `size_bytes` for what a body has been decoded to, if there is room; `give_back` returns them."""

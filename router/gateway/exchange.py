@@ -134,7 +134,7 @@ class Exchange(Tries):
             self.withheld = self.caller.withheld_salted
         self.body_digest = reading.intake.digest if reading.intake is not None else None
         if reading.stream:
-            self._next_comment_s = self._books.arrived_s + plane.config.timeouts.header_hold_s
+            self._next_comment_s = self._books.arrived_s + plane.config.timeouts.header_delay_s
         if plane.rewrites.enabled:
             self._rewriting = plane.rewrites.of(self.head, reading.intake)
         identifying = placing.start(reading)
@@ -166,14 +166,14 @@ class Exchange(Tries):
             return
         if self.phase is Phase.WORKER:
             plane.waiting.leave(self)
-            plane.metrics.held(now_s - self._phase_began_s, not isinstance(placed, Reject))
+            plane.metrics.queued(now_s - self._phase_began_s, not isinstance(placed, Reject))
         if isinstance(placed, Deferral):
             plane.deferrals.enter(self, placed)
             if self.phase is not Phase.DEFERRED:
                 self.enter(Phase.DEFERRED)
             return
         if self.phase is Phase.DEFERRED:
-            plane.metrics.deferred(now_s - self._phase_began_s)
+            plane.metrics.held(now_s - self._phase_began_s)
         if isinstance(placed, Reject):
             self._answer(placed.error)
             return
@@ -184,20 +184,20 @@ class Exchange(Tries):
             return False
         account = self.caller.account
         # one that waits already is counted
-        return account is None or self.phase is Phase.WORKER or account.may_hold
+        return account is None or self.phase is Phase.WORKER or account.may_queue
 
     def _wait(self, hold: Hold) -> None:
         if self.phase is Phase.WORKER:
             return
         account = self.caller.account
-        if not self.plane.config.timeouts.no_worker_wait_s:
+        if not self.plane.config.timeouts.queue_s:
             self._answer(RequestError(ErrorKind.NO_WORKER, hold.reason))
-        elif account is not None and not account.may_hold:
-            self._answer(account.refuse_to_hold())
+        elif account is not None and not account.may_queue:
+            self._answer(account.refuse_to_queue())
         elif self.plane.waiting.enter(self):
             self.enter(Phase.WORKER)
         else:
-            self._answer(RequestError(ErrorKind.TOO_MANY_REQUESTS_HELD, "too many requests wait for a worker"))
+            self._answer(RequestError(ErrorKind.TOO_MANY_REQUESTS, "too many requests wait for a worker"))
 
     # the answer
 
@@ -355,7 +355,7 @@ class Exchange(Tries):
         match self.phase:
             case Phase.WORKER:
                 self.plane.waiting.leave(self)
-                self.plane.metrics.held(self.plane.time() - self._phase_began_s, False)
+                self.plane.metrics.queued(self.plane.time() - self._phase_began_s, False)
                 self._answer(RequestError(ErrorKind.NO_WORKER, "no worker became ready for this model in time"))
             case Phase.DIAL:
                 self._let_go(reusable=False)

@@ -26,7 +26,7 @@ def phase_limits_s(timeouts: TimeoutsConfig) -> Mapping[Phase, float]:
     """Seconds per phase: from its start, and in `STREAM` and `TUNNEL` from the last byte."""
     return {
         Phase.IDENTITY: math.inf,
-        Phase.WORKER: timeouts.no_worker_wait_s,
+        Phase.WORKER: timeouts.queue_s,
         Phase.DEFERRED: math.inf,
         Phase.DIAL: timeouts.connect_s,
         Phase.FIRST_EVENT: timeouts.first_event_s,

@@ -119,7 +119,7 @@ class Plane:
             config.timeouts.upstream_head_s,
             tls.context_for,
         )
-        self.waiting = WaitingRoom(fleet, loop, config.limits.max_held_requests)
+        self.waiting = WaitingRoom(fleet, loop, config.limits.max_queued_requests)
         self.deferrals = Deferrals(dispatcher, fleet, loop, config.limits.max_held_requests)
         self.rewrites = Rewrites(config, fleet, relearn)
         self.pins = Pins()
@@ -140,7 +140,7 @@ class Plane:
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.losses = Losses(fleet, loop, self.exchanges)
-        poison = Poison(config.retries.poison_s)
+        poison = Poison(config.retries.query_of_death_s)
         self.quarantine = Quarantine(poison, fleet, loop, self.exchanges, metrics, self.waiting.changed)
         self.pools.on_refusal = self.quarantine.refused
         self.client_idle_s = config.timeouts.client_idle_s
@@ -224,8 +224,8 @@ class Plane:
             "connections_refused": self.places.refused,
             "connections_evicted": self.places.evicted,
             "streams": len(self.exchanges),
-            "waiting": len(self.waiting),
-            "deferred": len(self.deferrals),
+            "queued": len(self.waiting),
+            "held": len(self.deferrals),
             "buffered_body_bytes": self.bodies.used_bytes,
             "buffered_response_bytes": self.unsent.used_bytes,
             "slow_readers_cut": self.unsent.cut,

@@ -41,11 +41,11 @@ class GatewayMetrics(Protocol):
         failure are not timed."""
         ...
 
-    def held(self, wait_s: float, placed: bool) -> None:
+    def queued(self, wait_s: float, placed: bool) -> None:
         """A request waited because no worker was ready; `placed` tells whether one came in time."""
         ...
 
-    def deferred(self, wait_s: float) -> None:
+    def held(self, wait_s: float) -> None:
         """The policy kept a request back for so long, until it went to a worker after all (or was turned away)."""
         ...
 
@@ -58,7 +58,7 @@ class GatewayMetrics(Protocol):
         ...
 
     def worker_died(self, outcome: str) -> None:
-        """A worker died with requests before their first token: ``blamed`` for it, or too many (``crowded``)."""
+        """A worker died with requests before their first token: ``blamed`` for it, or too many (``ambiguous``)."""
         ...
 
     def client_aborted(self, phase: str) -> None:

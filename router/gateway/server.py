@@ -261,9 +261,9 @@ def sweep_interval_s(config: Config) -> float:
         timeouts.client_idle_s,
         timeouts.drain_idle_s or SWEEP_S,
         timeouts.upstream_idle_s,
-        timeouts.header_hold_s,
+        timeouts.header_delay_s,
         timeouts.comment_interval_s,
-        timeouts.no_worker_wait_s or SWEEP_S,
+        timeouts.queue_s or SWEEP_S,
     )
     return max(_SHORTEST_SWEEP_S, min(SWEEP_S, shortest_s / 4))
 

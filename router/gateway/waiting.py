@@ -146,7 +146,7 @@ def _count(exchange: Exchange, change: int) -> None:
     """Requests that wait are counted against their tenant's quota, too."""
     account = exchange.caller.account
     if account is not None:
-        account.held += change
+        account.queued += change
 
 
 def _place(exchange: Exchange) -> None:

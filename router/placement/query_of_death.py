@@ -117,7 +117,7 @@ class Served:
 class Incident:
     """A worker failed `bodies` before their first tokens at `opened_s`, and may have died.
 
-    `lost`: its connection broke; otherwise it answered with a server error. `crowded`: there were too many bodies.
+    `lost`: its connection broke; otherwise it answered with a server error. `ambiguous`: there were too many bodies.
     `proven_s`: when it was known to have died.
     """
 
@@ -125,7 +125,7 @@ class Incident:
     opened_s: float
     bodies: set[int]
     lost: bool
-    crowded: bool = False
+    ambiguous: bool = False
     proven_s: float | None = None
 
 
@@ -141,7 +141,7 @@ class Poison:
         self._keep_s = keep_s
         self._incidents: dict[str, list[Incident]] = {}
         self.served = Served()
-        self._counts = {"blamed": 0, "crowded": 0}
+        self._counts = {"blamed": 0, "ambiguous": 0}
 
     @property
     def enabled(self) -> bool:
@@ -186,17 +186,17 @@ class Poison:
 
     def join(self, incident: Incident, body: int) -> None:
         """`body` was there, too."""
-        if incident.crowded or body in incident.bodies:
+        if incident.ambiguous or body in incident.bodies:
             return
         incident.bodies.add(body)
         if len(incident.bodies) > MAX_BODIES:
-            incident.crowded = True
+            incident.ambiguous = True
             incident.bodies.clear()
         elif incident.proven_s is not None:
             self._blame(body, incident)
 
     def gone(self, worker: str, now_s: float) -> list[str]:
-        """The process at `worker` is gone: its open incidents were deaths. Returns ``blamed`` or ``crowded`` for each.
+        """Count the open incidents of `worker` as deaths. Return ``blamed`` or ``ambiguous`` for each.
 
         Of what was open there, a lost connection and error answers tell of the same death.
         """
@@ -213,7 +213,7 @@ class Poison:
     def _died(self, incident: Incident, now_s: float) -> str:
         """Count it, and keep it for what is still to be heard of it: connections do not all break at once."""
         incident.proven_s = now_s
-        outcome = "crowded" if incident.crowded else "blamed"
+        outcome = "ambiguous" if incident.ambiguous else "blamed"
         self._counts[outcome] += 1
         for body in incident.bodies:
             self._blame(body, incident)

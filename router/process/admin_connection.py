@@ -136,7 +136,7 @@ class AdminConnection(HttpToolsProtocol):
         self._body_bytes += len(body)
         self._port.body_bytes += len(body)
         if self._port.body_bytes > MOST_BODY_BYTES:
-            self._refuse(ErrorKind.TOO_MANY_REQUESTS_HELD, "the bodies of other requests take all the memory set aside")
+            self._refuse(ErrorKind.TOO_MANY_REQUESTS, "the bodies of other requests take all the memory set aside")
 
     def on_message_complete(self) -> None:
         """A request is complete."""

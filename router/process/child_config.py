@@ -79,6 +79,7 @@ def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig
     return msgspec.structs.replace(
         limits,
         max_connections=part(limits.max_connections),
+        max_queued_requests=part(limits.max_queued_requests),
         max_held_requests=part(limits.max_held_requests),
         max_concurrent_requests=requests + (process < more),
         max_buffered_body_bytes=max(part(BODIES.of(limits)), limits.max_body_bytes),
@@ -92,10 +93,10 @@ def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_byte
 
 
 def _quota(tenant: TenantConfig, processes: int, max_body_bytes: int) -> TenantConfig:
-    held, body_bytes = tenant.max_held_requests, tenant.max_buffered_body_bytes
+    queued, body_bytes = tenant.max_queued_requests, tenant.max_buffered_body_bytes
     return msgspec.structs.replace(
         tenant,
-        max_held_requests=None if held is None else _part(held, processes),
+        max_queued_requests=None if queued is None else _part(queued, processes),
         max_buffered_body_bytes=(
             None if body_bytes is None else max(_part(body_bytes, processes), min(body_bytes, max_body_bytes))
         ),

@@ -20,7 +20,7 @@ class Difference(StrEnum):
     """More was found, and the worker also caches outside its GPU."""
     EVICTED_WHILE_QUEUED = "evicted_while_queued"
     """Less was found: an event has told since that the first missing block was evicted."""
-    BOOKED_NOT_SCHEDULED = "booked_not_scheduled"
+    RESERVED_NOT_SCHEDULED = "reserved_not_scheduled"
     """Less was found: the missing blocks were those of a request in flight that had not come so far."""
     CLEARED = "cleared"
     """The cache was cleared, the worker restarted, or its view was dropped in between."""

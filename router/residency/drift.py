@@ -107,7 +107,7 @@ class Dispute:
         """What explains it once it was seen."""
         if self.hits > self.claim.claimed:
             return Difference.SCHEDULED_SINCE
-        return Difference.EVICTED_WHILE_QUEUED if self.hits < self.claim.start else Difference.BOOKED_NOT_SCHEDULED
+        return Difference.EVICTED_WHILE_QUEUED if self.hits < self.claim.start else Difference.RESERVED_NOT_SCHEDULED
 
 
 class Drift:

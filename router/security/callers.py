@@ -20,29 +20,29 @@ VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md
 class Account:
     """What one tenant has in the gateway now, against its quotas (None: no quota)."""
 
-    __slots__ = ("_max_body_bytes", "_max_held", "bodies_refused", "body_bytes", "held", "held_refused", "name")
+    __slots__ = ("_max_body_bytes", "_max_queued", "bodies_refused", "body_bytes", "name", "queued", "queued_refused")
 
     def __init__(self, name: str, tenant: TenantConfig) -> None:
         self.name = name
-        self._max_held = tenant.max_held_requests
+        self._max_queued = tenant.max_queued_requests
         self._max_body_bytes = tenant.max_buffered_body_bytes
-        self.held = 0
+        self.queued = 0
         """Requests that wait for a worker."""
         self.body_bytes = 0
         """Bytes of request bodies in memory."""
-        self.held_refused = 0
+        self.queued_refused = 0
         self.bodies_refused = 0
 
     @property
-    def may_hold(self) -> bool:
+    def may_queue(self) -> bool:
         """Whether another request may wait."""
-        return self._max_held is None or self.held < self._max_held
+        return self._max_queued is None or self.queued < self._max_queued
 
-    def refuse_to_hold(self) -> RequestError:
+    def refuse_to_queue(self) -> RequestError:
         """The answer to one more request that would have to wait."""
-        self.held_refused += 1
-        message = f"tenant {self.name} has max_held_requests ({self._max_held}) requests waiting for a worker"
-        return RequestError(ErrorKind.TENANT_REQUESTS_HELD, message)
+        self.queued_refused += 1
+        message = f"tenant {self.name} has max_queued_requests ({self._max_queued}) requests waiting for a worker"
+        return RequestError(ErrorKind.TENANT_REQUESTS_QUEUED, message)
 
     def check(self, size_bytes: int, arrived_bytes: int = 0) -> None:
         """Refuse `size_bytes` more of a body of which `arrived_bytes` are here, where the tenant has no room for them.
@@ -63,9 +63,9 @@ class Account:
     def statistics(self) -> dict[str, int]:
         """Requests waiting, bytes of bodies in memory, and refusals by quota."""
         return {
-            "held": self.held,
+            "queued": self.queued,
             "body_bytes": self.body_bytes,
-            "held_refused": self.held_refused,
+            "queued_refused": self.queued_refused,
             "bodies_refused": self.bodies_refused,
         }
 

@@ -88,19 +88,19 @@ GATEWAY = (
         "identify_seconds", CPU_S, "Time to parse a request and find its prompt's identity, by source.", "source"
     ),
     _histogram(
-        "hold_seconds", WAIT_S, "Wait of requests that found no worker ready; placed says if one came.", "placed"
+        "queue_seconds", WAIT_S, "Time requests were queued with no worker ready; placed says if one came.", "placed"
     ),
     _histogram(
-        "deferral_seconds", WAIT_S, "Wait of requests that the policy kept back while their worker prefilled others."
+        "hold_seconds", WAIT_S, "Time requests were held by the policy until their worker had prefilled others."
     ),
     _histogram("decision_seconds", CPU_S, "Time to choose and book a worker."),
     _counter("errors", "Errors answered by the gateway itself, by code and phase.", "code", "phase"),
-    _counter("retries", "Attempts that failed and went to another worker, by the phase they failed in.", "phase"),
+    _counter("retries", "Attempts that failed and were retried on another worker, by failure point.", "point"),
     _counter("retry_budget_exhausted", "Further attempts that the retry budget did not allow."),
     _counter(
         "worker_deaths",
         "Workers whose process went while requests there waited for their first token: blamed on these requests, or "
-        "crowded (more than four different ones, so on none). Requests refused for it are errors of the code "
+        "ambiguous (more than four different ones, so on none). Requests refused for it are errors of the code "
         "request_crashes_workers.",
         "outcome",
     ),
@@ -131,15 +131,15 @@ GATEWAY = (
     _gauge("buffered_response_limit_bytes", "Most of them: limits.max_buffered_response_bytes."),
     _counter("slow_readers_cut", "Clients cut off because all unsent response bytes together were too many."),
     _gauge("active_requests", "Requests in flight, streams included."),
-    _gauge("tenant_held_requests", "A tenant's requests that wait for a worker now, for either reason.", "tenant"),
+    _gauge("tenant_queued_requests", "A tenant's requests that are queued or held now.", "tenant"),
     _gauge("tenant_buffered_body_bytes", "A tenant's request body bytes held until their worker answers.", "tenant"),
     _counter(
         "tenant_refusals",
-        "Requests refused because of a tenant's quota: max_held_requests or max_buffered_body_bytes.",
+        "Requests refused because of a tenant's quota: max_queued_requests or max_buffered_body_bytes.",
         *("tenant", "quota"),
     ),
-    _gauge("held_requests", "Requests waiting now because no worker is ready."),
-    _gauge("deferred_requests", "Requests waiting now because the policy would rather not send them to a worker yet."),
+    _gauge("queued_requests", "Requests queued now because no worker is ready."),
+    _gauge("held_requests", "Requests held now: the policy waits for a better moment to send them."),
 )
 
 IDENTITY = (
@@ -152,7 +152,7 @@ IDENTITY = (
 DECISIONS = (
     _counter("decisions", "Placements, by worker and how far its view could be trusted.", "worker", "residency"),
     _counter("rejections", "Requests that no worker could take, by error code.", "code"),
-    _counter("attempt_failures", "Attempts that a worker failed, by worker and phase.", "worker", "phase"),
+    _counter("attempt_failures", "Attempts that a worker failed, by worker and failure point.", "worker", "point"),
     _counter("policy_errors", "Times the policy raised or answered nonsense, and was passed over.", "policy"),
     _counter("prompt_tokens", "Prompt tokens of placed requests.", "worker"),
     _counter("predicted_cached_tokens", "Cached tokens predicted, for responses that reported theirs.", "worker"),
@@ -161,7 +161,7 @@ DECISIONS = (
     _counter(
         "cached_differences",
         "Predictions that differed from reports, by what explains it: scheduled_since, slower_tier, "
-        "evicted_while_queued, booked_not_scheduled, cleared, approximate; other: nothing does.",
+        "evicted_while_queued, reserved_not_scheduled, cleared, approximate; other: nothing does.",
         *("worker", "reason"),
     ),
 )
@@ -215,7 +215,9 @@ RESIDENCY = (
 WATCH = (
     _counter("probes", "Probes of workers, by kind (quick, full, load) and outcome (ok, failed).", "kind", "outcome"),
     _counter("self_tests", "Self-tests ended, by verdict.", "verdict"),
-    _histogram("event_turn_seconds", CPU_S, "Time one turn of the event loop spent on KV events of one worker."),
+    _histogram(
+        "event_iteration_seconds", CPU_S, "Time one iteration of the event loop spent on KV events of one worker."
+    ),
     _histogram("loop_lag_seconds", LAG_S, "How late the event loop woke a timer."),
     _common("memory_limit_bytes", "Memory that the process may use, and where that limit comes from.", "source"),
     _gauge(

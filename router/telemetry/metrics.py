@@ -68,8 +68,8 @@ class Metrics:
         self._ttft = histogram("time_to_first_token_seconds")
         self._itl = histogram("inter_token_latency_seconds").at()
         self._identify = histogram("identify_seconds")
-        self._hold = histogram("hold_seconds")
-        self._deferral = histogram("deferral_seconds").at()
+        self._queue = histogram("queue_seconds")
+        self._hold = histogram("hold_seconds").at()
         self._decision = histogram("decision_seconds").at()
         self._errors = counter("errors")
         self._retries = counter("retries")
@@ -93,7 +93,7 @@ class Metrics:
         self._probes = counter("probes")
         self._self_tests = counter("self_tests")
         self._event_replays = counter("event_replays")
-        self._event_turn = histogram("event_turn_seconds").at()
+        self._event_iteration = histogram("event_iteration_seconds").at()
         self._loop_lag = histogram("loop_lag_seconds").at()
 
     # GatewayMetrics
@@ -119,13 +119,13 @@ class Metrics:
         """A routed request was parsed and identified."""
         self._identify.observe(wait_s, (source,))
 
-    def held(self, wait_s: float, placed: bool) -> None:
+    def queued(self, wait_s: float, placed: bool) -> None:
         """A request had waited for a worker."""
-        self._hold.observe(wait_s, ("true" if placed else "false",))
+        self._queue.observe(wait_s, ("true" if placed else "false",))
 
-    def deferred(self, wait_s: float) -> None:
+    def held(self, wait_s: float) -> None:
         """A request had been kept back."""
-        self._deferral.observe(wait_s)
+        self._hold.observe(wait_s)
 
     def retried(self, phase: FailurePhase) -> None:
         """Another worker got the request."""
@@ -212,9 +212,9 @@ class Metrics:
         """A replay ended: filled, empty, partial, timeout, broken or unavailable."""
         self._event_replays.add(1.0, (worker, outcome))
 
-    def event_turn(self, duration_s: float) -> None:
+    def event_iteration(self, duration_s: float) -> None:
         """One turn of the event loop was spent on a worker's KV events."""
-        self._event_turn.observe(duration_s)
+        self._event_iteration.observe(duration_s)
 
     def worker_gone(self, worker: str) -> None:
         """Drop the worker's series."""

@@ -60,17 +60,17 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_worker_connections", (), plane.get("pools", {}).get("open", 0)
     yield "warmroute_tasks", (), plane.get("tasks", 0)
     yield "warmroute_active_requests", (), plane.get("streams", 0)
-    yield "warmroute_held_requests", (), plane.get("waiting", 0)
-    yield "warmroute_deferred_requests", (), plane.get("deferred", 0)
+    yield "warmroute_queued_requests", (), plane.get("queued", 0)
+    yield "warmroute_held_requests", (), plane.get("held", 0)
     yield "warmroute_buffered_body_bytes", (), plane.get("buffered_body_bytes", 0)
     yield "warmroute_buffered_response_bytes", (), plane.get("buffered_response_bytes", 0)
     yield "warmroute_slow_readers_cut", (), plane.get("slow_readers_cut", 0)
     for rewrite, key in _REWRITES:
         yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
     for tenant, figures in plane.get("tenants", {}).items():
-        yield "warmroute_tenant_held_requests", (tenant,), figures["held"]
+        yield "warmroute_tenant_queued_requests", (tenant,), figures["queued"]
         yield "warmroute_tenant_buffered_body_bytes", (tenant,), figures["body_bytes"]
-        yield "warmroute_tenant_refusals", (tenant, "max_held_requests"), figures["held_refused"]
+        yield "warmroute_tenant_refusals", (tenant, "max_queued_requests"), figures["queued_refused"]
         yield "warmroute_tenant_refusals", (tenant, "max_buffered_body_bytes"), figures["bodies_refused"]
 
 

@@ -33,7 +33,7 @@ class WatchMetrics(Protocol):
         """A replay of KV events ended."""
         ...
 
-    def event_turn(self, duration_s: float) -> None:
+    def event_iteration(self, duration_s: float) -> None:
         """One turn of the event loop was spent on KV events."""
         ...
 

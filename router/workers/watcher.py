@@ -50,7 +50,7 @@ class Watcher:
         self._clock = clock
         self._worker_tls = worker_tls or WorkerTls(config.worker_tls)
         self._test_turns = test_turns
-        self._pump = Pump(metrics.event_turn)
+        self._pump = Pump(metrics.event_iteration)
         self._around: Surroundings | None = None
         self._looked_s = -math.inf
         self._watches: dict[str, EndpointWatch] = {}

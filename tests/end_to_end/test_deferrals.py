@@ -39,13 +39,13 @@ def test_a_short_prompt_passes_a_long_one_that_waits(start, hold):
     waited = [decision["waited_s"] for decision in running.admin.get("/admin/v1/decisions").json()["decisions"]]
     if hold == "2":
         assert first_s["short"] < first_s["long"]
-        assert max(waited) > 0.1 and running.metric("warmroute_deferral_seconds_count") >= 1
-        assert running.metric("warmroute_deferral_seconds_sum") > 0.1
+        assert max(waited) > 0.1 and running.metric("warmroute_hold_seconds_count") >= 1
+        assert running.metric("warmroute_hold_seconds_sum") > 0.1
     else:
         assert first_s["long"] < first_s["short"]
-        assert running.metric("warmroute_deferral_seconds_count") == 0
+        assert running.metric("warmroute_hold_seconds_count") == 0
     running.wait_idle()
-    assert running.metric("warmroute_deferred_requests") == 0
+    assert running.metric("warmroute_held_requests") == 0
 
 
 @pytest.mark.slow
@@ -65,11 +65,11 @@ def test_a_short_prompt_passes_a_long_one_that_waits_for_room(start, hold):
     if hold == "6":
         assert first_s["short"] < first_s["long"]
         assert explained["hold_s"] > 0.0 and explained["reason"].endswith("had better wait for room in its KV cache")
-        assert running.metric("warmroute_deferral_seconds_count") >= 1
+        assert running.metric("warmroute_hold_seconds_count") >= 1
     else:
         assert first_s["long"] < first_s["short"], "behind it, in the worker's queue"
         assert explained["hold_s"] == 0.0
-        assert running.metric("warmroute_deferral_seconds_count") == 0
+        assert running.metric("warmroute_hold_seconds_count") == 0
     running.wait_idle()
 
 

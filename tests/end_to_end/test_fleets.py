@@ -121,7 +121,7 @@ def test_a_stalled_worker_ends_its_stream_with_an_error_and_comes_back(start):
 
 
 def test_no_worker_left_answers_503_with_retry_after_and_no_prompt_is_logged(start):
-    system = start(workers=1, serve_flags=("--set", "timeouts.no_worker_wait_s=0.3", "--access-log"))
+    system = start(workers=1, serve_flags=("--set", "timeouts.queue_s=0.3", "--access-log"))
     assert chat(system, "swordfish " * 5).status_code == 200
     os.kill(system.running.workers[0].pid, signal.SIGKILL)
     system.wait_for(lambda: all(w["state"] == "unhealthy" for w in system.workers().values()), what="the ejection")

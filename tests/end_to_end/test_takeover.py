@@ -45,7 +45,7 @@ def test_what_an_operator_drained_stays_drained(site):
 
 
 def test_a_worker_drained_after_a_takeover_gets_nothing_from_the_old_gateway(site):
-    no_wait = ("--set", "timeouts.no_worker_wait_s=0.1", "--set", "timeouts.drain_idle_s=20")
+    no_wait = ("--set", "timeouts.queue_s=0.1", "--set", "timeouts.drain_idle_s=20")
     old = site.first(*no_wait)
     with httpx.Client() as kept:
         assert site.complete(kept).status_code == 200

@@ -40,7 +40,7 @@ def test_a_wrong_model_name_is_refused_at_once_beside_a_worker_that_never_answer
 
 
 def test_a_model_whose_only_worker_has_died_is_unavailable_and_not_unknown(start):
-    its = start(workers=1, serve_flags=("--set", "timeouts.no_worker_wait_s=0.5"))
+    its = start(workers=1, serve_flags=("--set", "timeouts.queue_s=0.5"))
     add_dead_worker(its)
     its.running.workers[0].kill()
     dead = its.running.worker_urls[0].removeprefix("http://")
@@ -50,7 +50,7 @@ def test_a_model_whose_only_worker_has_died_is_unavailable_and_not_unknown(start
 
 
 def test_while_no_worker_has_ever_answered_requests_wait():
-    ports = ("--port", "0", "--admin-port", "0", "--set", "timeouts.no_worker_wait_s=0.5")
+    ports = ("--port", "0", "--admin-port", "0", "--set", "timeouts.queue_s=0.5")
     gateway = Process(warmroute("serve", *ports, "--worker", NEVER_ANSWERS), "gateway")
     try:
         url = gateway.wait_for(rf"public port.*{URL}").group(1)

@@ -162,7 +162,7 @@ class World:
 
     def __init__(self, **settings):
         # a worker that failed would be looked at in a task of its own
-        config = msgspec.convert({"retries": {"poison_s": 0}, **settings}, Config)
+        config = msgspec.convert({"retries": {"query_of_death_s": 0}, **settings}, Config)
         self.turns = Turns()
         residency = ResidencyMap()
         fleet = Fleet(config.health, residency)

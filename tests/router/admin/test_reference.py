@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "admin-api.md"
 
 
 def test_the_page_in_docs_is_current():
-    assert PAGE.read_text() == reference_page(), "run: python -m router.admin.reference > docs/reference/admin-api.md"
+    assert PAGE.read_text() == reference_page(), "run: python -m router.cli.reference"
 
 
 async def test_openapi_is_served_and_complete(client):

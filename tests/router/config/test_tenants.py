@@ -25,7 +25,7 @@ MISTAKES = [
         f"{KEYS}tenants: {{red: {{keys: [alice], cache_group: g}}}}",
         ["cache_group is set, and auth.isolate_cache is key"],
     ),
-    (f"{KEYS}tenants: {{red: {{keys: [alice], max_held_requests: -1}}}}", ["write a whole number of at least 0"]),
+    (f"{KEYS}tenants: {{red: {{keys: [alice], max_queued_requests: -1}}}}", ["write a whole number of at least 0"]),
     (f"{KEYS}tenants: {{red: {{keys: [alice], max_buffered_body_bytes: 0}}}}", ["write a whole number of at least 1"]),
     (f"{KEYS}tenants: {{red: {{keys: [alice], limit: 1}}}}", ["unknown"]),
     (f"{KEYS}  isolation_secret: '***'\n", ["stands for one that is not shown"]),
@@ -44,7 +44,7 @@ def test_mistakes(write, problems, text, said):
 def test_what_is_right(write):
     text = (
         f"{KEYS}  isolate_cache: group\n  isolation_secret: of-the-fleet\n"
-        "tenants:\n  red: {keys: [alice], cache_group: g, max_held_requests: 0, trusted: true}\n"
+        "tenants:\n  red: {keys: [alice], cache_group: g, max_queued_requests: 0, trusted: true}\n"
         "  blue: {keys: [bob], cache_group: g, max_buffered_body_bytes: 1000}\n"
     )
     config = load({}, {}, write("w.yaml", text))

@@ -86,7 +86,7 @@ async def test_behind_comments_the_introduction_still_comes(rig, kit):
         await asyncio.sleep(0.15)
         await script.say(kit.chunk(DELTA), kit.chunk(COMPLETED), kit.END)
 
-    gate = await rig(script, timeouts={"header_hold_s": 0.05, "comment_interval_s": 5})
+    gate = await rig(script, timeouts={"header_delay_s": 0.05, "comment_interval_s": 5})
     body = (await gate.ask(kit.post(RESPONSES, STREAMED[RESPONSES]))).body
     assert body.startswith(b": warmroute") and body.endswith(b"\n\n" + introduction() + DELTA + COMPLETED)
 
@@ -128,13 +128,13 @@ async def test_a_refusal_behind_comments_is_a_named_event(rig, kit):
         await asyncio.sleep(0.15)
         await kit.answer_json(script, b"400 Bad", refusal)
 
-    gate = await rig(script, timeouts={"header_hold_s": 0.05, "comment_interval_s": 5})
+    gate = await rig(script, timeouts={"header_delay_s": 0.05, "comment_interval_s": 5})
     body = (await gate.ask(kit.post(MESSAGES, STREAMED[MESSAGES]))).body
     assert body.partition(b"\n\n")[2] == b"event: error\ndata: " + refusal + b"\n\n"
 
 
 async def test_our_own_errors_are_in_anthropic_s_shape_for_its_clients(rig, kit):
-    gate = await rig(timeouts={"no_worker_wait_s": 0})
+    gate = await rig(timeouts={"queue_s": 0})
     for path, body, status, kind, code in (
         (MESSAGES, b"{", 400, "invalid_request_error", "invalid_json"),
         (MESSAGES, b'{"model":"m","messages":[]}', 503, "overloaded_error", "no_worker_available"),

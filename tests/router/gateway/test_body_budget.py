@@ -22,7 +22,7 @@ def test_large_bodies_leave_room_for_small_ones(budget):
     budget.take(LARGE_BYTES - 3_000_000, 1_000_000)
     with pytest.raises(RequestError) as refused:
         budget.take(1, SMALL_BODY_BYTES + 1)
-    assert refused.value.kind is ErrorKind.TOO_MANY_REQUESTS_HELD
+    assert refused.value.kind is ErrorKind.TOO_MANY_REQUESTS
     with pytest.raises(RequestError):
         budget.check(SMALL_BODY_BYTES + 1)
     assert not budget.lend(1)

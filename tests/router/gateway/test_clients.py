@@ -68,9 +68,9 @@ async def test_leaving_while_being_identified_or_waiting(rig, kit):
     gate.fleet.drain(gate.workers[0].id)
     client = await gate.connect()
     client.writer.write(kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 1)
+    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     client.leave()
-    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 0)
+    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 0)
 
 
 async def test_leaving_while_connecting(rig, kit):

@@ -58,7 +58,7 @@ async def gate(rig, kit):
 
 
 def deferred(gate):
-    return gate.gateway.statistics()["deferred"]
+    return gate.gateway.statistics()["held"]
 
 
 async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate, kit):
@@ -72,7 +72,7 @@ async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate, kit):
     made.slow.answer()
     assert (await made.second.read()).status == 200
     assert deferred(made) == 0 and not made.workers[1].requests
-    ((wait_s,),) = made.metrics.named("deferred")
+    ((wait_s,),) = made.metrics.named("held")
     assert 0.09 < wait_s < LONG_S
     assert made.dispatcher.decisions(1)[0].request.waited_s == pytest.approx(wait_s, abs=0.1)
     await kit.eventually(lambda: made.idle)
@@ -163,7 +163,7 @@ async def test_all_workers_leave_and_one_comes_back(gate, kit):
     made = await gate()
     for worker in made.workers:
         made.fleet.remove(worker.id, made.loop.time())
-    await kit.eventually(lambda: made.gateway.statistics()["waiting"] == 1 and deferred(made) == 0)
+    await kit.eventually(lambda: made.gateway.statistics()["queued"] == 1 and deferred(made) == 0)
     made.join(made.workers[1])
     assert (await made.second.read()).status == 200
 
@@ -198,7 +198,7 @@ async def test_it_is_told_when_the_gateway_stops(gate, kit):
 
 
 async def test_a_stream_that_waits_hears_comments(gate, kit):
-    made = await gate(timeouts={"header_hold_s": 0.05, "comment_interval_s": 0.05})
+    made = await gate(timeouts={"header_delay_s": 0.05, "comment_interval_s": 0.05})
     await asyncio.sleep(0.3)
     made.slow.answer()
     await kit.eventually(lambda: made.slow.waiting)

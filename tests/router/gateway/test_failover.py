@@ -442,7 +442,7 @@ async def test_after_the_hold_comments_go_out_and_another_worker_can_still_answe
         await asyncio.sleep(0.2)
         await script.die()
 
-    gate = await rig(*once(kit, slow_death), timeouts={"header_hold_s": 0.05, "comment_interval_s": 0.05})
+    gate = await rig(*once(kit, slow_death), timeouts={"header_delay_s": 0.05, "comment_interval_s": 0.05})
     client = await gate.connect()
     reply = await client.ask(kit.post(extra=b"X-Request-Id: r\r\n"))
     assert reply.status == 200
@@ -463,7 +463,7 @@ async def test_half_an_event_before_the_hold_is_not_lost(rig, kit):
         await asyncio.sleep(0.15)
         await script.say(kit.chunk(whole[9:]), kit.END)
 
-    gate = await rig(script, timeouts={"header_hold_s": 0.05, "comment_interval_s": 5})
+    gate = await rig(script, timeouts={"header_delay_s": 0.05, "comment_interval_s": 5})
     body = (await gate.ask(kit.post())).body
     assert body.startswith(b": warmroute") and body.endswith(b"\n\n" + whole)
 
@@ -477,7 +477,7 @@ async def test_behind_comments_an_error_becomes_an_event(rig, kit):
         await asyncio.sleep(0.15)
         await script.die()
 
-    held = {"header_hold_s": 0.05, "comment_interval_s": 5}
+    held = {"header_delay_s": 0.05, "comment_interval_s": 5}
     gate = await rig(refused, timeouts=held)
     body = (await gate.ask(kit.post())).body
     assert body.partition(b"\n\n")[2] == b'data: {"error":\ndata: {"message":"no"}}\n\n' + kit.DONE
@@ -494,7 +494,7 @@ async def test_a_plain_request_is_never_commented(rig, kit):
         await asyncio.sleep(0.2)
         await kit.answer_json(script)
 
-    gate = await rig(slow, timeouts={"header_hold_s": 0.05})
+    gate = await rig(slow, timeouts={"header_delay_s": 0.05})
     assert (await gate.ask(kit.post(body=kit.PLAIN))).header(b"content-length")
 
 
@@ -505,33 +505,33 @@ async def test_a_request_waits_for_a_worker_to_come(rig, kit):
     gate = await rig()
     client = await gate.connect()
     client.writer.write(kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics().get("waiting") == 1)
+    await kit.eventually(lambda: gate.gateway.statistics().get("queued") == 1)
     worker = await kit.FakeWorker(kit.answer_stream).start()
     gate.join(worker)
     assert (await client.read()).status == 200
-    assert gate.metrics.named("held")[0][1] is True
+    assert gate.metrics.named("queued")[0][1] is True
     await worker.stop()
 
 
 async def test_waiting_ends_with_a_503(rig, kit):
-    gate = await rig(timeouts={"no_worker_wait_s": 0.1})
+    gate = await rig(timeouts={"queue_s": 0.1})
     reply = await gate.ask(kit.post())
     assert (reply.status, reply.code) == (503, "no_worker_available")
     assert reply.header(b"retry-after") == b"1"
-    assert gate.metrics.named("held")[0][1] is False
-    gate = await rig(timeouts={"no_worker_wait_s": 0})
+    assert gate.metrics.named("queued")[0][1] is False
+    gate = await rig(timeouts={"queue_s": 0})
     assert (await gate.ask(kit.post())).status == 503
 
 
 async def test_only_so_many_may_wait(rig, kit):
-    gate = await rig(limits={"max_held_requests": 1})
+    gate = await rig(limits={"max_queued_requests": 1})
     client = await gate.connect()
     client.writer.write(kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 1)
+    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     reply = await gate.ask(kit.post())
     assert (reply.status, reply.code) == (503, "too_many_requests")
     client.leave()
-    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 0)
+    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 0)
 
 
 async def test_an_unknown_model_is_told_so(rig, kit):

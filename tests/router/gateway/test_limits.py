@@ -82,10 +82,10 @@ async def test_a_place_is_free_again_at_once(rig, kit, how):
 
 
 async def test_requests_that_wait_for_a_worker_have_a_place(rig, kit):
-    gate = await rig(limits={"max_concurrent_requests": 1}, timeouts={"no_worker_wait_s": 0.3})
+    gate = await rig(limits={"max_concurrent_requests": 1}, timeouts={"queue_s": 0.3})
     first, second = await gate.connect(), await gate.connect()
     first.writer.write(kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 1)
+    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     assert (await second.ask(kit.post())).code == "concurrency_limit"
     assert (await second.ask(kit.get())).status in (200, 503)  # what the gateway answers itself needs no place
     assert (await first.read()).code == "no_worker_available"

@@ -140,7 +140,7 @@ async def test_without_retries_each_loss_is_a_request(rig, kit):
 
 async def test_switched_off_every_request_takes_its_workers(rig, kit):
     mortals = Mortals(kit, 4)
-    await mortals.build(rig, retries={"poison_s": 0})
+    await mortals.build(rig, retries={"query_of_death_s": 0})
     for _ in range(2):
         assert (await mortals.ask()).status == 503
     assert len(mortals.dead) == 4

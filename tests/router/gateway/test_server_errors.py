@@ -71,7 +71,7 @@ async def test_behind_comments_the_error_is_an_event(rig, kit):
         await asyncio.sleep(0.2)
         await erring(kit)(script)
 
-    gate = await rig(script, timeouts={"header_hold_s": 0.05})
+    gate = await rig(script, timeouts={"header_delay_s": 0.05})
     reply = await gate.ask(kit.post())
     assert reply.status == 200
     assert reply.body.endswith(b"data: " + WORDS + b"\n\ndata: [DONE]\n\n")
@@ -82,5 +82,5 @@ async def test_behind_comments_what_is_no_json_error_becomes_ours(rig, kit):
         await asyncio.sleep(0.2)
         await erring(kit, body=b"Internal Server Error")(script)
 
-    gate = await rig(script, timeouts={"header_hold_s": 0.05})
+    gate = await rig(script, timeouts={"header_delay_s": 0.05})
     assert b"worker_failed" in (await gate.ask(kit.post())).body

@@ -27,46 +27,46 @@ async def waiting(gate, kit, *keys):
     clients = [await gate.connect() for _ in keys]
     for client, key in zip(clients, keys, strict=True):
         client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(key)))
-    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == len(keys))
+    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == len(keys))
     return clients
 
 
 async def test_a_tenants_requests_wait_up_to_its_quota(rig, kit):
-    gate = await rig(auth=AUTH, tenants=tenants(max_held_requests=2))
+    gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=2))
     clients = await waiting(gate, kit, RED, RED_TOO)
     reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
-    assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "tenant_max_held_requests", b"1")
-    assert b"tenant red has max_held_requests (2)" in reply.body
+    assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "tenant_max_queued_requests", b"1")
+    assert b"tenant red has max_queued_requests (2)" in reply.body
     others = [await gate.connect() for _ in range(2)]
     for client, key in zip(others, (BLUE, LONER), strict=True):
         client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(key)))
-    await kit.eventually(lambda: gate.gateway.statistics()["waiting"] == 4)
-    assert figures(gate)["held"] == 2
-    assert figures(gate, "blue")["held"] == 1
-    assert figures(gate)["held_refused"] == 1
+    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 4)
+    assert figures(gate)["queued"] == 2
+    assert figures(gate, "blue")["queued"] == 1
+    assert figures(gate)["queued_refused"] == 1
 
     clients[0].leave()
-    await kit.eventually(lambda: figures(gate)["held"] == 1)
+    await kit.eventually(lambda: figures(gate)["queued"] == 1)
     worker = await kit.FakeWorker(kit.answer_json).start()
     gate.join(worker)
     for client in (clients[1], *others):
         assert (await client.read()).status == 200
-    assert figures(gate)["held"] == figures(gate, "blue")["held"] == 0
+    assert figures(gate)["queued"] == figures(gate, "blue")["queued"] == 0
     await worker.stop()
 
 
 async def test_a_quota_of_none_means_that_nothing_waits(rig, kit):
-    gate = await rig(auth=AUTH, tenants=tenants(max_held_requests=0))
+    gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=0))
     reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
-    assert reply.code == "tenant_max_held_requests"
+    assert reply.code == "tenant_max_queued_requests"
 
 
 async def test_requests_whose_wait_is_over_are_counted_no_longer(rig, kit):
-    gate = await rig(auth=AUTH, tenants=tenants(max_held_requests=1), timeouts={"no_worker_wait_s": 0.05})
+    gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=1), timeouts={"queue_s": 0.05})
     for _ in range(2):
         reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
         assert reply.code == "no_worker_available"
-    assert figures(gate) == {"held": 0, "body_bytes": 0, "held_refused": 0, "bodies_refused": 0}
+    assert figures(gate) == {"queued": 0, "body_bytes": 0, "queued_refused": 0, "bodies_refused": 0}
 
 
 class Patient:
@@ -86,7 +86,7 @@ async def test_requests_that_the_policy_keeps_back_count_too_and_more_are_sent_a
         await go.wait()
         await kit.answer_stream(script)
 
-    gate = await rig(slow, auth=AUTH, tenants=tenants(max_held_requests=1))
+    gate = await rig(slow, auth=AUTH, tenants=tenants(max_queued_requests=1))
     gate.dispatcher.set_policy(Patient(), "patient", {})
     clients = []
     for key, deferred in ((BLUE, 0), (RED, 1), (RED_TOO, 1), (BLUE, 2)):
@@ -94,12 +94,12 @@ async def test_requests_that_the_policy_keeps_back_count_too_and_more_are_sent_a
         client.writer.write(kit.post(extra=bearer(key)))
         clients.append(client)
         await kit.eventually(lambda: len(gate.dispatcher.edges) == len(clients))
-        await kit.eventually(lambda deferred=deferred: gate.gateway.statistics()["deferred"] == deferred)
+        await kit.eventually(lambda deferred=deferred: gate.gateway.statistics()["held"] == deferred)
     assert len(gate.workers[0].requests) == 2  # the first, and the one beyond red's quota
-    assert figures(gate)["held"] == 1
+    assert figures(gate)["queued"] == 1
     go.set()
     assert [(await client.read()).status for client in clients] == [200] * 4
-    assert figures(gate)["held"] == figures(gate, "blue")["held"] == 0
+    assert figures(gate)["queued"] == figures(gate, "blue")["queued"] == 0
 
 
 def announced(size_bytes, key):
@@ -150,10 +150,10 @@ async def test_keys_of_two_tenants_on_one_connection_are_charged_apart(rig, kit)
 
 
 async def test_a_key_that_moves_to_another_name_is_charged_by_its_new_one(rig, kit):
-    gate = await rig(auth=AUTH, tenants=tenants(max_held_requests=0))
+    gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=0))
     keys = gate.gateway._plane.keys
     keys._given = (Entry("blue", digest_of(RED.encode())),)
     keys.load()
     client = await gate.connect()
     client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(RED)))
-    await kit.eventually(lambda: figures(gate, "blue")["held"] == 1)
+    await kit.eventually(lambda: figures(gate, "blue")["queued"] == 1)

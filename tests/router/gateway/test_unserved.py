@@ -120,7 +120,7 @@ async def test_without_retries_its_answer_is_the_answer(rig, kit, retries):
 @pytest.mark.parametrize("framing", ["whole", "chunks"])
 async def test_behind_comments(rig, kit, framing):
     answer = whole(UNSERVED) if framing == "whole" else chunked(UNSERVED[:20], UNSERVED[20:])
-    late, timeouts = saying(answer[:150], answer[150:], wait_s=0.1), {"header_hold_s": 0.03}
+    late, timeouts = saying(answer[:150], answer[150:], wait_s=0.1), {"header_delay_s": 0.03}
     gate = await rig(*once(late, kit.answer_stream), timeouts=timeouts)
     body = (await gate.ask(kit.post())).body
     assert body.startswith(b": ") and kit.event("a") in body and b"NotFound" not in body

@@ -168,10 +168,10 @@ def test_it_counted_on_one_in_flight(rig):
     first, second, third = rig.ask(IDS), rig.ask(IDS), rig.ask(IDS)
     assert (first.predicted_cached_tokens, second.predicted_cached_tokens) == (0, 96)
     rig.dispatcher.cancelled(first, 0.0)
-    assert rig.answer(second, 0) == "booked_not_scheduled"
+    assert rig.answer(second, 0) == "reserved_not_scheduled"
     rig.tell(rig.stored(IDS, 0, 2))
     rig.tell(rig.stored(IDS, 2))
-    assert rig.answer(third, 32) == "booked_not_scheduled", "two blocks of a long prefill had come by then"
+    assert rig.answer(third, 32) == "reserved_not_scheduled", "two blocks of a long prefill had come by then"
 
 
 def test_the_cache_was_cleared(rig):

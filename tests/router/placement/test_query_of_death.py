@@ -109,7 +109,7 @@ def test_what_is_heard_of_a_death_after_its_proof_tells_of_the_same_one(poison):
 
 def test_a_death_among_too_many_bodies_counts_against_none(poison):
     for worker in "ab":
-        assert dies(poison, worker, range(MAX_BODIES + 1), 0.0) == ["crowded"]
+        assert dies(poison, worker, range(MAX_BODIES + 1), 0.0) == ["ambiguous"]
     assert all(poison.verdict(body, 1.0) is Verdict.FREE for body in range(MAX_BODIES + 1))
     for worker in "ab":
         assert dies(poison, worker, range(MAX_BODIES), 0.0) == ["blamed"]
@@ -119,7 +119,7 @@ def test_a_death_among_too_many_bodies_counts_against_none(poison):
 def test_bodies_that_are_found_there_later_count_as_well(poison):
     incident = poison.open("a", 0, range(1, MAX_BODIES), 0.0, lost=True)
     poison.join(incident, MAX_BODIES)
-    assert poison.gone("a", 0.1) == ["crowded"]
+    assert poison.gone("a", 0.1) == ["ambiguous"]
     assert poison.verdict(0, 0.2) is Verdict.FREE
 
 

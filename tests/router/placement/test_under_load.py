@@ -240,7 +240,7 @@ def test_the_reasons_are_those(rough):
     assert set(rough(1, 110, events_s=0.1).differences) >= {
         "scheduled_since",
         "evicted_while_queued",
-        "booked_not_scheduled",
+        "reserved_not_scheduled",
     }
     assert set(rough(1, 110, events_s=0.1, upsets=0.05).differences) >= {"cleared", "approximate"}
 

@@ -21,9 +21,16 @@ def test_auto_is_a_process_per_core(monkeypatch):
 
 
 def test_limits_are_shared_out_and_one_body_always_fits():
-    limits = LimitsConfig(max_connections=10, max_held_requests=1, max_buffered_body_bytes=100, max_body_bytes=60)
+    limits = LimitsConfig(
+        max_connections=10,
+        max_queued_requests=1,
+        max_held_requests=3,
+        max_buffered_body_bytes=100,
+        max_body_bytes=60,
+    )
     share = share_of(limits, 0, 3)
-    assert (share.max_connections, share.max_held_requests, share.max_buffered_body_bytes) == (4, 1, 60)
+    assert (share.max_connections, share.max_queued_requests, share.max_held_requests) == (4, 1, 1)
+    assert share.max_buffered_body_bytes == 60
     assert share.max_body_bytes == 60
 
 
@@ -34,11 +41,11 @@ def test_a_limit_of_requests_is_shared_out_to_the_last_one():
 
 
 def test_quotas_of_tenants_are_shared_out_too():
-    tenants = {"red": TenantConfig(max_held_requests=4, max_buffered_body_bytes=90), "blue": TenantConfig()}
+    tenants = {"red": TenantConfig(max_queued_requests=4, max_buffered_body_bytes=90), "blue": TenantConfig()}
     config = Config(tenants=tenants, limits=LimitsConfig(max_body_bytes=60))
     share = Standing(config).config_of(0, 3).tenants
-    assert (share["red"].max_held_requests, share["red"].max_buffered_body_bytes) == (2, 60)
-    assert (share["blue"].max_held_requests, share["blue"].max_buffered_body_bytes) == (None, None)
+    assert (share["red"].max_queued_requests, share["red"].max_buffered_body_bytes) == (2, 60)
+    assert (share["blue"].max_queued_requests, share["blue"].max_buffered_body_bytes) == (None, None)
     small = Config(tenants={"red": TenantConfig(max_buffered_body_bytes=50)}, limits=LimitsConfig(max_body_bytes=60))
     assert Standing(small).config_of(0, 3).tenants["red"].max_buffered_body_bytes == 50
 

@@ -73,19 +73,19 @@ def test_a_quota_of_bytes():
 
 
 def test_a_quota_of_waiting_requests():
-    account = Account("red", TenantConfig(max_held_requests=2))
-    account.held = 1
-    assert account.may_hold
-    account.held = 2
-    assert not account.may_hold
-    refusal = account.refuse_to_hold()
-    assert refusal.kind is ErrorKind.TENANT_REQUESTS_HELD
-    assert "max_held_requests (2)" in refusal.message
-    assert account.statistics()["held_refused"] == 1
+    account = Account("red", TenantConfig(max_queued_requests=2))
+    account.queued = 1
+    assert account.may_queue
+    account.queued = 2
+    assert not account.may_queue
+    refusal = account.refuse_to_queue()
+    assert refusal.kind is ErrorKind.TENANT_REQUESTS_QUEUED
+    assert "max_queued_requests (2)" in refusal.message
+    assert account.statistics()["queued_refused"] == 1
 
 
 def test_no_quota_by_default():
     account = Account("red", TenantConfig())
-    account.held = account.body_bytes = 10**12
+    account.queued = account.body_bytes = 10**12
     account.check(10**12)
-    assert account.may_hold
+    assert account.may_queue

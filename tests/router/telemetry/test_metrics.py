@@ -29,8 +29,8 @@ def exercised():
     metrics.first_event("/v1/completions", 0.02)
     metrics.gaps([0.001, 0.02, 99.0])
     metrics.identified(0.0001, "rendered")
-    metrics.held(0.2, True)
-    metrics.held(9.0, False)
+    metrics.queued(0.2, True)
+    metrics.queued(9.0, False)
     metrics.retried(FailurePhase.CONNECT)
     metrics.redialled()
     metrics.client_aborted("stream")
@@ -50,7 +50,7 @@ def exercised():
     metrics.probed("load", False)
     metrics.self_tested("exact")
     metrics.replayed("h:1", "filled")
-    metrics.event_turn(0.0005)
+    metrics.event_iteration(0.0005)
     metrics.loop_lag(0.003)
     return metrics
 
@@ -62,7 +62,7 @@ def test_everything_comes_out():
     assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "0.001"),)] == 1
     assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "10.0"),)] == 2
     assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "+Inf"),)] == 3
-    assert page["warmroute_hold_seconds_count", (("placed", "false"),)] == 1
+    assert page["warmroute_queue_seconds_count", (("placed", "false"),)] == 1
     assert page["warmroute_decisions_total", (("residency", "exact"), ("worker", "h:1"))] == 1
     assert page["warmroute_predicted_cached_tokens_total", (("worker", "h:1"),)] == 80
     assert page["warmroute_reported_cached_tokens_total", (("worker", "h:1"),)] == 80
@@ -102,12 +102,12 @@ def test_readings_at_scrape_time():
     metrics = Metrics()
     exposition = Exposition(
         metrics.registry,
-        [lambda: [("warmroute_held_requests", (), held[0]), ("warmroute_event_gaps", ("h:1",), 2.0)]],
+        [lambda: [("warmroute_queued_requests", (), held[0]), ("warmroute_event_gaps", ("h:1",), 2.0)]],
     )
-    assert b"warmroute_held_requests 3.0" in exposition.render()[0]
+    assert b"warmroute_queued_requests 3.0" in exposition.render()[0]
     held[0] = 4.0
     page = exposition.render()[0]
-    assert b"warmroute_held_requests 4.0" in page and b'warmroute_event_gaps_total{worker="h:1"} 2.0' in page
+    assert b"warmroute_queued_requests 4.0" in page and b'warmroute_event_gaps_total{worker="h:1"} 2.0' in page
 
 
 def test_undeclared_readings_and_instruments_are_refused():
@@ -116,7 +116,7 @@ def test_undeclared_readings_and_instruments_are_refused():
     with pytest.raises(KeyError):
         Registry().counter("nonsense")
     with pytest.raises(KeyError, match="counter"):
-        Registry().counter("held_requests")
+        Registry().counter("queued_requests")
 
 
 def test_the_catalogue_is_sound():

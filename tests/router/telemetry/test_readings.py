@@ -99,7 +99,7 @@ def test_all_readings_are_in_the_catalogue():
             lambda: fleet_readings(fleet),
             lambda: residency_readings(fleet, residency),
             lambda: watch_readings(watched),
-            lambda: gateway_readings({"connections": 1, "streams": 2, "waiting": 3}),
+            lambda: gateway_readings({"connections": 1, "streams": 2, "queued": 3}),
             lambda: gateway_readings({}),
             lambda: identity_readings(Identity(Config()).statistics()),
         ],

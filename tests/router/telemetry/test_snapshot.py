@@ -25,10 +25,10 @@ def test_each_metric_is_merged_as_it_is_declared(name, told):
 
 
 def test_histograms_are_added_bucket_by_bucket():
-    one, other = (Snapshot({}, {"warmroute_hold_seconds": {("true",): Tally([1, 2], 0.5)}}) for _ in range(2))
+    one, other = (Snapshot({}, {"warmroute_queue_seconds": {("true",): Tally([1, 2], 0.5)}}) for _ in range(2))
     total = merged([one, other])
-    assert total.histograms["warmroute_hold_seconds"][("true",)] == Tally([2, 4], 1.0)
-    assert one.histograms["warmroute_hold_seconds"][("true",)] == Tally([1, 2], 0.5)
+    assert total.histograms["warmroute_queue_seconds"][("true",)] == Tally([2, 4], 1.0)
+    assert one.histograms["warmroute_queue_seconds"][("true",)] == Tally([1, 2], 0.5)
 
 
 def test_only_counts_last():

@@ -143,7 +143,7 @@ class CountedMetrics:
     def replayed(self, worker, outcome):
         self.replays.append(outcome)
 
-    def event_turn(self, duration_s):
+    def event_iteration(self, duration_s):
         pass
 
     def worker_gone(self, worker):
