@@ -18,9 +18,9 @@ from router.admin.system import Place
 from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
 from router.config.model import Config, TlsConfig, WorkerConfig
-from router.gateway.closing import SETTLE_S
-from router.gateway.heap import map_large_blocks
-from router.gateway.listen import SocketFile, remove_socket_file, socket_file
+from router.gateway.http.heap_trim import map_large_blocks
+from router.gateway.listen.drain import SETTLE_S
+from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.gateway.server import Gateway
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet, FleetEndpoint

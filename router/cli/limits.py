@@ -21,16 +21,16 @@ from router.config.model import Config
 from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
 from router.gateway import relay
-from router.gateway.backlog import REQUESTS_PER_TURN
-from router.gateway.budget import RESERVED_PART, SMALL_BODY_BYTES
-from router.gateway.chunks import CHUNKS_A_TURN, MAX_LINE_BYTES
 from router.gateway.client import LINGER_BYTES, LINGER_S, PIPELINE_BYTES
-from router.gateway.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
 from router.gateway.exchange import MIN_BYTES_PER_S
-from router.gateway.head import MAX_HEADER_LINES
-from router.gateway.listen import KERNEL_UNSENT_BYTES
+from router.gateway.http.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
+from router.gateway.http.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
+from router.gateway.http.pipelining import REQUESTS_PER_ITERATION
+from router.gateway.http.request_head import MAX_HEADER_LINES
+from router.gateway.http.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
+from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
+from router.gateway.listen.sockets import KERNEL_UNSENT_BYTES
 from router.gateway.plane import PINS
-from router.gateway.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.placement import query_of_death
 from router.placement.dispatcher import LONGEST_HOLD_S
 from router.placement.retry_budget import MAX_SENT_FAILURES
@@ -129,10 +129,15 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Part of that budget kept for such bodies: one in", RESERVED_PART, "parts", _NOTHING),
     Fixed("Header lines of a request", MAX_HEADER_LINES, "lines", "431 `headers_too_large`, connection closed"),
     Fixed("A chunk's size line with its extensions", MAX_LINE_BYTES, "bytes", "400 `bad_request`, connection closed"),
-    Fixed("Chunks of a body taken in one turn of the loop", CHUNKS_A_TURN, "chunks", "they wait for the next one"),
+    Fixed(
+        "Chunks of a body read per event-loop iteration", CHUNKS_PER_ITERATION, "chunks", "they wait for the next one"
+    ),
     Fixed("Pipelined requests read ahead on a connection", PIPELINE_BYTES, "bytes", "its bytes are not read for now"),
     Fixed(
-        "Pipelined requests taken in one turn of the loop", REQUESTS_PER_TURN, "requests", "they wait for the next one"
+        "Pipelined requests per event-loop iteration",
+        REQUESTS_PER_ITERATION,
+        "requests",
+        "they wait for the next one",
     ),
     Fixed("What is still read after a refusal", LINGER_BYTES, "bytes", "the connection is reset"),
     Fixed("How long it is still read", LINGER_S, "seconds", "the connection is reset"),

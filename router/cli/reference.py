@@ -20,7 +20,7 @@ from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config
 from router.config.sample import sample_yaml
-from router.gateway.paths import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
+from router.gateway.http.routes import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 from router.telemetry.catalogue import CATALOGUE, MetricSpec
 
 _MADE = "This page is made by `python -m router.cli.reference`; a test holds it to the code.\n"

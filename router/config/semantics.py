@@ -15,7 +15,7 @@ from policies.phases import DECODE, LABEL, PREFILL
 from policies.registry import PolicyError, build_policy
 from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig, WorkerTlsConfig
 from router.config.tree import Path
-from router.gateway.paths import forbidden
+from router.gateway.http.routes import forbidden
 from router.process.child_config import count_of
 from router.security.file_problem import Unusable
 from router.security.keys import problems_of

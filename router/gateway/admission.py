@@ -8,8 +8,8 @@ by priority.
 from __future__ import annotations
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.head import RequestHead
-from router.gateway.paths import ModelSource, Route
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.routes import ModelSource, Route
 from router.security.callers import Caller
 from router.tokenization.intake import ParsedBody, as_int
 from router.tokenization.multipart import in_utf8, transfer_argument

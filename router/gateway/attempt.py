@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from router.gateway.http.headers import request_to_worker
+from router.gateway.http.json_structs import MistakeBody
+from router.gateway.http.response_head import ResponseHead
+from router.gateway.http.sse import StreamError
+from router.gateway.http.upstream_connection import UpstreamConnection
 from router.gateway.phases import Phase
 from router.gateway.relay import Out
-from router.gateway.shapes import MistakeBody
-from router.gateway.sse import StreamError
-from router.gateway.upstream import WorkerConnection
-from router.gateway.wire import ResponseHead, request_to_worker
 from router.placement.lifecycle_events import FailurePhase
 from router.placement.tickets import Ticket
 
 if TYPE_CHECKING:
     from router.gateway.client import ClientConnection
-    from router.gateway.head import RequestHead
+    from router.gateway.http.request_head import RequestHead
+    from router.gateway.http.tunnel import Tunnel
     from router.gateway.plane import Plane
     from router.gateway.relay import Relay
-    from router.gateway.rewrites import Outgoing
-    from router.gateway.tunnel import Tunnel
+    from router.gateway.rewrites.body_rewriter import OutgoingBody
 
 # Server errors that speak of the request and not of the worker: another worker would say the same.
 _NOT_A_FAILURE = frozenset({501, 505})
@@ -62,7 +63,7 @@ class Owner(Protocol):
     def enter(self, phase: Phase) -> None:
         """The attempt waits for something else now."""
 
-    def outgoing(self, ticket: Ticket) -> Outgoing:
+    def outgoing(self, ticket: Ticket) -> OutgoingBody:
         """What goes to the ticket's worker."""
         ...
 
@@ -85,7 +86,7 @@ class Owner(Protocol):
     def answer_lost(self, reason: str, broke_http: bool) -> None:
         """The answer, once begun, broke off."""
 
-    def switch_protocols(self, response: ResponseHead, connection: WorkerConnection) -> None:
+    def switch_protocols(self, response: ResponseHead, connection: UpstreamConnection) -> None:
         """The worker agreed to an upgrade."""
 
     def crashed(self) -> None:
@@ -123,7 +124,7 @@ class Attempt:
         self._connected_s = 0.0
         """When the connection was made that it was written to."""
         self.ticket = ticket
-        self.connection: WorkerConnection | None = None
+        self.connection: UpstreamConnection | None = None
         self.response: ResponseHead | None = None
         self.response_read: Callable[[bytes], None] = _ignore
 
@@ -139,7 +140,7 @@ class Attempt:
         self.owner.enter(Phase.DIAL)
         self._dial = self._plane.pools.dial(endpoint, self)
 
-    def dialled(self, connection: WorkerConnection) -> None:
+    def dialled(self, connection: UpstreamConnection) -> None:
         """A new connection is there."""
         self._dial = None
         self._send(connection)
@@ -156,7 +157,7 @@ class Attempt:
         else:
             self.owner.attempt_failed(FailurePhase.CONNECT, f"cannot connect: {reason}")
 
-    def _send(self, connection: WorkerConnection) -> None:
+    def _send(self, connection: UpstreamConnection) -> None:
         owner, candidate = self.owner, self.ticket.candidate
         self.connection = connection
         self.response = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.gateway.head import RequestHead
+from router.gateway.http.request_head import RequestHead
 from router.gateway.plane import Plane
 from router.gateway.relay import Relay
 

@@ -10,13 +10,13 @@ from typing import cast
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.exchange import SHUT_DOWN, Exchange
-from router.gateway.framing import RequestFramer, Stage
-from router.gateway.head import RequestHead
+from router.gateway.http.headers import CONTINUE
+from router.gateway.http.request_framer import RequestFramer, Stage
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.routes import Route
+from router.gateway.http.tunnel import Tunnel
 from router.gateway.local import LocalAnswers
-from router.gateway.paths import Route
 from router.gateway.plane import Plane
-from router.gateway.tunnel import Tunnel
-from router.gateway.wire import CONTINUE
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -60,7 +60,7 @@ class ClientConnection(asyncio.Protocol):
         self.writable = True
         self.write_now: Callable[[bytes], None] = _nowhere
         self._unwritten: list[bytes] = []
-        self._in_backlog = False
+        self._in_pipelines = False
         self._ahead_bytes = 0
 
     # asyncio
@@ -205,9 +205,9 @@ class ClientConnection(asyncio.Protocol):
             self.set_reading(False)
         elif pending_bytes:
             self.set_reading(False)
-            if not self._in_backlog:
-                self._in_backlog = True
-                self._plane.backlog.add(self)
+            if not self._in_pipelines:
+                self._in_pipelines = True
+                self._plane.pipelines.add(self)
         else:
             self.set_reading(True)
 
@@ -224,9 +224,9 @@ class ClientConnection(asyncio.Protocol):
         self._plane.bodies.give_back(self._ahead_bytes)
         self._ahead_bytes = 0
 
-    def take_turn(self) -> None:
+    def serve_next(self) -> None:
         """The turn of this connection in the backlog."""
-        self._in_backlog = False
+        self._in_pipelines = False
         try:
             self._advance()
         except Exception:

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import admit
 from router.gateway.books import Books
-from router.gateway.head import RequestHead
-from router.gateway.paths import Route
+from router.gateway.http.error_format import error_body
+from router.gateway.http.headers import connection_line, own_reply, retry_after
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.response_head import ResponseHead
+from router.gateway.http.routes import Route
+from router.gateway.http.tunnel import Tunnel
+from router.gateway.http.upstream_connection import UpstreamConnection
+from router.gateway.http.usage import find_usage
 from router.gateway.phases import Phase
 from router.gateway.placing import Placing, Reading, stored_response_id
 from router.gateway.plane import Plane
 from router.gateway.relay import Out, Relay
 from router.gateway.tries import Tries
-from router.gateway.tunnel import Tunnel
-from router.gateway.upstream import WorkerConnection
-from router.gateway.usage import find_usage
-from router.gateway.wire import ResponseHead, connection_line, own_reply, retry_after
-from router.gateway.wording import error_body
 from router.placement.lifecycle_events import FailurePhase, Request, Usage
 from router.placement.tickets import Deferral, Hold, Reject
 
@@ -383,7 +384,7 @@ class Exchange(Tries):
 
     # tunnels
 
-    def switch_protocols(self, response: ResponseHead, connection: WorkerConnection) -> None:
+    def switch_protocols(self, response: ResponseHead, connection: UpstreamConnection) -> None:
         """The worker agreed to the client's upgrade."""
         self.relay.status = 101
         self.tunnel = Tunnel(connection.write, self.client.write, self.plane.time)

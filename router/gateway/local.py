@@ -10,11 +10,11 @@ import msgspec
 
 from backends.worker import ServedModel
 from router.errors import ErrorKind, RequestError
-from router.gateway.head import RequestHead
-from router.gateway.paths import Route
+from router.gateway.http.error_format import error_body
+from router.gateway.http.headers import connection_line, own_reply, retry_after
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.routes import Route
 from router.gateway.plane import Plane
-from router.gateway.wire import connection_line, own_reply, retry_after
-from router.gateway.wording import error_body
 from router.security.keys import ApiKeys, presented
 
 Answer = tuple[int, dict[str, Any]]

@@ -11,10 +11,10 @@ import msgspec
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.head import RequestHead
-from router.gateway.paths import ModelSource, PathTable, Route
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.routes import ModelSource, Route, RouteTable
+from router.gateway.http.time_slices import TimeSlices
 from router.gateway.plane import Pins, Plane
-from router.gateway.slices import Slices
 from router.placement.lifecycle_events import Request, SessionKind
 from router.residency.prompt import Prompt
 from router.security.callers import Caller
@@ -73,7 +73,7 @@ def reads_quickly(route: Route, body: bytes) -> bool:
     return len(body) <= READ_QUICKLY_BYTES or route.model is not ModelSource.JSON
 
 
-async def read_in_slices(route: Route, head: RequestHead, body: bytes, slices: Slices) -> Reading:
+async def read_in_slices(route: Route, head: RequestHead, body: bytes, slices: TimeSlices) -> Reading:
     """Read a large JSON body, in a turn of its own, or a very large one in many turns.
 
     Raises:
@@ -104,7 +104,7 @@ def _read_leniently(route: Route, path: str, body: bytes) -> Reading:
     return _of_body(route, parsed)
 
 
-def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, paths: PathTable) -> WorkerId | None:
+def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, paths: RouteTable) -> WorkerId | None:
     """The one worker that holds the stored response this request is about.
 
     Raises:

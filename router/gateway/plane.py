@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from policies.view import WorkerId
 from router.config.model import Config
-from router.gateway.access import AccessLog
-from router.gateway.backlog import Backlog
-from router.gateway.budget import BodyBudget
-from router.gateway.connection_limit import ConnectionLimit, Turns
-from router.gateway.cors import Cors
-from router.gateway.head import RequestHead
-from router.gateway.heap import Heap, trimmer
+from router.gateway.http.access_log import AccessLog
+from router.gateway.http.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.cors import Cors
+from router.gateway.http.heap_trim import HeapTrimmer, trimmer
+from router.gateway.http.pipelining import PipelineScheduler
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.request_ids import RequestIds
+from router.gateway.http.routes import RouteTable
+from router.gateway.http.send_buffer_limit import SendBufferLimit
+from router.gateway.http.time_slices import TimeSlices
+from router.gateway.http.upstream_pool import ConnectionPool
+from router.gateway.http.worker_keys import worker_keys
+from router.gateway.http.write_coalescer import WriteCoalescer
+from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.losses import Losses
-from router.gateway.outbox import Outbox
-from router.gateway.paths import PathTable
+from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.phases import phase_limits_s
-from router.gateway.pool import WorkerPools
-from router.gateway.ports import GatewayMetrics
 from router.gateway.quarantine import Quarantine
-from router.gateway.request_ids import RequestIds
-from router.gateway.rewrites import Relearn, Rewrites
-from router.gateway.slices import Slices
-from router.gateway.unsent import UnsentBytes
+from router.gateway.rewrites.body_rewriter import BodyRewriter, Relearn
 from router.gateway.waiting import Deferrals, WaitingRoom
-from router.gateway.worker_keys import worker_keys
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.query_of_death import Poison
@@ -96,7 +96,7 @@ class Plane:
         loop: asyncio.AbstractEventLoop,
         relearn: Relearn | None = None,
         worker_tls: WorkerTls | None = None,
-        turns: Turns | None = None,
+        turns: AcceptOrder | None = None,
     ) -> None:
         self.config = config
         self.dispatcher = dispatcher
@@ -107,11 +107,11 @@ class Plane:
         self.time = loop.time
         self.phase_limits_s = phase_limits_s(config.timeouts)
         self.max_requests = config.limits.max_concurrent_requests or sys.maxsize
-        self.paths = PathTable(config.extra_paths)
-        self.outbox = Outbox(loop)
-        self.backlog = Backlog(loop)
+        self.paths = RouteTable(config.extra_paths)
+        self.outbox = WriteCoalescer(loop)
+        self.pipelines = PipelineScheduler(loop)
         tls = worker_tls or WorkerTls(config.worker_tls)
-        self.pools = WorkerPools(
+        self.pools = ConnectionPool(
             loop,
             self.outbox,
             config.timeouts.upstream_idle_s,
@@ -121,7 +121,7 @@ class Plane:
         )
         self.waiting = WaitingRoom(fleet, loop, config.limits.max_queued_requests)
         self.deferrals = Deferrals(dispatcher, fleet, loop, config.limits.max_held_requests)
-        self.rewrites = Rewrites(config, fleet, relearn)
+        self.rewrites = BodyRewriter(config, fleet, relearn)
         self.pins = Pins()
         self.request_ids = RequestIds()
         self.cors = Cors(config.cors)
@@ -130,11 +130,11 @@ class Plane:
         self.callers = Callers(config)
         self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         self.scheme = b"http" if config.tls.cert_file is None else b"https"
-        self.slices = Slices()
-        self.heap = Heap(loop, trimmer())
-        self.bodies = BodyBudget(config.limits, self.heap.freed)
+        self.slices = TimeSlices()
+        self.heap = HeapTrimmer(loop, trimmer())
+        self.bodies = BodyBufferLimit(config.limits, self.heap.freed)
         identity.charge_to(self.bodies)
-        self.unsent = UnsentBytes(config.limits)
+        self.unsent = SendBufferLimit(config.limits)
         self.places = ConnectionLimit(config.limits.max_connections, loop.time, turns)
         """The sockets accepted, those without a connection yet included."""
         self.connections: set[ClientConnection] = set()

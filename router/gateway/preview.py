@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import admit
-from router.gateway.head import RequestHead
+from router.gateway.http.request_head import RequestHead
 from router.gateway.placing import describe, pinned_to, read_in_slices, read_request, reads_at_once
 from router.gateway.plane import Plane
 from router.placement.lifecycle_events import Request

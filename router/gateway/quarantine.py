@@ -15,8 +15,8 @@ from xxhash import xxh3_128_intdigest
 
 from backends.worker import Endpoint
 from router.errors import ErrorKind, RequestError
-from router.gateway.pool import is_refusal
-from router.gateway.ports import GatewayMetrics
+from router.gateway.http.upstream_pool import is_refusal
+from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 from router.placement.health import SERVING

@@ -11,18 +11,18 @@ from enum import Enum
 from typing import Protocol
 
 from router.errors import ErrorKind
-from router.gateway.head import RequestHead
-from router.gateway.sse import FirstEvent, StreamError
-from router.gateway.upstream import WorkerConnection
-from router.gateway.usage import TAIL_BYTES, trim
-from router.gateway.usage_frame import UsageFrame
-from router.gateway.wire import (
+from router.gateway.http.error_format import body_event, error_event, is_error
+from router.gateway.http.headers import (
     LAST_CHUNK,
-    ResponseHead,
     chunk,
     response_to_client,
 )
-from router.gateway.wording import body_event, error_event, is_error
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.response_head import ResponseHead
+from router.gateway.http.sse import FirstEvent, StreamError
+from router.gateway.http.upstream_connection import UpstreamConnection
+from router.gateway.http.usage import TAIL_BYTES, trim
+from router.gateway.rewrites.usage_frame import UsageFrame
 
 COMMENT = b": warmroute is waiting for a worker\n\n"
 # Comments and half an event may pile up before the first real one; more than this is no event stream.
@@ -125,13 +125,13 @@ class Relay:
         self.last_read_s = 0.0
         self._gaps: list[float] = []
         self._reads: list[bytes] = []
-        self.connection: WorkerConnection | None = None
+        self.connection: UpstreamConnection | None = None
         self._held: list[bytes] = []
         self._tail = b""
         self.usage_frame: UsageFrame | None = None
         """Takes a frame out of the stream that its client did not ask for."""
 
-    def attach(self, connection: WorkerConnection, usage_frame: UsageFrame | None = None) -> None:
+    def attach(self, connection: UpstreamConnection, usage_frame: UsageFrame | None = None) -> None:
         """A new attempt: what an earlier one left behind is forgotten."""
         self.connection = connection
         self.usage_frame = usage_frame

@@ -11,15 +11,15 @@ from typing import Any
 
 from router.config.model import Config
 from router.gateway.client import ClientConnection
-from router.gateway.closing import SETTLE_S, Closing, close_listeners
-from router.gateway.connection_limit import Turns
-from router.gateway.listen import public_sockets
-from router.gateway.listener import Acceptor, listen
+from router.gateway.listen.accept import Acceptor, listen
+from router.gateway.listen.connection_limit import AcceptOrder
+from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listeners
+from router.gateway.listen.sockets import public_sockets
 from router.gateway.local import LocalAnswers
+from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.plane import Plane, SharedPins
-from router.gateway.ports import GatewayMetrics
 from router.gateway.preview import preview
-from router.gateway.rewrites import Relearn
+from router.gateway.rewrites.body_rewriter import Relearn
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
@@ -66,7 +66,7 @@ class Gateway:
         self._worker_tls = worker_tls
         self._files = FileWatch(metrics.reloaded)
         self._plane: Plane | None = None
-        self._servers: list[Closing] = []
+        self._servers: list[ListeningServer] = []
         self._listeners: list[socket.socket] = []
         self._acceptor: Acceptor | None = None
         self._passed = False
@@ -78,7 +78,7 @@ class Gateway:
         self,
         listeners: Sequence[socket.socket] | None = None,
         *,
-        turns: Turns | None = None,
+        turns: AcceptOrder | None = None,
         pins: SharedPins | None = None,
         deaths: Deaths | None = None,
     ) -> list[str]:

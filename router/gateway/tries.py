@@ -11,7 +11,7 @@ from router.gateway.attempt import Attempt, Owner
 from router.gateway.books import Books
 from router.gateway.phases import Phase
 from router.gateway.relay import Relay
-from router.gateway.rewrites import Outgoing, Rewriting
+from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
 from router.placement.endpoints import FleetEndpoint
 from router.placement.lifecycle_events import FailurePhase
 from router.placement.tickets import Reject, Ticket
@@ -32,7 +32,7 @@ class Tries(Owner):
     body_digest: int | None
     """The body's, where it has been read; else it is computed when it is asked for."""
     _key = 0
-    _rewriting: Rewriting | None
+    _rewriting: RequestRewrites | None
     _books: Books
 
     @property
@@ -69,10 +69,10 @@ class Tries(Owner):
         self._attempt = Attempt(self, ticket)
         self._attempt.begin()
 
-    def outgoing(self, ticket: Ticket) -> Outgoing:
+    def outgoing(self, ticket: Ticket) -> OutgoingBody:
         """What goes to the ticket's worker."""
         if self._rewriting is None:
-            return Outgoing(self.body)
+            return OutgoingBody(self.body)
         return self._rewriting.outgoing(self.body, ticket, self.plane.time())
 
     def replaceable(self, phase: FailurePhase) -> bool:

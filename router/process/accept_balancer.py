@@ -6,7 +6,9 @@ from router.process.shared_ledger import Door, Ledger
 
 
 class LeastConnections:
-    """Has the process with the fewest open connections go first. Satisfies `router.gateway.connection_limit.Turns`.
+    """Has the process with the fewest open connections go first.
+
+    It satisfies `router.gateway.listen.connection_limit.AcceptOrder`.
 
     What it reads of the others may be a moment old. But each knows its own count, and takes a connection only where it
     has read that nobody has fewer: so while connections only come, no two processes differ by more than one.

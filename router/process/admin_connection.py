@@ -16,8 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from router.errors import ErrorKind, problem
-from router.gateway.connection_limit import ConnectionLimit
-from router.gateway.unsent import UnsentBytes
+from router.gateway.http.send_buffer_limit import SendBufferLimit
+from router.gateway.listen.connection_limit import ConnectionLimit
 
 MOST_UNSENT_BYTES = 33_554_432
 """Unsent answers of all clients together; beyond it the client that has read nothing for the longest is cut off."""
@@ -49,7 +49,7 @@ class AdminPort:
     """What the connections of one admin port share. `body_bytes` counts bodies that are being received."""
 
     places: ConnectionLimit
-    unsent: UnsentBytes
+    unsent: SendBufferLimit
     max_header_bytes: int
     header_s: float
     body_s: float

@@ -14,10 +14,10 @@ from starlette.applications import Starlette
 from starlette.types import Message, Receive, Scope, Send
 
 from router.config.model import Config
-from router.gateway.closing import close_listeners
-from router.gateway.connection_limit import ConnectionLimit
-from router.gateway.listener import Acceptor, Listener
-from router.gateway.unsent import UnsentBytes
+from router.gateway.http.send_buffer_limit import SendBufferLimit
+from router.gateway.listen.accept import Acceptor, Listener
+from router.gateway.listen.connection_limit import ConnectionLimit
+from router.gateway.listen.drain import close_listeners
 from router.process.admin_connection import MOST_UNSENT_BYTES, AdminConnection, AdminPort
 
 GRACE_S = 2.0
@@ -146,7 +146,7 @@ def _port_of(config: Config, places: ConnectionLimit) -> AdminPort:
     limits, timeouts = config.limits, config.timeouts
     return AdminPort(
         places=places,
-        unsent=UnsentBytes(msgspec.structs.replace(limits, max_buffered_response_bytes=MOST_UNSENT_BYTES)),
+        unsent=SendBufferLimit(msgspec.structs.replace(limits, max_buffered_response_bytes=MOST_UNSENT_BYTES)),
         max_header_bytes=limits.max_header_bytes,
         header_s=timeouts.client_header_s,
         body_s=timeouts.client_body_s,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from router.gateway.listen import SocketFile, remove_socket_file, socket_file
+from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.process.handover_messages import (
     MOST_BYTES,
     Drained,

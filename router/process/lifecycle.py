@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from router.admin.system import Place
-from router.gateway.listen import ListenError
+from router.gateway.listen.sockets import ListenError
 from router.placement.health import WorkerState
 from router.process import signals
 from router.process.handover_client import Predecessor

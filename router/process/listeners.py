@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from router.config.model import Config
-from router.gateway.listen import tcp_error
+from router.gateway.listen.sockets import tcp_error
 from router.process.handover_messages import Facing
 
 ADMIN_BACKLOG = 256

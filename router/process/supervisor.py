@@ -20,8 +20,8 @@ from router.admin.app import build_admin
 from router.admin.system import Place, System
 from router.app import url_of
 from router.config.model import Config
-from router.gateway.closing import SETTLE_S, refuse_handshakes
-from router.gateway.listen import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
+from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
+from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
 from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
 from router.process import signals
 from router.process.admin_of_children import operations_for_all

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from router.gateway.listen import ListenError
+from router.gateway.listen.sockets import ListenError
 from router.process.listeners import Listeners
 
 FIRST_DESCRIPTOR = 3

@@ -1,4 +1,7 @@
-"""The fields of a request body that the router reads, as msgspec decodes them (see `router.gateway.shapes`)."""
+"""The fields of a request body that the router reads, as msgspec decodes them.
+
+Kept apart from compiled modules for the reason that `router.gateway.http.json_structs` gives.
+"""
 
 from __future__ import annotations
 

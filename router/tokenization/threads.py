@@ -22,7 +22,7 @@ MAX_WAITING_BYTES = 33_554_432
 
 
 class Room(Protocol):
-    """Memory that decoded bodies share with others; `router.gateway.budget.BodyBudget` is one."""
+    """Memory that decoded bodies share with others; `router.gateway.http.body_buffer_limit.BodyBudget` is one."""
 
     def lend(self, size_bytes: int) -> bool:
         """Take `size_bytes`, if there are so many."""

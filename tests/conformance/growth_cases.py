@@ -23,19 +23,19 @@ from backends.vllm.tokenizer import SpecialToken
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import CorsConfig, LimitsConfig
 from router.errors import RequestError
-from router.gateway.access import AccessLog
-from router.gateway.budget import BodyBudget
-from router.gateway.chunks import MAX_LINE_BYTES
-from router.gateway.cors import Cors
-from router.gateway.framing import RequestFramer
-from router.gateway.head import RequestHead, split_lines
-from router.gateway.members import set_inner
-from router.gateway.paths import PathTable, forbidden
+from router.gateway.http.access_log import AccessLog
+from router.gateway.http.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.chunked_body import MAX_LINE_BYTES
+from router.gateway.http.cors import Cors
+from router.gateway.http.request_framer import RequestFramer
+from router.gateway.http.request_head import RequestHead, split_lines
+from router.gateway.http.response_head import parse_response_head
+from router.gateway.http.routes import RouteTable, forbidden
+from router.gateway.http.sse import FirstEvent, judge_event
+from router.gateway.http.usage import find_usage
 from router.gateway.placing import stored_response_id
-from router.gateway.sse import FirstEvent, judge_event
-from router.gateway.usage import find_usage
-from router.gateway.usage_frame import Stamp, UsageFrame, plain_ending
-from router.gateway.wire import parse_response_head
+from router.gateway.rewrites.json_splice import set_inner
+from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
 from router.tokenization.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
 from router.tokenization.large_json import Survey
 from router.tokenization.long_text import encode_in_pieces
@@ -87,9 +87,9 @@ PATTERNS: dict[str, Row] = {
     "router.config.sources.toml_file._AT_LINE": Row(OURS, "search"),
     "router.config.sources.toml_file._HEADER": Row(OPERATOR, "match"),
     "router.config.sources.toml_file._LONG_TEXT": Row(OPERATOR, "search"),
-    "router.gateway.access._WITH_PORT": Row(CLIENT, "fullmatch"),
-    "router.gateway.chunks._PLAIN_SIZE": Row(CLIENT, "match"),
-    "router.gateway.chunks._SIZE": Row(
+    "router.gateway.http.access_log._WITH_PORT": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.chunked_body._PLAIN_SIZE": Row(CLIENT, "match"),
+    "router.gateway.http.chunked_body._SIZE": Row(
         CLIENT,
         "fullmatch",
         longest_bytes=MAX_LINE_BYTES,
@@ -99,12 +99,12 @@ PATTERNS: dict[str, Row] = {
             lambda size: b"1" + b';a="x";b' * (size // 8) + b"=",
         ),
     ),
-    "router.gateway.chunks._TRAILER": Row(CLIENT, "fullmatch"),
-    "router.gateway.cors._TOKEN": Row(CLIENT, "fullmatch"),
-    "router.gateway.framing._EMPTY_LINES": Row(CLIENT, "match"),
-    "router.gateway.head._BARE_LF": Row(CLIENT, "search"),
-    "router.gateway.head._DIGITS": Row(CLIENT, "fullmatch"),
-    "router.gateway.head._HEAD": Row(
+    "router.gateway.http.chunked_body._TRAILER": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.cors._TOKEN": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.request_framer._EMPTY_LINES": Row(CLIENT, "match"),
+    "router.gateway.http.request_head._BARE_LF": Row(CLIENT, "search"),
+    "router.gateway.http.request_head._DIGITS": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.request_head._HEAD": Row(
         CLIENT,
         "fullmatch",
         longest_bytes=HEAD_BYTES,
@@ -114,31 +114,33 @@ PATTERNS: dict[str, Row] = {
             lambda size: b"GET /" + b"/" * size + b"\x00",
         ),
     ),
-    "router.gateway.head._HOST": Row(CLIENT, "fullmatch"),
-    "router.gateway.head._LENGTH_LINE": Row(
+    "router.gateway.http.request_head._HOST": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.request_head._LENGTH_LINE": Row(
         CLIENT,
         "search",
         (lambda size: b"\r\ncontent-length:1" + b" " * size, lambda size: b"\r\ncontent-length:" * (size // 17)),
     ),
-    "router.gateway.head._OTHER_VERSION": Row(CLIENT, "match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)),
-    "router.gateway.members._OBJECT": Row(CLIENT, "match"),
-    "router.gateway.members._OPENING": Row(CLIENT, "match"),
+    "router.gateway.http.request_head._OTHER_VERSION": Row(
+        CLIENT, "match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)
+    ),
+    "router.gateway.rewrites.json_splice._OBJECT": Row(CLIENT, "match"),
+    "router.gateway.rewrites.json_splice._OPENING": Row(CLIENT, "match"),
     "router.gateway.placing._FEW_DIGITS": Row(CLIENT, "fullmatch"),
     "router.gateway.placing._STORED_ID": Row(WORKER, "search"),
-    "router.gateway.request_ids._GIVEN": Row(CLIENT, "fullmatch"),
-    "router.gateway.rewrites._VERSION": Row(WORKER, "match"),
-    "router.gateway.sse._EVENT_END": Row(WORKER, "search"),
-    "router.gateway.sse._INTRODUCING": Row(WORKER, "match"),
-    "router.gateway.sse._LINE_END": Row(WORKER, "search"),
-    "router.gateway.usage._USAGE": Row(
+    "router.gateway.http.request_ids._GIVEN": Row(CLIENT, "fullmatch"),
+    "router.gateway.rewrites.body_rewriter._VERSION": Row(WORKER, "match"),
+    "router.gateway.http.sse._EVENT_END": Row(WORKER, "search"),
+    "router.gateway.http.sse._INTRODUCING": Row(WORKER, "match"),
+    "router.gateway.http.sse._LINE_END": Row(WORKER, "search"),
+    "router.gateway.http.usage._USAGE": Row(
         WORKER,
         "match",
         (lambda size: b'"usage":{' + b"{}" * (size // 2), lambda size: b'"usage":{' + b"{x" * (size // 2)),
     ),
-    "router.gateway.usage_frame._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
-    "router.gateway.usage_frame._EVENT_END": Row(WORKER, "search"),
-    "router.gateway.usage_frame._FINISH": Row(WORKER, "search"),
-    "router.gateway.usage_frame._STAMP": Row(
+    "router.gateway.rewrites.usage_frame._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
+    "router.gateway.rewrites.usage_frame._EVENT_END": Row(WORKER, "search"),
+    "router.gateway.rewrites.usage_frame._FINISH": Row(WORKER, "search"),
+    "router.gateway.rewrites.usage_frame._STAMP": Row(
         WORKER,
         "search",
         (
@@ -146,8 +148,8 @@ PATTERNS: dict[str, Row] = {
             lambda size: b',"system_fingerprint":"' + b"\\x" * (size // 2),
         ),
     ),
-    "router.gateway.wire._STATUS_LINE": Row(WORKER, "fullmatch"),
-    "router.gateway.wire._TABBED_CODING": Row(
+    "router.gateway.http.response_head._STATUS_LINE": Row(WORKER, "fullmatch"),
+    "router.gateway.http.response_head._TABBED_CODING": Row(
         WORKER,
         "search",
         (
@@ -184,9 +186,9 @@ INLINE: dict[str, str | tuple[str, ...]] = {
     "router.config.sources.text._number": TRUSTED + "an operator writes settings",
     "router.config.sources.toml_file._steps": TRUSTED + "an operator writes settings",
     "router.config.typed._fits": TRUSTED + "an operator writes settings",
-    "router.gateway.members._within": ("member to replace", "member of a long string"),
-    "router.gateway.members.set_inner": ("member to add", "member named often"),
-    "router.gateway.wire._prepared": TRUSTED + "a head that has been checked; each of its lines is tried once",
+    "router.gateway.rewrites.json_splice._within": ("member to replace", "member of a long string"),
+    "router.gateway.rewrites.json_splice.set_inner": ("member to add", "member named often"),
+    "router.gateway.http.headers._prepared": TRUSTED + "a head that has been checked; each of its lines is tried once",
     "router.tokenization.segmenter.Cutter.__init__": (
         "special tokens",
         "halves of special tokens",
@@ -218,7 +220,7 @@ def _requests(make: Callable[[int], bytes], piece_bytes: int = 0) -> Callable[[i
 
         def run() -> None:
             limits = LimitsConfig()
-            framer = RequestFramer(limits, BodyBudget(limits), lambda head: None)
+            framer = RequestFramer(limits, BodyBufferLimit(limits), lambda head: None)
             try:
                 for piece in pieces:
                     framer.feed(piece)
@@ -365,7 +367,7 @@ SCANNERS: dict[str, Scan] = {
     # paths, queries, headers
     "percent signs in a path": Scan(_on(forbidden, lambda size: "/" + "%2f." * (size // 4)), HEAD_BYTES),
     "slashes in a stored response's path": Scan(
-        _on(PathTable().find, lambda size: "/v1/responses/" + "a/" * (size // 2)), HEAD_BYTES
+        _on(RouteTable().find, lambda size: "/v1/responses/" + "a/" * (size // 2)), HEAD_BYTES
     ),
     "query fields": Scan(_on(parse_qs, lambda size: "model=&a&" * (size // 9)), HEAD_BYTES),
     "forwarded addresses": Scan(

@@ -7,10 +7,10 @@ import pytest
 
 from router.config.model import LimitsConfig
 from router.errors import RequestError
-from router.gateway.budget import BodyBudget
-from router.gateway.framing import RequestFramer
-from router.gateway.sse import INTRODUCTION_BYTES, FirstEvent
-from router.gateway.usage_frame import HELD_BYTES, UsageFrame
+from router.gateway.http.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.request_framer import RequestFramer
+from router.gateway.http.sse import INTRODUCTION_BYTES, FirstEvent
+from router.gateway.rewrites.usage_frame import HELD_BYTES, UsageFrame
 from tests.conformance.corpus import H, P
 
 # Hundreds of times what each of these takes, and a small part of what they took, or would take, as squares.
@@ -20,7 +20,7 @@ READ_BYTES = 262_144
 
 def framer():
     limits = LimitsConfig()
-    return RequestFramer(limits, BodyBudget(limits), lambda head: None)
+    return RequestFramer(limits, BodyBufferLimit(limits), lambda head: None)
 
 
 def fed(*pieces):

@@ -9,7 +9,7 @@ end_to_end/test_spread.py
 - clients that leave in any other phase than prefill: test_clients.py
 - 60 client errors, a slow reader of 400 MB, concurrency limits: with the tests of health and limits in
   tests/router/gateway and tests/router/placement
-- bodies and headers are rebuilt: tests/router/gateway/test_forwarding.py and the conformance tests
+- bodies and headers are rebuilt: tests/router/gateway/http/test_forwarding.py and the conformance tests
 - drain closes the listener at once: with the tests of rollouts
 """
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from router.config.model import LimitsConfig
 from router.errors import RequestError
-from router.gateway.budget import BodyBudget
-from router.gateway.framing import RequestFramer
-from router.gateway.head import parse_head
-from router.gateway.paths import PathTable
+from router.gateway.http.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.request_framer import RequestFramer
+from router.gateway.http.request_head import parse_head
+from router.gateway.http.routes import RouteTable
 from router.gateway.placing import read_request
 from router.tokenization.body_bounds import decoded_bytes, fits_inline
 from router.tokenization.fields import BodyFields
@@ -26,7 +26,7 @@ from tests.properties.mutations import MUTATIONS, PIECES, budget, grown_budget, 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0), pytest.mark.usefixtures("bounded_memory")]
 
 LENIENT_PATH = "/inference/v1/generate"
-LENIENT = PathTable().find(LENIENT_PATH)
+LENIENT = RouteTable().find(LENIENT_PATH)
 HEAD = parse_head(
     b"POST %s HTTP/1.1\r\nHost: gw\r\n\r\n" % LENIENT_PATH.encode(), httptools.HttpRequestParser(object())
 )
@@ -222,7 +222,7 @@ CHUNKS = P + H + b"Transfer-Encoding: chunked\r\n\r\n"
 def frame(pieces):
     """Read requests until one is refused."""
     limits = LimitsConfig(max_header_bytes=65_536, max_body_bytes=1 << 20)
-    framer = RequestFramer(limits, BodyBudget(limits), lambda head: None)
+    framer = RequestFramer(limits, BodyBufferLimit(limits), lambda head: None)
     try:
         for piece in pieces:
             framer.feed(piece)

@@ -11,9 +11,9 @@ import msgspec
 from policies.registry import build_policy
 from router.config.model import Config
 from router.gateway.client import ClientConnection
+from router.gateway.http.upstream_connection import UpstreamConnection
 from router.gateway.local import LocalAnswers
 from router.gateway.plane import Plane
-from router.gateway.upstream import WorkerConnection
 from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from tests.router.gateway.conftest import FACTS, RecordingDispatcher, RecordingMetrics, StubIdentity, parse_endpoint
@@ -182,7 +182,7 @@ class World:
         return End(self.turns, ClientConnection(self.plane, self._local))
 
     def _dial(self, endpoint, dialler, *_):
-        protocol = WorkerConnection(self.plane.pools, endpoint, self.turns, self.plane.config.limits.max_header_bytes)
+        protocol = UpstreamConnection(self.plane.pools, endpoint, self.turns, self.plane.config.limits.max_header_bytes)
         self.dials.append(End(self.turns, protocol))
         self.turns.call_soon(dialler.dialled, protocol)
         return Dial()

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.wire import HOP_BY_HOP
+from router.gateway.http.headers import HOP_BY_HOP
 from tests.properties.harness import World, cut_up
 from tests.properties.strict import read_message
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from router.gateway.client import ClientConnection
-from router.gateway.upstream import WorkerConnection
+from router.gateway.http.upstream_connection import UpstreamConnection
 from tests.conformance.request_cases import REQUEST_CASES
 from tests.conformance.response_cases import RESPONSE_CASES
 from tests.conformance.test_requests import PROBE, answers, compare, ends
@@ -62,7 +62,7 @@ async def test_requests(recording, kit, monkeypatch, name):
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_answers(rig, kit, monkeypatch, name):
     case = RESPONSE_CASES[name]
-    reads = Reads(monkeypatch, WorkerConnection)
+    reads = Reads(monkeypatch, UpstreamConnection)
 
     async def script(script):
         sent = 0

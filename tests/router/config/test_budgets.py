@@ -8,8 +8,8 @@ import pytest
 from router.config.budgets import BODIES, BYTE_BUDGETS, LEAST_BYTES, RSS_PER_BYTE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config, LimitsConfig
-from router.gateway.budget import BodyBudget
-from router.gateway.unsent import UnsentBytes
+from router.gateway.http.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.process.child_config import share_of
 
 MIB = 1 << 20
@@ -92,8 +92,8 @@ def test_a_whole_body_for_each_process_counts_where_their_shares_are_smaller():
 
 def test_the_parts_of_the_gateway_take_the_planned_numbers():
     limits = plan({}, 256 * MIB).config.limits
-    assert BodyBudget(limits).max_body_bytes == limits.max_buffered_body_bytes
-    assert UnsentBytes(limits)._limit_bytes == limits.max_buffered_response_bytes
+    assert BodyBufferLimit(limits).max_body_bytes == limits.max_buffered_body_bytes
+    assert SendBufferLimit(limits)._limit_bytes == limits.max_buffered_response_bytes
 
 
 def test_a_plan_is_stated_for_people_and_for_programs():

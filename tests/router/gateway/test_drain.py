@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from router.gateway.closing import close_listeners
+from router.gateway.listen.drain import close_listeners
 from router.process.accept_balancer import LeastConnections
 from router.process.shared_ledger import Ledger, make_table
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from router.gateway.pool import is_refusal
+from router.gateway.http.upstream_pool import is_refusal
 
 POISON = b'{"model":"m","messages":[{"role":"user","content":"poison"}],"stream":true}'
 GOOD = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'

@@ -6,8 +6,8 @@ import httptools
 import pytest
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.head import parse_head
-from router.gateway.paths import PathTable
+from router.gateway.http.request_head import parse_head
+from router.gateway.http.routes import RouteTable
 from router.gateway.placing import read_request
 
 PATH = "/inference/v1/generate"
@@ -16,7 +16,7 @@ FIELDS = b'"kv_transfer_params":{"do_remote_prefill":true}}'
 
 def read(body):
     head = parse_head(b"POST %s HTTP/1.1\r\nHost: gw\r\n\r\n" % PATH.encode(), httptools.HttpRequestParser(object()))
-    return read_request(PathTable().find(PATH), head, body).fields
+    return read_request(RouteTable().find(PATH), head, body).fields
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from router.config.model import Config
-from router.gateway.listen import ListenError
+from router.gateway.listen.sockets import ListenError
 from router.process import handover_client, handover_messages, handover_server
 from router.process.handover_client import Predecessor
 from router.process.handover_messages import VERSION, Offered, Ready, Refused, TakeoverError, decode, encode

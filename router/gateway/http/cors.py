@@ -1,0 +1,70 @@
+"""Cross-origin access, by configuration (the Fetch standard's CORS protocol)."""
+
+from __future__ import annotations
+
+import re
+
+from router.config.model import CorsConfig
+from router.gateway.http.request_head import RequestHead
+
+# What OpenAI's SDK adds in browsers; without leave for these its preflight fails.
+_SDK_PREFIXES = (b"x-stainless-", b"openai-")
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_EXPOSED = b"x-request-id, x-warmroute-worker, x-warmroute-predicted-cached-tokens, x-warmroute-residency, retry-after"
+
+
+class Cors:
+    """Header lines for responses and preflights; none while no origin is allowed."""
+
+    def __init__(self, config: CorsConfig) -> None:
+        self._origins = frozenset(origin.encode("ascii") for origin in config.allow_origins)
+        self._any = b"*" in self._origins
+        self._allow_headers = [name.lower().encode("ascii") for name in config.allow_headers if name != "*"]
+        self._any_header = "*" in config.allow_headers
+        self._max_age_s = config.max_age_s
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any origin is allowed."""
+        return bool(self._origins)
+
+    def lines(self, head: RequestHead) -> bytes:
+        """For a response to `head`."""
+        if not self._origins:
+            return b""
+        vary = b"" if self._any else b"vary: origin\r\n"
+        origin = head.fields.get(b"origin")
+        if origin is None or not (self._any or origin in self._origins):
+            return vary
+        allowed = b"*" if self._any else origin
+        return (
+            b"access-control-allow-origin: "
+            + allowed
+            + b"\r\naccess-control-expose-headers: "
+            + _EXPOSED
+            + b"\r\n"
+            + vary
+        )
+
+    def preflight(self, head: RequestHead, methods: bytes) -> bytes:
+        """For the answer to a preflight (an OPTIONS that names the method to come), besides `lines`."""
+        if b"access-control-request-method" not in head.fields or b"allow-origin" not in self.lines(head):
+            return b""
+        lines = b"access-control-allow-methods: %s\r\naccess-control-max-age: %d\r\n" % (methods, self._max_age_s)
+        allowed = b", ".join(self._allowed_headers(head))
+        if allowed:
+            lines += b"access-control-allow-headers: %s\r\n" % allowed
+        return lines + b"vary: access-control-request-headers\r\n"
+
+    def _allowed_headers(self, head: RequestHead) -> list[bytes]:
+        """The configured names, and of those asked for what else may pass. A literal ``*`` would not cover
+        Authorization, so where any header is allowed each one asked for is named."""
+        asked = [name.strip().lower() for name in head.fields.get(b"access-control-request-headers", b"").split(b",")]
+        further = [
+            name
+            for name in dict.fromkeys(asked)
+            if (self._any_header or name.startswith(_SDK_PREFIXES))
+            and name not in self._allow_headers
+            and _TOKEN.fullmatch(name)
+        ]
+        return self._allow_headers + further

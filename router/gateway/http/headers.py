@@ -1,0 +1,232 @@
+"""Heads as bytes: what goes to a worker, what goes back to the client, and the answers we write ourselves."""
+
+from __future__ import annotations
+
+import math
+import re
+from email.utils import formatdate
+from http import HTTPStatus
+
+import msgspec
+
+from backends.worker import Endpoint
+from router.errors import RequestError
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.response_head import ResponseHead
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_TO_WORKER = HOP_BY_HOP | {b"expect"}
+_TO_WORKER_WITH_ID = _TO_WORKER | {b"x-request-id"}
+_TO_CLIENT = HOP_BY_HOP - {b"transfer-encoding", b"trailer"} | {b"x-request-id"}
+_TO_CLIENT_REFRAMED = HOP_BY_HOP | {b"x-request-id", b"content-length"}
+# Named in Connection, these would change what the message says: they go the way they go without that.
+_NOT_DROPPED = frozenset(
+    {
+        b"content-length",
+        b"host",
+        b"content-type",
+        b"content-encoding",
+        b"authorization",
+        b"transfer-encoding",
+        b"trailer",
+    }
+)
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
+_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+# What a client is told to wait when nothing better is known (RFC 9110 section 10.2.3 counts whole seconds).
+RETRY_AFTER_S = 1.0
+
+
+def _dropped(always: frozenset[bytes], fields: dict[bytes, bytes]) -> frozenset[bytes]:
+    """`always`, and what Connection names."""
+    connection = fields.get(b"connection")
+    if connection is None or connection.lower() in (b"keep-alive", b"close", b"upgrade"):
+        return always
+    named = {token.strip(b" \t").lower() for token in connection.split(b",")}
+    return always | (named - _NOT_DROPPED)
+
+
+class _Prepared(msgspec.Struct, frozen=True, gc=False):
+    """A head for one worker, cut where the body's length and our request id stand."""
+
+    endpoint: Endpoint
+    authorization: bytes | None
+    withheld: frozenset[bytes]
+    before: bytes
+    between: bytes
+    after: bytes
+
+
+def request_to_worker(
+    head: RequestHead,
+    body_bytes: int,
+    endpoint: Endpoint,
+    request_id: bytes,
+    rank: int | None,
+    peer: bytes,
+    upgrade: bool,
+    *,
+    plain: bool = False,
+    authorization: bytes | None = None,
+    scheme: bytes = b"http",
+    worker: str = "",
+    withheld: frozenset[bytes] = frozenset(),
+) -> bytes:
+    """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions.
+
+    `plain`: its answer has to be read, so that no compression is offered. `authorization`: a header line (or nothing)
+    that takes the place of the client's own credentials. `withheld` names the client's headers that no worker gets.
+    `worker` names endpoint and rank: where nothing but length and request id differs from the connection's last head,
+    that one is used again.
+    """
+    shared = None if plain or upgrade or b"x-request-id" in head.fields else head.forwarded
+    prepared = shared.get(worker) if shared is not None else None
+    if (
+        prepared is not None
+        and prepared.endpoint is endpoint
+        and prepared.authorization is authorization
+        and prepared.withheld is withheld
+    ):
+        return b"%b%d%b%b%b" % (prepared.before, body_bytes, prepared.between, request_id, prepared.after)
+    whole = _written(
+        head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme, withheld
+    )
+    if shared is not None:
+        prepared = _prepared(whole, body_bytes, endpoint, request_id, authorization, withheld)
+        if prepared is not None:
+            shared[worker] = prepared
+    return whole
+
+
+def _prepared(
+    whole: bytes,
+    body_bytes: int,
+    endpoint: Endpoint,
+    request_id: bytes,
+    authorization: bytes | None,
+    withheld: frozenset[bytes],
+) -> _Prepared | None:
+    """`whole` cut in three; None where it has no length, or one not written as we would."""
+    length = re.search(rb"\r\n[Cc]ontent-[Ll]ength: ?(%d)\r\n" % body_bytes, whole)
+    place = whole.rfind(b"\r\nX-Request-Id: " + request_id + b"\r\n")
+    if length is None or place < length.end(1):
+        return None
+    start = place + len(b"\r\nX-Request-Id: ")
+    between, after = whole[length.end(1) : start], whole[start + len(request_id) :]
+    return _Prepared(endpoint, authorization, withheld, whole[: length.start(1)], between, after)
+
+
+def _written(
+    head: RequestHead,
+    body_bytes: int,
+    endpoint: Endpoint,
+    request_id: bytes,
+    rank: int | None,
+    peer: bytes,
+    upgrade: bool,
+    plain: bool,
+    authorization: bytes | None,
+    scheme: bytes,
+    withheld: frozenset[bytes],
+) -> bytes:
+    own_id = head.fields.get(b"x-request-id") != request_id
+    dropped = _dropped(_TO_WORKER_WITH_ID if own_id else _TO_WORKER, head.fields) | withheld
+    if upgrade:
+        dropped -= {b"connection", b"upgrade"}
+    if rank is not None:
+        dropped |= {b"x-data-parallel-rank"}
+    if head.authority is not None:
+        dropped |= {b"host"}
+    rewritten = not head.chunked and head.fields.get(b"content-length", b"0") != b"%d" % body_bytes
+    if rewritten:
+        dropped |= {b"content-length"}
+    if plain:
+        dropped |= {b"accept-encoding"}
+    if authorization is not None:
+        dropped |= _CREDENTIALS
+    parts = [head.method.encode("ascii") + b" " + endpoint.base_path.encode("ascii") + head.target + b" HTTP/1.1"]
+    parts += [line for name, line in head.lines if name not in dropped]
+    if head.authority is not None or b"host" not in head.fields:
+        parts.append(b"Host: " + (head.authority or endpoint.authority.encode("ascii")))
+    if head.chunked or rewritten:
+        parts.append(b"Content-Length: %d" % body_bytes)
+    if b"x-request-id" in dropped:
+        parts.append(b"X-Request-Id: " + request_id)
+    if rank is not None:
+        parts.append(b"X-data-parallel-rank: %d" % rank)
+    if authorization:
+        parts.append(authorization)
+    return b"\r\n".join(parts + _forwarded(head, peer, scheme)) + b"\r\n\r\n"
+
+
+def _forwarded(head: RequestHead, peer: bytes, scheme: bytes) -> list[bytes]:
+    # A further X-Forwarded-For line extends the client's own list without touching it (RFC 9110 section 5.2).
+    lines = [b"X-Forwarded-For: " + peer] if peer else []
+    if b"x-forwarded-proto" not in head.fields:
+        lines.append(b"X-Forwarded-Proto: " + scheme)
+    if b"x-forwarded-host" not in head.fields and b"host" in head.fields:
+        lines.append(b"X-Forwarded-Host: " + head.fields[b"host"])
+    return lines
+
+
+def response_to_client(response: ResponseHead, extra: bytes, *, reframed: bool, own_cors: bool) -> bytes:
+    """A worker's head as the client gets it; `extra` is complete header lines of ours.
+
+    `reframed` drops the worker's framing headers: the caller adds its own.
+    """
+    dropped = _dropped(_TO_CLIENT_REFRAMED if reframed else _TO_CLIENT, response.fields)
+    if response.status == 101:
+        dropped -= {b"connection", b"upgrade"}
+    lines = [
+        line
+        for name, line in response.lines
+        if name not in dropped and not (own_cors and name.startswith(b"access-control-"))
+    ]
+    return b"\r\n".join([b"HTTP/1.1 " + response.status_line, *lines]) + b"\r\n" + extra + b"\r\n"
+
+
+def own_reply(
+    status: int,
+    body: bytes,
+    extra: bytes = b"",
+    *,
+    content_type: bytes = b"application/json",
+    without_body: bool = False,
+) -> bytes:
+    """A complete answer of our own; `extra` is complete header lines."""
+    head = b"HTTP/1.1 %d %s\r\ndate: %s\r\n" % (status, _REASONS[status], formatdate(usegmt=True).encode("ascii"))
+    if status != 204:
+        head += b"content-type: %s\r\ncontent-length: %d\r\n" % (content_type, len(body))
+    return head + extra + b"\r\n" + (b"" if without_body or status == 204 else body)
+
+
+def connection_line(head: RequestHead | None, close: bool) -> bytes:
+    """The Connection header line of an answer to `head`, if it needs one."""
+    if close:
+        return b"connection: close\r\n"
+    return b"connection: keep-alive\r\n" if head is not None and head.minor == 0 else b""
+
+
+def retry_after(error: RequestError) -> bytes:
+    """A Retry-After line where the status calls for one."""
+    seconds = error.retry_after_s
+    if seconds is None and error.kind.spec.status == 503:
+        seconds = RETRY_AFTER_S
+    return b"" if seconds is None else b"retry-after: %d\r\n" % max(1, math.ceil(seconds))
+
+
+def chunk(piece: bytes) -> bytes:
+    """`piece` as one chunk of a chunked body; nothing for nothing, which would end the body."""
+    return b"%x\r\n%s\r\n" % (len(piece), piece) if piece else b""

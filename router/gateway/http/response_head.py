@@ -1,0 +1,72 @@
+"""The head of a worker's response, checked and taken apart."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from router.gateway.http.request_head import split_lines
+
+# RFC 9112 section 4. llhttp lets other versions, control characters in the reason and empty lines in front pass.
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9]\d\d(?: [\t\x20-\x7e\x80-\xff]*)?")
+# llhttp does not take a tab for white space here: it would read until the worker closes.
+_TABBED_CODING = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked *\t", re.IGNORECASE)
+
+
+class ResponseHead(msgspec.Struct, frozen=True, gc=False):
+    """A worker's final response head. `status_line` starts behind the version; `length` is None if not announced.
+
+    `events` marks an event stream we can read; `bodiless` an answer that ends with its head.
+    """
+
+    status: int
+    status_line: bytes
+    lines: list[tuple[bytes, bytes]]
+    fields: dict[bytes, bytes]
+    chunked: bool
+    length: int | None
+    keep_alive: bool
+    events: bool
+    bodiless: bool
+
+    @property
+    def until_close(self) -> bool:
+        """The body ends when the worker closes."""
+        return not (self.chunked or self.bodiless) and self.length is None
+
+
+def parse_response_head(raw: bytes, status: int, to_head_request: bool) -> ResponseHead:
+    """Take apart a head that llhttp has accepted.
+
+    Raises:
+        ValueError: for framing that two readers could understand differently.
+    """
+    status_line, *header_lines = raw[:-4].split(b"\r\n")
+    if status_line != b"HTTP/1.1 200 OK":
+        status_line = _checked(status_line)
+    lines, fields = split_lines(header_lines)
+    coding = fields.get(b"transfer-encoding")
+    old = status_line.startswith(b"HTTP/1.0")
+    if coding is not None and (old or coding.lower() != b"chunked" or (b"\t" in raw and _TABBED_CODING.search(raw))):
+        raise ValueError("unusable Transfer-Encoding")
+    length = fields.get(b"content-length")
+    connection = fields.get(b"connection", b"").lower()
+    return ResponseHead(
+        status,
+        status_line.partition(b" ")[2],
+        lines,
+        fields,
+        coding is not None,
+        int(length) if length is not None else None,
+        b"keep-alive" in connection if old else b"close" not in connection,
+        fields.get(b"content-type", b"").lower().startswith(b"text/event-stream")
+        and fields.get(b"content-encoding", b"identity").lower() == b"identity",
+        to_head_request or status in (204, 304) or status < 200,
+    )
+
+
+def _checked(status_line: bytes) -> bytes:
+    if _STATUS_LINE.fullmatch(status_line) is None:
+        raise ValueError("malformed status line")
+    return status_line if len(status_line) > 12 else status_line + b" "  # the space before an empty reason

@@ -1,0 +1,175 @@
+"""What is forwarded, as data: path, methods, and where the model's name stands. Everything else is a 404.
+
+The list is vLLM 0.33's inference surface. Paths that change a worker are never forwarded, whatever the
+configuration says: those go through the admin API or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import unquote
+
+from router.config.model import PathConfig
+
+
+class ModelSource(StrEnum):
+    """Where a request names its model."""
+
+    JSON = "json"
+    MULTIPART = "multipart"
+    QUERY = "query"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One forwarded path. `pattern` names it in metrics; ``{id}`` stands for one segment.
+
+    `by_prefix`: the body is understood and placed by its prompt. `pinned`: `{id}` names a stored response, so the
+    request goes to the worker that made it. `stores`: answers may be asked for later by id. `prefills`: the worker
+    computes what the body says. `salted`: the worker takes `cache_salt` in the body.
+    """
+
+    pattern: str
+    methods: tuple[str, ...] = ("POST",)
+    model: ModelSource = ModelSource.JSON
+    by_prefix: bool = False
+    pinned: bool = False
+    stores: bool = False
+    upgrades: bool = False
+    prefills: bool = True
+    salted: bool = False
+
+
+_SALTED = (
+    "/v1/chat/completions/batch",
+    "/v1/embeddings",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/v1/score",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/invocations",
+    "/generative_scoring",
+    "/inference/v1/generate",
+)
+"""JSON bodies that take cache_salt, and are not placed by their prompt."""
+_UNSALTED = ("/v2/embed", "/cohere/v2/chat")
+"""vLLM 0.33 reads no cache_salt from these."""
+_ABOUT_TEXT = (
+    "/v1/chat/completions/render",
+    "/v1/chat/completions/derender",
+    "/v1/completions/render",
+    "/v1/completions/derender",
+    "/v1/responses/render",
+    "/v1/messages/count_tokens",
+    "/v1/messages/render",
+    "/tokenize",
+    "/detokenize",
+)
+"""What the model has no part in."""
+# Seen in vLLM 0.33 without a documented method: both are passed on and the worker decides.
+_EITHER_METHOD = ("/v1/decisions", "/v1/systemone")
+
+ROUTES: tuple[Route, ...] = (
+    Route("/v1/chat/completions", by_prefix=True, salted=True),
+    Route("/v1/completions", by_prefix=True, salted=True),
+    Route("/v1/messages", by_prefix=True, salted=True),
+    Route("/v1/responses", by_prefix=True, stores=True, salted=True),
+    Route("/v1/responses/{id}", ("GET",), ModelSource.NONE, pinned=True, prefills=False),
+    Route("/v1/responses/{id}/cancel", ("POST",), ModelSource.NONE, pinned=True, prefills=False),
+    Route("/v1/audio/transcriptions", model=ModelSource.MULTIPART),
+    Route("/v1/audio/translations", model=ModelSource.MULTIPART),
+    Route("/v1/realtime", ("GET",), ModelSource.QUERY, upgrades=True),
+    *(Route(path, prefills=False) for path in _ABOUT_TEXT),
+    *(Route(path, salted=True) for path in _SALTED),
+    *(Route(path) for path in _UNSALTED),
+    *(Route(path, ("GET", "POST"), salted=True) for path in _EITHER_METHOD),
+)
+
+FORBIDDEN_PATHS: frozenset[str] = frozenset(
+    {
+        "/abort_requests",
+        "/collective_rpc",
+        "/finish_weight_update",
+        "/inference/v1/abort_requests",
+        "/init_weight_transfer_engine",
+        "/init_weights_update_group",
+        "/pause",
+        "/release_kv_cache_memory",
+        "/reset_encoder_cache",
+        "/reset_mm_cache",
+        "/reset_prefix_cache",
+        "/resume",
+        "/scale_elastic_ep",
+        "/sleep",
+        "/start_profile",
+        "/start_weight_update",
+        "/stop_profile",
+        "/update_weights",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/wake_up",
+    }
+)
+FORBIDDEN_PREFIXES: tuple[str, ...] = ("/fault_tolerance/",)
+
+_STORED = "/v1/responses/"
+
+
+def forbidden(path: str) -> bool:
+    """Whether `path` changes a worker, however it is spelt (percent-encoded, doubled or trailing slashes)."""
+    plain = "/" + "/".join(segment for segment in unquote(path).split("/") if segment)
+    return plain in FORBIDDEN_PATHS or (plain + "/").startswith(FORBIDDEN_PREFIXES)
+
+
+def _plain(path: str) -> bool:
+    """No spelling that a worker might resolve into another path than the one matched here."""
+    decoded = unquote(path)
+    return "//" not in decoded and "\\" not in decoded and not {".", ".."} & set(decoded.split("/"))
+
+
+class RouteTable:
+    """Routes by path: exact ones, stored responses, and the configuration's own."""
+
+    def __init__(self, extra: Iterable[PathConfig] = ()) -> None:
+        self._exact = {route.pattern: route for route in ROUTES if not route.pinned}
+        self._stored = {route.pattern.partition("{id}")[2]: route for route in ROUTES if route.pinned}
+        self._prefixes: list[tuple[str, Route]] = []
+        for path in extra:
+            self._add(Route(path.path, tuple(method.upper() for method in path.methods)))
+
+    def _add(self, route: Route) -> None:
+        if route.pattern.endswith("/*"):
+            self._prefixes.append((route.pattern[:-1], route))
+        elif not forbidden(route.pattern):
+            self._exact.setdefault(route.pattern, route)
+
+    def find(self, path: str) -> Route | None:
+        """The route of `path`, or None when it is not forwarded."""
+        route = self._exact.get(path)
+        if route is not None:
+            return route
+        if path.startswith(_STORED):
+            response_id, slash, rest = path[len(_STORED) :].partition("/")
+            plain = response_id and "%2f" not in response_id.lower() and _plain(path)
+            route = self._stored.get(slash + rest) if plain else None
+        if route is None:
+            route = next((route for prefix, route in self._prefixes if path.startswith(prefix)), None)
+            if route is not None and (forbidden(path) or not _plain(path)):
+                return None
+        return route
+
+    def pattern(self, pattern: str) -> Route | None:
+        """The route that is called `pattern` in metrics."""
+        named = {**self._exact, **{route.pattern: route for _, route in self._prefixes}}
+        named.update({route.pattern: route for route in self._stored.values()})
+        return named.get(pattern)
+
+    def stored_id(self, path: str) -> str:
+        """The response id in the path of a pinned route."""
+        return unquote(path[len(_STORED) :].partition("/")[0])

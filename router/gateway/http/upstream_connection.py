@@ -1,0 +1,414 @@
+"""One connection to a worker: frames its responses and hands raw bytes on as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import httptools
+
+from backends.worker import Endpoint
+from router.gateway.http.response_head import ResponseHead, parse_response_head
+from router.gateway.http.write_coalescer import WriteCoalescer
+
+_HEAD_END = b"\r\n\r\n"
+_TAIL_BYTES = 8
+
+
+def _size_lines(limit: int) -> tuple[bytes, ...]:
+    """By a chunk's length on the wire, framing included, the size line it must have; elsewhere what none starts with.
+
+    No length belongs to two sizes: a further hexadecimal digit comes with fifteen times as much content.
+    """
+    lines = [b"\0"] * limit
+    for size in range(1, limit):
+        line = b"%x\r\n" % size
+        length = len(line) + size + 2
+        if _TAIL_BYTES <= length < limit:
+            lines[length] = line
+    return tuple(lines)
+
+
+# Long enough for an event with a few tokens and their logprobs; larger ones are rare and cost as much as ever.
+_SHORT_BYTES = 2_048
+_COPIED_BYTES = 32_768
+_SIZE_LINES = _size_lines(_SHORT_BYTES)
+
+
+class Pools(Protocol):
+    """Where a connection reports that it went or rests; `outbox` takes its short requests, `head_s` is how long
+    a response's head may take from its first byte on."""
+
+    outbox: WriteCoalescer
+    head_s: float
+
+    def closed(self, connection: UpstreamConnection) -> None: ...
+
+    def put(self, connection: UpstreamConnection) -> None: ...
+
+
+class ResponseReader(Protocol):
+    """Whose request is on the connection. After `response_began` it may have let go of the connection."""
+
+    def response_began(self, response: ResponseHead) -> None:
+        """The final head is complete."""
+        ...
+
+    @property
+    def response_read(self) -> Callable[[bytes], None]:
+        """Takes body bytes, framing included; their content has been appended to the connection's `pieces`."""
+        ...
+
+    def response_ended(self) -> None:
+        """The body is complete; called after the last `response_read`."""
+        ...
+
+    def worker_lost(self, reason: str, broke_http: bool) -> None:
+        """The response cannot be completed."""
+        ...
+
+    def worker_writable(self, writable: bool) -> None:
+        """The worker stopped, or began again, to take what is written to it."""
+        ...
+
+    def crashed(self) -> None:
+        """One of the calls above raised; called while the exception is handled."""
+        ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """The protocol of one pooled connection; also llhttp's callbacks, so that a chunk costs no object of ours.
+
+    `pieces` collects body content without framing; its reader shortens it. `in_chunk` and `complete` are llhttp's
+    view after the bytes read so far.
+
+    `splice`, if its reader has set it, is given the reads of a chunked body instead of `ResponseReader.response_read`.
+    Then a read that is exactly one chunk (a token, mostly) never gets to llhttp: it leaves its state as it was.
+    """
+
+    __slots__ = (
+        "_between",
+        "_final",
+        "_heads",
+        "_last",
+        "_loop",
+        "_max_head_bytes",
+        "_parser",
+        "_pools",
+        "_raw_head",
+        "_to_head_request",
+        "_transport",
+        "_unsent",
+        "complete",
+        "connected_s",
+        "endpoint",
+        "idle_since_s",
+        "in_chunk",
+        "on_body",
+        "overrun",
+        "pieces",
+        "raw_bytes",
+        "reader",
+        "response",
+        "reused",
+        "splice",
+        "tunnel",
+    )
+
+    def __init__(self, pools: Pools, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, max_head_bytes: int) -> None:
+        self._pools = pools
+        self._loop = loop
+        self._max_head_bytes = max_head_bytes
+        self.endpoint = endpoint
+        self.reader: ResponseReader | None = None
+        self.response: ResponseHead | None = None
+        self.reused = False
+        self.idle_since_s = 0.0
+        self.connected_s = 0.0
+        self.tunnel: Callable[[bytes], None] | None = None
+        self.splice: Callable[[bytes], None] | None = None
+        self.pieces: list[bytes] = []
+        self._between = False
+        self.complete = self.overrun = self.in_chunk = self._final = False
+        self.raw_bytes = self._heads = 0
+        self._raw_head = self._last = self._unsent = b""
+        self._transport: asyncio.Transport | None = None
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Up."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """A read: feed llhttp, hand the bytes on, and say when the response is over."""
+        reader = self.reader
+        if reader is None:
+            self.abort()  # nobody asked: a late 408, or bytes behind a response
+            return
+        try:
+            splice = self.splice
+            if splice is not None and self._between and len(data) < _SHORT_BYTES:
+                line = _SIZE_LINES[len(data)]
+                if data.startswith(line) and data.endswith(b"\r\n"):
+                    self._last = data
+                    self.pieces.append(data[len(line) : -2])
+                    splice(data)
+                    return
+            if self.tunnel is not None:
+                self.tunnel(data)
+            else:
+                self._read(data, reader)
+        except Exception:
+            reader.crashed()
+
+    def _read(self, data: bytes, reader: ResponseReader) -> None:
+        was_in_chunk = self.in_chunk
+        fault = self._feed(data)
+        if fault is None:
+            if self.response is not None:
+                self._pass_body(data, reader)
+                return
+            fault = self._read_head(data, reader)
+        if fault is not None:
+            self.in_chunk = was_in_chunk  # this read is not passed on
+            reader.worker_lost(fault, True)
+
+    def eof_received(self) -> None:
+        """The worker ended its side: for a body without a length, that is its end."""
+        reader = self.reader
+        if reader is not None and self.tunnel is None and self.response is not None and self.response.until_close:
+            self.complete = True
+            reader.response_ended()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Down."""
+        self._pools.closed(self)
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.worker_lost(str(exc) if exc else "connection closed by the worker", False)
+
+    def pause_writing(self) -> None:
+        """The worker does not read."""
+        if self.reader is not None:
+            self.reader.worker_writable(False)
+
+    def resume_writing(self) -> None:
+        """The worker reads again."""
+        if self.reader is not None:
+            self.reader.worker_writable(True)
+
+    # llhttp's callbacks (`on_body` is `pieces.append`)
+
+    def on_message_begin(self) -> None:
+        """A message starts; behind a complete one that is one too many."""
+        if self.complete:
+            self.overrun = True
+
+    def on_headers_complete(self) -> None:
+        """A head ended; interim ones (1xx) are counted and skipped."""
+        self._heads += 1
+        status = self._parser.get_status_code()
+        self._final = not 100 <= status < 200 or status == 101
+
+    def on_message_complete(self) -> None:
+        """A message ended."""
+        self.complete = self._final
+
+    def on_chunk_header(self) -> None:
+        """A chunk's size line ended."""
+        self.in_chunk = True
+
+    def on_chunk_complete(self) -> None:
+        """A chunk ended."""
+        self.in_chunk = False
+
+    # for its user
+
+    def send(self, reader: ResponseReader, head: bytes, body: bytes, to_head_request: bool) -> None:
+        """Send one request; its response goes to `reader`."""
+        assert self._transport is not None
+        self.reader = reader
+        self.response = None
+        self.pieces = []
+        self.on_body = self.pieces.append
+        self.complete = self.overrun = self.in_chunk = self._final = self._between = False
+        self.raw_bytes = self._heads = 0
+        self._raw_head = b""
+        self._last = b"\r\n"
+        self._to_head_request = to_head_request
+        self._parser: Any = httptools.HttpResponseParser(self)
+        # one call is one system call; copying a short body costs less than writing from two places
+        if len(body) <= _COPIED_BYTES:
+            self._unsent = head + body
+            self._pools.outbox.add(self)
+        else:
+            self._transport.writelines((head, body))
+
+    def flush(self) -> None:
+        """Write the request that waits in the outbox, if it still does."""
+        unsent, self._unsent = self._unsent, b""
+        if unsent and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(unsent)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request can be written."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def silent(self) -> bool:
+        """No byte of a response has come."""
+        return self.response is None and not self._raw_head
+
+    @property
+    def at_boundary(self) -> bool:
+        """What has been read ends where a chunk may follow. A size line cut in two calls no callback."""
+        return not self.in_chunk and self._last.endswith(b"\r\n")
+
+    @property
+    def ends_event(self) -> bool:
+        """The bytes handed on end with a chunk that ends with an event."""
+        return self._last.endswith((b"\n\n\r\n", b"\r\n\r\n\r\n"))
+
+    @property
+    def exact_end(self) -> bool:
+        """Whether the bytes read end exactly where the response does."""
+        response = self.response
+        if response is not None and response.bodiless:
+            return True
+        if response is not None and response.length is not None:
+            return self.raw_bytes == response.length
+        if response is None or self.overrun:
+            return False
+        # behind trailers or extra line breaks the end cannot be told from here
+        return self._last.endswith(b"\r\n0\r\n\r\n")
+
+    def release(self, reusable: bool) -> None:
+        """The user is done: rest in the pool if the response ended cleanly, else close at once."""
+        self.reader = self.tunnel = self.splice = None
+        self._between = False
+        response = self.response
+        if (
+            reusable
+            and response is not None
+            and self.complete
+            and not self.overrun
+            and response.keep_alive
+            and not response.until_close
+            and not response.bodiless  # bytes of a body that must not be there may still come
+            and self._transport is not None
+            and not self._transport.is_closing()
+            and not self._transport.get_write_buffer_size()
+            and not self._unsent
+        ):
+            self.pieces = []
+            self._pools.put(self)
+        else:
+            self.abort()
+
+    def write(self, data: bytes) -> None:
+        """Raw bytes into a tunnel."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause_reading(self) -> None:
+        """Stop taking bytes: the client does not read."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close at once; to vLLM that is the abort of the request."""
+        self.reader = self.tunnel = self.splice = None
+        self._between = False
+        self._unsent = b""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _feed(self, data: bytes) -> str | None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return None
+        except httptools.HttpParserError as error:
+            if not self.complete:
+                return str(error)
+            self.overrun = True
+        return "bytes behind the end of the response" if self.overrun else None
+
+    def _read_head(self, data: bytes, reader: ResponseReader) -> str | None:
+        """Collect the head; once complete announce it and pass on what came behind it."""
+        began = not self._raw_head
+        raw = self._raw_head = self._raw_head + data
+        if not self._final:
+            if began:  # hardly ever: heads come in one piece
+                self._loop.call_later(self._pools.head_s, self._head_overdue, reader)
+            return "response head too large" if len(raw) > self._max_head_bytes else None
+        start = 0
+        for _ in range(self._heads - 1):
+            if not raw.startswith(b"HTTP/1.", start):
+                return "malformed interim response"  # llhttp lets empty lines in front pass
+            start = raw.index(_HEAD_END, start) + 4
+        end = raw.index(_HEAD_END, start) + 4
+        if end > self._max_head_bytes:
+            return "response head too large"
+        try:
+            self.response = parse_response_head(raw[start:end], self._parser.get_status_code(), self._to_head_request)
+        except ValueError as error:
+            return str(error)
+        self._raw_head = b""
+        self._pass_head(raw[end:], reader)
+        return None
+
+    def _head_overdue(self, reader: ResponseReader) -> None:
+        """Is this still the same response, and stuck in the middle of a head?"""
+        if self.reader is reader and self.response is None and not self._raw_head.endswith(_HEAD_END):
+            try:
+                reader.worker_lost("the response's head took too long", True)
+            except Exception:
+                reader.crashed()
+
+    def _pass_head(self, rest: bytes, reader: ResponseReader) -> None:
+        assert self.response is not None
+        bodiless = self.response.bodiless
+        if bodiless and self.response.status != 101:
+            self.complete, self.overrun, rest = True, bool(rest) or self.overrun, b""
+        response = self.response
+        reader.response_began(response)
+        if self.reader is not reader or self.response is not response:
+            return  # let go, and perhaps in use again already
+        if self.tunnel is not None:
+            if rest:
+                self.tunnel(rest)
+            return
+        if rest:
+            self._pass_body(rest, reader)
+        elif self.complete:
+            reader.response_ended()
+
+    def _without_line_breaks(self, data: bytes) -> bytes:
+        """llhttp takes line breaks behind the end for nothing; where the end is known they are not passed on."""
+        length = self.response.length if self.response is not None else None
+        if length is None or self.raw_bytes <= length:
+            return data
+        data, self.raw_bytes, self.overrun = data[: length - self.raw_bytes], length, True
+        return data
+
+    def _pass_body(self, data: bytes, reader: ResponseReader) -> None:
+        self.raw_bytes += len(data)
+        if self.complete:
+            data = self._without_line_breaks(data)
+        self._last = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._last + data)[-_TAIL_BYTES:]
+        if self.splice is not None:
+            self.splice(data)
+        else:
+            reader.response_read(data)
+        self._between = self.splice is not None and self.at_boundary
+        if self.complete and self.reader is reader:
+            reader.response_ended()

@@ -1,0 +1,59 @@
+"""The usage a response reports, found in its tail without decoding the rest.
+
+A quoted ``"usage"`` followed by an object cannot stand inside generated text: there its quotes are escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from router.gateway.http.json_structs import ReportedUsage
+from router.placement.lifecycle_events import Usage
+
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
+TAIL_BYTES = 65_536
+"""How much of a body's end is kept to find its usage in: vLLM puts it behind the choices."""
+
+
+_DECODER = msgspec.json.Decoder(ReportedUsage)
+
+
+def find_usage(pieces: Iterable[bytes]) -> Usage:
+    """The last usage object in the joined `pieces` of a body's tail; empty if there is none."""
+    tail = b"".join(pieces)
+    start = tail.rfind(b'"usage"')
+    while start >= 0:
+        found = _USAGE.match(tail, start)
+        if found is not None:
+            return _decode(found[1])
+        start = tail.rfind(b'"usage"', 0, start)
+    return Usage()
+
+
+def _decode(text: bytes) -> Usage:
+    try:
+        usage = _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Usage()
+    details = usage.prompt_tokens_details or usage.input_tokens_details
+    cached = details.cached_tokens if details is not None else usage.cache_read_input_tokens
+    return Usage(
+        usage.prompt_tokens if usage.prompt_tokens is not None else _all_input(usage),
+        usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens,
+        cached,
+    )
+
+
+def _all_input(usage: ReportedUsage) -> int | None:
+    if usage.input_tokens is None:
+        return None
+    return usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+
+
+def trim(pieces: list[bytes], keep_bytes: int = TAIL_BYTES) -> None:
+    """Shorten `pieces` in place to its last `keep_bytes`."""
+    if len(pieces) > 1 or (pieces and len(pieces[0]) > keep_bytes):
+        pieces[:] = [b"".join(pieces)[-keep_bytes:]]

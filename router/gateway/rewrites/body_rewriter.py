@@ -1,0 +1,212 @@
+"""The named rewrites of a request's body: isolation, usage observation and cache re-announcement.
+
+Everything else goes to a worker byte for byte. A rewrite is one splice (`members`). Isolation is on where the port has
+keys, and a body that cannot be salted for certain is refused. The other two are off unless configured; a body where
+one cannot be made for certain, or whose bytes the client has vouched for, goes without it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple, Protocol
+
+from router.config.model import Config, ObserveUsageConfig
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.response_head import ResponseHead
+from router.gateway.relay import Relay
+from router.gateway.rewrites.json_splice import Splice, salted, set_inner, spliced
+from router.gateway.rewrites.usage_frame import StreamEnding, UsageFrame, plain_ending
+from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Usage
+from router.placement.tickets import Ticket
+from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
+
+_USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
+"""Streams of the other two APIs report their usage unasked."""
+_VOUCHED = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"content-encoding"})
+"""Request headers that speak of the body's very bytes."""
+MAX_REWRITTEN_BYTES = 1_048_576
+"""Larger bodies go as they are: looking for the place of a splice takes about 1 ms per MB."""
+RELEARN_SINCE = (0, 26)
+"""vLLM announces reused blocks again from this version on; earlier ones take the field and ignore it."""
+BUSY_KV_USAGE = 0.9
+"""Above this a request may wait for blocks, and vLLM announces the prefix of one that waits at the head of its queue
+again on every step."""
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+
+
+class Relearn(Protocol):
+    """Who knows which requests should have their prefix announced again; `ResidencyMap` does."""
+
+    def asks_again(self, slot: int, ticket_id: int, now_s: float) -> bool:
+        """Whether the booked request should ask for it. Asked twice, the answer is the same."""
+        ...
+
+
+class OutgoingBody(NamedTuple):
+    """What goes to the worker: the body, and what has to be taken out of the answer, if anything."""
+
+    body: bytes
+    usage_frame: UsageFrame | None = None
+
+
+class RequestRewrites:
+    """What may be done to one request's body. `observed`: its stream is one of those sampled."""
+
+    __slots__ = ("_relearns", "_rewrites", "observed", "parsed", "path")
+
+    def __init__(self, rewrites: BodyRewriter, path: str, parsed: ParsedBody, observed: bool, relearns: bool) -> None:
+        self._rewrites = rewrites
+        self._relearns = relearns
+        self.path = path
+        self.parsed = parsed
+        self.observed = observed
+
+    def outgoing(self, body: bytes, ticket: Ticket, now_s: float) -> OutgoingBody:
+        """For this attempt."""
+        rewrites = self._rewrites
+        splices: list[Splice] = []
+        frame = rewrites.observe(self, body, ticket, splices) if self.observed else None
+        if self._relearns:
+            rewrites.relearn(self, body, ticket, now_s, splices)
+        return OutgoingBody(spliced(body, splices) if splices else body, frame)
+
+    def answered(self, endpoint: FleetEndpoint, response: ResponseHead, relay: Relay, usage: Usage) -> None:
+        """The attempt at `endpoint` was answered to the end."""
+        rewrites = self._rewrites
+        if relay.usage_frame is not None:
+            rewrites.observed(relay.usage_frame)
+        elif self.observed and response.events and response.status == 200 and rewrites.needs_plain(endpoint, self.path):
+            rewrites.saw_plain(endpoint, self.path, relay.tail(), usage)
+
+
+class BodyRewriter:
+    """The rewrites of one gateway: which requests get one, and what is known of workers for that.
+
+    `observe_usage: inject`: of the streams that do not ask for their usage every n-th is made to, and the frame that
+    says it is taken out again. A worker that tells usage unasked needs none of this, and vLLM ends a stream a little
+    differently without a usage frame (`usage_frame.Stamp`): so the first stream of each worker and path goes as it
+    is, and shows both.
+    """
+
+    def __init__(self, config: Config, fleet: Fleet, relearn: Relearn | None) -> None:
+        self._usage: ObserveUsageConfig = config.observe_usage
+        self._relearn = relearn
+        self._share = 0.0
+        self._plain: dict[tuple[FleetEndpoint, str], StreamEnding] = {}
+        self._fleet = fleet
+        self._counts = dict.fromkeys(
+            ("salted", "usage_asked", "usage_taken_out", "usage_missing", "relearn_asked", "not_rewritable"), 0
+        )
+        self._injects = self._usage.mode == "inject"
+        self.enabled = self._injects or relearn is not None
+        if self._injects:
+            fleet.on_loss.append(self._forget)
+
+    def of(self, head: RequestHead, parsed: ParsedBody | None) -> RequestRewrites | None:
+        """What may be done to a request; None for nothing."""
+        if parsed is None or parsed.size_bytes > MAX_REWRITTEN_BYTES:
+            return None
+        if head.path not in PROMPT_PATHS or not _VOUCHED.isdisjoint(head.fields):
+            return None
+        observed = self._injects and head.path in _USAGE_PATHS and _hides_usage(parsed) and self._sampled()
+        relearns = self._relearn is not None and parsed.reads_cache and parsed.answers == 1
+        return RequestRewrites(self, head.path, parsed, observed, relearns) if observed or relearns else None
+
+    def _sampled(self) -> bool:
+        self._share += self._usage.sample
+        if self._share < 1.0:
+            return False
+        self._share -= 1.0
+        return True
+
+    # isolation
+
+    def salt(self, body: bytes, salt: str) -> bytes:
+        """Have the worker keep what it caches for this body apart.
+
+        Raises:
+            RequestError: the salt cannot be added for certain.
+        """
+        self._counts["salted"] += 1
+        return salted(body, salt)
+
+    # usage observation
+
+    def observe(
+        self, rewriting: RequestRewrites, body: bytes, ticket: Ticket, splices: list[Splice]
+    ) -> UsageFrame | None:
+        """Have the worker report this stream's usage, where its plain streams are known and do not."""
+        plain = self._plain.get((ticket.candidate.endpoint, rewriting.path))
+        if plain is None or plain.reports_usage:
+            return None
+        options = rewriting.parsed.fields.stream_options
+        splice = set_inner(body, "stream_options", "include_usage", b"true", options)
+        if splice is None:
+            self._counts["not_rewritable"] += 1
+            return None
+        self._counts["usage_asked"] += 1
+        splices.append(splice)
+        return UsageFrame(plain.stamp)
+
+    def needs_plain(self, endpoint: FleetEndpoint, path: str) -> bool:
+        """Whether nothing is known yet of this worker's plain streams."""
+        return self._injects and (endpoint, path) not in self._plain
+
+    def saw_plain(self, endpoint: FleetEndpoint, path: str, tail: list[bytes], usage: Usage) -> None:
+        """A stream of which no usage was asked ended so."""
+        plain = plain_ending(tail, usage != Usage())
+        if plain is not None:
+            self._plain[endpoint, path] = plain
+
+    def observed(self, frame: UsageFrame) -> None:
+        """A stream that was made to report its usage is complete."""
+        self._counts["usage_taken_out" if frame.taken else "usage_missing"] += 1
+
+    def _forget(self, lost: FleetEndpoint) -> None:
+        self._plain = {place: plain for place, plain in self._plain.items() if place[0] is not lost}
+
+    # cache re-announcement
+
+    def relearn(
+        self, rewriting: RequestRewrites, body: bytes, ticket: Ticket, now_s: float, splices: list[Splice]
+    ) -> None:
+        """Have the worker announce again what the request reuses, where that is wanted and will be quick."""
+        candidate, load = ticket.candidate, ticket.candidate.load
+        facts = candidate.endpoint.facts
+        if load is not None and (load.waiting or load.kv_usage > BUSY_KV_USAGE):
+            return
+        if facts is not None and not _announces_again(facts.version):
+            return
+        present = rewriting.parsed.fields.vllm_xargs
+        if isinstance(present, dict) and "kv_cache_report_mode" in present:
+            return
+        splice = set_inner(body, "vllm_xargs", "kv_cache_report_mode", b'"full"', present)
+        if self._relearn is None or splice is None:
+            self._counts["not_rewritable"] += 1
+        elif self._relearn.asks_again(candidate.slot, ticket.id, now_s):
+            self._counts["relearn_asked"] += 1
+            splices.append(splice)
+
+    def close(self) -> None:
+        """Listen to the fleet no longer."""
+        if self._forget in self._fleet.on_loss:
+            self._fleet.on_loss.remove(self._forget)
+
+    def statistics(self) -> dict[str, int]:
+        """Bodies rewritten by rewrite, usage frames taken out or missing, and bodies that could not be rewritten."""
+        return dict(self._counts)
+
+
+def _hides_usage(parsed: ParsedBody) -> bool:
+    """Whether this is a stream that does not ask for its usage, and would show nothing else if it did."""
+    options: Any = parsed.fields.stream_options
+    if not parsed.stream or parsed.include_usage:
+        return False
+    return options is None or (isinstance(options, dict) and not as_bool(options.get("continuous_usage_stats") or 0))
+
+
+def _announces_again(version: str | None) -> bool:
+    found = _VERSION.match(version or "")
+    return found is None or (int(found[1]), int(found[2])) >= RELEARN_SINCE

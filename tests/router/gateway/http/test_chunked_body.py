@@ -1,0 +1,50 @@
+"""A read that brings tens of thousands of chunks is not worked through in one turn of the loop."""
+
+from __future__ import annotations
+
+from router.config.model import LimitsConfig
+from router.gateway.http.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.chunked_body import CHUNKS_PER_ITERATION, ChunkedBody
+from router.gateway.http.request_framer import RequestFramer
+
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+CONTENT = b'{"model":"m","prompt":"' + b"x" * 10 * CHUNKS_PER_ITERATION + b'"}'
+
+
+def in_chunks(content: bytes, extension: bytes = b"") -> bytes:
+    return b"".join(b"1%s\r\n%c\r\n" % (extension, byte) for byte in content) + b"0\r\n\r\n"
+
+
+def test_a_bounded_number_is_taken_at_once() -> None:
+    for extension in (b"", b";a=b"):
+        chunks, data, turns = ChunkedBody(1_000), in_chunks(CONTENT, extension), 0
+        while not chunks.complete:
+            before = chunks.content.tell()
+            data = chunks.feed(data)
+            turns += 1
+            assert chunks.content.tell() - before <= CHUNKS_PER_ITERATION
+            assert chunks.more is not chunks.complete
+        assert chunks.content.getvalue() == CONTENT and data == b""
+        assert turns >= 10
+
+
+def test_the_framer_says_that_it_has_stopped() -> None:
+    limits = LimitsConfig()
+    framer = RequestFramer(limits, BodyBufferLimit(limits), lambda head: None)
+    framer.feed(HEAD + in_chunks(CONTENT))
+    request = framer.next()
+    while request is None:
+        assert framer.stopped
+        request = framer.next()
+    assert request[1] == CONTENT and not framer.stopped and not framer.pending_bytes
+
+
+async def test_such_a_body_arrives_whole_and_others_are_served_meanwhile(rig, kit) -> None:
+    gate = await rig(kit.answer_json)
+    slow = await gate.connect()
+    slow.writer.write(HEAD + in_chunks(CONTENT) + kit.post(body=kit.PLAIN))
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert [(await slow.read()).status for _ in range(2)] == [200, 200]
+    assert CONTENT in [request.body for worker in gate.workers for request in worker.requests]

@@ -1,0 +1,105 @@
+"""Memory is given back to the system after large bodies, not after ordinary ones, and not all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import platform
+
+import pytest
+
+from router.config.model import LimitsConfig
+from router.gateway.http.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.heap_trim import LARGE_BYTES, PAUSE_S, TRIM_AFTER_BYTES, HeapTrimmer, map_large_blocks, trimmer
+
+
+class FakeLoop:
+    """Timers, and work done at once."""
+
+    def __init__(self) -> None:
+        self.timers: list = []
+
+    def call_later(self, delay_s, callback):
+        timer = asyncio.TimerHandle(delay_s, callback, (), self)
+        self.timers.append((delay_s, callback, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle):
+        pass
+
+    def get_debug(self):
+        return False
+
+    def run_in_executor(self, executor, work):
+        work()
+
+
+@pytest.fixture
+def trims():
+    return []
+
+
+@pytest.fixture
+def loop():
+    return FakeLoop()
+
+
+@pytest.fixture
+def heap(loop, trims):
+    return HeapTrimmer(loop, lambda: trims.append(1))
+
+
+def test_large_bodies_are_counted(loop, heap, trims):
+    budget = BodyBufferLimit(LimitsConfig(), heap.freed)
+    budget.take(2 * TRIM_AFTER_BYTES, 2 * TRIM_AFTER_BYTES)
+    for _ in range(TRIM_AFTER_BYTES // LARGE_BYTES - 1):
+        budget.give_back(LARGE_BYTES)
+    assert not loop.timers
+    budget.give_back(LARGE_BYTES)
+    budget.give_back(LARGE_BYTES)
+    ((delay_s, give_back, _),) = loop.timers
+    assert delay_s == PAUSE_S and not trims
+    give_back()
+    assert trims == [1] and heap.trims == 1
+    budget.give_back(LARGE_BYTES)
+    assert len(loop.timers) == 1
+
+
+def test_ordinary_bodies_are_not(loop, heap):
+    for _ in range(10_000):
+        heap.freed(LARGE_BYTES - 1)
+    assert not loop.timers
+
+
+def test_closing_ends_it(loop, heap):
+    heap.freed(TRIM_AFTER_BYTES)
+    heap.close()
+    assert loop.timers[0][2].cancelled()
+
+
+def test_nothing_is_done_without_such_an_allocator(loop):
+    HeapTrimmer(loop, None).freed(TRIM_AFTER_BYTES)
+    assert not loop.timers
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator only")
+def test_glibc_gives_back_what_was_freed():
+    def resident_bytes() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.free.argtypes = (ctypes.c_void_p,)
+    map_large_blocks()
+    trim = trimmer()
+    blocks = [libc.malloc(100_000) for _ in range(1_000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 100_000)
+    last = libc.malloc(100_000)
+    for block in blocks:
+        libc.free(block)
+    before = resident_bytes()
+    trim()
+    assert before - resident_bytes() > 80_000_000
+    libc.free(last)

@@ -1,0 +1,135 @@
+"""Very large bodies are read step by step, while others are served, and are judged and forwarded like small ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+
+from router.gateway.http.time_slices import SLICE_S, TimeSlices
+from router.tokenization.intake import READ_AT_ONCE_BYTES
+
+
+def large(**fields: object) -> bytes:
+    body = {"model": "m", "messages": [{"role": "user", "content": "word " * (READ_AT_ONCE_BYTES // 5)}], **fields}
+    return json.dumps(body).encode()
+
+
+async def test_it_arrives_unchanged_and_its_fields_are_read(rig, kit):
+    gate = await rig(kit.answer_json)
+    body = large(session_id="s", max_tokens=7, tools=[{"type": "function"}])
+    assert (await gate.ask(kit.post(body=body))).status == 200
+    assert gate.workers[0].requests[0].body == body
+    request = gate.dispatcher.requests[0]
+    assert (request.model, request.session_id, request.max_tokens, request.kind.value) == ("m", "s", 7, "agent")
+    assert gate.idle
+
+
+async def test_a_large_stream_is_a_stream(rig, kit):
+    gate = await rig(kit.answer_stream)
+    reply = await gate.ask(kit.post(body=large(stream=True)))
+    assert reply.status == 200 and reply.raw.endswith(kit.END)
+    assert gate.dispatcher.requests[0].stream
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        (b"/v1/chat/completions", large()[:-1] + b" x", "invalid_json"),
+        (b"/v1/chat/completions", large(x="\ud800"), "invalid_body"),
+        (b"/v1/chat/completions", large(model=5), "invalid_body"),
+        (b"/v1/completions", large(prompt={"a": 1}), "invalid_body"),
+        (b"/v1/embeddings", large()[:-1] + b" x", "invalid_json"),
+    ],
+)
+async def test_a_wrong_one_is_refused(rig, kit, path, body, code):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    reply = await client.ask(kit.post(path, body))
+    assert (reply.status, reply.code) == (400, code)
+    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert gate.idle and not gate.gateway.statistics()["buffered_body_bytes"]
+
+
+async def test_a_client_that_leaves_meanwhile_leaves_nothing_behind(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    client.writer.write(kit.post(body=large()))
+    for _ in range(1_000):
+        await asyncio.sleep(0.001)
+        if gate.gateway.statistics()["streams"]:
+            break
+    client.writer.transport.abort()
+    for _ in range(200):
+        await asyncio.sleep(0.005)
+        if gate.idle:
+            break
+    assert gate.idle and not gate.gateway.statistics()["buffered_body_bytes"]
+
+
+async def test_every_turn_of_the_loop_has_one_slice_of_such_work():
+    now_s = 0.0
+    log: list[str] = []
+
+    def work(name, steps):
+        nonlocal now_s
+        for _ in range(steps):
+            now_s += SLICE_S / 2
+            log.append(name)
+            yield
+        return name
+
+    slices = TimeSlices(lambda: now_s)
+    tasks = [asyncio.create_task(slices.finish(work(name, 6))) for name in "ab"]
+    turns = 0
+    while not all(task.done() for task in tasks):
+        done = len(log)
+        await asyncio.sleep(0)
+        turns += 1
+        assert len(log) - done <= 2
+        assert turns < 100
+    assert [task.result() for task in tasks] == ["a", "b"]
+    assert "".join(log) == "aabbaabbaabb"
+
+
+async def test_only_one_large_body_is_read_at_once_in_a_turn(rig, kit, monkeypatch):
+    gate = await rig(kit.answer_json)
+    slices = gate.gateway.plane.slices if hasattr(gate.gateway, "plane") else gate.gateway._plane.slices
+    taken = [slices.take(gate.loop) for _ in range(3)]
+    assert taken == [True, False, False]
+    await asyncio.sleep(0)
+    assert slices.take(gate.loop)
+    body = large()[: READ_AT_ONCE_BYTES // 2] + b'"}]}'
+    replies = await asyncio.gather(*(gate.ask(kit.post(body=body)) for _ in range(6)))
+    assert [reply.status for reply in replies] == [200] * 6
+
+
+async def test_turns_that_are_waited_for_come_one_by_one():
+    slices = TimeSlices()
+    loop = asyncio.get_running_loop()
+    assert slices.take(loop)
+    waiting = [asyncio.create_task(slices.turn()) for _ in range(3)]
+    counts = []
+    for _ in range(12):
+        await asyncio.sleep(0)
+        counts.append(sum(task.done() for task in waiting))
+    assert counts[-1] == 3 and all(after - before <= 1 for before, after in pairwise(counts))
+
+
+async def test_work_that_fails_lets_others_go_on():
+    def broken():
+        yield
+        raise ZeroDivisionError
+
+    slices = TimeSlices()
+    with pytest.raises(ZeroDivisionError):
+        await slices.finish(broken())
+    assert await slices.finish(iter_of(3)) == 3
+
+
+def iter_of(steps):
+    for _ in range(steps):
+        yield
+    return steps

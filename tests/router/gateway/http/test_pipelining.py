@@ -1,0 +1,207 @@
+"""Clients that send requests faster than they are answered, or than they read the answers."""
+
+import asyncio
+import socket
+
+import pytest
+
+from router.gateway.http.pipelining import REQUESTS_PER_ITERATION, PipelineScheduler
+
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: gw\r\n\r\n"
+NO_SUCH_PATH = b"GET /nowhere HTTP/1.1\r\nHost: gw\r\n\r\n"
+OPTIONS = b"OPTIONS * HTTP/1.1\r\nHost: gw\r\n\r\n"
+NO_JSON = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: 1\r\n\r\n{"
+
+
+class Turns:
+    """The most requests that ended in one turn of the loop."""
+
+    def __init__(self, metrics):
+        self._metrics = metrics
+        self.most = 0
+
+    async def watch(self):
+        calls, seen = self._metrics.calls, 0
+        while True:
+            await asyncio.sleep(0)
+            answered = sum(call[0] == "request_ended" for call in calls[seen:])
+            self.most, seen = max(self.most, answered), len(calls)
+
+    @property
+    def answered(self):
+        return len(self._metrics.named("request_ended"))
+
+
+class NeverReads:
+    """A client that pipelines one request for as long as the gateway takes its bytes."""
+
+    def __init__(self, address, request):
+        self._connection = socket.socket()
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        host, _, port = address.rpartition(":")
+        self._connection.connect((host, int(port)))
+        self._connection.setblocking(False)
+        self._piece = request * 2_000
+        self._sent = self._answered = 0
+
+    def send(self):
+        """Send what is taken now; whether there was any."""
+        try:
+            self._sent += self._connection.send(self._piece[self._sent % len(self._piece) :])
+        except BlockingIOError:
+            return False
+        return True
+
+    async def send_all(self, quiet_s=0.3):
+        """Until nothing has been taken for a while; how many bytes were taken in all."""
+        loop = asyncio.get_running_loop()
+        last_s = loop.time()
+        while loop.time() - last_s < quiet_s and self._sent < 30_000_000:
+            if self.send():
+                last_s = loop.time()
+            await asyncio.sleep(0)
+        return self._sent
+
+    def close(self):
+        self._connection.close()
+
+
+@pytest.fixture
+def never_reads():
+    made = []
+
+    def start(gate, request=LIVEZ):
+        made.append(NeverReads(gate.address, request))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("request_bytes", [LIVEZ, NO_SUCH_PATH, OPTIONS, NO_JSON])
+async def test_one_turn_of_the_loop_answers_a_bounded_number_of_pipelined_requests(rig, kit, request_bytes):
+    gate = await rig(kit.answer_json)
+    turns = Turns(gate.metrics)
+    watching = asyncio.create_task(turns.watch())
+    clients = [await gate.connect() for _ in range(4)]
+    for client in clients:
+        client.writer.write(request_bytes * 500)
+    for client in clients:
+        for _ in range(500):
+            assert (await client.read(bodiless=request_bytes == OPTIONS)).status in (200, 204, 400, 404)
+    watching.cancel()
+    assert turns.answered == 2_000
+    assert turns.most <= REQUESTS_PER_ITERATION + len(clients)  # each of their reads is worth one more
+
+
+async def test_pipelined_requests_are_answered_in_their_order_whoever_answers_them(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    client.writer.write((LIVEZ + kit.post(body=kit.PLAIN) + NO_SUCH_PATH + kit.post(body=kit.PLAIN)) * 50)
+    for _ in range(50):
+        replies = [await client.read() for _ in range(4)]
+        assert [reply.status for reply in replies] == [200, 200, 404, 200]
+        assert replies[0].body == b'{"status":"alive"}' and b'"choices"' in replies[1].body
+    assert len(gate.workers[0].requests) == 100
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_a_client_that_reads_no_answers_is_read_no_further(rig, kit, never_reads, keyed):
+    options = {"auth": {"api_keys": ["one sha256:" + "0" * 64]}} if keyed else {}
+    gate = await rig(kit.answer_json, **options)
+    attacker = never_reads(gate, kit.get(b"/v1/models") if keyed else LIVEZ)
+    sent = await attacker.send_all()
+    assert sent < 10_000_000  # what the sockets' buffers and 64 kB of answers hold
+    answered = len(gate.metrics.named("request_ended"))
+    await asyncio.sleep(0.1)
+    assert len(gate.metrics.named("request_ended")) == answered
+    assert (await gate.ask(LIVEZ)).status == 200
+    (connection,) = [each for each in gate.gateway._plane.connections if not each.writable]
+    assert connection.unsent_bytes < 2_000_000
+
+
+async def test_unread_answers_and_requests_waiting_behind_them_count_as_unsent(rig, kit, never_reads):
+    gate = await rig(kit.answer_json, limits={"max_buffered_response_bytes": 400_000})
+    attackers = [never_reads(gate) for _ in range(8)]
+    await asyncio.gather(*(attacker.send_all() for attacker in attackers), return_exceptions=True)
+    await kit.eventually(lambda: gate.gateway.statistics()["slow_readers_cut"] > 0, 30)
+    assert gate.gateway.statistics()["buffered_response_bytes"] <= 400_000
+    assert (await gate.ask(LIVEZ)).status == 200
+
+
+async def test_a_client_that_reads_on_gets_every_answer(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect(limit=4_096)  # reads stop while this much is buffered
+    client.writer.write(LIVEZ * 20_000)
+    await kit.eventually(lambda: any(not each.writable for each in gate.gateway._plane.connections))
+    for _ in range(20_000):
+        assert (await client.read()).status == 200
+    assert (await client.ask(LIVEZ)).status == 200
+
+
+async def test_a_client_that_leaves_its_answers_unread_is_closed_after_the_stream_limit(rig, kit, never_reads):
+    gate = await rig(kit.answer_json, timeouts={"stream_idle_s": 0.5})
+    attacker = never_reads(gate)
+    with pytest.raises(ConnectionError):
+        await attacker.send_all(quiet_s=3)
+    await kit.eventually(lambda: not gate.gateway._plane.connections)
+
+
+async def test_answers_that_were_due_before_the_client_ended_its_side_are_sent(rig, kit):
+    gate = await rig(kit.answer_json)
+    client = await gate.connect()
+    client.writer.write(LIVEZ * 300)
+    client.writer.write_eof()
+    assert (await client.closed()).count(b"HTTP/1.1 200 OK") == 300
+
+
+async def test_bytes_sent_ahead_of_an_answer_count_as_body_bytes(rig, kit):
+    go_on = asyncio.Event()
+
+    async def slow(script):
+        await go_on.wait()
+        await kit.answer_json(script)
+
+    gate = await rig(slow, limits={"max_buffered_body_bytes": 500_000, "max_body_bytes": 100_000})
+    clients = [await gate.connect() for _ in range(20)]
+    for client in clients:
+        client.writer.write(kit.post(body=kit.PLAIN) + LIVEZ * 5_000)
+    await kit.eventually(lambda: gate.gateway.statistics()["connections"] < 20)
+    held = gate.gateway.statistics()
+    assert 65_536 < held["buffered_body_bytes"] <= 500_000
+    assert 0 < held["connections"] == held["streams"]
+    go_on.set()
+    answered = 0
+    for client in clients:
+        try:
+            answered += [(await client.read()).status for _ in range(5_001)] == [200] * 5_001
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+    assert answered == held["connections"]
+    await kit.eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] == 0)
+
+
+class Taker:
+    def __init__(self, backlog, requests):
+        self.backlog, self.requests, self.taken = backlog, requests, 0
+
+    def serve_next(self):
+        self.taken += 1
+        if self.taken == self.requests:
+            raise RuntimeError("the last one fails")
+        self.backlog.add(self)
+
+
+async def test_connections_take_turns(caplog):
+    backlog = PipelineScheduler(asyncio.get_running_loop(), turn_s=60)
+    takers = [Taker(backlog, 100), Taker(backlog, 4)]
+    for taker in takers:
+        backlog.add(taker)
+    await asyncio.sleep(0)
+    assert [taker.taken for taker in takers] == [REQUESTS_PER_ITERATION - 4, 4]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (takers[0].taken, len(backlog)) == (100, 0)
+    assert [record.message for record in caplog.records] == ["pipelined request failed"] * 2

@@ -1,0 +1,497 @@
+"""TLS to clients and to workers, over real sockets, with a CA made here."""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import socket
+import ssl
+import struct
+import time
+
+import httpx
+import pytest
+import trustme
+
+from router.gateway.listen.connection_limit import HANDSHAKE_GRACE_S
+from router.security.reload import FileWatch
+
+MESSAGES = "/v1/chat/completions"
+
+
+class Authority:
+    """A CA, and PEM files of what it issues."""
+
+    def __init__(self, folder, name="ca"):
+        self.folder, self.name = folder, name
+        self.ca = trustme.CA()
+        self.file = str(folder / f"{name}.pem")
+        self.ca.cert_pem.write_to_path(self.file)
+
+    def issue(self, stem, *names):
+        """Paths of a certificate and its key; written in place where they exist already."""
+        issued = self.ca.issue_cert(*names)
+        cert, key = self.folder / f"{stem}.crt", self.folder / f"{stem}.key"
+        issued.cert_chain_pems[0].write_to_path(str(cert))
+        issued.private_key_pem.write_to_path(str(key))
+        return {"cert_file": str(cert), "key_file": str(key)}
+
+    def client(self, pair=None):
+        context = ssl.create_default_context(cafile=self.file)
+        if pair:
+            context.load_cert_chain(pair["cert_file"], pair["key_file"])
+        return context
+
+    def server(self, pair):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair["cert_file"], pair["key_file"])
+        return context
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def pair(authority):
+    return authority.issue("gateway", "127.0.0.1", "localhost")
+
+
+def secure_worker(kit, script, context):
+    class Secure(kit.FakeWorker):
+        async def start(self, port=0):
+            self.server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=context)
+            self.port = self.server.sockets[0].getsockname()[1]
+            self.tasks = set()
+            return self
+
+    return Secure(script)
+
+
+@pytest.fixture
+async def worker_over_tls(kit, authority):
+    """A worker whose certificate names 127.0.0.1, or what is given."""
+    started = []
+
+    async def start(script, *names):
+        pair = authority.issue(f"worker{len(started)}", *(names or ("127.0.0.1",)))
+        worker = await secure_worker(kit, script, authority.server(pair)).start()
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        await worker.stop()
+
+
+# to clients
+
+
+async def test_requests_and_streams_over_tls(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    client = await gateway.connect(ssl=authority.client())
+    for _ in range(2):
+        reply = await client.ask(kit.post())
+        assert reply.status == 200
+        assert reply.body.endswith(kit.DONE)
+    seen = gateway.workers[0].requests[0]
+    assert seen.header(b"x-forwarded-proto") == b"https"
+    connection = client.writer.get_extra_info("ssl_object")
+    assert connection.version() == "TLSv1.3"
+
+
+async def test_http_1_1_is_agreed_on(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    context = authority.client()
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    client = await gateway.connect(ssl=context)
+    assert client.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_old_tls_is_refused(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    context = authority.client()
+    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await gateway.connect(ssl=context)
+
+
+async def test_large_bodies_pass_both_ways(rig, kit, authority, pair, worker_over_tls):
+    answer = os.urandom(20_000_000)
+
+    async def big(script):
+        await script.say(kit.json_head(len(answer)), answer)
+
+    worker = await worker_over_tls(big)
+    gateway = await rig(tls=pair, worker_tls={"ca_file": authority.file})
+    gateway.join(f"https://{worker.id}")
+    body = json.dumps({"model": "m", "messages": [], "pad": "x" * 8_000_000}).encode()
+    client = await gateway.connect(ssl=authority.client())
+    reply = await client.ask(kit.post(body=body))
+    assert reply.body == answer
+    assert worker.requests[0].body == body
+
+
+async def test_a_slow_reader_stops_its_worker(rig, kit, authority, pair):
+    written = [0]
+
+    async def endless(script):
+        await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
+        piece = kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
+        while written[0] < 400_000_000:
+            await script.say(piece)
+            written[0] += len(piece)
+
+    gateway = await rig(endless, tls=pair)
+    client = await gateway.connect(ssl=authority.client(), limit=4_096)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    client.writer.write(kit.post())
+    await client.reader.readuntil(b"\r\n\r\n")
+
+    last = -1
+
+    def stands_still():
+        nonlocal last
+        still, last = written[0] == last and written[0] > 0, written[0]
+        return still
+
+    for _ in range(3):
+        await kit.eventually(stands_still)
+        await asyncio.sleep(0.05)
+    assert written[0] < 20_000_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 40_000
+    client.leave()
+    await kit.eventually(lambda: gateway.idle)
+
+
+@pytest.mark.parametrize("how", ["reset", "fin", "close_notify"])
+@pytest.mark.parametrize("when", ["before_first", "stream"])
+async def test_a_client_that_leaves_frees_its_worker(rig, kit, authority, pair, how, when):
+    left = asyncio.Event()
+
+    async def waiting(script):
+        if when == "stream":
+            await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
+        await script.gone()
+        left.set()
+
+    gateway = await rig(waiting, tls=pair)
+    host, _, port = gateway.address.rpartition(":")
+
+    def leave():
+        plain = socket.create_connection((host, int(port)))
+        connection = authority.client().wrap_socket(plain, server_hostname=host)
+        connection.sendall(kit.post())
+        if when == "stream":
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        else:
+            while not gateway.workers[0].requests:
+                time.sleep(0.002)
+        if how == "close_notify":
+            connection.setblocking(False)
+            with pytest.raises((ssl.SSLWantReadError, ssl.SSLError)):
+                connection.unwrap()
+            return connection
+        if how == "reset":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(connection.detach())
+        else:
+            connection.shutdown(socket.SHUT_WR)
+        return connection
+
+    connection = await asyncio.to_thread(leave)
+    began_s = time.monotonic()
+    await asyncio.wait_for(left.wait(), 5)
+    assert time.monotonic() - began_s < 0.5
+    await kit.eventually(lambda: gateway.idle)
+    if how != "reset":
+        connection.close()
+
+
+async def test_a_refusal_reaches_a_client_that_is_still_sending(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair, limits={"max_body_bytes": 1_000})
+    client = await gateway.connect(ssl=authority.client())
+    body = b"x" * 3_000_000
+    client.writer.write(kit.post(body=body))
+    reply = await client.read()
+    assert reply.status == 413
+    assert await client.closed() == b""
+
+
+async def test_keep_alive_connections_close_at_shutdown(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    client = await gateway.connect(ssl=authority.client())
+    assert (await client.ask(kit.get())).status == 200
+    began_s = time.monotonic()
+    await gateway.gateway.aclose(1)
+    assert await client.closed() == b""
+    assert time.monotonic() - began_s < 3
+
+
+async def test_a_handshake_that_never_ends_is_cut(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 0.3})
+    silent = await gateway.connect()
+    began_s = time.monotonic()
+    assert await silent.closed() == b""
+    assert 0.2 < time.monotonic() - began_s < 3
+    assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
+
+
+async def test_a_handshake_that_began_before_a_drain_leads_to_an_answer(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 2.0})
+    began, silent = await gateway.connect(), await gateway.connect()
+    plane = gateway.gateway._plane
+    await kit.eventually(lambda: plane.places.opening == 2)
+    closing = asyncio.create_task(gateway.gateway.aclose(5))
+    await kit.eventually(lambda: not plane.accepts)
+    await began.writer.start_tls(authority.client(), server_hostname="127.0.0.1")
+    reply = await began.ask(kit.post())
+    assert (reply.status, reply.header(b"connection")) == (200, b"close")
+    assert await silent.closed() == b""
+    await asyncio.wait_for(closing, 10)  # the silent one was waited for, and no longer than a handshake may take
+
+
+async def test_a_handshake_that_was_given_up_holds_no_drain(rig, kit, pair):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    probe = await gateway.connect()  # as balancers look whether a port is open
+    await kit.eventually(lambda: gateway.gateway._plane.places.opening)
+    probe.leave()
+    await asyncio.sleep(0.1)
+    began_s = time.monotonic()
+    await gateway.gateway.aclose(20)
+    assert time.monotonic() - began_s < 5
+
+
+async def test_handshakes_count_as_connections(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair, limits={"max_connections": 3})
+    silent = [await gateway.connect() for _ in range(8)]  # no byte of a handshake
+    await kit.eventually(lambda: gateway.gateway.statistics()["connections_refused"] == 5)
+    assert [await each.closed() for each in silent[3:]] == [b""] * 5
+    assert gateway.gateway.statistics()["connections"] == 3
+    for each in silent[:2]:
+        each.leave()
+    await kit.eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
+    assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
+
+
+async def test_a_handshake_that_takes_long_makes_room(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair, limits={"max_connections": 1})
+    silent = await gateway.connect()
+    await kit.eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
+    await asyncio.sleep(HANDSHAKE_GRACE_S + 0.1)
+    assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
+    assert await silent.closed() == b""
+    assert gateway.gateway.statistics()["connections_evicted"] == 1
+
+
+async def test_plain_http_on_the_tls_port_is_no_request(rig, kit, pair):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    client = await gateway.connect()
+    client.writer.write(kit.post())
+    assert b"HTTP/1.1" not in await client.closed()
+    assert not gateway.workers[0].requests
+
+
+async def test_mutual_tls(rig, kit, authority, pair, tmp_path):
+    gateway = await rig(kit.answer_stream, tls={**pair, "client_ca_file": authority.file})
+    known = authority.issue("client", "somebody")
+    assert (await (await gateway.connect(ssl=authority.client(known))).ask(kit.post())).status == 200
+
+    stranger = Authority(tmp_path, "stranger").issue("other", "somebody")
+    for context in (authority.client(), authority.client(stranger)):
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await (await gateway.connect(ssl=context)).ask(kit.post())
+    assert len(gateway.workers[0].requests) == 1
+
+
+@pytest.mark.parametrize("count", [150, 165, 180, 190])
+async def test_the_end_of_an_answer_waits_for_a_slow_reader(rig, kit, authority, count):
+    """A worker, or a TLS proxy before it, that answers and is gone, while the client has yet to take most of it."""
+    events = [kit.event("x" * 20_000) for _ in range(count)]
+    head = kit.STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    context = authority.server(authority.issue("worker", "127.0.0.1"))
+
+    def answer_and_go(listener):
+        plain, _ = listener.accept()
+        connection = context.wrap_socket(plain, server_side=True)
+        connection.recv(65_536)
+        connection.sendall(b"".join([head, *map(kit.chunk, events), kit.END]))
+        connection.setblocking(False)
+        with contextlib.suppress(ssl.SSLError):
+            connection.unwrap()
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gone = asyncio.create_task(asyncio.to_thread(answer_and_go, listener))
+        gateway = await rig(worker_tls={"ca_file": authority.file}, limits={"write_buffer_bytes": 4_096})
+        gateway.join(f"https://127.0.0.1:{listener.getsockname()[1]}")
+        client = await gateway.connect(limit=65_536)
+        client.writer.transport.pause_reading()
+        client.writer.write(kit.post())
+        await asyncio.wait_for(gone, 5)
+        await asyncio.sleep(0.05)
+        client.writer.transport.resume_reading()
+        assert (await client.read()).body == b"".join(events)
+
+
+# changed files
+
+
+def look_twice(gateway):
+    watch: FileWatch = gateway.gateway._files
+    watch.look()
+    watch.look()
+
+
+def serial(client):
+    return client.writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
+
+
+async def test_a_new_certificate_is_served_without_restart(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    before = await gateway.connect(ssl=authority.client())
+    authority.issue("gateway", "127.0.0.1")
+    look_twice(gateway)
+    after = await gateway.connect(ssl=authority.client())
+    assert serial(after) != serial(before)
+    assert (await after.ask(kit.post())).status == 200
+    assert (await before.ask(kit.post())).status == 200
+    assert gateway.metrics.named("reloaded") == [("tls", True)]
+
+
+async def test_a_broken_pair_leaves_the_old_one(rig, kit, authority, pair, caplog):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    before = await gateway.connect(ssl=authority.client())
+    other = authority.issue("other", "127.0.0.1")
+    os.replace(other["key_file"], pair["key_file"])
+    look_twice(gateway)
+    assert serial(await gateway.connect(ssl=authority.client())) == serial(before)
+    assert gateway.metrics.named("reloaded") == [("tls", False)]
+    assert "old content stays" in caplog.text
+    assert "does not belong" in str(vars(caplog.records[-1]))
+
+
+async def test_a_ca_of_clients_can_be_taken_back(rig, kit, authority, pair, tmp_path):
+    trusted = tmp_path / "clients.pem"
+    other = Authority(tmp_path, "other-ca")
+    trusted.write_bytes(authority.ca.cert_pem.bytes() + other.ca.cert_pem.bytes())
+    gateway = await rig(kit.answer_stream, tls={**pair, "client_ca_file": str(trusted)})
+    theirs = authority.client(other.issue("theirs", "x"))
+    assert (await (await gateway.connect(ssl=theirs)).ask(kit.post())).status == 200
+    trusted.write_bytes(authority.ca.cert_pem.bytes())
+    look_twice(gateway)
+    with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+        await (await gateway.connect(ssl=theirs)).ask(kit.post())
+    ours = authority.client(authority.issue("ours", "x"))
+    assert (await (await gateway.connect(ssl=ours)).ask(kit.post())).status == 200
+
+
+# to workers
+
+
+async def test_requests_reach_workers_over_tls(rig, kit, authority, worker_over_tls):
+    worker = await worker_over_tls(kit.answer_stream)
+    gateway = await rig(worker_tls={"ca_file": authority.file})
+    gateway.join(f"https://{worker.id}")
+    client = await gateway.connect()
+    for _ in range(2):
+        reply = await client.ask(kit.post())
+        assert reply.status == 200
+        assert reply.body.endswith(kit.DONE)
+    assert worker.connections == 1
+    assert worker.requests[0].header(b"x-forwarded-proto") == b"http"
+
+
+async def test_a_worker_of_another_ca_gets_nothing(rig, kit, worker_over_tls):
+    worker = await worker_over_tls(kit.answer_stream)
+    gateway = await rig()
+    gateway.join(f"https://{worker.id}")
+    reply = await gateway.ask(kit.post())
+    assert reply.status == 503
+    assert "CERTIFICATE_VERIFY_FAILED" in gateway.dispatcher.last_reason
+    assert not worker.requests
+
+
+async def test_a_worker_of_another_name_gets_nothing(rig, kit, authority, worker_over_tls):
+    worker = await worker_over_tls(kit.answer_stream, "workers.example")
+    gateway = await rig(worker_tls={"ca_file": authority.file})
+    gateway.join(f"https://{worker.id}")
+    assert (await gateway.ask(kit.post())).status == 503
+    assert not worker.requests
+
+
+@pytest.mark.parametrize("settings", [{"server_name": "workers.example"}, {"verify": False}])
+async def test_a_common_name_or_no_check(rig, kit, authority, worker_over_tls, settings):
+    worker = await worker_over_tls(kit.answer_stream, "workers.example")
+    trusted = {"ca_file": authority.file} if "server_name" in settings else {}
+    gateway = await rig(worker_tls={**trusted, **settings})
+    gateway.join(f"https://{worker.id}")
+    assert (await gateway.ask(kit.post())).status == 200
+
+
+async def test_a_certificate_is_shown_to_workers(rig, kit, authority):
+    context = authority.server(authority.issue("worker", "127.0.0.1"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority.file)
+    worker = await secure_worker(kit, kit.answer_stream, context).start()
+    try:
+        own = authority.issue("own", "gateway.example")
+        gateway = await rig(worker_tls={"ca_file": authority.file, **own})
+        gateway.join(f"https://{worker.id}")
+        assert (await gateway.ask(kit.post())).status == 200
+    finally:
+        await worker.stop()
+
+
+async def test_a_worker_that_never_shakes_hands_is_passed_over(rig, kit, authority, worker_over_tls):
+    mute = await asyncio.start_server(lambda reader, writer: reader.read(), "127.0.0.1", 0)
+    good = await worker_over_tls(kit.answer_stream)
+    gateway = await rig(worker_tls={"ca_file": authority.file}, timeouts={"connect_s": 0.3})
+    port = mute.sockets[0].getsockname()[1]
+    gateway.join(f"https://127.0.0.1:{port}")
+    gateway.join(f"https://{good.id}")
+    client = await gateway.connect()
+    for _ in range(3):
+        assert (await client.ask(kit.post())).status == 200
+    mute.close()
+
+
+async def test_a_worker_that_dies_over_tls_in_mid_stream_is_an_error_event(rig, kit, authority, worker_over_tls):
+    async def dying(script):
+        await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
+        await script.die()
+
+    worker = await worker_over_tls(dying)
+    gateway = await rig(worker_tls={"ca_file": authority.file})
+    gateway.join(f"https://{worker.id}")
+    reply = await gateway.ask(kit.post())
+    assert b"worker_died_in_stream" in reply.body
+
+
+async def test_a_worker_that_closed_an_idle_connection_is_dialled_again(rig, kit, authority, worker_over_tls):
+    async def once(script):
+        await kit.answer_json(script)
+        script.writer.close()
+
+    worker = await worker_over_tls(once)
+    gateway = await rig(worker_tls={"ca_file": authority.file})
+    gateway.join(f"https://{worker.id}")
+    client = await gateway.connect()
+    for _ in range(5):
+        assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert worker.connections == 5
+
+
+async def test_a_pinned_client_of_httpx_reads_a_stream(rig, kit, authority, pair):
+    gateway = await rig(kit.answer_stream, tls=pair)
+    async with (
+        httpx.AsyncClient(verify=authority.client(), trust_env=False) as client,
+        client.stream("POST", f"https://{gateway.address}{MESSAGES}", json={"model": "m", "messages": []}) as response,
+    ):
+        lines = [line async for line in response.aiter_lines() if line]
+    assert lines[-1] == "data: [DONE]"

@@ -1,0 +1,42 @@
+import asyncio
+
+from router.gateway.http.write_coalescer import WriteCoalescer
+
+
+class Writer:
+    def __init__(self, outbox, fails=False):
+        self.outbox, self.fails, self.flushed = outbox, fails, 0
+
+    def flush(self):
+        self.flushed += 1
+        if self.fails:
+            raise RuntimeError("closed")
+
+
+async def test_all_are_flushed_at_the_end_of_the_turn(caplog):
+    outbox = WriteCoalescer(asyncio.get_running_loop())
+    writers = [Writer(outbox), Writer(outbox, fails=True), Writer(outbox)]
+    for writer in writers:
+        outbox.add(writer)
+    assert [writer.flushed for writer in writers] == [0, 0, 0]
+    await asyncio.sleep(0)
+    assert [writer.flushed for writer in writers] == [1, 1, 1]
+    assert [record.message for record in caplog.records] == ["write failed"]
+    outbox.add(writers[0])
+    await asyncio.sleep(0)
+    assert [writer.flushed for writer in writers] == [2, 1, 1]
+
+
+async def test_what_a_flush_adds_waits_for_the_next_turn():
+    outbox = WriteCoalescer(asyncio.get_running_loop())
+    late = Writer(outbox)
+
+    class Adding:
+        def flush(self):
+            outbox.add(late)
+
+    outbox.add(Adding())
+    await asyncio.sleep(0)
+    assert late.flushed == 0
+    await asyncio.sleep(0)
+    assert late.flushed == 1

@@ -1,0 +1,163 @@
+"""Accepting from one socket in turns, several acceptors on one loop standing for as many processes."""
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+
+import pytest
+
+from router.gateway.listen import accept as module
+from router.gateway.listen.accept import Acceptor, Listener
+from router.gateway.listen.connection_limit import ConnectionLimit
+from router.process.accept_balancer import LeastConnections
+from router.process.shared_ledger import Ledger, make_table
+
+
+class Held(asyncio.Protocol):
+    """A connection as the gateway has it: it tells when it closes."""
+
+    unsent_bytes = 0
+
+    def __init__(self, held: set, limit: ConnectionLimit) -> None:
+        self._held, self._limit = held, limit
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self._held.add(self)
+        self._limit.opened(self)
+
+    def connection_lost(self, exc):
+        self._held.discard(self)
+        self._limit.left(self)
+
+    def evict(self):
+        self.transport.abort()
+
+
+class Acceptors:
+    """`count` of them on one socket, each with as many places as `limit`."""
+
+    def __init__(self, count: int, limit: int = 1_000) -> None:
+        self.limit = limit
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.socket.setblocking(False)
+        table = make_table(count)
+        self.turns = [LeastConnections(Ledger(table, count, number), count, number) for number in range(count)]
+        os.close(table)
+        self.held = [set() for _ in range(count)]
+        self.listeners = [self.listen(number) for number in range(count)]
+        self.clients: list[socket.socket] = []
+        self.gone = 0
+
+    def listen(self, number: int) -> Listener:
+        held, turns = self.held[number], self.turns[number]
+        loop = asyncio.get_running_loop()
+        limit = ConnectionLimit(self.limit, loop.time, turns)
+        return Listener(loop, Acceptor(loop, lambda: Held(held, limit), limit), self.socket.dup(), turns)
+
+    async def connect(self, count: int) -> None:
+        for _ in range(count):
+            client = socket.socket()
+            client.setblocking(False)
+            with suppress(BlockingIOError):
+                client.connect(self.socket.getsockname())
+            self.clients.append(client)
+        await self.until(lambda: sum(self.counts) + self.gone == len(self.clients))
+
+    async def until(self, condition, limit_s: float = 5.0) -> None:
+        async with asyncio.timeout(limit_s):
+            while not condition():  # noqa: ASYNC110 - what is waited for does not say when it is there
+                await asyncio.sleep(0.001)
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(held) for held in self.held]
+
+    def close(self) -> None:
+        for listener in self.listeners:
+            listener.close()
+        for client in self.clients:
+            client.close()
+        self.socket.close()
+
+
+@pytest.fixture
+async def acceptors():
+    made: list[Acceptors] = []
+
+    def make(count: int, limit: int = 1_000) -> Acceptors:
+        made.append(Acceptors(count, limit))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+        await each.until(lambda each=each: not any(each.counts))
+
+
+@pytest.mark.parametrize(("processes", "clients"), [(2, 8), (2, 64), (3, 64), (8, 64)])
+async def test_few_long_connections_spread_evenly(acceptors, processes, clients):
+    fleet = acceptors(processes)
+    await fleet.connect(clients)
+    assert max(fleet.counts) - min(fleet.counts) <= 1
+
+
+async def test_who_has_lost_its_clients_takes_the_next(acceptors):
+    fleet = acceptors(2)
+    await fleet.connect(8)
+    for held in list(fleet.held[1]):
+        held.transport.abort()
+    await fleet.until(lambda: fleet.counts == [4, 0])
+    fleet.gone = 4
+    await fleet.connect(4)
+    assert fleet.counts == [4, 4]
+
+
+async def test_one_that_hangs_keeps_nobody_out(acceptors, monkeypatch):
+    """It has the fewest connections, so it would be its turn for ever."""
+    monkeypatch.setattr(module, "PATIENCE_S", 0.005)
+    fleet = acceptors(2)
+    await fleet.connect(2)
+    fleet.listeners[1]._loop.remove_reader(fleet.listeners[1]._listener)
+    await fleet.connect(6)
+    assert fleet.counts == [7, 1]
+
+
+async def test_one_that_has_closed_is_not_waited_for(acceptors, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 1_000.0)
+    fleet = acceptors(2)
+    fleet.listeners[1].close()
+    await fleet.connect(5)
+    assert fleet.counts == [5, 0]
+    assert fleet.turns[0].statistics() == {"connections": 5, "taken": 5}
+    fleet.listeners[1] = fleet.listen(1)
+
+
+async def test_no_descriptor_left_is_waited_out(acceptors, monkeypatch, caplog):
+    monkeypatch.setattr(module, "EXHAUSTED_S", 0.01)
+    fleet = acceptors(1)
+    listener = fleet.listeners[0]
+    real, refusals = listener._listener, [OSError(24, "Too many open files")] * 2
+
+    class Refusing:
+        def accept(self):
+            if refusals:
+                raise refusals.pop()
+            return real.accept()
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    listener._listener = Refusing()
+    await fleet.connect(3)
+    assert fleet.counts == [3]
+    assert "cannot accept" in caplog.text
+
+
+async def test_each_process_keeps_to_its_share_of_the_places(acceptors):
+    fleet = acceptors(2, limit=3)
+    fleet.gone = 34  # the first ones make room for the later ones, which have sent nothing either
+    await fleet.connect(40)
+    assert fleet.counts == [3, 3]
+    assert [turns.statistics()["connections"] for turns in fleet.turns] == [3, 3]

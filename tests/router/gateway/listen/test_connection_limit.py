@@ -1,0 +1,194 @@
+"""Places for connections: who has one, and who makes room."""
+
+import asyncio
+import random
+import socket
+from time import perf_counter
+
+from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S, ConnectionLimit
+
+
+class Connection:
+    def __init__(self):
+        self.unsent_bytes = 0
+        self.evicted = False
+
+    def evict(self):
+        self.evicted = True
+
+
+class AcceptOrder:
+    def __init__(self):
+        self.connections = 0
+
+    def took(self):
+        self.connections += 1
+
+    def left(self):
+        self.connections -= 1
+
+
+class Port:
+    """A limit with a clock of its own."""
+
+    def __init__(self, limit):
+        self.now_s = 0.0
+        self.turns = AcceptOrder()
+        self.limit = ConnectionLimit(limit, lambda: self.now_s, self.turns)
+
+    def accept(self, after_s=1.0):
+        """One more socket, in its handshake; None where it is refused."""
+        self.now_s += after_s
+        if not self.limit.has_room():
+            return None
+        made = Connection()
+        self.limit.admit(made)
+        self.limit.begins(made, made.evict)
+        return made
+
+    def connect(self, after_s=1.0):
+        made = self.accept(after_s)
+        if made is not None:
+            self.limit.opened(made)
+        return made
+
+
+def test_handshakes_hold_places():
+    port = Port(2)
+    first, second = port.accept(), port.connect()
+    port.limit.busy(second)
+    assert port.accept(0.1) is None
+    assert port.limit.statistics() == {"open": 2, "opening": 1, "evicted": 0, "refused": 1}
+    port.limit.left(first)
+    assert port.accept(0.1) is not None
+    assert port.turns.connections == port.limit.open == 2
+
+
+def test_a_handshake_that_takes_long_makes_room_before_an_idle_connection():
+    port = Port(2)
+    idle, slow = port.connect(), port.accept()
+    assert port.accept(HANDSHAKE_GRACE_S) is not None
+    assert (idle.evicted, slow.evicted) == (False, True)
+
+
+def test_the_longest_idle_makes_room_whether_it_has_been_used_or_not():
+    port = Port(3)
+    unused, kept, busy = port.connect(), port.connect(), port.connect()
+    port.limit.idle(kept, port.now_s)
+    port.limit.busy(busy)
+    assert port.connect(5) is not None and unused.evicted
+    assert port.connect(5) is not None and kept.evicted
+    assert not busy.evicted
+
+
+def test_one_with_a_request_in_progress_is_never_closed_for_another():
+    port = Port(2)
+    for connection in (port.connect(), port.connect()):
+        port.limit.busy(connection)
+    assert port.connect(1_000) is None
+    assert port.limit.refused == 1
+
+
+def test_one_that_has_just_been_answered_is_left_alone():
+    port = Port(1)
+    kept = port.connect()
+    port.limit.idle(kept, port.now_s)
+    assert port.connect(BETWEEN_REQUESTS_S / 2) is None
+    assert port.connect(BETWEEN_REQUESTS_S) is not None and kept.evicted
+
+
+def test_one_that_has_not_taken_its_answer_yet_is_left_alone():
+    port = Port(2)
+    reading, idle = port.connect(), port.connect()
+    reading.unsent_bytes = 1
+    assert port.connect() is not None
+    assert (reading.evicted, idle.evicted) == (False, True)
+
+
+def test_an_end_counts_once():
+    port = Port(1)
+    first = port.connect()
+    second = port.connect()
+    assert first.evicted
+    for connection in (first, first, second, second):
+        port.limit.left(connection)
+    port.limit.idle(second, port.now_s)  # it was idle when it left: nothing of it is kept
+    assert port.limit.statistics()["open"] == port.turns.connections == 0
+    assert port.connect() is not None
+
+
+def test_each_event_costs_the_same_however_many_connections_there_are():
+    def cost_s(places):
+        port = Port(places)
+        connections = [port.connect() for _ in range(places)]
+        for connection in connections:
+            port.limit.idle(connection, port.now_s)
+        random.Random(0).shuffle(connections)
+        port.now_s += 10
+        began_s = perf_counter()
+        for _ in range(2_000):
+            port.connect()
+        return perf_counter() - began_s
+
+    small, large = (min(cost_s(places) for _ in range(3)) for places in (100, 20_000))
+    assert large < 8 * small  # a scan would cost 200 times as much
+
+
+# on the wire
+
+
+async def knock(gate):
+    """A raw TCP connection that sends nothing."""
+    host, _, port = gate.address.rpartition(":")
+    made = socket.socket()
+    made.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(made, (host, int(port)))
+    return made
+
+
+def is_open(connection):
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+async def test_sockets_that_send_nothing_hold_no_more_than_the_limit(rig, kit):
+    gate = await rig(kit.answer_json, limits={"max_connections": 20})
+    knocking = [await knock(gate) for _ in range(100)]
+    await kit.eventually(lambda: sum(map(is_open, knocking)) == 20)
+    statistics = gate.gateway.statistics()
+    assert statistics["connections"] == 20
+    assert statistics["connections_refused"] + statistics["connections_evicted"] == 80
+    for each in knocking:
+        each.close()
+    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+
+
+async def test_a_new_client_takes_the_place_of_one_that_has_sent_nothing(rig, kit):
+    gate = await rig(kit.answer_json, limits={"max_connections": 3})
+    silent = [await gate.connect() for _ in range(3)]
+    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert await silent[0].closed() == b""
+    assert (await silent[1].ask(kit.get(b"/livez"))).status == 200
+
+
+async def test_a_request_in_progress_keeps_its_place(rig, kit):
+    go_on = asyncio.Event()
+
+    async def slow(script):
+        await go_on.wait()
+        await kit.answer_json(script)
+
+    gate = await rig(slow, limits={"max_connections": 2})
+    asking, sending = await gate.connect(), await gate.connect()
+    asking.writer.write(kit.post(body=kit.PLAIN))
+    sending.writer.write(kit.post(body=kit.PLAIN)[:-5])  # half a body is a request in progress, too
+    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1)
+    await asyncio.sleep(0.05)
+    assert await (await gate.connect()).closed() == b""
+    go_on.set()
+    sending.writer.write(kit.post(body=kit.PLAIN)[-5:])
+    assert [(await each.read()).status for each in (asking, sending)] == [200, 200]

@@ -1,0 +1,470 @@
+"""The two named rewrites: bodies by splice, and the usage frame that a client must not see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.worker import LoadReport, WorkerFacts
+from router.gateway.rewrites.json_splice import set_inner, spliced
+from router.gateway.rewrites.usage_frame import HELD_BYTES, Stamp, StreamEnding, UsageFrame, plain_ending
+from router.placement.lifecycle_events import Usage
+from router.security.keys import Entry, digest_of, new_key
+
+OTHERS = {"model": "m", "messages": [{"role": "user", "content": 'say "stream_options": {"include_usage": 1}'}]}
+FINGERPRINT = b',"system_fingerprint":"vllm-0.33.0-0a1b2c3d"'
+
+
+def with_usage(body: bytes, present: object) -> bytes | None:
+    splice = set_inner(body, "stream_options", "include_usage", b"true", present)
+    return None if splice is None else spliced(body, [splice])
+
+
+# bodies
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted"),
+    [
+        (None, {"include_usage": True}),
+        ({}, {"include_usage": True}),
+        ({"include_usage": False}, {"include_usage": True}),
+        ({"include_usage": None}, {"include_usage": True}),
+        ({"include_usage": "no"}, {"include_usage": True}),
+        ({"x": "} , {", "include_usage": 0}, None),
+        ({"x": 1, "include_usage": 0.0, "y": "z"}, {"x": 1, "include_usage": True, "y": "z"}),
+        ({"x": [1, {"y": 2}]}, {"include_usage": True, "x": [1, {"y": 2}]}),
+        ({"x": {"include_usage": False}, "include_usage": False}, None),
+        ("odd", None),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_member_is_spliced_in(present, wanted, indent):
+    fields = OTHERS if present is None else {**OTHERS, "stream_options": present, "last": 1}
+    body = json.dumps(fields, indent=indent).encode()
+    changed = with_usage(body, present)
+    if wanted is None:
+        assert changed is None
+        return
+    assert changed is not None and json.loads(changed) == {**fields, "stream_options": wanted}
+    splice = set_inner(body, "stream_options", "include_usage", b"true", present)
+    assert changed[: splice.start] == body[: splice.start]
+    assert changed[splice.start + len(splice.text) :] == body[splice.end :]
+
+
+@pytest.mark.parametrize(
+    ("body", "present"),
+    [
+        (b'{"a":{"stream_options":null},"stream_options":{}}', {}),
+        (b'{"a":{"stream_options":{"x":1}}}', None),
+        (b'{"stream_options":null}', None),
+        (b'{"stream_options":{},"stream_options":{}}', {}),
+        (b'{"stream\\u005foptions":{}}', {}),
+        (b'{"stream_options":{"include\\u005fusage":false},"b":{"include_usage":1}}', {"include_usage": False}),
+        ('{"a":1}'.encode("utf-16"), None),
+        ('{"a":1}'.encode("utf-16-le"), None),
+        (b"[1]", None),
+        (b"", None),
+        (b'{"stream_options":7}', 7),
+    ],
+)
+def test_what_cannot_be_done_for_certain_is_not_done(body, present):
+    assert with_usage(body, present) is None
+
+
+def test_an_empty_object_and_two_splices():
+    assert json.loads(with_usage(b" { } ", None)) == {"stream_options": {"include_usage": True}}
+    body = b'{"vllm_xargs":{"a":1},"z":2}'
+    splices = [
+        set_inner(body, "vllm_xargs", "kv_cache_report_mode", b'"full"', {"a": 1}),
+        set_inner(body, "stream_options", "include_usage", b"true", None),
+    ]
+    wanted = {
+        "stream_options": {"include_usage": True},
+        "vllm_xargs": {"kv_cache_report_mode": "full", "a": 1},
+        "z": 2,
+    }
+    assert json.loads(spliced(body, splices)) == wanted
+    assert spliced(body, []) == body
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(['"stream_options":{}', "}{"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["stream_options", "include_usage", "a"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["stream_options", "messages", "a", "b"]), json_values, max_size=4), st.booleans()
+)
+def test_whatever_is_spliced_means_the_same_but_for_the_member(fields, spaced):
+    body = json.dumps(fields, indent=1 if spaced else None, ensure_ascii=not spaced).encode()
+    changed = with_usage(body, fields.get("stream_options"))
+    if changed is not None:
+        options = fields.get("stream_options") or {}
+        assert json.loads(changed) == {**fields, "stream_options": {**options, "include_usage": True}}
+
+
+# the frame
+
+
+def frame(text="", finish=None, **more):
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    return b"data: " + json.dumps({"id": "x", "choices": [choice], **more}, separators=(",", ":")).encode() + b"\n\n"
+
+
+def usage_frame(**usage):
+    numbers = {"prompt_tokens": 40, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 32}, **usage}
+    shown = {"id": "x", "choices": [], "usage": numbers, "system_fingerprint": "vllm-0.33.0-0a1b2c3d"}
+    return b"data: " + json.dumps(shown, separators=(",", ":")).encode() + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+STAMP = Stamp(FINGERPRINT, b"}")
+WORDS = ("a", 'say "usage": {"choices": []}', "\n\ndata: {}", "é\r\n\r\n", '"finish_reason":"stop"')
+
+
+def taken_from(raw, cuts, stamp=None):
+    taking = UsageFrame(stamp)
+    edges = [0, *sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]
+    shown = b"".join(taking.feed(raw[start:end]) for start, end in pairwise(edges) if start < end)
+    return shown + taking.rest(), taking.taken
+
+
+@given(
+    st.lists(st.sampled_from(WORDS), max_size=4),
+    st.lists(st.integers(0, 10_000), max_size=12),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_frame_goes_and_nothing_else_however_reads_are_cut(words, cuts, stamped, comments):
+    shown = [frame(word) for word in words] + ([b": still there\n\n"] if comments else [])
+    ending, plain_ending_ = frame("", "stop"), frame("", "stop", system_fingerprint="vllm-0.33.0-0a1b2c3d")
+    raw = b"".join([*shown, ending, usage_frame(), DONE])
+    plain = b"".join([*shown, plain_ending_ if stamped else ending, DONE])
+    assert taken_from(raw, cuts, STAMP if stamped else None) == (plain, usage_frame())
+
+
+def test_every_single_cut_and_every_byte_alone():
+    raw = frame("a") + frame("b", "stop") + usage_frame() + DONE
+    plain = frame("a") + frame("b", "stop") + DONE
+    for cut in range(len(raw)):
+        assert taken_from(raw, [cut]) == (plain, usage_frame())
+    assert taken_from(raw, list(range(len(raw)))) == (plain, usage_frame())
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+def test_every_line_end(end):
+    raw = b"".join(event.replace(b"\n\n", end) for event in (frame("a"), usage_frame(), DONE))
+    for cut in range(len(raw)):
+        assert taken_from(raw, [cut])[0] == b"".join(event.replace(b"\n\n", end) for event in (frame("a"), DONE))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'data: {"choices":[],"usage":null}\n\n',
+        b'data: {"choices":[{}],"usage":{"prompt_tokens":1}}\n\n',
+        b'data: {"usage":{"prompt_tokens":1}}\n\n',
+        b'data: "usage" and "choices"\n\n',
+        b': "usage" "choices":[]\n\n',
+    ],
+)
+def test_what_is_no_usage_frame_stays(event):
+    assert taken_from(event, [5]) == (event, b"")
+
+
+def test_only_one_frame_is_taken():
+    assert taken_from(usage_frame() * 2, []) == (usage_frame(), usage_frame())
+
+
+def test_a_stream_that_ends_within_an_event_shows_it():
+    raw = frame("a") + b'data: {"choices":[]'
+    assert taken_from(raw, [9, 30]) == (raw, b"")
+
+
+def test_an_event_too_large_to_hold_goes_through_in_parts():
+    large = frame("x" * (HELD_BYTES + 10))
+    taking = UsageFrame(None)
+    shown = [taking.feed(part) for part in (large[:100], large[100:-20], large[-20:-1])]
+    assert [len(part) > 0 for part in shown] == [False, True, True]
+    shown.append(taking.feed(large[-1:] + usage_frame() + DONE))
+    assert b"".join(shown) == large + DONE and taking.taken == usage_frame()
+
+
+def test_what_a_plain_stream_shows():
+    stamped = frame("b", "stop", system_fingerprint="vllm-0.33.0-0a1b2c3d", kv_transfer_params=None)
+    assert plain_ending([b"half", stamped, DONE], False) == StreamEnding(
+        False, Stamp(FINGERPRINT, b',"kv_transfer_params"')
+    )
+    assert plain_ending([frame("b", "stop") + DONE], True) == StreamEnding(True, None)
+    assert plain_ending([frame("b") + DONE], False) is None
+    without = frame("b", "stop", kv_transfer_params=None)
+    assert Stamp(FINGERPRINT, b',"kv_transfer_params"').put(without) == stamped
+    assert Stamp(FINGERPRINT, b',"absent"').put(without) == without
+
+
+# through a gateway
+
+STREAMED = b'{"model":"m","messages":[],"stream":true}'
+INJECT = {"observe_usage": {"mode": "inject", "sample": 1.0}}
+
+
+def streaming(kit, cut_bytes=None, plain_usage=False, fingerprint=True):
+    """A worker that does with usage what vLLM does; `cut_bytes`: chunks are sent in pieces of so many bytes."""
+
+    async def script(script):
+        body = json.loads(script.seen.body)
+        asked = plain_usage or bool((body.get("stream_options") or {}).get("include_usage"))
+        more = {} if asked or not fingerprint else {"system_fingerprint": "vllm-0.33.0-0a1b2c3d"}
+        events = [frame("a"), frame("b"), frame("", "stop", **more)]
+        events += [usage_frame()] if asked else []
+        raw = kit.STREAM_HEAD + b"".join(map(kit.chunk, [*events, DONE])) + kit.END
+        for start in range(0, len(raw), cut_bytes or len(raw)):
+            await script.say(raw[start : start + (cut_bytes or len(raw))])
+            if cut_bytes:
+                await asyncio.sleep(0)
+
+    return script
+
+
+@pytest.mark.parametrize("cut_bytes", [None, 1, 7, 100])
+async def test_the_client_sees_what_it_would_have_seen(rig, kit, cut_bytes):
+    gate = await rig(streaming(kit, cut_bytes), **INJECT)
+    client = await gate.connect()
+    plain = await client.ask(kit.post(body=STREAMED))
+    assert gate.dispatcher.usage == Usage()
+    observed = [await client.ask(kit.post(body=STREAMED)) for _ in range(2)]
+    assert [reply.body for reply in observed] == [plain.body] * 2
+    assert gate.dispatcher.usage == Usage(40, 3, 32)
+    seen = gate.workers[0].requests
+    assert seen[0].body == STREAMED
+    assert seen[1].body == b'{"stream_options":{"include_usage":true},' + STREAMED[1:]
+    assert seen[1].header(b"content-length") == b"%d" % len(seen[1].body)
+    assert len({request.connection for request in seen}) == 1, "both sides stay open"
+    rewrites = gate.gateway.statistics()["rewrites"]
+    assert (rewrites["usage_asked"], rewrites["usage_taken_out"], rewrites["usage_missing"]) == (2, 2, 0)
+
+
+async def test_a_salted_stream_is_made_to_report_its_usage_too(rig, kit):
+    key = new_key()
+    auth = {"api_keys": [Entry("alice", digest_of(key.encode())).line]}
+    gate = await rig(streaming(kit), **INJECT, auth=auth)
+    bearer = f"Authorization: Bearer {key}\r\n".encode()
+    replies = [await gate.ask(kit.post(body=STREAMED, extra=bearer)) for _ in range(2)]
+    assert replies[0].body == replies[1].body
+    sent = [json.loads(seen.body) for seen in gate.workers[0].requests]
+    assert [body.get("stream_options") for body in sent] == [None, {"include_usage": True}]
+    assert len({body["cache_salt"] for body in sent}) == 1
+
+
+async def test_head_lines_and_old_clients(rig, kit):
+    gate = await rig(streaming(kit), **INJECT)
+    plain = await gate.ask(kit.post(body=STREAMED, version=b"1.0"))
+    observed = await gate.ask(kit.post(body=STREAMED, version=b"1.0", extra=b"Accept-Encoding: gzip\r\n"))
+    assert observed.body == plain.body and observed.header(b"x-odd-case") == b"Kept"
+    assert gate.workers[0].requests[1].header(b"accept-encoding") is None, "an answer that must be read"
+
+
+@pytest.mark.parametrize(
+    ("body", "extra"),
+    [
+        (b'{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":true}}', b""),
+        (b'{"model":"m","messages":[],"stream":true,"stream_options":{"continuous_usage_stats":true}}', b""),
+        (b'{"model":"m","messages":[],"stream":true,"stream_options":null}', b""),
+        (b'{"model":"m","messages":[]}', b""),
+        (STREAMED, b"Content-Digest: sha-256=:x:\r\n"),
+    ],
+)
+async def test_bodies_that_stay_as_they_are(rig, kit, body, extra):
+    gate = await rig(streaming(kit), **INJECT)
+    await gate.ask(kit.post(body=STREAMED))
+    await gate.ask(kit.post(body=body, extra=extra))
+    assert gate.workers[0].requests[1].body == body
+
+
+async def test_a_worker_that_reports_unasked_is_left_alone(rig, kit):
+    gate = await rig(streaming(kit, plain_usage=True), **INJECT)
+    replies = [await gate.ask(kit.post(body=STREAMED)) for _ in range(3)]
+    assert {reply.body for reply in replies} == {replies[0].body} and usage_frame() in replies[0].body
+    assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 0
+
+
+async def test_a_share_of_the_streams(rig, kit):
+    gate = await rig(streaming(kit), observe_usage={"mode": "inject", "sample": 0.25})
+    for _ in range(12):
+        await gate.ask(kit.post(body=STREAMED))
+    assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 2, "of every four one, the first of these plain"
+
+
+async def test_passive_is_the_default_and_touches_nothing(rig, kit):
+    gate = await rig(streaming(kit))
+    for _ in range(3):
+        await gate.ask(kit.post(body=STREAMED))
+    assert {request.body for request in gate.workers[0].requests} == {STREAMED}
+
+
+async def test_a_lost_worker_shows_its_plain_streams_again(rig, kit):
+    gate = await rig(streaming(kit), **INJECT)
+    await gate.ask(kit.post(body=STREAMED))
+    (endpoint,) = gate.fleet.endpoints
+    for told in gate.fleet.on_loss:
+        told(endpoint)
+    for _ in range(2):
+        await gate.ask(kit.post(body=STREAMED))
+    assert [request.body == STREAMED for request in gate.workers[0].requests] == [True, True, False]
+
+
+@pytest.mark.parametrize("at", ["event", "chunk", "start"])
+async def test_a_stream_that_dies_before_its_usage(rig, kit, at):
+    dying = {"now": False}
+
+    async def script(script):
+        if not dying["now"]:
+            await streaming(kit)(script)
+            return
+        rest = {"event": b"", "chunk": b"20\r\ndata: {", "start": kit.chunk(b"data: {")}[at]
+        await script.say(kit.STREAM_HEAD, kit.chunk(frame("a")), rest)
+        await asyncio.sleep(0.02)
+        await script.die()
+
+    gate = await rig(script, **INJECT)
+    await gate.ask(kit.post(body=STREAMED))
+    dying["now"] = True
+    reply = await gate.ask(kit.post(body=STREAMED))
+    assert reply.body.startswith(frame("a") + b'data: {"error"') and reply.body.endswith(DONE)
+    assert gate.idle and gate.gateway.statistics()["rewrites"]["usage_taken_out"] == 0
+
+
+async def test_an_error_instead_of_a_stream_goes_through(rig, kit):
+    async def script(script):
+        if b"stream_options" in script.seen.body:
+            await kit.answer_json(script, b"400 Bad Request", b'{"error":{"message":"no","code":400}}')
+        else:
+            await streaming(kit)(script)
+
+    gate = await rig(script, **INJECT)
+    await gate.ask(kit.post(body=STREAMED))
+    reply = await gate.ask(kit.post(body=STREAMED))
+    assert (reply.status, reply.body) == (400, b'{"error":{"message":"no","code":400}}')
+
+
+async def test_another_worker_takes_over_and_is_asked_its_own_way(rig, kit):
+    async def refusing(script):
+        if b"stream_options" in script.seen.body:
+            await kit.answer_json(script, b"503 Service Unavailable", b"{}")
+        else:
+            await streaming(kit)(script)
+
+    gate = await rig(refusing, streaming(kit), **INJECT)
+    plain = [await gate.ask(kit.post(body=STREAMED)) for _ in range(2)]
+    replies = [await gate.ask(kit.post(body=STREAMED)) for _ in range(2)]
+    assert {reply.body for reply in replies} == {plain[0].body}
+    assert gate.gateway.statistics()["rewrites"]["usage_taken_out"] == 2
+
+
+# cache re-announcement
+
+
+class Asking:
+    """Says yes to every booked request, and keeps who asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def asks_again(self, slot, ticket_id, now_s):
+        self.asked.append((slot, ticket_id))
+        return True
+
+
+@pytest.fixture
+async def asking(rig, kit):
+    """`await asking(script, load, version)`: a gateway whose every request may ask, and who asked."""
+
+    async def build(script, load=None, version="0.33.0", **settings):
+        relearn = Asking()
+        facts = WorkerFacts(version=version, models=kit.FACTS.models, caches=kit.FACTS.caches)
+        gate = await rig(script, facts=facts, relearn=relearn, **settings)
+        gate.fleet.endpoints[0].candidates[0].load = load
+        return gate, relearn
+
+    return build
+
+
+async def test_a_request_carries_the_field(asking, kit):
+    gate, relearn = await asking(kit.answer_json)
+    await gate.ask(kit.post(body=kit.PLAIN))
+    body = b'{"model":"m","messages":[],"vllm_xargs":{"other":[1,"x"]}}'
+    await gate.ask(kit.post(body=body))
+    first, second = (json.loads(request.body) for request in gate.workers[0].requests)
+    assert first == {**json.loads(kit.PLAIN), "vllm_xargs": {"kv_cache_report_mode": "full"}}
+    assert second["vllm_xargs"] == {"kv_cache_report_mode": "full", "other": [1, "x"]}
+    assert len(relearn.asked) == gate.gateway.statistics()["rewrites"]["relearn_asked"] == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [
+        ("/v1/completions", b'"prompt":"x"'),
+        ("/v1/messages", b'"max_tokens":1,"messages":[{"role":"user","content":"x"}]'),
+        ("/v1/responses", b'"input":"x"'),
+    ],
+)
+async def test_every_path_that_is_placed_by_prefix_carries_it(asking, kit, path, prompt):
+    gate, _ = await asking(kit.answer_json)
+    await gate.ask(kit.post(path.encode(), body=b'{"model":"m",' + prompt + b"}"))
+    sent = json.loads(gate.workers[0].requests[0].body)
+    assert sent["vllm_xargs"] == {"kv_cache_report_mode": "full"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","messages":[],"vllm_xargs":{"kv_cache_report_mode":"incremental"}}',
+        b'{"model":"m","messages":[],"vllm_xargs":null}',
+        b'{"model":"m","messages":[],"prompt_logprobs":1}',
+        b'{"model":"m","messages":[],"n":2}',
+    ],
+)
+async def test_requests_that_do_not_ask(asking, kit, body):
+    gate, relearn = await asking(kit.answer_json)
+    await gate.ask(kit.post(body=body))
+    assert gate.workers[0].requests[0].body == body and relearn.asked == []
+
+
+@pytest.mark.parametrize(
+    ("version", "waiting", "kv_usage", "asks"),
+    [
+        ("0.33.0", 0, 0.5, True),
+        ("v0.26.1rc1", 0, 0.5, True),
+        (None, 0, 0.5, True),
+        ("0.25.1", 0, 0.5, False),
+        ("0.33.0", 1, 0.5, False),
+        ("0.33.0", 0, 0.95, False),
+    ],
+)
+async def test_workers_that_are_not_asked(asking, kit, version, waiting, kv_usage, asks):
+    load = LoadReport(0, 1, waiting, kv_usage)
+    gate, relearn = await asking(kit.answer_json, load, version)
+    await gate.ask(kit.post(body=kit.PLAIN))
+    assert bool(relearn.asked) is asks
+    assert (b"vllm_xargs" in gate.workers[0].requests[0].body) is asks
+
+
+async def test_both_rewrites_at_once(asking, kit):
+    gate, _ = await asking(streaming(kit), **INJECT)
+    replies = [await gate.ask(kit.post(body=STREAMED)) for _ in range(2)]
+    assert replies[0].body == replies[1].body
+    body = json.loads(gate.workers[0].requests[1].body)
+    assert body["stream_options"] == {"include_usage": True}
+    assert body["vllm_xargs"] == {"kv_cache_report_mode": "full"}
