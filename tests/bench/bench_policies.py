@@ -3,8 +3,8 @@
 Cells of the policy lab, short ones: four workers of one profile, the last three quarters of each window measured. Rates
 are what ``python -m loadtest sim`` found to be about 0.6 and 0.95 of lpwl's saturation over one seed; they are written
 down here so that other code meets the same traffic. The first three rows are the default rule before
-docs/decisions/0007-crowds-and-steps.md, with its half (without a price for joining decodes), and without the price for
-room of docs/decisions/0009-room-in-the-cache.md.
+docs/decisions/0007-learned-decode-steps.md, the same without the decode externality, and the default without the KV
+wait of docs/decisions/0009-kv-wait.md.
 
 With ``--contests`` the cells are the tournament's instead: its fleets and prompts, windows of ``--window-s``,
 and loads as factors of each generator's own rate. The last columns compare the mean TTFT and the goodput with the first
