@@ -65,7 +65,6 @@ class ErrorKind(Enum):
     REQUEST_TIMEOUT = ErrorSpec(
         "request_timeout", 408, "invalid_request_error", Fault.CLIENT, "Request did not arrive in time"
     )
-    LENGTH_REQUIRED = ErrorSpec("length_required", 411, "invalid_request_error", Fault.CLIENT, "Content-Length needed")
     BODY_TOO_LARGE = ErrorSpec("body_too_large", 413, "invalid_request_error", Fault.CLIENT, "Body too large")
     EXPECTATION_FAILED = ErrorSpec(
         "expectation_failed", 417, "invalid_request_error", Fault.CLIENT, "Unknown expectation"
@@ -88,9 +87,6 @@ class ErrorKind(Enum):
         "worker_died_in_stream", 502, "upstream_error", Fault.FLEET, "The worker died in mid-stream"
     )
     BAD_UPSTREAM = ErrorSpec("bad_upstream_response", 502, "upstream_error", Fault.FLEET, "Worker broke HTTP")
-    FIRST_EVENT_TIMEOUT = ErrorSpec(
-        "first_event_timeout", 504, "timeout_error", Fault.FLEET, "No first event from the worker in time"
-    )
     STREAM_IDLE_TIMEOUT = ErrorSpec(
         "stream_idle_timeout", 504, "timeout_error", Fault.FLEET, "The worker's stream stalled"
     )

@@ -16,7 +16,7 @@ _FATAL = frozenset({Fault.KILL})
 _STALLING = frozenset({Fault.PAUSE, Fault.KILL})
 _IN_STREAM = {"worker_died_in_stream": _FATAL, "stream_idle_timeout": _STALLING}
 """Codes of the error event of a started answer, and the faults that excuse them."""
-_BEFORE = frozenset({"worker_failed", "first_event_timeout", "overloaded", "no_worker_available"})
+_BEFORE = frozenset({"worker_failed", "overloaded", "no_worker_available"})
 """Codes of errors before an answer: excused when every worker that was tried was broken."""
 
 

@@ -34,7 +34,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add ``--config``, ``--set`` and an option per entry of `FLAGS`."""
     sources = parser.add_argument_group("settings")
-    sources.add_argument("--config", metavar="FILE", type=Path, help=f"YAML or TOML file [{CONFIG_FILE}]")
+    sources.add_argument("--config", metavar="FILE", type=Path, help=f"YAML file [{CONFIG_FILE}]")
     sources.add_argument(
         "--set",
         metavar="KEY=VALUE",

@@ -15,7 +15,6 @@ from router.config.problems import ConfigError, Problem
 from router.config.semantics import findings
 from router.config.sources.environment import CONFIG_FILE, read_environment
 from router.config.sources.flags import read_flags
-from router.config.sources.toml_file import read_toml
 from router.config.sources.yaml_file import read_yaml
 from router.config.tree import Located, Path, dotted
 from router.config.typed import Reading
@@ -72,13 +71,11 @@ def _file_tree(env: Mapping[str, str], file: FilePath | None, problems: list[Pro
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError([Problem(place, f"cannot read {str(file)!r}: {said}", "write a readable file")]) from None
-    match file.suffix.lower():
-        case ".yaml" | ".yml":
-            return [read_yaml(text, str(file), problems)]
-        case ".toml":
-            return [read_toml(text, str(file))]
-    fix = "name it .yaml, .yml or .toml after what it holds"
-    raise ConfigError([Problem(place, f"cannot tell from its name what {str(file)!r} holds", fix)])
+    if file.suffix.lower() not in (".yaml", ".yml"):
+        raise ConfigError(
+            [Problem(place, f"{str(file)!r} is not a YAML file by its name", "write a file named *.yaml")]
+        )
+    return [read_yaml(text, str(file), problems)]
 
 
 def _checked(values: Mapping[str, Any], places: Mapping[Path, str]) -> Config:

@@ -83,10 +83,6 @@ PATTERNS: dict[str, Row] = {
     "router.config.semantics._PATH": Row(OPERATOR, "fullmatch"),
     "router.config.sources.environment._SERVICE_ADDRESS": Row(OPERATOR, "match"),
     "router.config.sources.environment._SERVICE_LINK": Row(OPERATOR, "fullmatch"),
-    "router.config.sources.toml_file._ASSIGNMENT": Row(OPERATOR, "match"),
-    "router.config.sources.toml_file._AT_LINE": Row(OURS, "search"),
-    "router.config.sources.toml_file._HEADER": Row(OPERATOR, "match"),
-    "router.config.sources.toml_file._LONG_TEXT": Row(OPERATOR, "search"),
     "router.gateway.http.access_log._WITH_PORT": Row(CLIENT, "fullmatch"),
     "router.gateway.http.chunked_body._PLAIN_SIZE": Row(CLIENT, "match"),
     "router.gateway.http.chunked_body._SIZE": Row(
@@ -184,7 +180,6 @@ INLINE: dict[str, str | tuple[str, ...]] = {
     "router.admin.openapi._path_parameters": TRUSTED + "our own paths",
     "router.admin.openapi.openapi_path": TRUSTED + "our own paths",
     "router.config.sources.text._number": TRUSTED + "an operator writes settings",
-    "router.config.sources.toml_file._steps": TRUSTED + "an operator writes settings",
     "router.config.typed._fits": TRUSTED + "an operator writes settings",
     "router.gateway.rewrites.json_splice._within": ("member to replace", "member of a long string"),
     "router.gateway.rewrites.json_splice.set_inner": ("member to add", "member named often"),

@@ -1,4 +1,4 @@
 """Readers of settings: each turns one kind of source into a `tree.Located` tree that remembers places.
 
-`yaml_file`, `toml_file`, `environment` and `flags`. Imported by `router.config.load` only.
+`yaml_file`, `environment` and `flags`. Imported by `router.config.load` only.
 """

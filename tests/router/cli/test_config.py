@@ -43,20 +43,20 @@ def test_origins(inside, tmp_path):
     assert inside("config", "--origins").stdout == "every setting has its default\n"
 
 
-def test_origins_of_toml_and_of_set(inside, tmp_path):
-    (tmp_path / "w.toml").write_text(
-        'host = "h"\n\n# the fleet\n\n[[workers]]\nurl = "a:1"\n[policy.params]\n\n[timeouts]\ntotal_s = 50\n'
+def test_origins_name_the_option_set(inside, tmp_path):
+    (tmp_path / "w.yaml").write_text(
+        "host: h\n\n# the fleet\n\nworkers:\n  - url: a:1\npolicy:\n  params: {}\ntimeouts:\n  total_s: 50\n"
     )
-    ran = inside("config", "--config", "w.toml", "--origins", "--set", "port=9000", "--set", "timeouts.connect_s=1")
+    ran = inside("config", "--config", "w.yaml", "--origins", "--set", "port=9000", "--set", "timeouts.connect_s=1")
     assert ran.stdout.splitlines() == [
-        'host: "h"  # w.toml:1',
+        'host: "h"  # w.yaml:1',
         "port: 9000  # --set port",
-        'workers: [{"url": "a:1", "kv_events": null, "api_key": null, "labels": {}}]  # w.toml:5',
-        "policy.params: {}  # w.toml:7",
+        'workers: [{"url": "a:1", "kv_events": null, "api_key": null, "labels": {}}]  # w.yaml:5',
+        "policy.params: {}  # w.yaml:8",
         "timeouts.connect_s: 1.0  # --set timeouts.connect_s",
-        "timeouts.total_s: 50.0  # w.toml:10",
+        "timeouts.total_s: 50.0  # w.yaml:10",
     ]
-    emptied = inside("config", "--config", "w.toml", "--origins", "--set", "workers=[]")
+    emptied = inside("config", "--config", "w.yaml", "--origins", "--set", "workers=[]")
     assert "workers: []  # --set workers" in emptied.stdout.splitlines()
 
 

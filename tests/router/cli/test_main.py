@@ -74,12 +74,12 @@ def test_mistakes_name_place_and_fix(inside, arguments, said):
 
 
 def test_mistakes_in_variables_and_files(inside, tmp_path):
-    (tmp_path / "w.toml").write_text("port = 1\n[limits]\nmax_conections = 5\n")
-    ran = inside("serve", "--config", "w.toml", env={"WARMROUTE_HOTS": "x"})
+    (tmp_path / "w.yaml").write_text("port: 1\nlimits:\n  max_conections: 5\n")
+    ran = inside("serve", "--config", "w.yaml", env={"WARMROUTE_HOTS": "x"})
     assert ran.returncode == 2
     assert "warmroute: WARMROUTE_HOTS: unknown variable; did you mean WARMROUTE_HOST?" in ran.stderr
     assert (
-        "warmroute: w.toml:3: unknown setting limits.max_conections; did you mean limits.max_connections?" in ran.stderr
+        "warmroute: w.yaml:3: unknown setting limits.max_conections; did you mean limits.max_connections?" in ran.stderr
     )
 
 

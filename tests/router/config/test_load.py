@@ -72,18 +72,6 @@ def test_other_programs_variables_and_kubernetes_service_links_are_left_alone():
     assert load({}, env, None) == Config()
 
 
-def test_toml_is_read_like_yaml(write):
-    yaml = write(
-        "w.yaml",
-        "workers:\n  - url: http://a:1\n    kv_events: {endpoint: 'tcp://a:5557'}\nlimits:\n  max_connections: 5\n",
-    )
-    toml = write(
-        "w.toml",
-        '[[workers]]\nurl = "http://a:1"\nkv_events = {endpoint = "tcp://a:5557"}\n[limits]\nmax_connections = 5\n',
-    )
-    assert load({}, {}, yaml) == load({}, {}, toml) != Config()
-
-
 def test_variable_names_the_file(write):
     write("w.yaml", "port: 77\n")
     assert load({}, {"WARMROUTE_CONFIG": "w.yaml"}, None).port == 77
@@ -131,19 +119,19 @@ def test_places_are_those_of_the_winning_source(write):
     assert places["log_level",] == "w.yaml:4"
 
 
-def test_places_in_toml(write):
+def test_a_value_is_placed_at_its_own_line(write):
     text = (
-        '\nhost = """\nport = 5\n"""\n\nport = 1\n[[workers]]\nurl = "a:1"\n[workers.kv_events]\n'
-        'endpoint = "tcp://a:1"\n[[workers]]\nurl = "b:1"\n[policy]\nparams.a = 1\nparams.b = 2\n'
+        "\nhost: |\n  port: 5\n\nport: 1\nworkers:\n  - url: a:1\n    kv_events:\n      endpoint: tcp://a:1\n"
+        "  - url: b:1\npolicy:\n  params:\n    a: 1\n    b: 2\n"
     )
     values = {"host": "h", "policy.name": "round_robin", "policy.params": {}}
-    places = load_with_places(values, {}, write("w.toml", text)).places
-    assert places["port",] == "w.toml:6"
-    assert places["workers",] == places["workers", 0] == "w.toml:7"
-    assert places["workers", 0, "kv_events"] == "w.toml:9"
-    assert places["workers", 1] == "w.toml:11"
-    assert places["policy", "params", "a"] == "w.toml:14"
-    assert places["policy", "params", "b"] == "w.toml:15"
+    places = load_with_places(values, {}, write("w.yaml", text)).places
+    assert places["port",] == "w.yaml:5"
+    assert (places["workers",], places["workers", 0]) == ("w.yaml:6", "w.yaml:7")
+    assert places["workers", 0, "kv_events"] == "w.yaml:8"
+    assert places["workers", 1] == "w.yaml:10"
+    assert places["policy", "params", "a"] == "w.yaml:13"
+    assert places["policy", "params", "b"] == "w.yaml:14"
 
 
 def test_lowering_the_total_alone_is_no_contradiction():
