@@ -14,7 +14,8 @@ import uvloop
 from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from router.admin.app import build_admin
-from router.admin.system import Place
+from router.admin.server import AdminServer
+from router.admin.system import HandoverState
 from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
 from router.config.model import Config, TlsConfig, WorkerConfig
@@ -25,13 +26,12 @@ from router.gateway.server import Gateway
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet, FleetEndpoint
 from router.placement.lifecycle_events import Request
-from router.process.admin_server import AdminServer
-from router.process.child_resources import Seat
-from router.process.handover_client import Predecessor
-from router.process.handover_messages import Facing
-from router.process.lifecycle import Life
-from router.process.listeners import Listeners, admin_socket, facing
-from router.process.metric_snapshots import readings_route
+from router.process.children.child_resources import ChildResources
+from router.process.children.metric_snapshots import readings_route
+from router.process.handover.client import HandoverClient
+from router.process.handover.messages import ListenAddresses
+from router.process.lifecycle import Lifecycle
+from router.process.listeners import Listeners, admin_socket, listen_addresses
 from router.residency.residency_map import ResidencyMap
 from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
@@ -60,12 +60,12 @@ YOUNG_OBJECTS = 10_000
 
 
 class System:
-    """One gateway process, of several if it has a `seat`. Satisfies `router.admin.system.System`."""
+    """One gateway process, of several if it has a `resources`. Satisfies `router.admin.system.System`."""
 
-    def __init__(self, config: Config, seat: Seat | None = None) -> None:
+    def __init__(self, config: Config, resources: ChildResources | None = None) -> None:
         self.config = config
-        self._seat = seat
-        ledger = seat.ledger if seat is not None else None
+        self._resources = resources
+        ledger = resources.ledger if resources is not None else None
         self.metrics = Metrics()
         self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s)
         self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
@@ -88,7 +88,7 @@ class System:
             *(self.fleet, self.residency, self.identity, config, self.metrics),
             clock=self.now_s,
             worker_tls=self.worker_tls,
-            test_turns=ledger,
+            self_test_lock=ledger,
         )
         self.fleet.on_unknown_model.append(lambda model: self.watcher.look_again())
         self.fleet.on_doubt.append(lambda endpoint: self.watcher.look_for_process(endpoint.id))
@@ -115,11 +115,11 @@ class System:
         self._socket_file: SocketFile | None = None
         self._given: Listeners | None = None
         self._kept: tuple[Listeners, SocketFile | None, bool] | None = None
-        self.predecessor: Predecessor | None = None
+        self.handover_client: HandoverClient | None = None
         """The gateway whose place we took."""
         self.leave_queue = False
         """Another process holds our listeners: what waits in their queues is its."""
-        self.place = Place.OURS
+        self.handover_state = HandoverState.NONE
         self.accepting = False
 
     def now_s(self) -> float:
@@ -140,8 +140,8 @@ class System:
         """Watch the configured workers."""
         for worker in self.config.workers:
             self.fleet.add(parse_endpoint(worker.url), self.now_s(), worker.labels)
-        if self._seat is not None:
-            for endpoint_id in self._seat.drained:
+        if self._resources is not None:
+            for endpoint_id in self._resources.drained:
                 self.fleet.drain(endpoint_id)
         self.watcher.start()
         self.loop_lag.start()
@@ -163,23 +163,25 @@ class System:
         """Serve the admin port, after `open`."""
         assert self._admin is not None, "open first"
         await self._admin.start()
-        if self._seat is None:
+        if self._resources is None:
             log.info("admin port listening", extra={"url": url_of(self._admin.address, self.config.admin_tls)})
 
     def _admin_server(self, listeners: Listeners | None) -> AdminServer:
         self._files.add("worker_tls", self.worker_tls)
-        if self._seat is not None:
+        if self._resources is not None:
             app = build_admin(self, guarded=False, further=[readings_route(self.snapshot)])
-            return AdminServer(app, self._seat.admin, self.config)
+            return AdminServer(app, self._resources.admin, self.config)
         token, tls = guard_of(self.config, self._files)
         given = listeners.admin if listeners is not None else None
         return AdminServer(build_admin(self, token), given or admin_socket(self.config), self.config, tls)
 
     async def _open_gateway(self, listeners: Listeners | None) -> None:
-        if self._seat is not None:
-            ledger = self._seat.ledger
+        if self._resources is not None:
+            ledger = self._resources.ledger
             pins = ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
-            await self.gateway.start(self._seat.public, turns=self._seat.turns, pins=pins, deaths=ledger.deaths())
+            await self.gateway.start(
+                self._resources.public, turns=self._resources.turns, pins=pins, deaths=ledger.deaths()
+            )
             self.leave_queue = True
             return
         addresses = await self.gateway.start(listeners.public if listeners is not None else None)
@@ -194,24 +196,24 @@ class System:
         held = self._given is not None and self._given.held
         return Listeners(self.gateway.listeners, self._admin.listener if self._admin is not None else None, held)
 
-    def facing(self) -> Facing:
+    def listen_addresses(self) -> ListenAddresses:
         """Where we listen, by our settings."""
-        return facing(self.config, self.listeners(), self._given)
+        return listen_addresses(self.config, self.listeners(), self._given)
 
     def in_flight(self) -> Mapping[str, int]:
         """Requests by worker, those of a gateway whose place we took included."""
-        elsewhere = self.predecessor.in_flight if self.predecessor is not None else {}
+        elsewhere = self.handover_client.in_flight if self.handover_client is not None else {}
         return Counter(self.gateway.in_flight()) + Counter(elsewhere)
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
         """Whether a gateway whose place we took sends a drained worker nothing either."""
-        return self.predecessor is None or self.predecessor.drains(endpoint_id)
+        return self.handover_client is None or self.handover_client.drains(endpoint_id)
 
     async def hand_over(self, *, keep: bool) -> None:
         """Another process accepts on our listeners: readiness off, accept no more. Requests in progress go on. With
         `keep` the sockets stay open, until `resume` or `let_go`."""
         self.accepting = False
-        self.place = Place.TAKEN
+        self.handover_state = HandoverState.DONE
         if keep:
             self._keep()
         self.yield_listeners()
@@ -247,7 +249,7 @@ class System:
         await self.gateway.accept_again(listeners.public)
         if self._admin is not None and listeners.admin is not None:
             self._admin.accept_again(listeners.admin)
-        self.place = Place.OURS
+        self.handover_state = HandoverState.NONE
         self.accepting = True
 
     def let_go(self) -> None:
@@ -266,7 +268,7 @@ class System:
         if self.accepting:
             self.accepting = False
             # of several processes each goes on until nobody new can have come: see `Supervisor.aclose`
-            await asyncio.sleep(timeouts.drain_delay_s + (SETTLE_S if self._seat is not None else 0.0))
+            await asyncio.sleep(timeouts.drain_delay_s + (SETTLE_S if self._resources is not None else 0.0))
         limit_s = timeouts.drain_s if drain_s is None else drain_s
         await self.gateway.aclose(limit_s, leave_queue=self.leave_queue)
         if self._socket_file is not None:
@@ -345,7 +347,7 @@ async def serve(config: Config) -> int:
     at once."""
     for warning in warnings(config):
         log.warning(warning)
-    return await Life(System(config)).run()
+    return await Lifecycle(System(config)).run()
 
 
 def run(config: Config) -> int:

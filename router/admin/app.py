@@ -17,14 +17,14 @@ from router.admin.guard import Guard
 from router.admin.openapi import OPENAPI_PATH, openapi_document
 from router.admin.operations import Operation, check, endpoint
 from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
-from router.admin.system import System
+from router.admin.system import AdminSystem
 from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.errors import RequestError
 from router.security.token import AdminToken
 
 
 def build_admin(
-    system: System,
+    system: AdminSystem,
     token: AdminToken | None = None,
     *,
     operations: Iterable[Operation] = OPERATIONS,
@@ -51,7 +51,7 @@ def build_admin(
     )
 
 
-def _routes(system: System, operations: Iterable[Operation]) -> list[Route]:
+def _routes(system: AdminSystem, operations: Iterable[Operation]) -> list[Route]:
     """One route per path, so that a wrong method is answered with all that are allowed."""
     paths: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
     for operation in operations:

@@ -17,14 +17,14 @@ from router.admin.documents import (
     ServedModel,
     Worker,
 )
-from router.admin.system import System
+from router.admin.system import AdminSystem
 from router.placement.fleet import Candidate as FleetCandidate
 from router.placement.fleet import FleetEndpoint
 
 Counters = dict[str, Any]
 
 
-def describe_workers(system: System, endpoints: Iterable[FleetEndpoint]) -> list[Worker]:
+def describe_workers(system: AdminSystem, endpoints: Iterable[FleetEndpoint]) -> list[Worker]:
     """`endpoints`, with everything that is known of them now."""
     describing = _Describing(system)
     return [describing.worker(endpoint) for endpoint in endpoints]
@@ -33,7 +33,7 @@ def describe_workers(system: System, endpoints: Iterable[FleetEndpoint]) -> list
 class _Describing:
     """The statistics of all parts, taken once."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: AdminSystem) -> None:
         self._system = system
         self._lanes = _lanes(system)
         self._views = cast("dict[int, Counters]", system.residency.statistics()["slots"])
@@ -94,7 +94,7 @@ class _Describing:
         )
 
 
-def _lanes(system: System) -> dict[str, Counters]:
+def _lanes(system: AdminSystem) -> dict[str, Counters]:
     """What is booked on and learned of each candidate, and what a new request would meet there."""
     lanes: dict[str, Counters] = system.dispatcher.statistics()["workers"]
     for view in system.dispatcher.views(system.now_s()):

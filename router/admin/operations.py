@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router.admin.problems import AdminError, handed_over, invalid
-from router.admin.system import Place, System
+from router.admin.system import AdminSystem, HandoverState
 
 MAX_BODY_BYTES = 1_000_000
 _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
@@ -23,7 +23,7 @@ _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
 class Call:
     """One request to an operation: path parameters, query (whole numbers only) and the decoded body."""
 
-    system: System
+    system: AdminSystem
     path: Mapping[str, str]
     query: Mapping[str, int]
     body: Any
@@ -66,12 +66,12 @@ class Operation:
     media_type: str = "application/json"
 
 
-def endpoint(operation: Operation, system: System) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(operation: Operation, system: AdminSystem) -> Callable[[Request], Awaitable[Response]]:
     """The Starlette endpoint of `operation`."""
 
     async def serve(request: Request) -> Response:
         check(request, operation.query)
-        if system.place is Place.TAKEN and operation.method != "GET":
+        if system.handover_state is HandoverState.DONE and operation.method != "GET":
             raise handed_over()
         query = {parameter.name: _query(request, parameter) for parameter in operation.query}
         raw = await _bounded(request)

@@ -14,13 +14,16 @@ from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
 
 
-class Place(StrEnum):
-    """Whose the gateway's place is: ours; `OFFERED` to a process that has our listening sockets and is starting; or
-    `TAKEN` by it, while we still finish what we have."""
+class HandoverState(StrEnum):
+    """How far this process has handed its listening sockets over.
 
-    OURS = "ours"
+    `OFFERED`: a new process has the sockets and is starting. `DONE`: the new process accepts connections, and this one
+    finishes its requests.
+    """
+
+    NONE = "none"
     OFFERED = "offered"
-    TAKEN = "taken"
+    DONE = "done"
 
 
 class Watching(Protocol):
@@ -31,7 +34,7 @@ class Watching(Protocol):
         ...
 
 
-class System(Protocol):
+class AdminSystem(Protocol):
     """The running gateway, seen by an operator. All calls happen on the gateway's event loop."""
 
     @property
@@ -70,8 +73,8 @@ class System(Protocol):
         ...
 
     @property
-    def place(self) -> Place:
-        """Whether another process takes over."""
+    def handover_state(self) -> HandoverState:
+        """How far this process has handed over to another."""
         ...
 
     def in_flight(self) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from router.admin.description import describe_workers
 from router.admin.documents import NewWorker, Workers
 from router.admin.operations import Answer, Call
 from router.admin.problems import AdminError, handed_over, invalid, not_found
-from router.admin.system import Place, System
+from router.admin.system import AdminSystem, HandoverState
 from router.config.model import WorkerConfig
 from router.config.semantics import worker_findings
 from router.placement.fleet import FleetEndpoint
@@ -70,7 +70,7 @@ async def drain(call: Call) -> Answer:
     call.system.fleet.drain(endpoint.id)
     if wait_s:
         await _within(wait_s, lambda: _settled(call.system, endpoint))
-        if call.system.place is Place.TAKEN:
+        if call.system.handover_state is HandoverState.DONE:
             raise handed_over()
         if not endpoint.draining:
             raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{endpoint.id} was undrained meanwhile")
@@ -79,16 +79,16 @@ async def drain(call: Call) -> Answer:
     return Answer(describe_workers(call.system, (endpoint,))[0])
 
 
-def _settled(system: System, endpoint: FleetEndpoint) -> bool:
+def _settled(system: AdminSystem, endpoint: FleetEndpoint) -> bool:
     """Nothing is there any more, or a drain no longer means that. A process that is about to take over may not have
     heard of the drain yet, and place requests: until that is settled nobody knows."""
-    if system.place is Place.TAKEN or not endpoint.draining:
+    if system.handover_state is HandoverState.DONE or not endpoint.draining:
         return True
     quiet = system.drained_everywhere(endpoint.id) and not _in_flight(system, endpoint)
-    return quiet and system.place is Place.OURS
+    return quiet and system.handover_state is HandoverState.NONE
 
 
-def _in_flight(system: System, endpoint: FleetEndpoint) -> int:
+def _in_flight(system: AdminSystem, endpoint: FleetEndpoint) -> int:
     return system.in_flight().get(endpoint.id, 0)
 
 

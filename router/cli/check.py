@@ -11,7 +11,7 @@ from router.config.budgets import plan_memory
 from router.config.descriptors import fit_connections, reachable_descriptors
 from router.config.memory import memory_limit
 from router.config.problems import ConfigError
-from router.process.child_config import count_of
+from router.process.children.child_config import count_of
 
 WORKER_PROBLEM = 1
 CONFIG_PROBLEM = 2

@@ -15,7 +15,7 @@ from router.config.load import Loaded
 from router.config.memory import memory_limit
 from router.config.model import to_builtins
 from router.config.sample import sample_yaml
-from router.process.child_config import count_of
+from router.process.children.child_config import count_of
 
 _EXAMPLES = """\
 examples:

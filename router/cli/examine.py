@@ -15,7 +15,7 @@ from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
 from router.placement.endpoints import DEFAULT_BLOCK_TOKENS
 from router.security.worker_tls import WorkerTls
-from router.workers.cache_trial import Found, Trial, trial_body
+from router.workers.cache_trial import CacheTrial, CacheTrialResult, trial_body
 
 EVENTS_FLAG = (
     "--kv-events-config '"
@@ -190,12 +190,14 @@ async def _connects(address: str) -> bool:
     return True
 
 
-async def _found(client: WorkerClient, endpoint: Endpoint, facts: WorkerFacts, block_tokens: int) -> Found | None:
+async def _found(
+    client: WorkerClient, endpoint: Endpoint, facts: WorkerFacts, block_tokens: int
+) -> CacheTrialResult | None:
     """What the second of two equal prompts found cached. None where it cannot be asked: a model that completes
     nothing, for one."""
     card = next((card for card in facts.models if card.parent is None), facts.models[0])
     body = trial_body(card.id, block_tokens, card.max_model_len)
-    trial = Trial(client, endpoint, body, answer_s=_REQUEST_TIMEOUT_S)
+    trial = CacheTrial(client, endpoint, body, answer_s=_REQUEST_TIMEOUT_S)
     try:
         await trial.first()
         return await trial.second()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError, Problem
-from router.security.file_problem import Unusable
-from router.security.keys import LEAST_CHARACTERS, NAME, Entry, digest_of, new_key, parse_file
+from router.security.file_problem import UnusableFileError
+from router.security.keys import LEAST_CHARACTERS, NAME, KeyEntry, digest_of, new_key, parse_file
 
 _EXAMPLES = """\
 examples:
@@ -45,7 +45,7 @@ def register(commands: Commands) -> None:
 
 def _new(arguments: argparse.Namespace) -> int:
     key = new_key()
-    entry = Entry(_name(arguments), digest_of(key.encode()))
+    entry = KeyEntry(_name(arguments), digest_of(key.encode()))
     if arguments.file is not None:
         _add(arguments.file, entry)
         print(key)
@@ -61,7 +61,7 @@ def _hash(arguments: argparse.Namespace) -> int:
         problem = f"the key has under {LEAST_CHARACTERS} characters, spaces, or others than ASCII"
         fix = "use `warmroute keys new`: a plain hash protects only keys that nobody can guess"
         raise ConfigError([Problem("standard input", problem, fix)])
-    entry = Entry(name, digest_of(key.encode()))
+    entry = KeyEntry(name, digest_of(key.encode()))
     if arguments.file is not None:
         _add(arguments.file, entry)
     else:
@@ -77,16 +77,16 @@ def _name(arguments: argparse.Namespace) -> str:
     return name
 
 
-def _add(path: Path, entry: Entry) -> None:
+def _add(path: Path, entry: KeyEntry) -> None:
     """Append to the file, which must be one of keys if it exists."""
     try:
         present = parse_file(str(path)) if path.exists() else []
         if any(each.digest == entry.digest for each in present):
-            raise Unusable("--file", f"{path} has this key already", "make another one")
+            raise UnusableFileError("--file", f"{path} has this key already", "make another one")
         ended = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
         with open(path, "a", encoding="utf-8", opener=_private) as file:
             file.write(f"{'' if ended else chr(10)}{entry.line}\n")
-    except Unusable as error:
+    except UnusableFileError as error:
         raise ConfigError([Problem("--file", error.problem, error.fix)]) from None
     except OSError as error:
         said = error.strerror or "unusable"

@@ -15,6 +15,7 @@ from msgspec import inspect as kinds
 from backends.vllm.control import MAX_ANSWER_BYTES, MAX_CALLS
 from backends.vllm.control import MAX_HEAD_BYTES as MAX_CALL_HEAD_BYTES
 from backends.vllm.probe import MAX_METRICS_BYTES
+from router.admin.connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
 from router.admin.operations import MAX_BODY_BYTES
 from router.config.budgets import BYTE_BUDGETS
 from router.config.model import Config
@@ -34,8 +35,7 @@ from router.gateway.plane import PINS
 from router.placement import query_of_death
 from router.placement.dispatcher import LONGEST_HOLD_S
 from router.placement.retry_budget import MAX_SENT_FAILURES
-from router.process.admin_connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
-from router.process.child_client import MAX_REPLY_BYTES
+from router.process.children.child_client import MAX_REPLY_BYTES
 from router.residency.orphans import ORPHAN_BYTES
 from router.residency.sequence import PENDING_BYTES
 from router.telemetry import log_writer

@@ -9,7 +9,7 @@ from router.cli.options import Commands, HelpFormatter, add_settings, read_setti
 from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
 from router.config.memory import memory_limit
-from router.process.child_config import count_of
+from router.process.children.child_config import count_of
 from router.process.signals import hold_off
 from router.telemetry.logs import log_interpreter_messages, setup_logging
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         log.warning(warning)
     # late: the other commands' help must not wait for the data plane
     if plan.processes > 1:
-        from router.process.supervisor import run as run_processes
+        from router.process.children.supervisor import run as run_processes
 
         return run_processes(plan.config, plan.processes)
     from router.app import run as run_gateway

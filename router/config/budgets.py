@@ -153,6 +153,6 @@ def _warnings(config: Config, resolved: Config, limit: MemoryLimit | None, proce
 
 def _together_bytes(config: Config, processes: int) -> int:
     together_bytes = sum(budget.within(config) * _copies(budget, processes) for budget in BYTE_BUDGETS)
-    # every process takes a whole body, even where its share of the budget is smaller (`router.process.child_config`)
+    # every process takes a whole body, even where its share of the budget is smaller (`child_config`)
     whole_bytes = processes * config.limits.max_body_bytes if processes > 1 else 0
     return together_bytes + max(0, whole_bytes - BODIES.within(config))

@@ -16,8 +16,8 @@ from policies.registry import PolicyError, build_policy
 from router.config.model import STRUCK_OUT, Config, ModelConfig, TimeoutsConfig, WorkerConfig, WorkerTlsConfig
 from router.config.tree import Path
 from router.gateway.http.routes import forbidden
-from router.process.child_config import count_of
-from router.security.file_problem import Unusable
+from router.process.children.child_config import count_of
+from router.security.file_problem import UnusableFileError
 from router.security.keys import problems_of
 from router.security.server_tls import serving_tls
 from router.security.tenancy import problems_of as tenancy_problems
@@ -119,7 +119,7 @@ def _worker_tls(section: WorkerTlsConfig) -> Iterator[Finding]:
 def _usable(section: Path, use: Callable[[], object]) -> Iterator[Finding]:
     try:
         use()
-    except Unusable as error:
+    except UnusableFileError as error:
         yield (*section, error.setting), error.problem, error.fix
 
 

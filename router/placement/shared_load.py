@@ -1,7 +1,7 @@
 """What other processes have booked on the same workers, where several on one host share a fleet.
 
 Each process writes what it has booked, at once, and reads the sum of what the others have. How it gets from one to the
-other is not the core's business: see `router.process.shared_ledger`.
+other is not the core's business: see `router.process.shared_memory.ledger`.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from router.admin.system import Place
+from router.admin.system import HandoverState
 from router.gateway.listen.sockets import ListenError
 from router.placement.health import WorkerState
 from router.process import signals
-from router.process.handover_client import Predecessor
-from router.process.handover_messages import VERSION, Offered, TakeoverError
-from router.process.handover_server import Side, Successors
+from router.process.handover.client import HandoverClient
+from router.process.handover.messages import VERSION, SocketsOffered, TakeoverError
+from router.process.handover.server import HandoverCallbacks, HandoverServer
 from router.process.listeners import Listeners
 from router.process.systemd import Notifier, activated
 from router.telemetry.logs import say
@@ -38,7 +38,7 @@ _FOR_ONE_PROCESS = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"
 """Variables by which a service manager speaks to one process, not to those it starts."""
 
 
-class Life:
+class Lifecycle:
     """Runs `system` until a signal ends it, or another process has taken its place."""
 
     def __init__(self, system: System, environment: Mapping[str, str] = os.environ) -> None:
@@ -52,8 +52,8 @@ class Life:
         self._lost = asyncio.Event()
         """The process that took our place has died."""
         self._drain_until_s = 0.0
-        self._predecessor: Predecessor | None = None
-        self._successors: Successors | None = None
+        self._handover_client: HandoverClient | None = None
+        self._handover_server: HandoverServer | None = None
         self._notifier = Notifier(environment, self._status)
 
     async def run(self) -> int:
@@ -66,10 +66,10 @@ class Life:
             await self._start()
         except (ListenError, TakeoverError) as error:
             say(f"warmroute serve: cannot listen: {error}")
-            await self._leave_to_predecessor()
+            await self._leave_to_running_gateway()
             await self._give_back(self._config.timeouts.drain_s)
             return 1
-        if self._successors is not None:
+        if self._handover_server is not None:
             loop.add_signal_handler(signal.SIGUSR2, self._start_successor)
         await self._over.wait()
         while self._handed_over and await self._successor_lost():
@@ -84,36 +84,36 @@ class Life:
         path = self._config.takeover
         listeners = activated(self._environment, os.getpid())
         if path is not None:
-            self._predecessor = await Predecessor.find(path)
+            self._handover_client = await HandoverClient.find(path)
         self._system.begin()
-        if self._predecessor is not None:
-            listeners = await self._prepare(self._predecessor, listeners)
+        if self._handover_client is not None:
+            listeners = await self._prepare(self._handover_client, listeners)
         await self._system.open(listeners)
-        if self._predecessor is not None:
-            await self._take_over(self._predecessor)
+        if self._handover_client is not None:
+            await self._take_over(self._handover_client)
         await self._system.open_admin()
         if path is not None:
-            self._successors = Successors(path, self._side())
-            self._successors.start()
-        self._notifier.ready(main_pid=os.getpid() if self._predecessor is not None else None)
+            self._handover_server = HandoverServer(path, self._callbacks())
+            self._handover_server.start()
+        self._notifier.ready(main_pid=os.getpid() if self._handover_client is not None else None)
 
-    async def _prepare(self, predecessor: Predecessor, passed: Listeners | None) -> Listeners:
+    async def _prepare(self, handover_client: HandoverClient, passed: Listeners | None) -> Listeners:
         """Everything that can fail, while the running gateway still serves."""
         if passed is None:
-            predecessor.check(self._config)
-        self._system.predecessor = predecessor
-        self._drain_alone(predecessor.offered.drained)
-        await self._probe_workers(predecessor.offered.ready)
+            handover_client.check(self._config)
+        self._system.handover_client = handover_client
+        self._drain_alone(handover_client.offered.drained)
+        await self._probe_workers(handover_client.offered.ready)
         if passed is None:
-            return predecessor.listeners
-        predecessor.listeners.close()
+            return handover_client.listeners
+        handover_client.listeners.close()
         return passed
 
-    async def _take_over(self, predecessor: Predecessor) -> None:
-        self._drain_alone(await predecessor.drain())
-        predecessor.follow(self._drained)
-        self._system.leave_queue = self._system.listeners().held or predecessor.stuck
-        log.info("took over", extra={"pid": predecessor.offered.pid})
+    async def _take_over(self, handover_client: HandoverClient) -> None:
+        self._drain_alone(await handover_client.drain())
+        handover_client.follow(self._drained)
+        self._system.leave_queue = self._system.listeners().held or handover_client.stuck
+        log.info("took over", extra={"pid": handover_client.offered.pid})
 
     def _drain_alone(self, endpoint_ids: Sequence[str]) -> None:
         """What an operator drains in the other process is drained here, and nothing else: its worker may be about to be
@@ -142,16 +142,16 @@ class Life:
         probed = all(each.health.probed or each.state is WorkerState.DRAINING for each in endpoints)
         return probed and self._system.fleet.serving > 0
 
-    async def _leave_to_predecessor(self) -> None:
+    async def _leave_to_running_gateway(self) -> None:
         """Our start has failed: the gateway that runs, or that we took over from just now, serves on."""
-        if self._predecessor is not None:
+        if self._handover_client is not None:
             self._system.yield_listeners()
-            await self._predecessor.aclose()
+            await self._handover_client.aclose()
 
     # handing over
 
-    def _side(self) -> Side:
-        return Side(
+    def _callbacks(self) -> HandoverCallbacks:
+        return HandoverCallbacks(
             offer=self._offer,
             withdraw=self._withdraw,
             hand_over=self._hand_over,
@@ -163,21 +163,21 @@ class Life:
         )
 
     def _withdraw(self) -> None:
-        self._system.place = Place.OURS
+        self._system.handover_state = HandoverState.NONE
 
-    def _offer(self) -> tuple[Offered, Sequence[socket.socket]]:
-        facing, listeners = self._system.facing(), self._system.listeners()
-        offered = Offered(
+    def _offer(self) -> tuple[SocketsOffered, Sequence[socket.socket]]:
+        listen_addresses, listeners = self._system.listen_addresses(), self._system.listeners()
+        offered = SocketsOffered(
             version=VERSION,
             pid=os.getpid(),
-            facing=facing,
+            listen_addresses=listen_addresses,
             public=len(listeners.public),
             held=listeners.held,
             drained=self._drained(),
             ready=self._system.fleet.serving,
             resumes=True,
         )
-        self._system.place = Place.OFFERED
+        self._system.handover_state = HandoverState.OFFERED
         return offered, listeners.sockets
 
     def _drained(self) -> tuple[str, ...]:
@@ -190,8 +190,8 @@ class Life:
     async def _hand_over(self, says_end: bool) -> tuple[str, ...]:
         self._drain_until_s = asyncio.get_running_loop().time() + self._config.timeouts.drain_s
         await self._system.hand_over(keep=says_end)
-        if self._predecessor is not None:
-            self._predecessor.say_ending()
+        if self._handover_client is not None:
+            self._handover_client.say_ending()
         self._over.set()
         return self._drained()
 
@@ -223,8 +223,8 @@ class Life:
         self._lost.clear()
         try:
             await self._system.resume()
-            assert self._successors is not None, "a successor took over"
-            await self._successors.start_again()
+            assert self._handover_server is not None, "a successor took over"
+            await self._handover_server.start_again()
         except OSError as error:
             log.error("cannot serve again", extra={"reason": str(error)})
             return
@@ -262,28 +262,30 @@ class Life:
         timeouts = self._config.timeouts
         if not self._handed_over:  # then our successor speaks for the service
             self._notifier.stopping()
-        if self._predecessor is not None:
-            self._predecessor.say_ending()
+        if self._handover_client is not None:
+            self._handover_client.say_ending()
         log.info(
             "shutting down",
             extra={"handed_over": self._handed_over, "delay_s": timeouts.drain_delay_s, "drain_s": timeouts.drain_s},
         )
-        if self._system.place is not Place.OURS:  # who starts in our place has our sockets, and accepts what waits
+        if (
+            self._system.handover_state is not HandoverState.NONE
+        ):  # who starts in our place has our sockets, and accepts what waits
             self._system.leave_queue = True
         await self._give_back(self._drain_left_s if self._handed_over else timeouts.drain_s)
 
     @property
     def _handed_over(self) -> bool:
-        return self._system.place is Place.TAKEN
+        return self._system.handover_state is HandoverState.DONE
 
     async def _give_back(self, drain_s: float) -> None:
         await self._system.aclose(drain_s)
-        if self._predecessor is not None:
+        if self._handover_client is not None:
             # our successor learns from us what it still has, and a service manager may kill what outlives us
-            await self._predecessor.ended(self._config.timeouts.drain_s)
-            await self._predecessor.aclose()
-        if self._successors is not None:
-            await self._successors.aclose()
+            await self._handover_client.ended(self._config.timeouts.drain_s)
+            await self._handover_client.aclose()
+        if self._handover_server is not None:
+            await self._handover_server.aclose()
         await self._notifier.aclose()
 
     def _status(self) -> str:

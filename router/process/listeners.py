@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from router.config.model import Config
 from router.gateway.listen.sockets import tcp_error
-from router.process.handover_messages import Facing
+from router.process.handover.messages import ListenAddresses
 
 ADMIN_BACKLOG = 256
 
@@ -67,10 +67,10 @@ def admin_socket(config: Config) -> socket.socket:
     return listener
 
 
-def facing(config: Config, ours: Listeners, given: Listeners | None) -> Facing:
+def listen_addresses(config: Config, ours: Listeners, given: Listeners | None) -> ListenAddresses:
     """Where a gateway listens, by its settings; `given` is what a service manager or a predecessor gave it."""
     by_manager = given is not None and given.held
-    return Facing(
+    return ListenAddresses(
         uds=None if by_manager else config.uds,
         host=None if by_manager or config.uds is not None else config.host,
         port=_port(ours.public[0]),

@@ -1,8 +1,7 @@
-"""Who may come in, and over what: API keys, the admin token, TLS to clients and to workers, and the files behind them.
+"""API keys, the admin token, TLS to clients and to workers, and the files behind them.
 
-`keys.ApiKeys` guards the public port and `token.AdminToken` the admin port; `serving.ServingTls` is what a port
-listens with and `workers.WorkerTls` what a worker is reached with. Each reads files, says `Unusable` when it cannot,
-and is read again by `reload.FileWatch`. `exposure` says what an operator should know before start. Imported by
-`router.config` (to check settings), `router.gateway`, `router.admin`, `router.workers`, `router.tokenization` and the
-composition root; itself it imports the settings' types only.
+`keys.ApiKeys` guards the public port and `token.AdminToken` the admin port. `server_tls.ServingTls` serves a port and
+`worker_tls.WorkerTls` connects to workers. Each reads files, raises `file_problem.UnusableFileError` where one cannot
+be used, and is read again by `reload.FileWatch`. `startup_warnings` names settings that leave something open. Imported
+by `router.gateway`, `router.admin`, `router.workers`, `router.tokenization` and the composition root.
 """

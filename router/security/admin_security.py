@@ -14,7 +14,7 @@ def guard_of(config: Config, files: FileWatch) -> tuple[AdminToken | None, ssl.S
     """The token and the context of `config`, None where there is none; `files` looks after both.
 
     Raises:
-        Unusable: a file cannot be used.
+        UnusableFileError: a file cannot be used.
     """
     token = admin_token(TokenSettings(config.admin_token, config.admin_token_file))
     tls = serving_tls(config.admin_tls)

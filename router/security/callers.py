@@ -17,7 +17,7 @@ VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md
 """Request headers that vouch for the body's bytes: untrue once the gateway has changed them."""
 
 
-class Account:
+class TenantUsage:
     """What one tenant has in the gateway now, against its quotas (None: no quota)."""
 
     __slots__ = ("_max_body_bytes", "_max_queued", "bodies_refused", "body_bytes", "name", "queued", "queued_refused")
@@ -80,7 +80,7 @@ class Caller:
 
     __slots__ = ("account", "may", "name", "salts", "withheld", "withheld_salted")
 
-    def __init__(self, name: str | None, may: frozenset[str], account: Account | None, salts: Salts | None) -> None:
+    def __init__(self, name: str | None, may: frozenset[str], account: TenantUsage | None, salts: Salts | None) -> None:
         self.name = name
         self.may = may
         self.account = account
@@ -95,7 +95,7 @@ class Callers:
     def __init__(self, config: Config) -> None:
         self._allowed = frozenset(config.auth.allow)
         self._isolation = Isolation(config.auth, config.tenants)
-        self._accounts = {name: Account(name, tenant) for name, tenant in config.tenants.items()}
+        self._accounts = {name: TenantUsage(name, tenant) for name, tenant in config.tenants.items()}
         self._tenants = tenants_of(config.tenants)
         self._trusted = {name for name, tenant in config.tenants.items() if tenant.trusted}
         self._callers: dict[str, Caller] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-class Unusable(Exception):
+class UnusableFileError(Exception):
     """`setting` names the key within its section, `fix` starts with a verb. Neither text holds a secret."""
 
     def __init__(self, setting: str, problem: str, fix: str) -> None:
@@ -19,22 +19,22 @@ def read_file(setting: str, path: str, fix: str) -> bytes:
     """The content of the file that `setting` names.
 
     Raises:
-        Unusable: it cannot be read.
+        UnusableFileError: it cannot be read.
     """
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         said = (getattr(error, "strerror", None) or str(error)).lower()
-        raise Unusable(setting, f"cannot read {path!r}: {said}", fix) from None
+        raise UnusableFileError(setting, f"cannot read {path!r}: {said}", fix) from None
 
 
 def read_text(setting: str, path: str, fix: str) -> str:
     """The same as text.
 
     Raises:
-        Unusable: it cannot be read, or is no text.
+        UnusableFileError: it cannot be read, or is no text.
     """
     try:
         return read_file(setting, path, fix).decode()
     except UnicodeDecodeError:
-        raise Unusable(setting, f"{path!r} is not UTF-8 text", fix) from None
+        raise UnusableFileError(setting, f"{path!r} is not UTF-8 text", fix) from None

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from router.config.model import AuthConfig
-from router.security.file_problem import Unusable, read_text
+from router.security.file_problem import UnusableFileError, read_text
 
 PREFIX = "wr-"
 """What keys made here begin with, for those who search code and logs for leaked ones."""
@@ -27,7 +27,7 @@ _START_BYTES = 8
 _MAKE_ONE = "make one with `warmroute keys new NAME`"
 
 
-class Entry(NamedTuple):
+class KeyEntry(NamedTuple):
     """One key that is let in."""
 
     name: str
@@ -49,7 +49,7 @@ def digest_of(key: bytes) -> bytes:
     return sha256(key).digest()
 
 
-def parse_entry(line: str) -> Entry:
+def parse_entry(line: str) -> KeyEntry:
     """One line of the file.
 
     Raises:
@@ -58,14 +58,14 @@ def parse_entry(line: str) -> Entry:
     found = _LINE.fullmatch(line.strip())
     if found is None:
         raise ValueError("is not NAME sha256:HEX")
-    return Entry(found[1], bytes.fromhex(found[2]))
+    return KeyEntry(found[1], bytes.fromhex(found[2]))
 
 
-def parse_file(path: str) -> list[Entry]:
+def parse_file(path: str) -> list[KeyEntry]:
     """The entries of a file: one per line; empty lines and those that start with # are skipped.
 
     Raises:
-        Unusable: naming the line.
+        UnusableFileError: naming the line.
     """
     entries = []
     text = read_text("api_keys_file", path, "write the path of a file with one NAME sha256:HEX per line")
@@ -74,7 +74,7 @@ def parse_file(path: str) -> list[Entry]:
             try:
                 entries.append(parse_entry(line))
             except ValueError as error:
-                raise Unusable("api_keys_file", f"{path}:{number} {error}", _MAKE_ONE) from None
+                raise UnusableFileError("api_keys_file", f"{path}:{number} {error}", _MAKE_ONE) from None
     return entries
 
 
@@ -94,19 +94,19 @@ def problems_of(config: AuthConfig) -> Iterator[tuple[tuple[str | int, ...], str
             _by_start([*map(parse_entry, config.api_keys), *parse_file(config.api_keys_file)])
         except ValueError:
             pass  # one of api_keys, named above
-        except Unusable as error:
+        except UnusableFileError as error:
             yield (error.setting,), error.problem, error.fix
 
 
-def _by_start(entries: Iterable[Entry]) -> dict[bytes, tuple[Entry, ...]]:
+def _by_start(entries: Iterable[KeyEntry]) -> dict[bytes, tuple[KeyEntry, ...]]:
     """By the digest's first bytes: which bucket is looked at says nothing that helps, the rest is compared in constant
     time."""
-    found: dict[bytes, tuple[Entry, ...]] = {}
+    found: dict[bytes, tuple[KeyEntry, ...]] = {}
     for entry in entries:
         same = found.get(entry.digest[:_START_BYTES], ())
         other = next((each.name for each in same if each.digest == entry.digest and each.name != entry.name), None)
         if other is not None:
-            raise Unusable("api_keys_file", f"{entry.name} has the key of {other}", "give each its own")
+            raise UnusableFileError("api_keys_file", f"{entry.name} has the key of {other}", "give each its own")
         found[entry.digest[:_START_BYTES]] = (*same, entry)
     return found
 
@@ -115,7 +115,7 @@ class ApiKeys:
     """The keys that are let in. A name may have several, while one takes over from another.
 
     Raises:
-        Unusable: the file cannot be used.
+        UnusableFileError: the file cannot be used.
     """
 
     def __init__(self, config: AuthConfig) -> None:
@@ -132,11 +132,11 @@ class ApiKeys:
         """Read the file again; from the next request on its keys count.
 
         Raises:
-            Unusable: it cannot be used; the keys stay what they were.
+            UnusableFileError: it cannot be used; the keys stay what they were.
         """
         self._entries = self._read()
 
-    def _read(self) -> dict[bytes, tuple[Entry, ...]]:
+    def _read(self) -> dict[bytes, tuple[KeyEntry, ...]]:
         return _by_start([*self._given, *(parse_file(self._file) if self._file is not None else ())])
 
     @property
@@ -170,6 +170,6 @@ def api_keys(config: AuthConfig) -> ApiKeys | None:
     """The keys that `config` names; None where the port is open to all.
 
     Raises:
-        Unusable: its file cannot be used.
+        UnusableFileError: its file cannot be used.
     """
     return ApiKeys(config) if config.api_keys or config.api_keys_file is not None else None

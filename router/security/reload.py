@@ -19,7 +19,7 @@ Signature = tuple[tuple[int, ...] | None, ...]
 """What tells files from later ones, None for one that is not there. Of a link its target: Kubernetes swaps links."""
 
 
-class Loaded(Protocol):
+class ReloadableFiles(Protocol):
     """Something that was made from files."""
 
     @property
@@ -35,7 +35,7 @@ class Loaded(Protocol):
 @dataclass(slots=True)
 class _Watched:
     what: str
-    loaded: Loaded
+    loaded: ReloadableFiles
     read: Signature
     seen: Signature
 
@@ -49,7 +49,7 @@ class FileWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._reloads = {"ok": 0, "failed": 0}
 
-    def add(self, what: str, loaded: Loaded | None) -> None:
+    def add(self, what: str, loaded: ReloadableFiles | None) -> None:
         """Watch the files of `loaded`, known as `what` to log and metrics."""
         if loaded is not None and loaded.files:
             now = _signature(loaded.files)

@@ -14,7 +14,7 @@ def serving_context(config: TlsConfig) -> ssl.SSLContext:
     """What to listen with: TLS 1.2 or 1.3, HTTP/1.1; with `client_ca_file` clients have to show a certificate.
 
     Raises:
-        Unusable: a file cannot be used.
+        UnusableFileError: a file cannot be used.
     """
     assert config.cert_file is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -38,7 +38,7 @@ class ServingTls:
     the handshake is moved there as it begins (OpenSSL asks for it by the server name, sent or not).
 
     Raises:
-        Unusable: a file cannot be used.
+        UnusableFileError: a file cannot be used.
     """
 
     def __init__(self, config: TlsConfig) -> None:
@@ -56,7 +56,7 @@ class ServingTls:
         """Read the files again; handshakes from now on use them.
 
         Raises:
-            Unusable: one cannot be used; nothing changes.
+            UnusableFileError: one cannot be used; nothing changes.
         """
         self._latest = serving_context(self._config)
 
@@ -69,6 +69,6 @@ def serving_tls(config: TlsConfig) -> ServingTls | None:
     """TLS as `config` wants it; None for none.
 
     Raises:
-        Unusable: a file cannot be used.
+        UnusableFileError: a file cannot be used.
     """
     return ServingTls(config) if config.cert_file is not None else None

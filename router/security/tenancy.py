@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from router.config.model import AuthConfig, Config
-from router.security.file_problem import Unusable
+from router.security.file_problem import UnusableFileError
 from router.security.isolation import has_keys, mode_of
 from router.security.keys import NAME, api_keys, parse_entry
 
@@ -71,7 +71,7 @@ def warnings(config: Config) -> Iterator[str]:
         return
     try:
         keys = api_keys(config.auth)
-    except Unusable:
+    except UnusableFileError:
         return  # a mistake, and named as one
     known = keys.names if keys is not None else frozenset()
     for name, tenant in config.tenants.items():

@@ -6,7 +6,7 @@ import hmac
 import re
 from typing import NamedTuple
 
-from router.security.file_problem import Unusable, read_text
+from router.security.file_problem import UnusableFileError, read_text
 from router.security.keys import digest_of
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
@@ -25,16 +25,16 @@ def _digest(setting: str, text: str) -> bytes:
     """A digest as it is, a plain token's.
 
     Raises:
-        Unusable: it is neither.
+        UnusableFileError: it is neither.
     """
     hashed = _HASHED.fullmatch(text)
     if hashed is not None:
         return bytes.fromhex(hashed[1])
     fix = f"write {LEAST_CHARACTERS} or more printable characters without spaces, or sha256:HEX"
     if text.startswith("sha256:"):
-        raise Unusable(setting, "the digest is not 64 hexadecimal digits in lower case", fix)
+        raise UnusableFileError(setting, "the digest is not 64 hexadecimal digits in lower case", fix)
     if _TOKEN.fullmatch(text) is None or len(text) < LEAST_CHARACTERS:
-        raise Unusable(setting, "the token is too short, empty, or has spaces in it", fix)
+        raise UnusableFileError(setting, "the token is too short, empty, or has spaces in it", fix)
     return digest_of(text.encode())
 
 
@@ -42,7 +42,7 @@ class AdminToken:
     """What a request to the admin port has to bring. Kept as a digest, compared in constant time.
 
     Raises:
-        Unusable: the settings or the file cannot be used.
+        UnusableFileError: the settings or the file cannot be used.
     """
 
     def __init__(self, settings: TokenSettings) -> None:
@@ -58,7 +58,7 @@ class AdminToken:
         """Read the file again.
 
         Raises:
-            Unusable: it cannot be used; the token stays what it was.
+            UnusableFileError: it cannot be used; the token stays what it was.
         """
         self._expected = self._read()
 
@@ -80,6 +80,6 @@ def admin_token(settings: TokenSettings) -> AdminToken | None:
     """The token that `settings` name; None where there is none.
 
     Raises:
-        Unusable: it cannot be used.
+        UnusableFileError: it cannot be used.
     """
     return AdminToken(settings) if settings.token is not None or settings.file is not None else None

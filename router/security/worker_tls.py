@@ -32,7 +32,7 @@ def worker_context(config: WorkerTlsConfig) -> ssl.SSLContext:
     """What to connect with: the system's CAs, or those in `ca_file` instead.
 
     Raises:
-        Unusable: a file cannot be used.
+        UnusableFileError: a file cannot be used.
     """
     context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -62,7 +62,7 @@ class WorkerTls:
     is trusted until the next start.
 
     Raises:
-        Unusable: a file cannot be used.
+        UnusableFileError: a file cannot be used.
     """
 
     def __init__(self, config: WorkerTlsConfig) -> None:
@@ -90,7 +90,7 @@ class WorkerTls:
         """Read the files again; connections made from now on use them.
 
         Raises:
-            Unusable: one cannot be used; nothing changes.
+            UnusableFileError: one cannot be used; nothing changes.
         """
         worker_context(self._config)
         if self._context is not None:

@@ -43,7 +43,7 @@ class _Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CacheTrialResult:
     """Tokens of the second prompt that the worker found in its cache, as reported and as counted.
 
     `reported` is None where the answer did not say. `counted` is None where it was reported, or where the counters
@@ -60,7 +60,7 @@ class Found:
         return self.reported is None and self.counted == 0 and self.prompt_tokens > block_tokens
 
 
-class Trial:
+class CacheTrial:
     """The same short prompt, sent to a worker twice. `rank` is None where the endpoint has one rank."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Trial:
         """
         return (await self._ask()).prompt_tokens
 
-    async def second(self) -> Found:
+    async def second(self) -> CacheTrialResult:
         """Have it run the prompt again, and see what of it the cache held.
 
         Raises:
@@ -90,9 +90,9 @@ class Trial:
         usage = await self._ask()
         details = usage.prompt_tokens_details
         if details is not None and details.cached_tokens is not None:
-            return Found(usage.prompt_tokens, details.cached_tokens)
+            return CacheTrialResult(usage.prompt_tokens, details.cached_tokens)
         if before is None:
-            return Found(usage.prompt_tokens, None, None, NO_COUNTER)
+            return CacheTrialResult(usage.prompt_tokens, None, None, NO_COUNTER)
         return await self._counted(before, usage.prompt_tokens)
 
     async def _ask(self) -> _Usage:
@@ -115,16 +115,16 @@ class Trial:
                 return _Counters(load.prefix_queries, load.prefix_hits)
         return None
 
-    async def _counted(self, before: _Counters, prompt_tokens: int) -> Found:
+    async def _counted(self, before: _Counters, prompt_tokens: int) -> CacheTrialResult:
         deadline_s = asyncio.get_running_loop().time() + SETTLE_S
         while (after := await self._counters()) is not None:
             queries = after.queries - before.queries
             if queries == prompt_tokens:
-                return Found(prompt_tokens, None, after.hits - before.hits)
+                return CacheTrialResult(prompt_tokens, None, after.hits - before.hits)
             if queries > prompt_tokens or asyncio.get_running_loop().time() >= deadline_s:
-                return Found(prompt_tokens, None, None, OTHER_TRAFFIC if queries else NO_COUNTER)
+                return CacheTrialResult(prompt_tokens, None, None, OTHER_TRAFFIC if queries else NO_COUNTER)
             await asyncio.sleep(POLL_S)
-        return Found(prompt_tokens, None, None, NO_COUNTER)
+        return CacheTrialResult(prompt_tokens, None, None, NO_COUNTER)
 
 
 def trial_body(model: str, block_tokens: int, max_model_len: int | None) -> bytes:

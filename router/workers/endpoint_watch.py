@@ -15,7 +15,7 @@ from backends.worker import KvEventSource, LoadReport, WorkerFacts
 from router.placement.fleet import FleetEndpoint, WorkerState
 from router.workers.selftests import SelfTests
 from router.workers.subscriptions import Subscriptions
-from router.workers.watch_context import Surroundings
+from router.workers.watch_context import WatchContext
 
 FULL_PROBE_S = 30.0
 """Everything is asked again this often, should a change have left no trace (a LoRA adapter loaded, for one)."""
@@ -31,12 +31,12 @@ class EndpointWatch:
 
     def __init__(
         self,
-        around: Surroundings,
+        context: WatchContext,
         endpoint: FleetEndpoint,
         events: KvEventSource | None = None,
         api_key: str | None = None,
     ) -> None:
-        self._around = around
+        self._context = context
         self._endpoint = endpoint
         self._events = events
         self._facts: WorkerFacts | None = None
@@ -48,9 +48,9 @@ class EndpointWatch:
         self._load_due_s = 0.0
         self._probed_s = -math.inf
         self._woken = asyncio.Event()
-        self._subscriptions = Subscriptions(around, self.look_again)
-        self._client = WorkerClient(api_key, around.worker_tls.context_for)
-        self._self_tests = SelfTests(around, self._client, endpoint, self._subscriptions)
+        self._subscriptions = Subscriptions(context, self.look_again)
+        self._client = WorkerClient(api_key, context.worker_tls.context_for)
+        self._self_tests = SelfTests(context, self._client, endpoint, self._subscriptions)
         self._workers: set[str] = set()
         self._said: tuple[WorkerState, bool] | None = None
         self._restarts = 0
@@ -91,7 +91,7 @@ class EndpointWatch:
 
     async def _run(self) -> None:
         try:
-            while self._around.fleet.get(self._endpoint.id) is self._endpoint:
+            while self._context.fleet.get(self._endpoint.id) is self._endpoint:
                 await self._guarded_round()
                 await self._pause(min(self._probe_due_s, self._load_due_s) if self._up else self._probe_due_s)
         finally:
@@ -104,19 +104,19 @@ class EndpointWatch:
         self._subscriptions.close()
         self._self_tests.cancel()
         while self._workers:
-            self._around.metrics.worker_gone(self._workers.pop())
+            self._context.metrics.worker_gone(self._workers.pop())
 
     async def _guarded_round(self) -> None:
         try:
-            await self._round(self._around.clock())
+            await self._round(self._context.clock())
         except Exception:
             # One endpoint's oddity must neither end its own watch nor go unnoticed.
             log.exception("watch round failed", extra={"worker": self._endpoint.id})
-            self._probe_due_s = self._around.clock() + self._around.health.probe_interval_s
+            self._probe_due_s = self._context.clock() + self._context.health.probe_interval_s
 
     async def _pause(self, until_s: float) -> None:
         try:
-            async with asyncio.timeout(max(0.0, until_s - self._around.clock())):
+            async with asyncio.timeout(max(0.0, until_s - self._context.clock())):
                 await self._woken.wait()
         except TimeoutError:
             pass
@@ -125,10 +125,10 @@ class EndpointWatch:
         self._woken.clear()
         if now_s >= self._probe_due_s:
             self._probed_s = now_s
-            self._probe_due_s = now_s + self._around.health.probe_interval_s
+            self._probe_due_s = now_s + self._context.health.probe_interval_s
             await self._probe(now_s)
         if self._up and now_s >= self._load_due_s:
-            self._load_due_s = now_s + self._around.health.load_interval_s
+            self._load_due_s = now_s + self._context.health.load_interval_s
             await self._read_load()
             if self._facts is not None:
                 self._self_tests.consider(self._facts)
@@ -138,23 +138,23 @@ class EndpointWatch:
     async def _probe(self, now_s: float) -> None:
         full = self._facts is None or not self._up or now_s >= self._full_due_s
         kind, endpoint = "full" if full else "quick", self._endpoint.endpoint
-        client, timeout_s = self._client, self._around.health.probe_timeout_s
+        client, timeout_s = self._client, self._context.health.probe_timeout_s
         try:
             if full:
                 facts = await probe(client, endpoint, events=self._events, timeout_s=timeout_s)
             else:
                 await quick_probe(client, endpoint, timeout_s=timeout_s)
         except ProbeError as error:
-            self._around.metrics.probed(kind, False)
+            self._context.metrics.probed(kind, False)
             self._failed(error.reason)
             return
-        self._around.metrics.probed(kind, True)
+        self._context.metrics.probed(kind, True)
         if full:
             self._note(facts)
             self._facts, self._full_due_s = facts, now_s + FULL_PROBE_S
         assert self._facts is not None
         self._up = True
-        self._around.fleet.probe_succeeded(self._endpoint.id, self._facts, self._around.clock())
+        self._context.fleet.probe_succeeded(self._endpoint.id, self._facts, self._context.clock())
         self._say()
         if full:
             self._learned(self._facts)
@@ -173,7 +173,7 @@ class EndpointWatch:
 
     def _failed(self, reason: str) -> None:
         self._up = False
-        self._around.fleet.probe_failed(self._endpoint.id, reason, self._around.clock())
+        self._context.fleet.probe_failed(self._endpoint.id, reason, self._context.clock())
         log.debug("probe failed", extra={"worker": self._endpoint.id, "reason": reason})
         self._say()
 
@@ -190,7 +190,9 @@ class EndpointWatch:
     def _learned(self, facts: WorkerFacts) -> None:
         endpoint = self._endpoint.endpoint
         for card in facts.models:
-            self._around.identity.learn(card.id, card.root, f"{endpoint.url}/tokenize", card.parent, card.max_model_len)
+            self._context.identity.learn(
+                card.id, card.root, f"{endpoint.url}/tokenize", card.parent, card.max_model_len
+            )
         self._workers.update(candidate.id for candidate in self._endpoint.candidates)
         self._subscriptions.fit(self._endpoint.candidates, facts.event_sources)
         self._self_tests.consider(facts)
@@ -198,22 +200,22 @@ class EndpointWatch:
     # loads
 
     async def _read_load(self) -> None:
-        asked_s = self._around.clock()
+        asked_s = self._context.clock()
         try:
             page = await read_metrics(
-                self._client, self._endpoint.endpoint, timeout_s=self._around.health.probe_timeout_s
+                self._client, self._endpoint.endpoint, timeout_s=self._context.health.probe_timeout_s
             )
         except ProbeError as error:
-            self._around.metrics.probed("load", False)
+            self._context.metrics.probed("load", False)
             if not self._load_failing:
                 log.warning("no load reports", extra={"worker": self._endpoint.id, "reason": error.reason})
             self._load_failing = True
             return
         self._load_failing = False
-        self._around.metrics.probed("load", True)
-        now_s = self._around.clock()
+        self._context.metrics.probed("load", True)
+        now_s = self._context.clock()
         for report in page.loads:
-            self._around.fleet.load_reported(self._endpoint.id, report, now_s)
+            self._context.fleet.load_reported(self._endpoint.id, report, now_s)
         self._compare(page, asked_s)
 
     def _compare(self, page: MetricsPage, asked_s: float) -> None:
@@ -223,14 +225,14 @@ class EndpointWatch:
             self._restarted()
             return
         if before is not None and page.started_s is not None:
-            self._around.fleet.continues(self._endpoint.id, asked_s)
+            self._context.fleet.continues(self._endpoint.id, asked_s)
         if self._facts is not None and (page.sleeping, page.caches) != (self._facts.sleeping, self._facts.caches):
             self.look_again()
 
     def _restarted(self) -> None:
         log.warning("worker restarted", extra={"worker": self._endpoint.id})
         self._restarts += 1
-        self._around.fleet.restarted(self._endpoint.id, self._around.clock())
+        self._context.fleet.restarted(self._endpoint.id, self._context.clock())
         self._self_tests.renew()
         self._subscriptions.relearn()
         self.look_again()

@@ -18,7 +18,7 @@ Drain = Callable[[float], bool]
 """Reads until there is nothing left (False) or the given `time.perf_counter` has come (True: there may be more)."""
 
 
-class Pump:
+class EventPump:
     """A fair queue of sockets to drain. `observe` is given the seconds each turn took."""
 
     def __init__(self, observe: Callable[[float], None], slice_s: float = SLICE_S) -> None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 import zmq
 
 from backends.vllm.events import ReplayedBatch, parse_replay, replay_request
-from router.workers.event_pump import Pump
+from router.workers.event_pump import EventPump
 
 IDLE_S = 5.0
 """Without a frame for this long the replay has failed. vLLM looks for requests at least every 100 ms."""
@@ -41,7 +41,7 @@ class Replay:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        pump: Pump,
+        pump: EventPump,
         address: str,
         start_seq: int,
         on_batch: Callable[[int, bytes], None],

@@ -17,8 +17,8 @@ from policies.view import Residency
 from router.residency.prompt import Prompt
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.intake import ParsedBody, parse
-from router.workers.cache_trial import PATH, Found, Trial, trial_body
-from router.workers.selftest_rendering import Rendering, compare_rendering
+from router.workers.cache_trial import PATH, CacheTrial, CacheTrialResult, trial_body
+from router.workers.selftest_rendering import RenderingComparison, compare_rendering
 
 ANSWER_S = 10.0
 SETTLE_S = 2.0
@@ -27,7 +27,7 @@ POLL_S = 0.02
 NO_REPORT = "cached_tokens is not reported (--enable-prompt-tokens-details)"
 
 
-class Identifying(Protocol):
+class PromptIdentifier(Protocol):
     """Gives a request the identity that the gateway would give it: `router.tokenization.identity.Identity`."""
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
@@ -36,7 +36,7 @@ class Identifying(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SelfTestVerdict:
     """How far a view can be trusted, and why. UNKNOWN: the test itself came to nothing.
 
     `blind`: the worker had the prompt in its cache, and its events did not help to know that. Where it is not
@@ -50,7 +50,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class SelfTestTarget:
     """The candidate under test. `rank` is None where its endpoint has one rank; `no_events`: why none come, if so."""
 
     endpoint: Endpoint
@@ -66,7 +66,9 @@ class Subject:
 class SelfTest:
     """One test of one candidate. Never raises; gives up within about half a minute."""
 
-    def __init__(self, client: WorkerClient, residency: ResidencyMap, identity: Identifying, subject: Subject) -> None:
+    def __init__(
+        self, client: WorkerClient, residency: ResidencyMap, identity: PromptIdentifier, subject: SelfTestTarget
+    ) -> None:
         self._client = client
         self._residency = residency
         self._identity = identity
@@ -74,29 +76,29 @@ class SelfTest:
         self.answered = False
         """Both requests were served."""
 
-    async def run(self) -> Verdict:
+    async def run(self) -> SelfTestVerdict:
         """Ask twice and compare."""
         subject = self._subject
         if not subject.prefix_caching:
-            return Verdict(Residency.OFF, "prefix caching is disabled on the worker")
+            return SelfTestVerdict(Residency.OFF, "prefix caching is disabled on the worker")
         body = trial_body(subject.model, subject.block_tokens, subject.max_model_len)
         try:
             verdict = await self._compare(body)
         except ProbeError as error:
-            return Verdict(Residency.UNKNOWN, f"the self-test got no answer: {error.reason}", settled=False)
+            return SelfTestVerdict(Residency.UNKNOWN, f"the self-test got no answer: {error.reason}", settled=False)
         if verdict.residency is not Residency.EXACT:
             return verdict
         return _with_chats(verdict, await self._rendering())
 
-    async def _rendering(self) -> Rendering:
+    async def _rendering(self) -> RenderingComparison:
         subject = self._subject
         return await compare_rendering(
             self._client, self._identity, subject.endpoint, subject.model, subject.block_tokens
         )
 
-    async def _compare(self, body: bytes) -> Verdict:
+    async def _compare(self, body: bytes) -> SelfTestVerdict:
         subject = self._subject
-        trial = Trial(self._client, subject.endpoint, body, answer_s=ANSWER_S, rank=subject.rank)
+        trial = CacheTrial(self._client, subject.endpoint, body, answer_s=ANSWER_S, rank=subject.rank)
         prompt_tokens = await trial.first()
         if subject.no_events is not None:
             found = await trial.second()
@@ -120,41 +122,45 @@ class SelfTest:
             await asyncio.sleep(POLL_S)
 
 
-def _without_events(why: str, found: Found, block_tokens: int) -> Verdict:
+def _without_events(why: str, found: CacheTrialResult, block_tokens: int) -> SelfTestVerdict:
     """Whoever cannot say is taken to cache prefixes, as vLLM does by default: a wrong guess costs little then."""
     if found.reported is not None:
-        return Verdict(Residency.APPROXIMATE, why)
+        return SelfTestVerdict(Residency.APPROXIMATE, why)
     if found.counted:
-        return Verdict(Residency.APPROXIMATE, f"{why}; {NO_REPORT}, so nothing corrects the view")
+        return SelfTestVerdict(Residency.APPROXIMATE, f"{why}; {NO_REPORT}, so nothing corrects the view")
     if found.proves_no_caching(block_tokens):
         reason = f"the worker found nothing of a prompt it had just run; {why}; {NO_REPORT}"
-        return Verdict(Residency.OFF, reason, settled=False)
+        return SelfTestVerdict(Residency.OFF, reason, settled=False)
     unseen = found.why_not or "the test's prompt is shorter than a block"
     reason = f"{why}; {NO_REPORT}; whether it caches prefixes is not known: {unseen}"
-    return Verdict(Residency.APPROXIMATE, reason, settled=False)
+    return SelfTestVerdict(Residency.APPROXIMATE, reason, settled=False)
 
 
-def _with_events(prompt: Prompt | None, prompt_tokens: int, predicted: int | None, found: Found) -> Verdict:
+def _with_events(
+    prompt: Prompt | None, prompt_tokens: int, predicted: int | None, found: CacheTrialResult
+) -> SelfTestVerdict:
     if prompt is None or not prompt.exact or predicted is None:
-        return Verdict(Residency.APPROXIMATE, "token ids of the model's prompts are not to be had: give --model-dir")
+        return SelfTestVerdict(
+            Residency.APPROXIMATE, "token ids of the model's prompts are not to be had: give --model-dir"
+        )
     if prompt.tokens != prompt_tokens:
         reason = f"the tokenizer differs: {prompt.tokens} tokens here, {prompt_tokens} on the worker"
-        return Verdict(Residency.APPROXIMATE, reason, blind=True)
+        return SelfTestVerdict(Residency.APPROXIMATE, reason, blind=True)
     hits = found.reported if found.reported is not None else found.counted
     if hits is None:
         reason = f"predicted {predicted} of {prompt_tokens} tokens, unconfirmed: {NO_REPORT}; {found.why_not}"
-        return Verdict(Residency.UNKNOWN, reason, settled=False)
+        return SelfTestVerdict(Residency.UNKNOWN, reason, settled=False)
     how = "reported" if found.reported is not None else f"counted by its metrics ({NO_REPORT})"
     agree = Residency.EXACT if hits == predicted else Residency.APPROXIMATE
     reason = f"predicted {predicted} of {prompt_tokens} tokens cached, {hits} {how}"
-    return Verdict(agree, reason, blind=not predicted and hits > 0)
+    return SelfTestVerdict(agree, reason, blind=not predicted and hits > 0)
 
 
-def _with_chats(exact: Verdict, rendering: Rendering) -> Verdict:
+def _with_chats(exact: SelfTestVerdict, rendering: RenderingComparison) -> SelfTestVerdict:
     """Completions are known exactly: are chats?"""
     if rendering.wrong is not None:
         reason = f"the worker renders chats differently ({rendering.wrong})"
-        return Verdict(Residency.APPROXIMATE, f"{reason}; {exact.reason}", blind=rendering.basic)
+        return SelfTestVerdict(Residency.APPROXIMATE, f"{reason}; {exact.reason}", blind=rendering.basic)
     if rendering.why_not is not None:
-        return Verdict(Residency.EXACT, f"{exact.reason}; rendering not compared: {rendering.why_not}")
-    return Verdict(Residency.EXACT, f"{exact.reason}; {rendering.compared} chats rendered alike")
+        return SelfTestVerdict(Residency.EXACT, f"{exact.reason}; rendering not compared: {rendering.why_not}")
+    return SelfTestVerdict(Residency.EXACT, f"{exact.reason}; {rendering.compared} chats rendered alike")

@@ -68,7 +68,7 @@ ALWAYS = ("a question", "a conversation")
 """A worker that renders even these differently shares no chat's blocks with us."""
 
 
-class Identifying(Protocol):
+class PromptIdentifier(Protocol):
     """Gives a request the identity that the gateway would give it."""
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
@@ -77,7 +77,7 @@ class Identifying(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rendering:
+class RenderingComparison:
     """What came out. `wrong`: how the first chat that differs does, None if none did; `why_not`: why nothing was
     compared, where nothing was. `basic`: plain chats differ too."""
 
@@ -92,8 +92,8 @@ class _Tokens(msgspec.Struct):
 
 
 async def compare_rendering(
-    client: WorkerClient, identity: Identifying, endpoint: Endpoint, model: str, block_tokens: int
-) -> Rendering:
+    client: WorkerClient, identity: PromptIdentifier, endpoint: Endpoint, model: str, block_tokens: int
+) -> RenderingComparison:
     """Compare all of `CHATS`. Never raises."""
     compared, wrong = 0, {}
     for name, chat in CHATS.items():
@@ -106,15 +106,17 @@ async def compare_rendering(
         except RefusedError as error:
             if error.status in (400, 422):
                 continue
-            return Rendering(why_not=error.reason)
+            return RenderingComparison(why_not=error.reason)
         except ProbeError as error:
-            return Rendering(why_not=error.reason)
+            return RenderingComparison(why_not=error.reason)
         compared += 1
         if difference := _difference(prompt, theirs, block_tokens):
             wrong[name] = difference
     first = next((f"{name}: {difference}" for name, difference in wrong.items()), None)
     basic = any(name in wrong for name in ALWAYS)
-    return Rendering(compared, first, basic, None if compared else "no chat of the test is rendered here and there")
+    return RenderingComparison(
+        compared, first, basic, None if compared else "no chat of the test is rendered here and there"
+    )
 
 
 async def _ids(client: WorkerClient, endpoint: Endpoint, body: bytes) -> list[int]:

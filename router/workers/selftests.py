@@ -10,9 +10,9 @@ from backends.vllm.control import WorkerClient
 from backends.worker import WorkerFacts
 from policies.view import Residency
 from router.placement.fleet import Candidate, FleetEndpoint
-from router.workers.selftest import POLL_S, SETTLE_S, SelfTest, Subject, Verdict
+from router.workers.selftest import POLL_S, SETTLE_S, SelfTest, SelfTestTarget, SelfTestVerdict
 from router.workers.subscriptions import Subscriptions
-from router.workers.watch_context import Surroundings
+from router.workers.watch_context import WatchContext
 
 AGAIN_S = 30.0
 """After a test that did not settle how far the view can be trusted, until the next one; doubled each time."""
@@ -33,16 +33,16 @@ class SelfTests:
     """
 
     def __init__(
-        self, around: Surroundings, client: WorkerClient, endpoint: FleetEndpoint, subscriptions: Subscriptions
+        self, context: WatchContext, client: WorkerClient, endpoint: FleetEndpoint, subscriptions: Subscriptions
     ) -> None:
-        self._around = around
+        self._context = context
         self._client = client
         self._endpoint = endpoint
         self._subscriptions = subscriptions
         self._due_s = -math.inf
         self._again_s = AGAIN_S
         self._renewals = 0
-        self._verdicts: dict[str, Verdict] = {}
+        self._verdicts: dict[str, SelfTestVerdict] = {}
         self._unlinked = False
         self._task: asyncio.Task[None] | None = None
 
@@ -56,13 +56,13 @@ class SelfTests:
         """Probes have found `facts`: start a test if one is due. One made without events is made again with."""
         if self._unlinked and self._subscriptions.linked and self._task is None:
             self.renew()
-        if self._around.settings.self_test and self._task is None and not facts.sleeping and self._due():
+        if self._context.settings.self_test and self._task is None and not facts.sleeping and self._due():
             name = f"self-test {self._endpoint.id}"
             self._task = asyncio.get_running_loop().create_task(self._run(facts), name=name)
 
     def _due(self) -> bool:
         """A test is due once its time has come and the worker is idle, or that time is long over."""
-        late_s = self._around.clock() - self._due_s
+        late_s = self._context.clock() - self._due_s
         return late_s >= 0 and (late_s >= self._again_s or self._quiet())
 
     def _quiet(self) -> bool:
@@ -100,20 +100,20 @@ class SelfTests:
         finally:
             self._task = None
 
-    def _plan(self, verdicts: list[Verdict]) -> None:
+    def _plan(self, verdicts: list[SelfTestVerdict]) -> None:
         """When to test again."""
         open_ones = [verdict for verdict in verdicts if not verdict.settled]
         if any(verdict.residency is not Residency.OFF for verdict in open_ones):
             self._plan_again()
         else:
-            self._due_s = self._around.clock() + OFF_AGAIN_S if open_ones else math.inf
+            self._due_s = self._context.clock() + OFF_AGAIN_S if open_ones else math.inf
 
     def _plan_again(self) -> None:
-        self._due_s = self._around.clock() + self._again_s
+        self._due_s = self._context.clock() + self._again_s
         self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
 
-    async def _in_turn(self, facts: WorkerFacts) -> list[Verdict]:
-        turns = self._around.test_turns
+    async def _in_turn(self, facts: WorkerFacts) -> list[SelfTestVerdict]:
+        turns = self._context.self_test_lock
         while turns is not None:
             with turns.alone(self._endpoint.id) as alone:
                 if alone:
@@ -121,7 +121,7 @@ class SelfTests:
             await asyncio.sleep(TURN_S)
         return await self._test_all(facts)
 
-    async def _test_all(self, facts: WorkerFacts) -> list[Verdict]:
+    async def _test_all(self, facts: WorkerFacts) -> list[SelfTestVerdict]:
         return [await self._test(candidate, facts) for candidate in self._endpoint.candidates]
 
     async def _linked(self) -> None:
@@ -130,13 +130,13 @@ class SelfTests:
                 return
             await asyncio.sleep(POLL_S)
 
-    async def _test(self, candidate: Candidate, facts: WorkerFacts) -> Verdict:
+    async def _test(self, candidate: Candidate, facts: WorkerFacts) -> SelfTestVerdict:
         base = next((card for card in facts.models if card.parent is None), None)
         if base is None:
             reason = "no self-test: the worker does not say which models it serves"
-            verdict = Verdict(Residency.UNKNOWN, reason, settled=False)
+            verdict = SelfTestVerdict(Residency.UNKNOWN, reason, settled=False)
         else:
-            subject = Subject(
+            subject = SelfTestTarget(
                 endpoint=self._endpoint.endpoint,
                 slot=candidate.slot,
                 rank=candidate.rank,
@@ -146,17 +146,17 @@ class SelfTests:
                 max_model_len=base.max_model_len,
                 no_events=self._subscriptions.why_not(candidate),
             )
-            test = SelfTest(self._client, self._around.residency, self._around.identity, subject)
+            test = SelfTest(self._client, self._context.residency, self._context.identity, subject)
             verdict = await test.run()
             if test.answered and candidate.live:
-                self._around.fleet.self_test_answered(self._endpoint)
+                self._context.fleet.self_test_answered(self._endpoint)
         if candidate.live:
             self._judge(candidate, verdict)
         return verdict
 
-    def _judge(self, candidate: Candidate, verdict: Verdict) -> None:
-        self._around.metrics.self_tested(verdict.residency.value)
-        self._around.residency.set_self_test(candidate.slot, verdict.residency, verdict.reason, blind=verdict.blind)
+    def _judge(self, candidate: Candidate, verdict: SelfTestVerdict) -> None:
+        self._context.metrics.self_tested(verdict.residency.value)
+        self._context.residency.set_self_test(candidate.slot, verdict.residency, verdict.reason, blind=verdict.blind)
         if self._verdicts.get(candidate.id) != verdict:
             self._verdicts[candidate.id] = verdict
             level = logging.INFO if verdict.residency is Residency.EXACT else logging.WARNING

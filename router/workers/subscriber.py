@@ -13,7 +13,7 @@ from backends.vllm.events import split_frames
 from backends.worker import KvEventSource
 from router.residency.residency_map import ResidencyMap
 from router.residency.view import Ingest
-from router.workers.event_pump import Pump
+from router.workers.event_pump import EventPump
 from router.workers.replay import IDLE_S, MAX_MESSAGE_BYTES, Replay, ReplayOutcome
 from router.workers.tcp_link import LinkMonitor
 
@@ -46,7 +46,7 @@ class Subscriber:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        pump: Pump,
+        pump: EventPump,
         residency: ResidencyMap,
         metrics: SubscriberMetrics,
         *,

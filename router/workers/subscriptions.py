@@ -12,7 +12,7 @@ from backends.worker import KvEventSource
 from router.placement.fleet import Candidate
 from router.residency.worker_view import SWITCHED_OFF
 from router.workers.subscriber import Subscriber
-from router.workers.watch_context import Surroundings
+from router.workers.watch_context import WatchContext
 
 NO_EVENTS = "no KV events: start vLLM with --kv-events-config"
 
@@ -22,23 +22,23 @@ log = logging.getLogger("warmroute.workers")
 class Subscriptions:
     """Keeps the subscribers in step with the candidates and publishers that probes find."""
 
-    def __init__(self, around: Surroundings, on_lost: Callable[[], None]) -> None:
-        self._around = around
+    def __init__(self, context: WatchContext, on_lost: Callable[[], None]) -> None:
+        self._context = context
         self._on_lost = on_lost
         self._subscribers: dict[Candidate, Subscriber] = {}
         self._refused: dict[str, KvEventSource] = {}
 
     def fit(self, candidates: Sequence[Candidate], sources: Sequence[KvEventSource]) -> None:
         """Follow exactly these publishers. A view that nothing proves is asked for again."""
-        by_rank = {source.rank: source for source in sources} if self._around.settings.kv_events else {}
+        by_rank = {source.rank: source for source in sources} if self._context.settings.kv_events else {}
         wanted = {candidate: by_rank.get(candidate.rank or 0) for candidate in candidates}
         for candidate, subscriber in list(self._subscribers.items()):
             if wanted.get(candidate) != subscriber.source:
                 self._subscribers.pop(candidate).close()
-                self._around.residency.link_lost(candidate.slot)
-        if not self._around.settings.kv_events:
+                self._context.residency.link_lost(candidate.slot)
+        if not self._context.settings.kv_events:
             for candidate in candidates:
-                self._around.residency.events_switched_off(candidate.slot)
+                self._context.residency.events_switched_off(candidate.slot)
         for candidate, source in wanted.items():
             if candidate in self._subscribers:
                 self._ask_again(self._subscribers[candidate])
@@ -50,7 +50,7 @@ class Subscriptions:
         subscriber = self._subscribers.get(candidate)
         if subscriber is not None and subscriber.linked:
             return None
-        if not self._around.settings.kv_events:
+        if not self._context.settings.kv_events:
             return SWITCHED_OFF
         source = self._refused.get(candidate.id) if subscriber is None else subscriber.source
         return NO_EVENTS if source is None else f"KV events cannot be reached at {source.endpoint}"
@@ -75,15 +75,15 @@ class Subscriptions:
         return {candidate.id: subscriber.statistics() for candidate, subscriber in self._subscribers.items()}
 
     def _ask_again(self, subscriber: Subscriber) -> None:
-        if self._around.residency.unproved(subscriber.slot) and subscriber.source.replay_endpoint is not None:
+        if self._context.residency.unproved(subscriber.slot) and subscriber.source.replay_endpoint is not None:
             subscriber.relearn()
 
     def _start(self, candidate: Candidate, source: KvEventSource) -> None:
         subscriber = Subscriber(
-            self._around.context,
-            self._around.pump,
-            self._around.residency,
-            self._around.metrics,
+            self._context.zmq_context,
+            self._context.pump,
+            self._context.residency,
+            self._context.metrics,
             slot=candidate.slot,
             worker=candidate.id,
             source=source,

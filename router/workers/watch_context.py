@@ -15,7 +15,7 @@ from router.residency.prompt import Prompt
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.tokenization.intake import ParsedBody
-from router.workers.event_pump import Pump
+from router.workers.event_pump import EventPump
 
 
 class WatchMetrics(Protocol):
@@ -42,7 +42,7 @@ class WatchMetrics(Protocol):
         ...
 
 
-class Identifying(Protocol):
+class PromptIdentifier(Protocol):
     """`router.tokenization.identity.Identity`, as far as a watch needs it."""
 
     def learn(
@@ -62,7 +62,7 @@ class Identifying(Protocol):
         ...
 
 
-class SelfTestTurns(Protocol):
+class SelfTestLock(Protocol):
     """Lets one process at a time test a worker: other requests would upset the counters that some tests read."""
 
     def alone(self, worker: str) -> AbstractContextManager[bool]:
@@ -71,17 +71,17 @@ class SelfTestTurns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all watches share. `test_turns` only where other processes test the same workers."""
+class WatchContext:
+    """What all watches share. `self_test_lock` only where other processes test the same workers."""
 
     fleet: Fleet
     residency: ResidencyMap
-    identity: Identifying
+    identity: PromptIdentifier
     health: HealthConfig
     settings: ResidencyConfig
     metrics: WatchMetrics
-    context: zmq.Context[zmq.Socket[bytes]]
-    pump: Pump
+    zmq_context: zmq.Context[zmq.Socket[bytes]]
+    pump: EventPump
     clock: Callable[[], float]
     worker_tls: WorkerTls
-    test_turns: SelfTestTurns | None = None
+    self_test_lock: SelfTestLock | None = None

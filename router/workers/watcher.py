@@ -16,8 +16,8 @@ from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.endpoint_watch import EndpointWatch
-from router.workers.event_pump import Pump
-from router.workers.watch_context import Identifying, SelfTestTurns, Surroundings, WatchMetrics
+from router.workers.event_pump import EventPump
+from router.workers.watch_context import PromptIdentifier, SelfTestLock, WatchContext, WatchMetrics
 
 LOOK_AGAIN_S = 1.0
 """Between two full probes of all endpoints that somebody asked for: clients can make them ask at will."""
@@ -34,13 +34,13 @@ class Watcher:
         self,
         fleet: Fleet,
         residency: ResidencyMap,
-        identity: Identifying,
+        identity: PromptIdentifier,
         config: Config,
         metrics: WatchMetrics,
         *,
         clock: Callable[[], float] = time.monotonic,
         worker_tls: WorkerTls | None = None,
-        test_turns: SelfTestTurns | None = None,
+        self_test_lock: SelfTestLock | None = None,
     ) -> None:
         self._fleet = fleet
         self._residency = residency
@@ -49,9 +49,9 @@ class Watcher:
         self._metrics = metrics
         self._clock = clock
         self._worker_tls = worker_tls or WorkerTls(config.worker_tls)
-        self._test_turns = test_turns
-        self._pump = Pump(metrics.event_iteration)
-        self._around: Surroundings | None = None
+        self._self_test_lock = self_test_lock
+        self._pump = EventPump(metrics.event_iteration)
+        self._context: WatchContext | None = None
         self._looked_s = -math.inf
         self._watches: dict[str, EndpointWatch] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -64,18 +64,18 @@ class Watcher:
 
     def start(self) -> None:
         """Take up sockets and watch every endpoint that is in the fleet now."""
-        self._around = Surroundings(
+        self._context = WatchContext(
             fleet=self._fleet,
             residency=self._residency,
             identity=self._identity,
             health=self._config.health,
             settings=self._config.residency,
             metrics=self._metrics,
-            context=zmq.Context(io_threads=1),
+            zmq_context=zmq.Context(io_threads=1),
             pump=self._pump,
             clock=self._clock,
             worker_tls=self._worker_tls,
-            test_turns=self._test_turns,
+            self_test_lock=self._self_test_lock,
         )
         for endpoint in self._fleet.endpoints:
             self.watch(endpoint.id)
@@ -89,7 +89,7 @@ class Watcher:
         endpoint = self._fleet.get(endpoint_id)
         if endpoint is None:
             raise KeyError(endpoint_id)
-        if self._around is None:
+        if self._context is None:
             raise RuntimeError("start the watcher first")
         if worker is not None:
             self._api_keys[endpoint_id] = worker.api_key
@@ -97,7 +97,7 @@ class Watcher:
                 self._events[endpoint_id] = configured_events(worker.kv_events)
         self._end(endpoint_id)
         watch = self._watches[endpoint_id] = EndpointWatch(
-            self._around, endpoint, self._events.get(endpoint_id), self._api_keys.get(endpoint_id)
+            self._context, endpoint, self._events.get(endpoint_id), self._api_keys.get(endpoint_id)
         )
         watch.start()
 
@@ -131,9 +131,9 @@ class Watcher:
         for endpoint_id in list(self._watches):
             self._end(endpoint_id)
         await asyncio.gather(*self._ending, return_exceptions=True)
-        if self._around is not None:
-            self._around.context.destroy(linger=0)
-            self._around = None
+        if self._context is not None:
+            self._context.zmq_context.destroy(linger=0)
+            self._context = None
 
     def statistics(self) -> dict[str, Any]:
         """Event loop time spent on KV events, and each endpoint's watch."""

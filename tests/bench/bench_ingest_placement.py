@@ -34,7 +34,7 @@ from policies.view import WorkerId
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
-from router.workers.event_pump import Pump
+from router.workers.event_pump import EventPump
 
 CLIENTS = 4
 PAUSE_S = 0.001
@@ -112,7 +112,7 @@ def follow_in_thread(endpoint: str, residency: ResidencyMap, lock, ended: thread
 def follow_on_loop(endpoint: str, residency: ResidencyMap) -> None:
     socket = zmq.Context.instance().socket(zmq.SUB)
     socket.subscribe(b"")
-    pump = Pump(lambda seconds: None)
+    pump = EventPump(lambda seconds: None)
 
     def drain(deadline_s: float) -> bool:
         while True:

@@ -49,7 +49,7 @@ from loadtest.sim.virtual_time import VirtualTime  # noqa: E402
 from loadtest.sim.worker import EngineWorker  # noqa: E402
 from loadtest.workload.conversations import Shape, generate  # noqa: E402
 from policies.registry import build_policy  # noqa: E402
-from router.process.shared_ledger import Ledger, make_table  # noqa: E402
+from router.process.shared_memory.ledger import Ledger, make_table  # noqa: E402
 from router.residency.residency_map import ResidencyMap  # noqa: E402
 
 COUNTS = (1, 2)

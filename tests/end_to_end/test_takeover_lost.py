@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from router.process.handover_client import Predecessor
-from router.process.handover_messages import Ready, encode
+from router.process.handover.client import HandoverClient
+from router.process.handover.messages import SuccessorReady, encode
 
 AGAIN = "has died; serving again"
 
@@ -130,9 +130,9 @@ def test_streams_of_the_old_gateway_finish_when_its_successor_is_killed(site):
 async def test_a_successor_may_die_at_every_step(site):
     old = site.first("--worker", "http://127.0.0.1:9")
     for step in ("ready", "draining", "following"):
-        found = await Predecessor.find(site.path)
+        found = await HandoverClient.find(site.path)
         if step == "ready":
-            found._connection.send(encode(Ready(says_end=True)))
+            found._connection.send(encode(SuccessorReady(says_end=True)))
         else:
             await found.drain()
         if step == "following":

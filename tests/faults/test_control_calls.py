@@ -29,7 +29,7 @@ from router.tokenization import remote_tokenizer
 from router.tokenization.identity import Identity
 from router.tokenization.remote_tokenizer import WorkerTokenizer
 from router.workers import selftest, selftest_rendering
-from router.workers.selftest import SelfTest, Subject
+from router.workers.selftest import SelfTest, SelfTestTarget
 from router.workers.selftest_rendering import compare_rendering
 
 LIMIT_S = 0.5
@@ -235,7 +235,7 @@ async def rendering(client: WorkerClient, endpoint: Endpoint) -> None:
 
 async def self_test(client: WorkerClient, endpoint: Endpoint) -> None:
     identity = Identity(Config(), environ={})
-    subject = Subject(endpoint, 0, None, "m", 16, True, 4096, "no events")
+    subject = SelfTestTarget(endpoint, 0, None, "m", 16, True, 4096, "no events")
     verdict = await SelfTest(client, ResidencyMap(), identity, subject).run()
     assert "no answer" in verdict.reason
     await identity.aclose()

@@ -7,11 +7,11 @@ import pytest
 
 from router.config.model import AuthConfig
 from router.security.isolation import Isolation
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 
 SECRET = "Everything in this text is a secret of one tenant and of nobody else, so it says. " * 20
 KEYS = {name: new_key() for name in ("alice", "bob", "carol")}
-LINES = [Entry(name, digest_of(key.encode())).line for name, key in KEYS.items()]
+LINES = [KeyEntry(name, digest_of(key.encode())).line for name, key in KEYS.items()]
 
 
 def bearer(name):

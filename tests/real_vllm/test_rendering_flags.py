@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, normalizers
 from backends.worker import Endpoint
 from router.config.model import Config, ModelConfig
 from router.tokenization.identity import Identity
-from router.workers.selftest_rendering import CHATS, Rendering, compare_rendering
+from router.workers.selftest_rendering import CHATS, RenderingComparison, compare_rendering
 
 TEMPLATE = """\
 {%- for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' }}
@@ -31,7 +31,7 @@ def folder(named_model_dir, tmp_path):
     return made
 
 
-async def compare(url: str, folder) -> Rendering:
+async def compare(url: str, folder) -> RenderingComparison:
     identity = Identity(Config(models={"m": ModelConfig(dir=str(folder))}), environ={})
     place = urlsplit(url)
     async with httpx.AsyncClient() as client:
@@ -51,7 +51,7 @@ async def test_flags_that_count_for_some_requests_only(launched, folder) -> None
     """Not seen: /tokenize has neither field. Without these fields in requests, prompts are the same."""
     efforts = ("--reasoning-effort-map", '{"high": "max"}')
     url = launched(folder, *efforts, "--exclude-tools-when-tool-choice-none")
-    assert await compare(url, folder) == Rendering(compared=len(CHATS))
+    assert await compare(url, folder) == RenderingComparison(compared=len(CHATS))
     assert ids(url, reasoning_effort="high") == ids(url, reasoning_effort="max") != ids(url)
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert ids(url, tools=tools, tool_choice="none") == ids(url)
@@ -79,7 +79,7 @@ async def test_a_class_that_builds_its_own_tokenizer(launched, folder) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer", "legacy": False}))
     url = launched(folder)
-    assert await compare(url, folder) == Rendering(compared=len(CHATS))
+    assert await compare(url, folder) == RenderingComparison(compared=len(CHATS))
     (folder / "tokenizer_config.json").write_text("{}")
     found = await compare(url, folder)
     assert found.basic and found.wrong is not None, "the file itself gives other ids"

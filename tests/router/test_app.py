@@ -4,7 +4,7 @@ import msgspec
 
 from router.app import System
 from router.config.model import Config, WorkerConfig
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 
 
 async def test_a_request_for_an_unknown_model_makes_the_watch_look_again(monkeypatch):
@@ -27,7 +27,7 @@ async def test_every_reading_is_in_the_catalogue():
 
 
 async def test_a_worker_added_at_run_time_gets_its_key_with_requests_until_it_leaves():
-    key = Entry("alice", digest_of(new_key().encode())).line
+    key = KeyEntry("alice", digest_of(new_key().encode())).line
     settings = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "auth": {"api_keys": [key]}}
     system = System(msgspec.convert(settings, Config))
     await system.start()

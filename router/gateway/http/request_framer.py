@@ -18,7 +18,7 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.chunked_body import ChunkedBody
 from router.gateway.http.request_head import RepeatedHead, RequestHead, has_bare_lf, parse_head
-from router.security.callers import Account
+from router.security.callers import TenantUsage
 
 _HEAD_END = b"\r\n\r\n"
 _NO_CALLBACKS = object()
@@ -54,7 +54,7 @@ class RequestFramer:
         """A body that comes in several pieces. `getvalue` hands out its buffer without a copy: joining the pieces of a
         body of 64 MiB would take twice its memory, and 30 ms."""
         self._body_bytes = 0
-        self._account: Account | None = None
+        self._account: TenantUsage | None = None
         self._chunks: ChunkedBody | None = None
         self._repeated = RepeatedHead()
         self.head: RequestHead | None = None
@@ -80,7 +80,7 @@ class RequestFramer:
         self._pending, self._at = b"", 0
         return pending
 
-    def charge(self, account: Account | None) -> None:
+    def charge(self, account: TenantUsage | None) -> None:
         """The body of the request whose head has just been read is this tenant's.
 
         Raises:

@@ -21,7 +21,7 @@ from loadtest.attack.witness import Waits, Witness
 from loadtest.fleet.memory_group import MemoryGroup, NoMemoryGroup
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 
 MB = 1_000_000
 LOCAL, ASKED = "tokenized-here", "tokenized-by-worker"
@@ -289,7 +289,7 @@ def bench(ground):
     """API keys on; one model with a local tokenizer, one whose worker tokenises, and an embedded worker's."""
     key = new_key()
     config = {
-        "auth": {"api_keys": [Entry("attacker", digest_of(key.encode())).line]},
+        "auth": {"api_keys": [KeyEntry("attacker", digest_of(key.encode())).line]},
         "extra_paths": [{"path": "/v1/extra"}],
         "cors": {"allow_origins": ["*"]},
     }

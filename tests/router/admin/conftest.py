@@ -8,7 +8,7 @@ from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
 from policies.view import WorkerId
 from router.admin.app import build_admin
-from router.admin.system import Place
+from router.admin.system import HandoverState
 from router.config.model import Config, HealthConfig, WorkerConfig
 from router.errors import ErrorKind, RequestError
 from router.placement.dispatcher import Dispatcher
@@ -40,7 +40,7 @@ class FakeSystem:
         self.watcher = SimpleNamespace(statistics=self._watches)
         self.accepting = True
         self.requests: dict[str, int] = {}
-        self.place = Place.OURS
+        self.handover_state = HandoverState.NONE
         self.followed = True
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}

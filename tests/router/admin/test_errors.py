@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from router.admin.table import OPERATIONS
-from router.process.admin_of_children import operations_for_all
+from router.process.children.admin_operations import operations_for_all
 
 
 async def test_unknown_path(client, problem):

@@ -7,7 +7,7 @@ import pytest
 from router.admin.app import build_admin
 from router.admin.table import OPERATIONS
 from router.config.model import Config
-from router.security.file_problem import Unusable
+from router.security.file_problem import UnusableFileError
 from router.security.keys import digest_of
 from router.security.token import AdminToken, TokenSettings
 
@@ -79,6 +79,6 @@ def test_a_file_that_changes(tmp_path):
     assert not token.admits(f"Bearer {TOKEN}")
     for broken in ("", "short", "two words of enough length", "sha256:abc"):
         file.write_text(broken)
-        with pytest.raises(Unusable):
+        with pytest.raises(UnusableFileError):
             token.load()
         assert token.admits("Bearer another-token-of-length")

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from router.admin.system import Place
+from router.admin.system import HandoverState
 from router.residency.difference import Difference
 
 
@@ -120,11 +120,11 @@ async def test_a_drain_waits_for_the_gateway_whose_place_was_taken(client, syste
 
 async def test_changes_are_not_made_in_a_process_that_was_taken_over(client, system, problem):
     worker = system.join("http://a:1")
-    system.place = Place.OFFERED  # until it is known who serves, nobody can say that a worker is idle
+    system.handover_state = HandoverState.OFFERED  # until it is known who serves, nobody can say that a worker is idle
     assert problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)[0] == "worker_busy"
     asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
     await asyncio.sleep(0.05)
-    system.place = Place.TAKEN
+    system.handover_state = HandoverState.DONE
     answer = await asyncio.wait_for(asking, 2)
     assert problem(answer, 503)[0] == "handed_over"
     assert answer.headers["connection"] == "close"

@@ -12,7 +12,7 @@ from router.cli import examine
 from router.cli.prompts import PromptOrigin
 from router.config.memory import MemoryLimit
 from router.config.model import Config, WorkerConfig
-from router.workers.cache_trial import Found
+from router.workers.cache_trial import CacheTrialResult
 
 
 def test_no_workers(inside):
@@ -84,7 +84,9 @@ def found(monkeypatch):
             return reachable
 
         async def tried(*_):
-            return reports if not isinstance(reports, bool) else Found(100, 96 if reports else None, None, "")
+            return (
+                reports if not isinstance(reports, bool) else CacheTrialResult(100, 96 if reports else None, None, "")
+            )
 
         async def origins(_, served):
             return {name: PromptOrigin(exact, "as the test says") for name in served}
@@ -155,14 +157,16 @@ async def test_no_prefix_caching(found):
 
 
 async def test_a_worker_whose_counter_shows_no_reuse_is_off(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES), reports=Found(100, None, 0))
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES), reports=CacheTrialResult(100, None, 0))
     assert (report.residency, flags(report)) == (Residency.OFF, ["--enable-prefix-caching"])
     assert report.reason == "it found nothing of 100 prompt tokens that it had just run"
     assert "placed by load alone" in report.advice[0].why
 
 
 async def test_a_worker_that_cannot_be_judged_is_approximate(found):
-    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES), reports=Found(100, None, None, "other traffic"))
+    report = await found(
+        WorkerFacts("0.33.0", (CARD,), CACHES), reports=CacheTrialResult(100, None, None, "other traffic")
+    )
     assert report.residency is Residency.APPROXIMATE
 
 

@@ -10,7 +10,7 @@ from router.config.memory import MemoryLimit
 from router.config.model import Config, LimitsConfig
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.send_buffer_limit import SendBufferLimit
-from router.process.child_config import share_of
+from router.process.children.child_config import share_of
 
 MIB = 1 << 20
 AUTO = Config()

@@ -5,11 +5,11 @@ import trustme
 
 from router.config.load import load
 from router.config.model import Config
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 from router.security.startup_warnings import warnings
 
 KEY = new_key()
-LINE = Entry("alice", digest_of(KEY.encode())).line
+LINE = KeyEntry("alice", digest_of(KEY.encode())).line
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_what_is_right(files):
 
 
 def test_a_key_of_a_name_may_be_replaced_by_another(files):
-    second = Entry("alice", digest_of(new_key().encode())).line
+    second = KeyEntry("alice", digest_of(new_key().encode())).line
     assert len(load({"auth.api_keys": f"{LINE},{second}"}, {}, None).auth.api_keys) == 2
 
 

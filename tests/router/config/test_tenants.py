@@ -4,10 +4,10 @@ import pytest
 
 from router.config.load import load
 from router.config.model import to_builtins
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 from router.security.startup_warnings import warnings
 
-ALICE, BOB = (Entry(name, digest_of(new_key().encode())).line for name in ("alice", "bob"))
+ALICE, BOB = (KeyEntry(name, digest_of(new_key().encode())).line for name in ("alice", "bob"))
 KEYS = f"auth:\n  api_keys: ['{ALICE}', '{BOB}']\n"
 
 MISTAKES = [

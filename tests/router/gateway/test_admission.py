@@ -6,7 +6,7 @@ import pytest
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import check
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 from router.tokenization.intake import parse
 
 ALICE, OURS = new_key(), new_key()
@@ -54,7 +54,7 @@ ACCEPTED = [
 
 
 def line(name, key):
-    return Entry(name, digest_of(key.encode())).line
+    return KeyEntry(name, digest_of(key.encode())).line
 
 
 def body_with(member):

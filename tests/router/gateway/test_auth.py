@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from router.config.model import Config
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 from router.telemetry.logs import setup_logging
 
 ALICE, BOB = new_key(), new_key()
 
 
 def line(name, key):
-    return Entry(name, digest_of(key.encode())).line
+    return KeyEntry(name, digest_of(key.encode())).line
 
 
 def bearer(key):

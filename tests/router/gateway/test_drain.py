@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from router.gateway.listen.drain import close_listeners
-from router.process.accept_balancer import LeastConnections
-from router.process.shared_ledger import Ledger, make_table
+from router.process.children.accept_balancer import LeastConnections
+from router.process.shared_memory.ledger import Ledger, make_table
 
 LATER = {"upstream_idle_s": 4.0, "drain_idle_s": 5.0}
 

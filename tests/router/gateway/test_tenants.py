@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 
 RED, RED_TOO, BLUE, LONER = (new_key() for _ in range(4))
 NAMES = {"red": RED, "red-too": RED_TOO, "blue": BLUE, "loner": LONER}
-AUTH = {"api_keys": [Entry(name, digest_of(key.encode())).line for name, key in NAMES.items()]}
+AUTH = {"api_keys": [KeyEntry(name, digest_of(key.encode())).line for name, key in NAMES.items()]}
 
 
 def bearer(key):
@@ -152,7 +152,7 @@ async def test_keys_of_two_tenants_on_one_connection_are_charged_apart(rig, kit)
 async def test_a_key_that_moves_to_another_name_is_charged_by_its_new_one(rig, kit):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=0))
     keys = gate.gateway._plane.keys
-    keys._given = (Entry("blue", digest_of(RED.encode())),)
+    keys._given = (KeyEntry("blue", digest_of(RED.encode())),)
     keys.load()
     client = await gate.connect()
     client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(RED)))

@@ -1,7 +1,7 @@
 """What several processes say of one worker, as one document."""
 
 from router.admin.documents import Candidate, Estimates, Load, PredictedCached, Worker
-from router.process.aggregate import merge_workers
+from router.process.children.aggregate import merge_workers
 
 
 def worker(name="a:1", state="ready", running=1, foreign=0, observations=0, token_us=None, equal=0) -> Worker:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from router.process import child_client
-from router.process.child_client import Asking, Member, Unanswered
+from router.process.children import child_client
+from router.process.children.child_client import ChildClient, ChildRequest, NoReplyError
 
-ASKED = Asking("GET", "/x", {"limit": 3})
+ASKED = ChildRequest("GET", "/x", {"limit": 3})
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ async def process(tmp_path: Path):
     """A function: a process that answers these bytes, and never again; `endless` ones are repeated."""
     servers = []
 
-    async def start(answer: bytes, endless: bytes = b"") -> Member:
+    async def start(answer: bytes, endless: bytes = b"") -> ChildClient:
         path = tmp_path / "process"
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -33,35 +33,35 @@ async def process(tmp_path: Path):
                 pass
 
         servers.append(await asyncio.start_unix_server(serve, path))
-        member = Member(7, path)
-        servers.append(member)
-        return member
+        client = ChildClient(7, path)
+        servers.append(client)
+        return client
 
     yield start
     for server in servers:
-        await server.aclose() if isinstance(server, Member) else server.close()
+        await server.aclose() if isinstance(server, ChildClient) else server.close()
 
 
 async def test_an_answer_comes_with_status_and_headers(process) -> None:
-    member = await process(b'HTTP/1.1 409 X\r\nretry-after: 3\r\ncontent-length: 15\r\n\r\n{"detail":"no"}')
-    answer = await member.ask(ASKED)
+    client = await process(b'HTTP/1.1 409 X\r\nretry-after: 3\r\ncontent-length: 15\r\n\r\n{"detail":"no"}')
+    answer = await client.ask(ASKED)
     assert (answer.status_code, answer.is_success, answer.detail) == (409, False, "no")
     assert answer.headers["retry-after"] == "3"
 
 
 async def test_a_refusal_without_a_problem_document_is_named_by_its_status(process) -> None:
-    member = await process(b"HTTP/1.1 500 X\r\ncontent-length: 2\r\n\r\n<>")
-    assert (await member.ask(ASKED)).detail == "status 500"
+    client = await process(b"HTTP/1.1 500 X\r\ncontent-length: 2\r\n\r\n<>")
+    assert (await client.ask(ASKED)).detail == "status 500"
 
 
 async def test_an_endless_answer_is_cut(process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_client, "MAX_REPLY_BYTES", 1 << 20)
-    member = await process(b"HTTP/1.1 200 OK\r\n\r\n", endless=b"x" * 65_536)
-    with pytest.raises(Unanswered, match="process 7 answered more than 1048576 bytes"):
-        await member.ask(ASKED)
+    client = await process(b"HTTP/1.1 200 OK\r\n\r\n", endless=b"x" * 65_536)
+    with pytest.raises(NoReplyError, match="process 7 answered more than 1048576 bytes"):
+        await client.ask(ASKED)
 
 
 async def test_a_process_that_is_silent_is_given_up(process) -> None:
-    member = await process(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n")
-    with pytest.raises(Unanswered, match=r"process 7 did not answer \(TimeoutError\)"):
-        await member.ask(ASKED, 0.05)
+    client = await process(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n")
+    with pytest.raises(NoReplyError, match=r"process 7 did not answer \(TimeoutError\)"):
+        await client.ask(ASKED, 0.05)

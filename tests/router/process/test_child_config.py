@@ -6,9 +6,9 @@ import socket
 import pytest
 
 from router.config.model import Config, LimitsConfig, PolicyConfig, TenantConfig, WorkerConfig
-from router.process import child_config as module
-from router.process.child_config import Start, count_of, receive_start, send_start, share_of
-from router.process.desired_state import Standing
+from router.process.children import child_config as module
+from router.process.children.child_config import ChildConfig, count_of, receive_config, send_config, share_of
+from router.process.children.desired_state import DesiredState
 
 
 def test_auto_is_a_process_per_core(monkeypatch):
@@ -43,35 +43,35 @@ def test_a_limit_of_requests_is_shared_out_to_the_last_one():
 def test_quotas_of_tenants_are_shared_out_too():
     tenants = {"red": TenantConfig(max_queued_requests=4, max_buffered_body_bytes=90), "blue": TenantConfig()}
     config = Config(tenants=tenants, limits=LimitsConfig(max_body_bytes=60))
-    share = Standing(config).config_of(0, 3).tenants
+    share = DesiredState(config).config_of(0, 3).tenants
     assert (share["red"].max_queued_requests, share["red"].max_buffered_body_bytes) == (2, 60)
     assert (share["blue"].max_queued_requests, share["blue"].max_buffered_body_bytes) == (None, None)
     small = Config(tenants={"red": TenantConfig(max_buffered_body_bytes=50)}, limits=LimitsConfig(max_body_bytes=60))
-    assert Standing(small).config_of(0, 3).tenants["red"].max_buffered_body_bytes == 50
+    assert DesiredState(small).config_of(0, 3).tenants["red"].max_buffered_body_bytes == 50
 
 
 async def test_what_is_told_is_what_is_heard():
     config = Config(workers=(WorkerConfig(url="http://a:1", api_key="k"),), processes="auto")
-    told = Start(1, 2, config, frozenset({"a:1"}), (5, 6), 7, 8)
+    told = ChildConfig(1, 2, config, frozenset({"a:1"}), (5, 6), 7, 8)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        heard, _ = await asyncio.gather(asyncio.to_thread(receive_start, theirs), send_start(ours, told))
+        heard, _ = await asyncio.gather(asyncio.to_thread(receive_config, theirs), send_config(ours, told))
         assert heard == told
         ours.close()
         with pytest.raises(EOFError):
-            receive_start(theirs)
+            receive_config(theirs)
 
 
 def test_one_that_starts_later_starts_with_the_changes():
-    standing = Standing(Config(workers=(WorkerConfig(url="http://a:1"), WorkerConfig(url="http://b:1"))))
-    standing.add(WorkerConfig(url="http://c:1", api_key="k"))
-    standing.drained.add("a:1")
-    standing.remove("a:1")
-    standing.choose(PolicyConfig(name="lpwl", seed=4))
-    config = standing.config_of(1, 2)
+    desired_state = DesiredState(Config(workers=(WorkerConfig(url="http://a:1"), WorkerConfig(url="http://b:1"))))
+    desired_state.add(WorkerConfig(url="http://c:1", api_key="k"))
+    desired_state.drained.add("a:1")
+    desired_state.remove("a:1")
+    desired_state.choose(PolicyConfig(name="lpwl", seed=4))
+    config = desired_state.config_of(1, 2)
     assert [worker.url for worker in config.workers] == ["http://b:1", "http://c:1"]
     assert config.workers[1].api_key == "k"
-    assert standing.drained == set()
+    assert desired_state.drained == set()
     assert (config.policy.name, config.policy.seed) == ("lpwl", 5)
     assert config.limits.max_connections == LimitsConfig().max_connections / 2

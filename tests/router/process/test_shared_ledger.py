@@ -5,8 +5,8 @@ import os
 import pytest
 
 from router.placement.ledger import Account, Booking
-from router.process import shared_ledger as module
-from router.process.shared_ledger import Door, Ledger, make_table
+from router.process.shared_memory import ledger as module
+from router.process.shared_memory.ledger import AcceptCounters, Ledger, make_table
 
 
 @pytest.fixture
@@ -70,11 +70,11 @@ def test_nothing_stays_of_a_process_that_died(ledgers):
     booked(ledgers[0], "a:1")
     booked(ledgers[0], "b:1")
     booked(ledgers[1], "a:1")
-    ledgers[0].write_door(Door(True, 5, 9))
+    ledgers[0].write_accept_counters(AcceptCounters(True, 5, 9))
     ledgers[2].clear(0)
     assert ledgers[2].account("a:1").others().running_requests == 1
     assert ledgers[2].account("b:1").others().running_requests == 0
-    assert ledgers[1].door(0) == Door(False, 0, 0)
+    assert ledgers[1].accept_counters(0) == AcceptCounters(False, 0, 0)
 
 
 def test_what_comes_late_to_a_row_that_was_given_up_goes_nowhere(ledgers):

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from router.config.model import Config
-from router.process import child_process, supervisor
-from router.process.supervisor import Supervisor, serve
+from router.process.children import child_process, supervisor
+from router.process.children.supervisor import Supervisor, serve
 
 CONFIG = Config(host="127.0.0.1", port=0, admin_port=0)
 

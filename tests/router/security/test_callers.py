@@ -5,7 +5,7 @@ import pytest
 from router.config.model import AuthConfig, Config, TenantConfig
 from router.errors import ErrorKind, RequestError
 from router.security import callers as module
-from router.security.callers import Account, Callers
+from router.security.callers import Callers, TenantUsage
 
 AUTH = AuthConfig(api_keys=("alice sha256:" + "0" * 64,))
 
@@ -58,7 +58,7 @@ def test_a_setting_allows_it_to_all(allowed, withheld):
 
 
 def test_a_quota_of_bytes():
-    account = Account("red", TenantConfig(max_buffered_body_bytes=100))
+    account = TenantUsage("red", TenantConfig(max_buffered_body_bytes=100))
     account.check(100)
     account.body_bytes = 60
     account.check(40)
@@ -73,7 +73,7 @@ def test_a_quota_of_bytes():
 
 
 def test_a_quota_of_waiting_requests():
-    account = Account("red", TenantConfig(max_queued_requests=2))
+    account = TenantUsage("red", TenantConfig(max_queued_requests=2))
     account.queued = 1
     assert account.may_queue
     account.queued = 2
@@ -85,7 +85,7 @@ def test_a_quota_of_waiting_requests():
 
 
 def test_no_quota_by_default():
-    account = Account("red", TenantConfig())
+    account = TenantUsage("red", TenantConfig())
     account.queued = account.body_bytes = 10**12
     account.check(10**12)
     assert account.may_queue

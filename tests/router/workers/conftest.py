@@ -15,7 +15,7 @@ from policies.view import WorkerId
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
-from router.workers.event_pump import Pump
+from router.workers.event_pump import EventPump
 
 BLOCK = 4
 END = b"\xff" * 8
@@ -176,7 +176,7 @@ def metrics():
 
 @pytest.fixture
 async def pump():
-    return Pump(lambda duration_s: None)
+    return EventPump(lambda duration_s: None)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import asyncio
 import time
 
-from router.workers.event_pump import Pump
+from router.workers.event_pump import EventPump
 
 
 async def turns(pump, condition):
@@ -14,7 +14,7 @@ async def turns(pump, condition):
 
 async def test_a_turn_is_bounded_and_fair():
     durations = []
-    pump = Pump(durations.append, slice_s=0.002)
+    pump = EventPump(durations.append, slice_s=0.002)
     left = {"a": 30, "b": 30}
     order = []
 
@@ -40,7 +40,7 @@ async def test_a_turn_is_bounded_and_fair():
 
 
 async def test_other_callbacks_run_between_turns():
-    pump = Pump(lambda duration_s: None, slice_s=0.0)
+    pump = EventPump(lambda duration_s: None, slice_s=0.0)
     seen = []
     left = [5]
 
@@ -56,7 +56,7 @@ async def test_other_callbacks_run_between_turns():
 
 
 async def test_what_was_dropped_is_not_called():
-    pump = Pump(lambda duration_s: None)
+    pump = EventPump(lambda duration_s: None)
     called = []
     pump.wake(called.append)
     pump.drop(called.append)

@@ -7,7 +7,7 @@ from policies.view import Residency
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.view import Match
 from router.workers import cache_trial, selftest
-from router.workers.selftest import SelfTest, Subject
+from router.workers.selftest import SelfTest, SelfTestTarget
 from router.workers.subscriptions import NO_EVENTS
 
 PROMPT_TOKENS = 40
@@ -80,7 +80,7 @@ async def run(wire, worker, *, held=FULL, identity=None, **changes):
         "no_events": None,
     }
     async with wire.answering(worker) as (client, endpoint):
-        subject = Subject(**{"endpoint": endpoint, **fields, **changes})
+        subject = SelfTestTarget(**{"endpoint": endpoint, **fields, **changes})
         test = SelfTest(client, FakeResidency(held), identity or FakeIdentity(), subject)
         verdict = await test.run()
         assert test.answered is (len(worker.requests) == 2 and worker.broken is None)

@@ -10,21 +10,21 @@ import pytest
 from backends.worker import LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.workers import selftests as subject
-from router.workers.selftest import Verdict
+from router.workers.selftest import SelfTestVerdict
 from router.workers.selftests import AGAIN_S, LONGEST_AGAIN_S, OFF_AGAIN_S, SelfTests
 
 FACTS = WorkerFacts(models=(ServedModel("m"),))
 IDLE, BUSY = LoadReport(0, 0, 0, 0.0), LoadReport(0, 2, 1, 0.5)
-SETTLED = Verdict(Residency.APPROXIMATE, "counted")
-OPEN = Verdict(Residency.APPROXIMATE, "not known", settled=False)
-OFF = Verdict(Residency.OFF, "nothing found", settled=False)
-DISABLED = Verdict(Residency.OFF, "disabled")
+SETTLED = SelfTestVerdict(Residency.APPROXIMATE, "counted")
+OPEN = SelfTestVerdict(Residency.APPROXIMATE, "not known", settled=False)
+OFF = SelfTestVerdict(Residency.OFF, "nothing found", settled=False)
+DISABLED = SelfTestVerdict(Residency.OFF, "disabled")
 
 
 class Bench:
     """One candidate whose tests end as `verdicts` say, one after the other; the last one is repeated."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *verdicts: SelfTestVerdict) -> None:
         self.now_s, self.runs, self.views = 1000.0, 0, []
         self.verdicts = list(verdicts)
         bench = self
@@ -35,7 +35,7 @@ class Bench:
             def __init__(self, *_: object) -> None:
                 pass
 
-            async def run(self) -> Verdict:
+            async def run(self) -> SelfTestVerdict:
                 bench.runs += 1
                 return bench.verdicts[min(bench.runs, len(bench.verdicts)) - 1]
 
@@ -44,7 +44,7 @@ class Bench:
         around = SimpleNamespace(
             clock=lambda: self.now_s,
             settings=SimpleNamespace(self_test=True),
-            test_turns=None,
+            self_test_lock=None,
             residency=SimpleNamespace(set_self_test=lambda slot, verdict, reason, blind: self.views.append(verdict)),
             identity=None,
             metrics=SimpleNamespace(self_tested=lambda verdict: None),

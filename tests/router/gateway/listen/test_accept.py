@@ -10,8 +10,8 @@ import pytest
 from router.gateway.listen import accept as module
 from router.gateway.listen.accept import Acceptor, Listener
 from router.gateway.listen.connection_limit import ConnectionLimit
-from router.process.accept_balancer import LeastConnections
-from router.process.shared_ledger import Ledger, make_table
+from router.process.children.accept_balancer import LeastConnections
+from router.process.shared_memory.ledger import Ledger, make_table
 
 
 class Held(asyncio.Protocol):

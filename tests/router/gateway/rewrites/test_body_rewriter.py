@@ -14,7 +14,7 @@ from backends.worker import LoadReport, WorkerFacts
 from router.gateway.rewrites.json_splice import set_inner, spliced
 from router.gateway.rewrites.usage_frame import HELD_BYTES, Stamp, StreamEnding, UsageFrame, plain_ending
 from router.placement.lifecycle_events import Usage
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 
 OTHERS = {"model": "m", "messages": [{"role": "user", "content": 'say "stream_options": {"include_usage": 1}'}]}
 FINGERPRINT = b',"system_fingerprint":"vllm-0.33.0-0a1b2c3d"'
@@ -258,7 +258,7 @@ async def test_the_client_sees_what_it_would_have_seen(rig, kit, cut_bytes):
 
 async def test_a_salted_stream_is_made_to_report_its_usage_too(rig, kit):
     key = new_key()
-    auth = {"api_keys": [Entry("alice", digest_of(key.encode())).line]}
+    auth = {"api_keys": [KeyEntry("alice", digest_of(key.encode())).line]}
     gate = await rig(streaming(kit), **INJECT, auth=auth)
     bearer = f"Authorization: Bearer {key}\r\n".encode()
     replies = [await gate.ask(kit.post(body=STREAMED, extra=bearer)) for _ in range(2)]

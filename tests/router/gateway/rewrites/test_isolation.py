@@ -10,7 +10,7 @@ from router.config.model import AuthConfig
 from router.errors import RequestError
 from router.gateway.rewrites.json_splice import salted
 from router.security.isolation import Isolation
-from router.security.keys import Entry, digest_of, new_key
+from router.security.keys import KeyEntry, digest_of, new_key
 
 ALICE, BOB, CAROL = new_key(), new_key(), new_key()
 SALT = "0123abcd"
@@ -34,7 +34,7 @@ BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"prompt":"hi",
 
 
 def entry(name, key):
-    return Entry(name, digest_of(key.encode())).line
+    return KeyEntry(name, digest_of(key.encode())).line
 
 
 AUTH = {"api_keys": [entry("alice", ALICE), entry("bob", BOB), entry("carol", CAROL)]}
@@ -208,7 +208,7 @@ async def test_a_key_that_gets_another_name_gets_another_salt_on_open_connection
     client = await gate.connect()
     await client.ask(kit.post(body=BODY, extra=bearer(ALICE)))
     keys = gate.gateway._plane.keys
-    keys._given = (Entry("renamed", digest_of(ALICE.encode())),)
+    keys._given = (KeyEntry("renamed", digest_of(ALICE.encode())),)
     keys.load()
     await client.ask(kit.post(body=BODY, extra=bearer(ALICE)))
     assert sent_salts(gate) == [salt_of("alice"), salt_of("renamed")]

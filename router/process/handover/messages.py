@@ -33,7 +33,7 @@ class TakeoverError(RuntimeError):
     """The running gateway cannot be taken over. The message says why, and what to do."""
 
 
-class Facing(msgspec.Struct, frozen=True):
+class ListenAddresses(msgspec.Struct, frozen=True):
     """Where a gateway listens, by its settings; `port` and `admin_port` as bound. `host` is None where the public
     sockets came from a service manager, `admin_host` likewise."""
 
@@ -44,16 +44,16 @@ class Facing(msgspec.Struct, frozen=True):
     admin_port: int
 
 
-class Offered(msgspec.Struct, frozen=True, tag="offered"):
+class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
     """The listening sockets, attached in this order: `public` ones, then the admin one where there is one.
 
     `drained` are the workers that an operator drains, `ready` counts those that take requests. `resumes`: the gateway
-    understands `Ending`, which older versions do not.
+    understands `SuccessorEnding`, which older versions do not.
     """
 
     version: int
     pid: int
-    facing: Facing
+    listen_addresses: ListenAddresses
     public: int
     held: bool
     drained: tuple[str, ...]
@@ -61,27 +61,27 @@ class Offered(msgspec.Struct, frozen=True, tag="offered"):
     resumes: bool = False
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class HandoverRefused(msgspec.Struct, frozen=True, tag="refused"):
     """No."""
 
     reason: str
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The successor accepts on the public sockets; on the admin one once it knows what `Draining` says. `says_end`: it
-    says `Ending` before it ends, which older versions do not."""
+class SuccessorReady(msgspec.Struct, frozen=True, tag="ready"):
+    """The successor accepts on the public sockets, and on the admin socket after `DrainStarted`. `says_end`: it sends
+    `SuccessorEnding` before it ends, which older versions do not."""
 
     says_end: bool = False
 
 
-class Draining(msgspec.Struct, frozen=True, tag="draining"):
+class DrainStarted(msgspec.Struct, frozen=True, tag="draining"):
     """The running gateway no longer accepts. `drained` as of now; `requests` are those it still has at each worker."""
 
     drained: tuple[str, ...]
     requests: dict[str, int]
 
 
-class InFlight(msgspec.Struct, frozen=True, tag="in_flight"):
+class InFlightReport(msgspec.Struct, frozen=True, tag="in_flight"):
     """Requests that the draining gateway still has at each worker, with those of one that it took over from itself.
 
     `drained` are the workers to which none of them sends anything any more.
@@ -91,17 +91,19 @@ class InFlight(msgspec.Struct, frozen=True, tag="in_flight"):
     drained: tuple[str, ...]
 
 
-class Drained(msgspec.Struct, frozen=True, tag="drained"):
+class DrainedWorkers(msgspec.Struct, frozen=True, tag="drained"):
     """The workers that an operator drains now. No others are drained."""
 
     workers: tuple[str, ...]
 
 
-class Ending(msgspec.Struct, frozen=True, tag="ending"):
+class SuccessorEnding(msgspec.Struct, frozen=True, tag="ending"):
     """The successor drains and ends, or has handed over to a successor of its own. Nobody is to serve in its place."""
 
 
-Message = Offered | Refused | Ready | Draining | InFlight | Drained | Ending
+Message = (
+    SocketsOffered | HandoverRefused | SuccessorReady | DrainStarted | InFlightReport | DrainedWorkers | SuccessorEnding
+)
 
 
 def encode(message: Message) -> bytes:

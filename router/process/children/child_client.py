@@ -20,11 +20,11 @@ MAX_REPLY_BYTES = 256 << 20
 _LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4)
 
 
-class Unanswered(Exception):
+class NoReplyError(Exception):
     """A process did not answer: it hangs, or has just died."""
 
 
-class Asking(NamedTuple):
+class ChildRequest(NamedTuple):
     """One request to a process. `body` is JSON."""
 
     method: str
@@ -34,7 +34,7 @@ class Asking(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChildReply:
     """What a process answered. `headers` has lower-case names."""
 
     status_code: int
@@ -59,7 +59,7 @@ class _Problem(msgspec.Struct):
     detail: str
 
 
-class Member:
+class ChildClient:
     """A process that serves. Connections to it are kept; one that dies refuses further ones at once.
 
     Calls have a time limit, answers one of size, and only so many calls are made at a time.
@@ -73,35 +73,35 @@ class Member:
             trust_env=False,
         )
 
-    async def ask(self, asking: Asking, limit_s: float = READ_S) -> Reply:
+    async def ask(self, request: ChildRequest, limit_s: float = READ_S) -> ChildReply:
         """Its answer, whatever the status.
 
         Raises:
-            Unanswered: there was none within `limit_s`, or it was too large.
+            NoReplyError: there was none within `limit_s`, or it was too large.
         """
-        headers = {"content-type": "application/json"} if asking.body is not None else {}
-        request = self._client.build_request(
-            *(asking.method, asking.path),
-            params=dict(asking.query),
-            content=asking.body,
+        headers = {"content-type": "application/json"} if request.body is not None else {}
+        outgoing = self._client.build_request(
+            *(request.method, request.path),
+            params=dict(request.query),
+            content=request.body,
             headers=headers,
             timeout=None,
         )
         try:
             async with asyncio.timeout(limit_s):
-                return await self._read(request)
+                return await self._read(outgoing)
         except (httpx.TransportError, TimeoutError) as error:
-            raise Unanswered(f"process {self.number} did not answer ({type(error).__name__})") from None
+            raise NoReplyError(f"process {self.number} did not answer ({type(error).__name__})") from None
 
-    async def _read(self, request: httpx.Request) -> Reply:
+    async def _read(self, request: httpx.Request) -> ChildReply:
         response = await self._client.send(request, stream=True)
         try:
             content = bytearray()
             async for piece in response.aiter_raw():
                 content += piece
                 if len(content) > MAX_REPLY_BYTES:
-                    raise Unanswered(f"process {self.number} answered more than {MAX_REPLY_BYTES} bytes")
-            return Reply(response.status_code, bytes(content), response.headers)
+                    raise NoReplyError(f"process {self.number} answered more than {MAX_REPLY_BYTES} bytes")
+            return ChildReply(response.status_code, bytes(content), response.headers)
         finally:
             await response.aclose()
 
@@ -110,14 +110,14 @@ class Member:
         await self._client.aclose()
 
 
-async def ask_all(members: Iterable[Member], asking: Asking) -> dict[int, Reply]:
+async def ask_all(clients: Iterable[ChildClient], request: ChildRequest) -> dict[int, ChildReply]:
     """The answers of all that give one, by process."""
-    members = list(members)
-    answers = await asyncio.gather(*(member.ask(asking) for member in members), return_exceptions=True)
-    found: dict[int, Reply] = {}
-    for member, answer in zip(members, answers, strict=True):
-        if isinstance(answer, Reply):
-            found[member.number] = answer
-        elif not isinstance(answer, Unanswered):
+    clients = list(clients)
+    answers = await asyncio.gather(*(client.ask(request) for client in clients), return_exceptions=True)
+    found: dict[int, ChildReply] = {}
+    for client, answer in zip(clients, answers, strict=True):
+        if isinstance(answer, ChildReply):
+            found[client.number] = answer
+        elif not isinstance(answer, NoReplyError):
             raise answer
     return found

@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
-from router.process.handover_messages import (
+from router.process.handover.messages import (
     MOST_BYTES,
-    Drained,
-    Draining,
-    Ending,
-    InFlight,
+    DrainedWorkers,
+    DrainStarted,
+    HandoverRefused,
+    InFlightReport,
     Message,
-    Offered,
-    Ready,
-    Refused,
+    SocketsOffered,
+    SuccessorEnding,
+    SuccessorReady,
     TakeoverError,
     decode,
     encode,
@@ -35,13 +35,13 @@ log = logging.getLogger("warmroute.serve")
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class HandoverCallbacks:
     """What the process gives and does: each `offer` is followed by `withdraw` where it came to nothing, or by
     `hand_over`, which is told whether the successor will say that it ends. After that `drain_alone` has exactly these
     workers drained, and `drained` says to which nothing is sent any more. Then comes `superseded` when the successor
     ends in good order, or `lost` when it has died."""
 
-    offer: Callable[[], tuple[Offered, Sequence[socket.socket]]]
+    offer: Callable[[], tuple[SocketsOffered, Sequence[socket.socket]]]
     withdraw: Callable[[], None]
     hand_over: Callable[[bool], Awaitable[tuple[str, ...]]]
     in_flight: Callable[[], Mapping[str, int]]
@@ -51,12 +51,12 @@ class Side:
     lost: Callable[[], None]
 
 
-class Successors:
+class HandoverServer:
     """Listens at `path` for processes that start. One at a time is served, and one alone takes over."""
 
-    def __init__(self, path: str, side: Side) -> None:
+    def __init__(self, path: str, callbacks: HandoverCallbacks) -> None:
         self._path = path
-        self._side = side
+        self._callbacks = callbacks
         self._listener: socket.socket | None = None
         self._file: SocketFile | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,7 +123,7 @@ class Successors:
             if not same_user(connection):
                 log.warning("a process of another user asked for the listening sockets")
             elif self._busy or self._taken:
-                await _say(connection, Refused("another process is taking over"))
+                await _say(connection, HandoverRefused("another process is taking over"))
             else:
                 self._busy = True
                 try:
@@ -133,50 +133,50 @@ class Successors:
                 finally:
                     self._busy = False
                     if not self._taken:
-                        self._side.withdraw()
+                        self._callbacks.withdraw()
 
     async def _hand_over(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        offered, sockets = self._side.offer()
+        offered, sockets = self._callbacks.offer()
         socket.send_fds(connection, [encode(offered)], [each.fileno() for each in sockets])
         packet = await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES)
         if not packet:
             log.warning("a process that was to take over ended before it was ready; going on as before")
-        elif isinstance(ready := decode(packet), Ready):
+        elif isinstance(ready := decode(packet), SuccessorReady):
             self._taken = True
-            drained = await self._side.hand_over(ready.says_end)
+            drained = await self._callbacks.hand_over(ready.says_end)
             if not await self._accompany(connection, drained):
-                self._side.lost()
+                self._callbacks.lost()
 
     async def _accompany(self, connection: socket.socket, drained: tuple[str, ...]) -> bool:
         """Until the successor's end of the connection closes; whether it has said that it ends."""
         try:
-            await _say(connection, Draining(drained, dict(self._side.in_flight())))
+            await _say(connection, DrainStarted(drained, dict(self._callbacks.in_flight())))
             self._spawn(self._report(connection))
             return await self._obey(connection)
         except OSError:
             return False
         except TakeoverError:  # it lives, and we do not understand it
-            self._side.superseded()
+            self._callbacks.superseded()
             raise
 
     async def _obey(self, connection: socket.socket) -> bool:
         ending = False
         while packet := await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES):
             message = decode(packet)
-            if isinstance(message, Drained):
-                self._side.drain_alone(message.workers)
-            elif isinstance(message, Ending):
+            if isinstance(message, DrainedWorkers):
+                self._callbacks.drain_alone(message.workers)
+            elif isinstance(message, SuccessorEnding):
                 ending = True
-                self._side.superseded()
+                self._callbacks.superseded()
         return ending
 
     async def _report(self, connection: socket.socket) -> None:
         """Until we end, or the successor does."""
-        said: InFlight | None = None
+        said: InFlightReport | None = None
         with suppress(OSError):
             while connection.fileno() >= 0:
-                now = InFlight(dict(self._side.in_flight()), self._side.drained())
+                now = InFlightReport(dict(self._callbacks.in_flight()), self._callbacks.drained())
                 if now != said:
                     said = now
                     await _say(connection, now)

@@ -35,7 +35,7 @@ class _TooManyAhead(Exception):
     """Raised inside the parser, which ends the connection with 400."""
 
 
-class Step(Enum):
+class RequestStep(Enum):
     """What a connection waits for."""
 
     REQUEST = 0
@@ -67,7 +67,7 @@ class AdminConnection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state)
         self._port = port
         self._timer: asyncio.TimerHandle | None = None
-        self._step = Step.REQUEST
+        self._step = RequestStep.REQUEST
         self._writable = True
         self._head_bytes = 0
         self._body_bytes = 0
@@ -93,10 +93,10 @@ class AdminConnection(HttpToolsProtocol):
         """Bytes from the client."""
         if self.transport.is_closing():
             return
-        if self._step is Step.REQUEST:
-            self._enter(Step.HEAD)
+        if self._step is RequestStep.REQUEST:
+            self._enter(RequestStep.HEAD)
         super().data_received(data)
-        if self._step is Step.HEAD:
+        if self._step is RequestStep.HEAD:
             self._head_bytes += len(data)
             if self._head_bytes > self._port.max_header_bytes:
                 self._refuse(ErrorKind.HEADERS_TOO_LARGE, "request head too large")
@@ -120,15 +120,15 @@ class AdminConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A head begins."""
         super().on_message_begin()
-        if self._step is not Step.HEAD:
-            self._enter(Step.HEAD)
+        if self._step is not RequestStep.HEAD:
+            self._enter(RequestStep.HEAD)
 
     def on_headers_complete(self) -> None:
         """A head is complete."""
         if len(self.pipeline) >= MOST_PIPELINED:
             raise _TooManyAhead
         super().on_headers_complete()
-        self._enter(Step.BODY)
+        self._enter(RequestStep.BODY)
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
@@ -142,15 +142,15 @@ class AdminConnection(HttpToolsProtocol):
         """A request is complete."""
         super().on_message_complete()
         self._give_back_body()
-        self._enter(Step.REQUEST if self.cycle.response_complete else Step.ANSWER)
+        self._enter(RequestStep.REQUEST if self.cycle.response_complete else RequestStep.ANSWER)
 
     def on_response_complete(self) -> None:
         """An answer has been written."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._within(self._port.unread_s, self.evict)
-        elif self._step is Step.ANSWER and not self.pipeline:
-            self._enter(Step.REQUEST)
+        elif self._step is RequestStep.ANSWER and not self.pipeline:
+            self._enter(RequestStep.REQUEST)
 
     def timeout_keep_alive_handler(self) -> None:
         """No further request came."""
@@ -176,19 +176,19 @@ class AdminConnection(HttpToolsProtocol):
         """Close at once."""
         self.transport.abort()
 
-    def _enter(self, step: Step) -> None:
+    def _enter(self, step: RequestStep) -> None:
         self._step = step
         port = self._port
-        if step is Step.REQUEST:
+        if step is RequestStep.REQUEST:
             port.places.idle(self, self.loop.time())
         else:
             port.places.busy(self)
-        if step is Step.HEAD:
+        if step is RequestStep.HEAD:
             self._head_bytes = 0
         if not self._writable or self.transport.is_closing():
             return  # the deadline that runs is for the client to take what is written to it
-        if step is Step.HEAD or step is Step.BODY:
-            self._within(port.header_s if step is Step.HEAD else port.body_s, self._too_slow)
+        if step is RequestStep.HEAD or step is RequestStep.BODY:
+            self._within(port.header_s if step is RequestStep.HEAD else port.body_s, self._too_slow)
         else:
             self._within(None)
 
@@ -209,8 +209,8 @@ class AdminConnection(HttpToolsProtocol):
             return
         cycle = self.cycle
         answering = cycle is not None and not cycle.response_complete
-        own = self._step is Step.BODY and not self.pipeline and not (answering and cycle.response_started)
-        if self._step is not Step.REQUEST and (own or not answering):
+        own = self._step is RequestStep.BODY and not self.pipeline and not (answering and cycle.response_started)
+        if self._step is not RequestStep.REQUEST and (own or not answering):
             self.transport.write(_refusal(kind, detail))
         if answering:
             cycle.disconnected = True

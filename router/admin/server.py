@@ -13,12 +13,12 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import Message, Receive, Scope, Send
 
+from router.admin.connection import MOST_UNSENT_BYTES, AdminConnection, AdminPort
 from router.config.model import Config
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.listen.accept import Acceptor, Listener
 from router.gateway.listen.connection_limit import ConnectionLimit
 from router.gateway.listen.drain import close_listeners
-from router.process.admin_connection import MOST_UNSENT_BYTES, AdminConnection, AdminPort
 
 GRACE_S = 2.0
 """How long a call in progress may take to end, once the public side has drained."""
@@ -44,7 +44,7 @@ class AdminServer:
             server_header=False,
             ws="none",
         )
-        self._server = _Server(settings, config, tls)
+        self._server = _AdminUvicorn(settings, config, tls)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -102,7 +102,7 @@ class AdminServer:
         await self._app(scope, receive, closing)
 
 
-class _Server(uvicorn.Server):
+class _AdminUvicorn(uvicorn.Server):
     """uvicorn's, on connections that the gateway accepts itself: uvicorn counts heads, not sockets."""
 
     def __init__(self, settings: uvicorn.Config, config: Config, tls: ssl.SSLContext | None) -> None:

@@ -29,8 +29,8 @@ import xxhash
 from policies.view import WorkerId
 from router.placement.prefill_estimate import Work
 from router.placement.shared_load import Others, Own
-from router.process.shared_deaths import DEATHS_BYTES, SharedDeaths
-from router.process.shared_pins import PINS_BYTES, Pins
+from router.process.shared_memory.deaths import DEATHS_BYTES, SharedDeaths
+from router.process.shared_memory.pins import PINS_BYTES, ResponsePins
 
 log = logging.getLogger("warmroute.process")
 
@@ -41,9 +41,9 @@ _BOOKED_FIELDS = 9
 _WORK_FIELDS = 4
 _FIELDS = _BOOKED_FIELDS + _WORK_FIELDS
 _ROW_BYTES = _FIELDS * _WORD
-_DOOR_FIELDS = 3
+_ACCEPT_FIELDS = 3
 _KEY = struct.Struct("@Q")
-_DOOR = struct.Struct(f"@{_DOOR_FIELDS}d")
+_ACCEPT = struct.Struct(f"@{_ACCEPT_FIELDS}d")
 _BOOKED = struct.Struct(f"@{_BOOKED_FIELDS}d")
 _WORK = struct.Struct(f"@{_WORK_FIELDS}d")
 _NOTHING = Others(0, 0, 0.0, 0, 0, 0, 0.0, 0.0, None)
@@ -51,7 +51,7 @@ _TESTS_AT = 1 << 40
 """Locks on bytes from here on, far behind the table's end, stand for a worker each."""
 
 
-class Door(NamedTuple):
+class AcceptCounters(NamedTuple):
     """Whether a process takes client connections, how many it has open, and how many it ever took."""
 
     serving: bool
@@ -60,7 +60,7 @@ class Door(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """Where things lie in a table for so many processes."""
 
     processes: int
@@ -84,19 +84,19 @@ class Layout:
         """Offset of a slot's key; 0 there means free."""
         return slot * _WORD
 
-    def door(self, process: int) -> int:
+    def accept_counters(self, process: int) -> int:
         """Offset of a process's connections."""
-        return SLOTS * _WORD + process * _DOOR.size
+        return SLOTS * _WORD + process * _ACCEPT.size
 
     def row(self, slot: int, process: int) -> int:
         """Offset of what a process has booked on a slot's candidate."""
-        return self.door(self.processes) + (slot * self.processes + process) * _ROW_BYTES
+        return self.accept_counters(self.processes) + (slot * self.processes + process) * _ROW_BYTES
 
 
 def make_table(processes: int) -> int:
     """Memory for an empty ledger, as a file descriptor to hand down."""
     table = os.memfd_create("warmroute-ledger") if sys.platform == "linux" else _unnamed_file()
-    os.ftruncate(table, Layout(processes).bytes)
+    os.ftruncate(table, TableLayout(processes).bytes)
     return table
 
 
@@ -113,13 +113,13 @@ class Ledger:
 
     def __init__(self, table: int, processes: int, process: int) -> None:
         self._table = table
-        self._layout = Layout(processes)
+        self._layout = TableLayout(processes)
         self._process = process
         self._memory = mmap.mmap(table, self._layout.bytes)
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, LedgerRow] = {}
         self._full = False
 
-    def account(self, candidate_id: str) -> Row | None:
+    def account(self, candidate_id: str) -> LedgerRow | None:
         """The candidate's row, emptied. None, and said once in the log: more candidates than slots."""
         with self._locked():
             slot = self._slot(xxhash.xxh3_64_intdigest(candidate_id.encode()) or 1)
@@ -129,28 +129,30 @@ class Ledger:
             before = self._rows.get(slot)
             if before is not None:
                 before.close()
-            row = self._rows[slot] = Row(self._memory, self._layout, slot, self._process)
+            row = self._rows[slot] = LedgerRow(self._memory, self._layout, slot, self._process)
         return row
 
-    def door(self, process: int) -> Door:
+    def accept_counters(self, process: int) -> AcceptCounters:
         """The connections of one process."""
-        serving, connections, taken = _DOOR.unpack_from(self._memory, self._layout.door(process))
-        return Door(bool(serving), int(connections), int(taken))
+        serving, connections, taken = _ACCEPT.unpack_from(self._memory, self._layout.accept_counters(process))
+        return AcceptCounters(bool(serving), int(connections), int(taken))
 
-    def write_door(self, door: Door) -> None:
+    def write_accept_counters(self, accept_counters: AcceptCounters) -> None:
         """Our own connections have changed."""
-        _DOOR.pack_into(self._memory, self._layout.door(self._process), *door)
+        _ACCEPT.pack_into(self._memory, self._layout.accept_counters(self._process), *accept_counters)
 
     def clear(self, process: int) -> None:
         """`process` has died: nothing is booked or open there."""
-        self._memory[self._layout.door(process) : self._layout.door(process + 1)] = bytes(_DOOR.size)
+        self._memory[self._layout.accept_counters(process) : self._layout.accept_counters(process + 1)] = bytes(
+            _ACCEPT.size
+        )
         for slot in self._used():
             at = self._layout.row(slot, process)
             self._memory[at : at + _ROW_BYTES] = bytes(_ROW_BYTES)
 
-    def pins(self, workers: Callable[[], Iterable[WorkerId]]) -> Pins:
+    def pins(self, workers: Callable[[], Iterable[WorkerId]]) -> ResponsePins:
         """Which of `workers` made which stored response."""
-        return Pins(self._memory, self._layout.pins, workers)
+        return ResponsePins(self._memory, self._layout.pins, workers)
 
     def deaths(self) -> SharedDeaths:
         """Workers' deaths by the bodies they are blamed on, counted by all processes together."""
@@ -159,16 +161,16 @@ class Ledger:
     @contextmanager
     def alone(self, worker: str) -> Iterator[bool]:
         """Whether no other process is in such a block for `worker` now. The system ends it for a process that dies."""
-        place = _TESTS_AT + xxhash.xxh32_intdigest(worker.encode())
+        handover_state = _TESTS_AT + xxhash.xxh32_intdigest(worker.encode())
         try:
-            fcntl.lockf(self._table, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            fcntl.lockf(self._table, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, handover_state)
         except OSError:
             yield False
             return
         try:
             yield True
         finally:
-            fcntl.lockf(self._table, fcntl.LOCK_UN, 1, place)
+            fcntl.lockf(self._table, fcntl.LOCK_UN, 1, handover_state)
 
     def close(self) -> None:
         """Give the memory back. Others keep theirs."""
@@ -218,13 +220,13 @@ class Ledger:
             log.warning("shared ledger full: further workers' load is seen by each process alone", extra={"of": SLOTS})
 
 
-class Row:
+class LedgerRow:
     """What one process has booked on one candidate, and what the others have. Satisfies `SharedAccount`.
 
     The first word of a row is 1 while its process knows the candidate.
     """
 
-    def __init__(self, memory: mmap.mmap, layout: Layout, slot: int, process: int) -> None:
+    def __init__(self, memory: mmap.mmap, layout: TableLayout, slot: int, process: int) -> None:
         self._memory = memory
         self._at = layout.row(slot, process)
         self._work_at = self._at + _BOOKED.size

@@ -19,11 +19,11 @@ from router.admin.table import OPERATIONS
 from router.admin.workers import configured, still_busy, still_not_ready
 from router.config.model import PolicyConfig, WorkerConfig
 from router.placement.health import SERVING
-from router.process.aggregate import merge_worker, merge_workers
-from router.process.changes import Change, Changes, Keeping, nobody
-from router.process.child_client import Asking, Member, Reply, Unanswered, ask_all
-from router.process.desired_state import Standing
-from router.process.metric_totals import Totals
+from router.process.children.aggregate import merge_worker, merge_workers
+from router.process.children.changes import Change, Changes, Child, nobody
+from router.process.children.child_client import ChildClient, ChildReply, ChildRequest, NoReplyError, ask_all
+from router.process.children.desired_state import DesiredState
+from router.process.children.metric_totals import MetricTotals
 from router.telemetry.snapshot import page
 
 Handler = Callable[[Operation, Call], Awaitable[Answer]]
@@ -32,44 +32,44 @@ _LOOK_S = 0.05
 """Between two looks while a call waits."""
 
 
-class Around(Protocol):
+class SupervisorState(Protocol):
     """What the supervisor has, as far as its admin port needs it."""
 
     @property
-    def keepers(self) -> Sequence[Keeping]: ...
+    def children(self) -> Sequence[Child]: ...
     @property
     def changes(self) -> Changes: ...
     @property
-    def standing(self) -> Standing: ...
+    def desired_state(self) -> DesiredState: ...
     @property
-    def totals(self) -> Totals: ...
+    def totals(self) -> MetricTotals: ...
     @property
     def accepting(self) -> bool: ...
 
 
-def operations_for_all(around: Around) -> list[Operation]:
+def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
     """The operations of the table, each asking the processes.
 
     One that is not named here reads from the first process that answers, or changes all of them; a change of that kind
     is not made again in a process that starts later.
     """
-    asking = _ForAll(around)
+    request = _AllChildren(supervisor)
     named: dict[str, Handler] = {
-        "live": asking.live,
-        "ready": asking.ready,
-        "metrics": asking.metrics,
-        "list_workers": asking.list_workers,
-        "get_worker": asking.worker,
-        "add_worker": asking.add_worker,
-        "remove_worker": asking.remove_worker,
-        "drain_worker": asking.drain,
-        "undrain_worker": asking.drain,
-        "set_policy": asking.set_policy,
-        "explain": asking.first,
-        "list_decisions": asking.decisions,
-        "get_config": asking.config,
+        "live": request.live,
+        "ready": request.ready,
+        "metrics": request.metrics,
+        "list_workers": request.list_workers,
+        "get_worker": request.worker,
+        "add_worker": request.add_worker,
+        "remove_worker": request.remove_worker,
+        "drain_worker": request.drain,
+        "undrain_worker": request.drain,
+        "set_policy": request.set_policy,
+        "explain": request.first,
+        "list_decisions": request.decisions,
+        "get_config": request.config,
     }
-    return [_bound(operation, named.get(operation.name) or asking.default(operation)) for operation in OPERATIONS]
+    return [_bound(operation, named.get(operation.name) or request.default(operation)) for operation in OPERATIONS]
 
 
 def _bound(operation: Operation, handler: Handler) -> Operation:
@@ -79,9 +79,9 @@ def _bound(operation: Operation, handler: Handler) -> Operation:
     return replace(operation, handle=handle)
 
 
-class _ForAll:
-    def __init__(self, around: Around) -> None:
-        self._around = around
+class _AllChildren:
+    def __init__(self, supervisor: SupervisorState) -> None:
+        self._supervisor = supervisor
 
     # reading
 
@@ -98,21 +98,21 @@ class _ForAll:
 
     async def ready(self, operation: Operation, call: Call) -> Answer:
         """At least one process can serve requests."""
-        if not self._around.accepting:
+        if not self._supervisor.accepting:
             raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", "a shutdown has begun")
-        answers = await ask_all(self._members(), _asking(operation, call))
+        answers = await ask_all(self._clients(), _child_request(operation, call))
         if not answers:
             raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", "no process serves yet")
         ready = [answer for answer in answers.values() if answer.is_success]
         if not ready:
             return _passed_on(next(iter(answers.values())))
         document = msgspec.json.decode(ready[0].content, type=documents.Ready)
-        document.processes, document.processes_ready = len(self._around.keepers), len(ready)
+        document.processes, document.processes_ready = len(self._supervisor.children), len(ready)
         return Answer(document)
 
     async def metrics(self, operation: Operation, call: Call) -> Answer:
         """Sums over all."""
-        text, media_type = page(await self._around.totals.snapshot(self._members()))
+        text, media_type = page(await self._supervisor.totals.snapshot(self._clients()))
         return Answer(text, media_type=media_type)
 
     async def list_workers(self, operation: Operation, call: Call) -> Answer:
@@ -137,10 +137,10 @@ class _ForAll:
 
     async def first(self, operation: Operation, call: Call) -> Answer:
         """What the first that answers says."""
-        for member in self._members():
+        for client in self._clients():
             try:
-                return _passed_on(await member.ask(_asking(operation, call)))
-            except Unanswered:
+                return _passed_on(await client.ask(_child_request(operation, call)))
+            except NoReplyError:
                 continue
         raise nobody()
 
@@ -148,7 +148,7 @@ class _ForAll:
 
     async def change(self, operation: Operation, call: Call) -> Answer:
         """A change that leaves nothing to note down."""
-        answers = await self._make(Change(_asking(operation, call), None, _nothing))
+        answers = await self._make(Change(_child_request(operation, call), None, _nothing))
         return _passed_on(next(iter(answers.values())))
 
     async def add_worker(self, operation: Operation, call: Call) -> Answer:
@@ -156,41 +156,43 @@ class _ForAll:
         wanted: documents.NewWorker = call.body
         worker = configured(wanted)
 
-        def inverse() -> Asking | None:
+        def inverse() -> ChildRequest | None:
             try:
-                return Asking("DELETE", _worker_path(parse_endpoint(worker.url).authority))
+                return ChildRequest("DELETE", _worker_path(parse_endpoint(worker.url).authority))
             except ValueError:  # the first process will refuse it
                 return None
 
-        change = Change(_asking(operation, call), inverse(), lambda: self._around.standing.add(worker))
+        change = Change(_child_request(operation, call), inverse(), lambda: self._supervisor.desired_state.add(worker))
         return _one_worker(await self._make(change))
 
     async def remove_worker(self, operation: Operation, call: Call) -> Answer:
         """From every process."""
-        standing, worker_id = self._around.standing, call.path["id"]
+        desired_state, worker_id = self._supervisor.desired_state, call.path["id"]
 
         def prepare() -> Change:
-            known = standing.workers.get(worker_id)
-            back = Asking("POST", "/admin/v1/workers", body=_new_worker(known)) if known is not None else None
-            return Change(_asking(operation, call), back, lambda: standing.remove(worker_id))
+            known = desired_state.workers.get(worker_id)
+            back = ChildRequest("POST", "/admin/v1/workers", body=_new_worker(known)) if known is not None else None
+            return Change(_child_request(operation, call), back, lambda: desired_state.remove(worker_id))
 
-        answers = await self._around.changes.make(prepare)
+        answers = await self._supervisor.changes.make(prepare)
         return _passed_on(next(iter(answers.values())))
 
     async def drain(self, operation: Operation, call: Call) -> Answer:
         """In every process; back only where that is a change."""
-        drained, worker_id = self._around.standing.drained, call.path["id"]
+        drained, worker_id = self._supervisor.desired_state.drained, call.path["id"]
         drains = operation.name == "drain_worker"
 
         def prepare() -> Change:
             changes = drains is not (worker_id in drained)
             other = "undrain" if drains else "drain"
-            asking = _asking(operation, call)._replace(query={})  # the wait is ours: a change must not take long
-            back = Asking("POST", f"{_worker_path(worker_id)}/{other}") if changes else asking
+            request = _child_request(operation, call)._replace(
+                query={}
+            )  # the wait is ours: a change must not take long
+            back = ChildRequest("POST", f"{_worker_path(worker_id)}/{other}") if changes else request
             note = (lambda: drained.add(worker_id)) if drains else (lambda: drained.discard(worker_id))
-            return Change(asking, back, note)
+            return Change(request, back, note)
 
-        answer = _one_worker(await self._around.changes.make(prepare))
+        answer = _one_worker(await self._supervisor.changes.make(prepare))
         wait_s = call.query["wait_s"]
         if not wait_s or answer.status is not HTTPStatus.OK:
             return answer
@@ -219,7 +221,7 @@ class _ForAll:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + wait_s
         while True:
-            answers = await ask_all(self._members(), Asking("GET", _worker_path(worker_id)))
+            answers = await ask_all(self._clients(), ChildRequest("GET", _worker_path(worker_id)))
             answer = _one_worker(answers) if answers else None
             if answer is None:
                 raise nobody()
@@ -230,43 +232,43 @@ class _ForAll:
 
     async def set_policy(self, operation: Operation, call: Call) -> Answer:
         """In every process."""
-        standing, wanted = self._around.standing, call.body
+        desired_state, wanted = self._supervisor.desired_state, call.body
 
         def prepare() -> Change:
-            before = standing.policy
+            before = desired_state.policy
             back = msgspec.json.encode({"name": before.name, "params": before.params})
             chosen = PolicyConfig(name=wanted.name, params=wanted.params, seed=before.seed)
-            asking = _asking(operation, call)
-            return Change(asking, asking._replace(body=back), lambda: standing.choose(chosen))
+            request = _child_request(operation, call)
+            return Change(request, request._replace(body=back), lambda: desired_state.choose(chosen))
 
-        answers = await self._around.changes.make(prepare)
+        answers = await self._supervisor.changes.make(prepare)
         return _passed_on(next(iter(answers.values())))
 
     # within
 
-    def _members(self) -> list[Member]:
-        return [keeper.member for keeper in self._around.keepers if keeper.member is not None]
+    def _clients(self) -> list[ChildClient]:
+        return [child.client for child in self._supervisor.children if child.client is not None]
 
-    async def _all(self, operation: Operation, call: Call) -> dict[int, Reply]:
-        answers = await ask_all(self._members(), _asking(operation, call))
+    async def _all(self, operation: Operation, call: Call) -> dict[int, ChildReply]:
+        answers = await ask_all(self._clients(), _child_request(operation, call))
         if not answers:
             raise nobody()
         return answers
 
-    async def _make(self, change: Change) -> dict[int, Reply]:
-        return await self._around.changes.make(lambda: change)
+    async def _make(self, change: Change) -> dict[int, ChildReply]:
+        return await self._supervisor.changes.make(lambda: change)
 
 
 def _nothing() -> None:
     pass
 
 
-def _asking(operation: Operation, call: Call) -> Asking:
+def _child_request(operation: Operation, call: Call) -> ChildRequest:
     path = operation.path
     for name, value in call.path.items():
         path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
     body = msgspec.json.encode(call.body) if operation.takes is not None else None
-    return Asking(operation.method, path, call.query, body)
+    return ChildRequest(operation.method, path, call.query, body)
 
 
 def _worker_path(worker_id: str) -> str:
@@ -280,11 +282,11 @@ def _new_worker(worker: WorkerConfig) -> bytes:
     return msgspec.json.encode(wanted)
 
 
-def _good(answers: dict[int, Reply]) -> Iterable[tuple[int, Reply]]:
+def _good(answers: dict[int, ChildReply]) -> Iterable[tuple[int, ChildReply]]:
     return ((number, answer) for number, answer in answers.items() if answer.is_success)
 
 
-def _one_worker(answers: dict[int, Reply]) -> Answer:
+def _one_worker(answers: dict[int, ChildReply]) -> Answer:
     good = dict(_good(answers))
     if not good:
         return _passed_on(next(iter(answers.values())))
@@ -293,12 +295,12 @@ def _one_worker(answers: dict[int, Reply]) -> Answer:
     return Answer(merge_worker(said), HTTPStatus(first.status_code), _kept_headers(first))
 
 
-def _passed_on(answer: Reply) -> Answer:
+def _passed_on(answer: ChildReply) -> Answer:
     status = HTTPStatus(answer.status_code)
     content: Any = answer.content or None
     media_type = "application/json" if answer.is_success else MEDIA_TYPE
     return Answer(content, status, _kept_headers(answer), media_type)
 
 
-def _kept_headers(answer: Reply) -> dict[str, str]:
+def _kept_headers(answer: ChildReply) -> dict[str, str]:
     return {name: answer.headers[name] for name in ("location", "retry-after") if name in answer.headers}

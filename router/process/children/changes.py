@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from router.admin.problems import AdminError
-from router.process.child_client import CHANGE_S, Asking, Member, Reply, Unanswered
+from router.process.children.child_client import CHANGE_S, ChildClient, ChildReply, ChildRequest, NoReplyError
 
 log = logging.getLogger("warmroute.process")
 
@@ -24,18 +24,18 @@ log = logging.getLogger("warmroute.process")
 class Change:
     """What to ask of each process, what takes it back, and how it is noted down for those that start later."""
 
-    asking: Asking
-    inverse: Asking | None
+    request: ChildRequest
+    inverse: ChildRequest | None
     note: Callable[[], None]
 
 
-class Keeping(Protocol):
-    """`router.process.child_process.Keeper`, as far as changes need it."""
+class Child(Protocol):
+    """`router.process.children.child_process.ChildProcess`, as far as changes need it."""
 
     @property
     def number(self) -> int: ...
     @property
-    def member(self) -> Member | None: ...
+    def client(self) -> ChildClient | None: ...
     @property
     def settled(self) -> asyncio.Event: ...
     def kill(self) -> None: ...
@@ -44,60 +44,62 @@ class Keeping(Protocol):
 class Changes:
     """Makes changes one after the other. Nobody may start a process while it holds `lock`."""
 
-    def __init__(self, keepers: Sequence[Keeping]) -> None:
+    def __init__(self, children: Sequence[Child]) -> None:
         self.lock = asyncio.Lock()
-        self._keepers = keepers
+        self._children = children
 
-    async def make(self, prepare: Callable[[], Change]) -> dict[int, Reply]:
+    async def make(self, prepare: Callable[[], Change]) -> dict[int, ChildReply]:
         """Make a change; the answers by process, or, where it was refused, the refusal alone.
 
         Raises:
             AdminError: nobody serves, or it had to be taken back.
         """
         async with self.lock:
-            await asyncio.gather(*(keeper.settled.wait() for keeper in self._keepers))
+            await asyncio.gather(*(child.settled.wait() for child in self._children))
             change = prepare()
-            keepers = list(self._keepers)
-            answers = await self._judged(change, keepers)
+            children = list(self._children)
+            answers = await self._judged(change, children)
             if not _accepted(answers.values()):
                 return answers
-            answers |= await self._ask(keepers, change.asking)
+            answers |= await self._ask(children, change.request)
             refusals = {number: answer for number, answer in answers.items() if not answer.is_success}
             if refusals:
                 raise await self._taken_back(change, answers, refusals)
             change.note()
             return answers
 
-    async def _judged(self, change: Change, keepers: list[Keeping]) -> dict[int, Reply]:
-        """What the first of `keepers` that answers says; all that were asked are taken off."""
-        while keepers:
-            if answers := await self._ask([keepers.pop(0)], change.asking):
+    async def _judged(self, change: Change, children: list[Child]) -> dict[int, ChildReply]:
+        """What the first of `children` that answers says; all that were asked are taken off."""
+        while children:
+            if answers := await self._ask([children.pop(0)], change.request):
                 return answers
         raise nobody()
 
-    async def _ask(self, keepers: Sequence[Keeping], asking: Asking) -> dict[int, Reply]:
-        answers = await asyncio.gather(*(self._ask_one(keeper, asking) for keeper in keepers))
-        return {keeper.number: answer for keeper, answer in zip(keepers, answers, strict=True) if answer is not None}
+    async def _ask(self, children: Sequence[Child], request: ChildRequest) -> dict[int, ChildReply]:
+        answers = await asyncio.gather(*(self._ask_one(child, request) for child in children))
+        return {child.number: answer for child, answer in zip(children, answers, strict=True) if answer is not None}
 
-    async def _ask_one(self, keeper: Keeping, asking: Asking) -> Reply | None:
-        member = keeper.member
-        if member is None:
+    async def _ask_one(self, child: Child, request: ChildRequest) -> ChildReply | None:
+        client = child.client
+        if client is None:
             return None
         try:
-            return await member.ask(asking, CHANGE_S)
-        except Unanswered as error:
+            return await client.ask(request, CHANGE_S)
+        except NoReplyError as error:
             log.error("process ended: it did not answer a change", extra={"reason": str(error)})
-            keeper.kill()
+            child.kill()
             return None
 
-    async def _taken_back(self, change: Change, answers: dict[int, Reply], refusals: dict[int, Reply]) -> AdminError:
+    async def _taken_back(
+        self, change: Change, answers: dict[int, ChildReply], refusals: dict[int, ChildReply]
+    ) -> AdminError:
         """Undo it where it was made; a process where that fails is ended, and starts anew as things stood before."""
-        made = [keeper for keeper in self._keepers if keeper.number in answers.keys() - refusals.keys()]
+        made = [child for child in self._children if child.number in answers.keys() - refusals.keys()]
         undone = await self._ask(made, change.inverse) if change.inverse is not None else {}
-        for keeper in made:
-            answer = undone.get(keeper.number)  # who did not answer has been ended already
+        for child in made:
+            answer = undone.get(child.number)  # who did not answer has been ended already
             if change.inverse is None or (answer is not None and not answer.is_success):
-                keeper.kill()
+                child.kill()
         number, refusal = next(iter(refusals.items()))
         return AdminError(
             HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -113,5 +115,5 @@ def nobody() -> AdminError:
     return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "no_process", detail, headers={"retry-after": "1"})
 
 
-def _accepted(answers: Iterable[Reply]) -> bool:
+def _accepted(answers: Iterable[ChildReply]) -> bool:
     return all(answer.is_success for answer in answers)

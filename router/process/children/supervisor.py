@@ -17,22 +17,22 @@ from typing import Any, cast
 import uvloop
 
 from router.admin.app import build_admin
-from router.admin.system import Place, System
+from router.admin.server import AdminServer
+from router.admin.system import AdminSystem, HandoverState
 from router.app import url_of
 from router.config.model import Config
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
 from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
 from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
 from router.process import signals
-from router.process.admin_of_children import operations_for_all
-from router.process.admin_server import AdminServer
-from router.process.changes import Changes
-from router.process.child_config import Start
-from router.process.child_process import TRIES, Keeper, Orders
-from router.process.desired_state import Standing
+from router.process.children.admin_operations import operations_for_all
+from router.process.children.changes import Changes
+from router.process.children.child_config import ChildConfig
+from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess
+from router.process.children.desired_state import DesiredState
+from router.process.children.metric_totals import MetricTotals
 from router.process.listeners import Listeners, admin_socket
-from router.process.metric_totals import Totals
-from router.process.shared_ledger import Ledger, make_table
+from router.process.shared_memory.ledger import Ledger, make_table
 from router.process.systemd import Notifier, activated
 from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
@@ -50,10 +50,10 @@ class Supervisor:
 
     def __init__(self, config: Config, processes: int) -> None:
         self.config = config
-        self.standing = Standing(config)
-        self.totals = Totals()
+        self.desired_state = DesiredState(config)
+        self.totals = MetricTotals()
         self.accepting = False
-        self.place = Place.OURS
+        self.handover_state = HandoverState.NONE
         self.given_up = asyncio.Event()
         """Set when no process can be brought up."""
         self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))  # only we can enter it
@@ -61,9 +61,9 @@ class Supervisor:
         # reads, and clears rows; its own number is nobody's
         self._ledger = Ledger(self._table, processes, 0)
         self._served = asyncio.Event()
-        orders = Orders(self._begin, self._served.set, self._ended)
-        self.keepers = [Keeper(number, self._folder, orders) for number in range(processes)]
-        self.changes = Changes(self.keepers)
+        callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)
+        self.children = [ChildProcess(number, self._folder, callbacks) for number in range(processes)]
+        self.changes = Changes(self.children)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
         self._notifier = Notifier(os.environ, self._status)
@@ -85,11 +85,11 @@ class Supervisor:
             self._socket_file = socket_file(self.config.uds)
         # the operations are our own and do not look at the system
         token, tls = guard_of(self.config, self._files)
-        app = build_admin(cast(System, self), token, operations=operations_for_all(self))
+        app = build_admin(cast(AdminSystem, self), token, operations=operations_for_all(self))
         listener = (given.admin if given is not None else None) or admin_socket(self.config)
         self._admin = AdminServer(app, listener, self.config, tls)
         self._files.start()
-        self._keeping = [asyncio.create_task(keeper.keep(), name=f"process {keeper.number}") for keeper in self.keepers]
+        self._keeping = [asyncio.create_task(child.keep(), name=f"process {child.number}") for child in self.children]
         self._announcing = asyncio.create_task(self._announce(self._admin), name="announce")
         self.accepting = True
 
@@ -104,8 +104,8 @@ class Supervisor:
         self._notifier.ready()
 
     def _status(self) -> str:
-        serving = sum(keeper.member is not None for keeper in self.keepers)
-        return f"{serving} of {len(self.keepers)} processes serve"
+        serving = sum(child.client is not None for child in self.children)
+        return f"{serving} of {len(self.children)} processes serve"
 
     async def aclose(self) -> None:
         """Every process finishes its requests within `timeouts.drain_s` and ends; then everything is given back.
@@ -118,8 +118,8 @@ class Supervisor:
         self._files.close()
         if self._announcing is not None:
             self._announcing.cancel()
-        for keeper in self.keepers:
-            keeper.stop()
+        for child in self.children:
+            child.stop()
         if self._keeping:
             await asyncio.sleep(self.config.timeouts.drain_delay_s)
         if self._given is None:
@@ -139,7 +139,7 @@ class Supervisor:
     def statistics(self) -> dict[str, Any]:
         """Each process, and the shared memory."""
         return {
-            "processes": {keeper.number: keeper.statistics() for keeper in self.keepers},
+            "processes": {child.number: child.statistics() for child in self.children},
             "ledger": self._ledger.statistics(),
         }
 
@@ -149,20 +149,20 @@ class Supervisor:
         timeouts = self.config.timeouts
         limit_s = timeouts.drain_delay_s + SETTLE_S + timeouts.drain_s + LAST_WORDS_S + _GRACE_S
         _, late = await asyncio.wait(self._keeping, timeout=limit_s)
-        for keeper in self.keepers if late else ():
-            keeper.kill()
+        for child in self.children if late else ():
+            child.kill()
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
-    async def _begin(self, number: int, admin: int, start: Callable[[Start], Awaitable[None]]) -> None:
+    async def _begin(self, number: int, admin: int, start: Callable[[ChildConfig], Awaitable[None]]) -> None:
         """Start a process with things as they stand, while they cannot change."""
         async with self.changes.lock:
-            processes = len(self.keepers)
+            processes = len(self.children)
             await start(
-                Start(
+                ChildConfig(
                     process=number,
                     processes=processes,
-                    config=self.standing.config_of(number, processes),
-                    drained=frozenset(self.standing.drained),
+                    config=self.desired_state.config_of(number, processes),
+                    drained=frozenset(self.desired_state.drained),
                     public=tuple(listener.fileno() for listener in self._public),
                     admin=admin,
                     table=self._table,
@@ -176,8 +176,8 @@ class Supervisor:
         if not self.accepting:
             return
         self.totals.restarted()
-        nobody = not any(keeper.member for keeper in self.keepers)
-        if nobody and self.keepers[number].failures >= TRIES:
+        nobody = not any(child.client for child in self.children)
+        if nobody and self.children[number].failures >= TRIES:
             self.given_up.set()
 
 

@@ -1,4 +1,4 @@
-"""One process of several: ``python -m router.process.child FD``, started by the supervisor and by nobody else."""
+"""A child process: ``python -m router.process.children.child FD``, which only the supervisor starts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import uvloop
 
 from router.app import System
 from router.process import signals
-from router.process.accept_balancer import LeastConnections
-from router.process.child_config import READY, Start, receive_start
-from router.process.child_resources import Seat
-from router.process.shared_ledger import Ledger
+from router.process.children.accept_balancer import LeastConnections
+from router.process.children.child_config import READY, ChildConfig, receive_config
+from router.process.children.child_resources import ChildResources
+from router.process.shared_memory.ledger import Ledger
 from router.telemetry.logs import log_interpreter_messages, setup_logging
 
 
-class Ending:
+class StopTrigger:
     """Why a process ends: SIGTERM, or the line to the supervisor breaks. Requests in progress may then finish.
 
     If the line breaks after that, the supervisor was told twice to stop, or killed: nobody waits for us any more.
@@ -53,10 +53,10 @@ class Ending:
         self._begun.set()
 
 
-async def serve(start: Start, line: socket.socket) -> int:
+async def serve(start: ChildConfig, line: socket.socket) -> int:
     """Serve until told to end."""
-    ending = Ending(asyncio.get_running_loop(), line)
-    system = System(start.config, seat_of(start))
+    ending = StopTrigger(asyncio.get_running_loop(), line)
+    system = System(start.config, resources_of(start))
     await system.start()
     line.send(READY)
     await ending.wait()
@@ -64,10 +64,10 @@ async def serve(start: Start, line: socket.socket) -> int:
     return 0
 
 
-def seat_of(start: Start) -> Seat:
+def resources_of(start: ChildConfig) -> ChildResources:
     """What `start` names, ready to use."""
     ledger = Ledger(start.table, start.processes, start.process)
-    return Seat(
+    return ChildResources(
         process=start.process,
         public=[socket.socket(fileno=descriptor) for descriptor in start.public],
         admin=socket.socket(fileno=start.admin),
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     line = socket.socket(fileno=int(arguments[0]))
     try:
-        start = receive_start(line)
+        start = receive_config(line)
     except EOFError:
         return 1
     setup_logging(start.config.log_level, start.config.log_format, process=start.process)

@@ -12,11 +12,21 @@ import pytest
 
 from router.config.model import Config
 from router.gateway.listen.sockets import ListenError
-from router.process import handover_client, handover_messages, handover_server
-from router.process.handover_client import Predecessor
-from router.process.handover_messages import VERSION, Offered, Ready, Refused, TakeoverError, decode, encode
-from router.process.handover_server import Side, Successors
-from router.process.listeners import Listeners, admin_socket, facing
+from router.process.handover import client as handover_client
+from router.process.handover import messages as handover_messages
+from router.process.handover import server as handover_server
+from router.process.handover.client import HandoverClient
+from router.process.handover.messages import (
+    VERSION,
+    HandoverRefused,
+    SocketsOffered,
+    SuccessorReady,
+    TakeoverError,
+    decode,
+    encode,
+)
+from router.process.handover.server import HandoverCallbacks, HandoverServer
+from router.process.listeners import Listeners, admin_socket, listen_addresses
 
 
 class Running:
@@ -33,7 +43,7 @@ class Running:
         self.told = []
         self.ends = []
         self.says_end = None
-        self.side = Side(
+        self.side = HandoverCallbacks(
             offer=self.offer,
             withdraw=self.withdraw,
             hand_over=self.hand_over,
@@ -43,13 +53,13 @@ class Running:
             superseded=lambda: self.ends.append("superseded"),
             lost=lambda: self.ends.append("lost"),
         )
-        self.successors = Successors(str(path), self.side)
+        self.successors = HandoverServer(str(path), self.side)
 
     def offer(self):
-        offered = Offered(
+        offered = SocketsOffered(
             version=VERSION,
             pid=os.getpid(),
-            facing=facing(self.config, self.listeners, None),
+            listen_addresses=listen_addresses(self.config, self.listeners, None),
             public=1,
             held=False,
             drained=("b:2",),
@@ -105,7 +115,7 @@ async def eventually(condition):
 
 async def test_the_sockets_are_passed_and_the_old_side_drains(start):
     gateway = start()
-    found = await Predecessor.find(gateway.path)
+    found = await HandoverClient.find(gateway.path)
     assert [each.getsockname()[1] for each in found.listeners.sockets] == [gateway.port, gateway.admin_port]
     assert (found.offered.drained, found.offered.ready) == (("b:2",), 3)
     found.check(gateway.config)
@@ -136,21 +146,21 @@ async def test_the_sockets_are_passed_and_the_old_side_drains(start):
 
 
 async def test_nobody_there(tmp_path):
-    assert await Predecessor.find(str(tmp_path / "none.sock")) is None
+    assert await HandoverClient.find(str(tmp_path / "none.sock")) is None
     left_behind = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     left_behind.bind(str(tmp_path / "dead.sock"))
     left_behind.close()
-    assert await Predecessor.find(str(tmp_path / "dead.sock")) is None
+    assert await HandoverClient.find(str(tmp_path / "dead.sock")) is None
 
 
 async def test_a_successor_that_ends_before_it_is_ready_changes_nothing(start):
     gateway = start()
-    found = await Predecessor.find(gateway.path)
+    found = await HandoverClient.find(gateway.path)
     found.listeners.close()
     await found.aclose()
     await eventually(lambda: gateway.withdrawn == 1)
     assert not gateway.handed_over.is_set()
-    again = await Predecessor.find(gateway.path)
+    again = await HandoverClient.find(gateway.path)
     assert await again.drain() == ("a:1",)
     again.listeners.close()
     await again.aclose()
@@ -159,10 +169,10 @@ async def test_a_successor_that_ends_before_it_is_ready_changes_nothing(start):
 @pytest.mark.parametrize("step", ["ready", "draining", "following"])
 async def test_a_successor_that_dies_after_it_was_ready_is_reported_lost(start, step):
     gateway = start()
-    found = await Predecessor.find(gateway.path)
+    found = await HandoverClient.find(gateway.path)
     found.listeners.close()
     if step == "ready":
-        found._connection.send(encode(Ready(says_end=True)))
+        found._connection.send(encode(SuccessorReady(says_end=True)))
     else:
         await found.drain()
     if step == "following":
@@ -172,7 +182,7 @@ async def test_a_successor_that_dies_after_it_was_ready_is_reported_lost(start, 
     await eventually(lambda: gateway.ends == ["lost"])
     assert gateway.says_end
     await gateway.successors.start_again()
-    again = await Predecessor.find(gateway.path)
+    again = await HandoverClient.find(gateway.path)
     assert await again.drain() == gateway.drained
     again.listeners.close()
     await again.aclose()
@@ -180,7 +190,7 @@ async def test_a_successor_that_dies_after_it_was_ready_is_reported_lost(start, 
 
 async def test_a_successor_that_says_that_it_ends_is_not_lost(start):
     gateway = start()
-    found = await Predecessor.find(gateway.path)
+    found = await HandoverClient.find(gateway.path)
     found.listeners.close()
     await found.drain()
     found.follow(tuple)
@@ -194,7 +204,7 @@ async def test_a_successor_that_says_that_it_ends_is_not_lost(start):
 
 async def test_an_older_successor_is_not_waited_for(start):
     gateway = start()
-    found = await Predecessor.find(gateway.path)
+    found = await HandoverClient.find(gateway.path)
     found.listeners.close()
     found._connection.send(b'{"type":"ready"}')
     await eventually(gateway.handed_over.is_set)
@@ -204,7 +214,7 @@ async def test_an_older_successor_is_not_waited_for(start):
 
 async def test_an_older_gateway_is_not_told_of_the_end(start):
     gateway = start(resumes=False)
-    found = await Predecessor.find(gateway.path)
+    found = await HandoverClient.find(gateway.path)
     found.listeners.close()
     await found.drain()
     found.follow(tuple)
@@ -215,7 +225,7 @@ async def test_an_older_gateway_is_not_told_of_the_end(start):
 
 async def test_a_successor_that_speaks_another_language_lives(start):
     gateway = start()
-    found = await Predecessor.find(gateway.path)
+    found = await HandoverClient.find(gateway.path)
     found.listeners.close()
     await found.drain()
     found._connection.send(b"hello")
@@ -225,19 +235,19 @@ async def test_a_successor_that_speaks_another_language_lives(start):
 
 async def test_one_at_a_time(start):
     gateway = start()
-    first = await Predecessor.find(gateway.path)
+    first = await HandoverClient.find(gateway.path)
     with pytest.raises(TakeoverError, match="refused: another process is taking over"):
-        await Predecessor.find(gateway.path)
+        await HandoverClient.find(gateway.path)
     await first.drain()
     with pytest.raises(TakeoverError, match="refused"):
-        await Predecessor.find(gateway.path)
+        await HandoverClient.find(gateway.path)
     first.listeners.close()
     await first.aclose()
 
 
 async def test_other_addresses_are_refused_with_both_named(start):
     gateway = start()
-    found = await Predecessor.find(gateway.path)
+    found = await HandoverClient.find(gateway.path)
     config = gateway.config
     for good in (config, msgspec.structs.replace(config, port=gateway.port, admin_port=gateway.admin_port)):
         found.check(good)
@@ -255,8 +265,8 @@ async def test_other_addresses_are_refused_with_both_named(start):
 
 
 async def test_a_service_managers_sockets_need_not_match_the_settings(start):
-    gateway = start(facing=handover_messages.Facing(None, None, 1, None, 2), held=True)
-    found = await Predecessor.find(gateway.path)
+    gateway = start(listen_addresses=handover_messages.ListenAddresses(None, None, 1, None, 2), held=True)
+    found = await HandoverClient.find(gateway.path)
     found.check(Config(host="10.0.0.1", port=99, admin_port=98))
     assert found.listeners.held
     found.listeners.close()
@@ -266,10 +276,10 @@ async def test_a_service_managers_sockets_need_not_match_the_settings(start):
 async def test_another_version(start, tmp_path):
     gateway = start(version=VERSION + 1)
     with pytest.raises(TakeoverError, match="does not know"):
-        await Predecessor.find(gateway.path)
+        await HandoverClient.find(gateway.path)
     with pytest.raises(TakeoverError, match="another version"):
         decode(b"hello")
-    assert decode(encode(Refused("no"))) == Refused("no")
+    assert decode(encode(HandoverRefused("no"))) == HandoverRefused("no")
 
 
 async def test_only_the_same_user_is_served(start, monkeypatch):
@@ -277,10 +287,10 @@ async def test_only_the_same_user_is_served(start, monkeypatch):
     assert stat.S_IMODE(os.stat(gateway.path).st_mode) == 0o600
     monkeypatch.setattr(handover_server, "same_user", lambda connection: False)
     with pytest.raises(TakeoverError, match="another user"):
-        await Predecessor.find(gateway.path)
+        await HandoverClient.find(gateway.path)
     monkeypatch.setattr(handover_client, "same_user", lambda connection: False)
     with pytest.raises(TakeoverError, match="belongs to another user"):
-        await Predecessor.find(gateway.path)
+        await HandoverClient.find(gateway.path)
     assert not gateway.handed_over.is_set()
 
 
@@ -295,7 +305,7 @@ def test_the_user_at_the_other_end_is_asked_of_the_kernel(monkeypatch):
 async def test_the_path_is_never_without_anyone(start, tmp_path):
     path = tmp_path / "takeover.sock"
     old, new = start(path), start(path)
-    found = await Predecessor.find(str(path))
+    found = await HandoverClient.find(str(path))
     assert found.listeners.public[0].getsockname()[1] == new.port
     found.listeners.close()
     await found.aclose()
@@ -318,7 +328,7 @@ async def test_paths_that_cannot_be_had(start, tmp_path):
         other.bind(str(tmp_path / "other.sock"))
         other.listen()
         with pytest.raises(TakeoverError, match="write another path"):
-            await Predecessor.find(str(tmp_path / "other.sock"))
+            await HandoverClient.find(str(tmp_path / "other.sock"))
 
 
 async def test_a_gateway_that_does_not_answer(tmp_path, monkeypatch):
@@ -328,7 +338,7 @@ async def test_a_gateway_that_does_not_answer(tmp_path, monkeypatch):
         stuck.bind(path)
         stuck.listen()
         with pytest.raises(TakeoverError, match="did not answer"):
-            await Predecessor.find(path)
+            await HandoverClient.find(path)
 
 
 async def test_a_gateway_that_gets_stuck_or_dies_after_its_offer(start, monkeypatch):
@@ -339,14 +349,14 @@ async def test_a_gateway_that_gets_stuck_or_dies_after_its_offer(start, monkeypa
         await asyncio.sleep(60)
 
     monkeypatch.setattr(gateway, "hand_over", never)
-    gateway.successors._side = replace(gateway.side, hand_over=never)
-    found = await Predecessor.find(gateway.path)
+    gateway.successors._callbacks = replace(gateway.side, hand_over=never)
+    found = await HandoverClient.find(gateway.path)
     assert await found.drain() == ("b:2",)
     assert found.stuck
     found.listeners.close()
     await found.aclose()
     dying = start(Path(gateway.path).with_name("dying.sock"))
-    found = await Predecessor.find(dying.path)
+    found = await HandoverClient.find(dying.path)
     await dying.successors.aclose()
     assert await found.drain() == ("b:2",)
     assert not found.stuck

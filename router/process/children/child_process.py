@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import router
-from router.process.child_client import Member
-from router.process.child_config import Start, send_start
+from router.process.children.child_client import ChildClient
+from router.process.children.child_config import ChildConfig, send_config
 
 log = logging.getLogger("warmroute.process")
 
@@ -31,28 +31,28 @@ _LONGEST_PAUSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class ChildCallbacks:
     """What a keeper asks of the supervisor, and tells it. `begin` gets the file descriptor of a new process's admin
     socket, and starts it with the settings as they stand."""
 
-    begin: Callable[[int, int, Callable[[Start], Awaitable[None]]], Awaitable[None]]
+    begin: Callable[[int, int, Callable[[ChildConfig], Awaitable[None]]], Awaitable[None]]
     ready: Callable[[], None]
     ended: Callable[[int], None]
 
 
-class Keeper:
-    """One process of several, by its number, over all its lives. `member` is there while it serves."""
+class ChildProcess:
+    """One process of several, by its number, over all its lives. `client` is there while it serves."""
 
-    def __init__(self, number: int, folder: Path, orders: Orders) -> None:
+    def __init__(self, number: int, folder: Path, callbacks: ChildCallbacks) -> None:
         self.number = number
-        self.member: Member | None = None
+        self.client: ChildClient | None = None
         self.settled = asyncio.Event()
         """Set while it is not being started: it serves, or is gone."""
         self.settled.set()
         self.failures = 0
         self.restarts = 0
         self._folder = folder
-        self._orders = orders
+        self._callbacks = callbacks
         self._lives = 0
         self._process: asyncio.subprocess.Process | None = None
         self._line: socket.socket | None = None
@@ -66,7 +66,7 @@ class Keeper:
             except OSError as error:  # no room for another process, or for its sockets
                 self.failures += 1
                 how = f"it could not be started: {error}"
-            self._orders.ended(self.number)
+            self._callbacks.ended(self.number)
             if not self._stopping.is_set():
                 self.restarts += 1
                 log.error("process ended", extra={"process_index": self.number, "how": how})
@@ -88,7 +88,7 @@ class Keeper:
     def statistics(self) -> dict[str, Any]:
         """Whether it serves, its process id, and how often it had to be started again."""
         return {
-            "serving": self.member is not None,
+            "serving": self.client is not None,
             "pid": self._process.pid if self._process is not None else None,
             "restarts": self.restarts,
         }
@@ -99,7 +99,7 @@ class Keeper:
         self._lives += 1
         try:
             with _admin_listener(path) as admin:
-                await self._orders.begin(self.number, admin.fileno(), self._start)
+                await self._callbacks.begin(self.number, admin.fileno(), self._start)
             assert self._process is not None
             ready_s = await self._served(self._process, path)
             code = await self._process.wait()
@@ -109,7 +109,7 @@ class Keeper:
         finally:
             await self._bury(path)
 
-    async def _start(self, start: Start) -> None:
+    async def _start(self, start: ChildConfig) -> None:
         """Run a fresh interpreter: threads and event loops do not survive a fork."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -127,7 +127,7 @@ class Keeper:
         if self._stopping.is_set():
             self._process.terminate()
         with suppress(OSError):  # it has died already; its exit code says more
-            await send_start(ours, start)
+            await send_config(ours, start)
 
     async def _served(self, process: asyncio.subprocess.Process, path: Path) -> float | None:
         """Wait until it serves; when that was, None: never."""
@@ -140,21 +140,21 @@ class Keeper:
         if not said:
             self.kill()
             return None
-        self.member = Member(self.number, path)
+        self.client = ChildClient(self.number, path)
         self.settled.set()
-        self._orders.ready()
+        self._callbacks.ready()
         log.info("process ready", extra={"process_index": self.number, "pid": process.pid})
         return loop.time()
 
     async def _bury(self, path: Path) -> None:
-        member, self.member = self.member, None
+        client, self.client = self.client, None
         self.settled.set()
         self._process = None
         if self._line is not None:
             self._line.close()
         path.unlink(missing_ok=True)
-        if member is not None:
-            await member.aclose()
+        if client is not None:
+            await client.aclose()
 
     async def _pause(self) -> None:
         if not self.failures:
@@ -174,7 +174,7 @@ def _admin_listener(path: Path) -> socket.socket:
 
 def _command(line: int) -> Sequence[str]:
     # -P: a folder called router/ where the user stands must not shadow ours
-    return [sys.executable, "-P", "-m", "router.process.child", str(line)]
+    return [sys.executable, "-P", "-m", "router.process.children.child", str(line)]
 
 
 def _python_path() -> str:

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from router.config.model import Config
-from router.process.handover_messages import (
+from router.process.handover.messages import (
     MOST_BYTES,
     MOST_SOCKETS,
     VERSION,
-    Drained,
-    Draining,
-    Ending,
-    Facing,
-    InFlight,
-    Offered,
-    Ready,
-    Refused,
+    DrainedWorkers,
+    DrainStarted,
+    HandoverRefused,
+    InFlightReport,
+    ListenAddresses,
+    SocketsOffered,
+    SuccessorEnding,
+    SuccessorReady,
     TakeoverError,
     decode,
     encode,
@@ -36,10 +36,10 @@ ANSWER_S = 10.0
 log = logging.getLogger("warmroute.serve")
 
 
-class Predecessor:
+class HandoverClient:
     """Holds the connection to it. `in_flight` is what it still has at each worker; `gone` is set once it has ended."""
 
-    def __init__(self, connection: socket.socket, offered: Offered, listeners: Listeners) -> None:
+    def __init__(self, connection: socket.socket, offered: SocketsOffered, listeners: Listeners) -> None:
         self._connection = connection
         self._tasks: list[asyncio.Task[None]] = []
         self._drained: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class Predecessor:
         """It has not answered, and may still accept."""
 
     @classmethod
-    async def find(cls, path: str) -> Predecessor | None:
+    async def find(cls, path: str) -> HandoverClient | None:
         """Ask who listens at `path` for its sockets; None where nobody does.
 
         Raises:
@@ -75,18 +75,18 @@ class Predecessor:
         Raises:
             TakeoverError: it names others.
         """
-        facing = self.offered.facing
+        running_at = self.offered.listen_addresses
         running = f"the running gateway (pid {self.offered.pid})"
-        moved = facing.uds != config.uds and not self.offered.held
-        if moved or _differs(facing.host, facing.port, config.host, config.port):
+        moved = running_at.uds != config.uds and not self.offered.held
+        if moved or _differs(running_at.host, running_at.port, config.host, config.port):
             raise TakeoverError(
-                f"{running} has its public port at {_public(facing)}, and this one is configured for "
+                f"{running} has its public port at {_public(running_at)}, and this one is configured for "
                 f"{config.uds or f'{config.host}:{config.port}'}; write the same, or stop the running one first"
             )
-        if _differs(facing.admin_host, facing.admin_port, config.admin_host, config.admin_port):
+        if _differs(running_at.admin_host, running_at.admin_port, config.admin_host, config.admin_port):
             raise TakeoverError(
-                f"{running} has its admin port at {facing.admin_host}:{facing.admin_port}, and this one is configured "
-                f"for {config.admin_host}:{config.admin_port}; write the same, or stop the running one first"
+                f"{running} has its admin port at {running_at.admin_host}:{running_at.admin_port}, and this one is "
+                f"configured for {config.admin_host}:{config.admin_port}; write the same, or stop the running one first"
             )
 
     def drains(self, worker_id: str) -> bool:
@@ -99,10 +99,10 @@ class Predecessor:
         self._connection.setblocking(False)
         drained = self.offered.drained
         try:
-            await loop.sock_sendall(self._connection, encode(Ready(says_end=True)))
+            await loop.sock_sendall(self._connection, encode(SuccessorReady(says_end=True)))
             async with asyncio.timeout(ANSWER_S):
                 answer = decode(await loop.sock_recv(self._connection, MOST_BYTES) or b"{}")
-            if isinstance(answer, Draining):
+            if isinstance(answer, DrainStarted):
                 drained, self.in_flight = answer.drained, answer.requests
         except TimeoutError:
             self.stuck = True
@@ -123,7 +123,7 @@ class Predecessor:
             while not self.gone.is_set():
                 if (now := drained()) != told:
                     told = now
-                    await loop.sock_sendall(self._connection, encode(Drained(now)))
+                    await loop.sock_sendall(self._connection, encode(DrainedWorkers(now)))
                 await asyncio.sleep(LOOK_S)
 
     async def _listen(self) -> None:
@@ -131,7 +131,7 @@ class Predecessor:
         try:
             while packet := await loop.sock_recv(self._connection, MOST_BYTES):
                 message = decode(packet)
-                if isinstance(message, InFlight):
+                if isinstance(message, InFlightReport):
                     self.in_flight, self._drained = message.requests, frozenset(message.drained)
         except (OSError, TakeoverError) as error:
             log.warning("lost sight of the gateway that was taken over", extra={"reason": str(error)})
@@ -142,7 +142,7 @@ class Predecessor:
         """After `drain`: we end in good order, or have handed over ourselves; it is not to serve in our place."""
         if self._tasks and self.offered.resumes:
             with suppress(OSError):  # it has ended
-                self._connection.send(encode(Ending()))
+                self._connection.send(encode(SuccessorEnding()))
 
     async def ended(self, limit_s: float) -> None:
         """Wait until it is over, if it drains; it has drained for longer than we have."""
@@ -174,7 +174,7 @@ def _connect(path: str) -> socket.socket | None:
     return connection
 
 
-def _take(connection: socket.socket) -> tuple[Offered, Listeners]:
+def _take(connection: socket.socket) -> tuple[SocketsOffered, Listeners]:
     try:
         packet, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_SOCKETS)
     except TimeoutError:
@@ -199,13 +199,13 @@ def _ours(descriptor: int) -> socket.socket:
     return received
 
 
-def _understood(packet: bytes, sockets: int) -> Offered:
+def _understood(packet: bytes, sockets: int) -> SocketsOffered:
     if not packet:
         raise TakeoverError("the running gateway closed the connection: it runs as another user, or is ending")
     message = decode(packet)
-    if isinstance(message, Refused):
+    if isinstance(message, HandoverRefused):
         raise TakeoverError(f"the running gateway refused: {message.reason}")
-    if not isinstance(message, Offered) or message.version != VERSION or not 1 <= message.public <= sockets:
+    if not isinstance(message, SocketsOffered) or message.version != VERSION or not 1 <= message.public <= sockets:
         raise TakeoverError("the running gateway offers what this version does not know; stop it first")
     return message
 
@@ -215,5 +215,5 @@ def _differs(host: str | None, port: int, wanted_host: str, wanted_port: int) ->
     return host is not None and (host != wanted_host or wanted_port not in (0, port))
 
 
-def _public(facing: Facing) -> str:
-    return facing.uds or f"{facing.host}:{facing.port}"
+def _public(addresses: ListenAddresses) -> str:
+    return addresses.uds or f"{addresses.host}:{addresses.port}"

@@ -10,9 +10,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from router.admin import connection as module
+from router.admin.server import AdminServer
 from router.config.model import Config, LimitsConfig, TimeoutsConfig
-from router.process import admin_connection as module
-from router.process.admin_server import AdminServer
 from router.process.listeners import admin_socket
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -182,7 +182,7 @@ async def test_a_last_answer_of_which_some_is_read_has_the_same_time_limit(serve
 
 
 async def test_answers_that_are_not_read_have_a_limit_together(serve, connect, monkeypatch):
-    monkeypatch.setattr("router.process.admin_server.MOST_UNSENT_BYTES", 5 * LARGE_BYTES)
+    monkeypatch.setattr("router.admin.server.MOST_UNSENT_BYTES", 5 * LARGE_BYTES)
     server = await serve()
     clients = [await connect(server, limit=1_000) for _ in range(12)]
     for _, writer in clients:

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from backends.worker import parse_endpoint
 from router.config.model import Config, PolicyConfig, WorkerConfig
-from router.process.child_config import quotas_of, share_of
+from router.process.children.child_config import quotas_of, share_of
 
 
-class Standing:
+class DesiredState:
     """The fleet and the policy as they stand now."""
 
     def __init__(self, config: Config) -> None:

@@ -6,12 +6,12 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.process.accept_balancer import LeastConnections
-from router.process.shared_ledger import Ledger
+from router.process.children.accept_balancer import LeastConnections
+from router.process.shared_memory.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ChildResources:
     """`process` counts from 0; `public` and `admin` listen already; `drained` are workers the operator has drained."""
 
     process: int

@@ -19,7 +19,7 @@ _ENTRY = struct.Struct("@QQ")
 PINS_BYTES = PLACES * _ENTRY.size
 
 
-class Pins:
+class ResponsePins:
     """Satisfies `router.gateway.plane.SharedPins`. `workers` names those that a response can be on."""
 
     def __init__(self, memory: mmap.mmap, at: int, workers: Callable[[], Iterable[WorkerId]]) -> None:

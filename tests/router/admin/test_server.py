@@ -8,8 +8,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from router.admin.server import AdminServer
 from router.config.model import Config
-from router.process.admin_server import AdminServer
 from router.process.listeners import admin_socket
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"

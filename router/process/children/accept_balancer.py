@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.process.shared_ledger import Door, Ledger
+from router.process.shared_memory.ledger import AcceptCounters, Ledger
 
 
 class LeastConnections:
@@ -33,12 +33,14 @@ class LeastConnections:
 
     def ours(self) -> bool:
         """Whether nobody who takes connections has fewer than we do."""
-        doors = [self._ledger.door(other) for other in self._others]
-        return all(self._connections <= door.connections for door in doors if door.serving)
+        counters = [self._ledger.accept_counters(other) for other in self._others]
+        return all(
+            self._connections <= accept_counters.connections for accept_counters in counters if accept_counters.serving
+        )
 
     def taken_by_others(self) -> int:
         """How many the others have ever taken: it changes while they take any."""
-        return sum(self._ledger.door(other).taken for other in self._others)
+        return sum(self._ledger.accept_counters(other).taken for other in self._others)
 
     def took(self) -> None:
         """We have just taken one."""
@@ -56,4 +58,4 @@ class LeastConnections:
         return {"connections": self._connections, "taken": self._taken}
 
     def _write(self) -> None:
-        self._ledger.write_door(Door(self._serving, self._connections, self._taken))
+        self._ledger.write_accept_counters(AcceptCounters(self._serving, self._connections, self._taken))

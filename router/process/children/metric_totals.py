@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from router.process.child_client import Asking, Member, ask_all
-from router.process.metric_snapshots import READINGS_PATH, decode_readings
+from router.process.children.child_client import ChildClient, ChildRequest, ask_all
+from router.process.children.metric_snapshots import READINGS_PATH, decode_readings
 from router.telemetry.exposition import OwnProcess
 from router.telemetry.logs import lines_dropped
 from router.telemetry.snapshot import Snapshot, lasting, merged
 
 
-class Totals:
+class MetricTotals:
     """Adds up what the processes say, what those that have died had counted, and what the supervisor itself takes.
 
     Counters must never fall, or a rate over them shows what did not happen: a process that does not answer counts with
@@ -40,9 +40,9 @@ class Totals:
         labels = (what, "ok" if ok else "failed")
         self._reloads[labels] = self._reloads.get(labels, 0.0) + 1.0
 
-    async def snapshot(self, members: Iterable[Member]) -> Snapshot:
+    async def snapshot(self, clients: Iterable[ChildClient]) -> Snapshot:
         """Everything as it is now."""
-        answers = await ask_all(members, Asking("GET", READINGS_PATH))
+        answers = await ask_all(clients, ChildRequest("GET", READINGS_PATH))
         fresh = {number: decode_readings(answer.content) for number, answer in answers.items() if answer.is_success}
         self._latest |= fresh
         restarts: dict[tuple[str, ...], float] = {(): float(self._restarts)}

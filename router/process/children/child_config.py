@@ -18,7 +18,7 @@ READY = b"\n"
 _SIZE_BYTES = 4
 
 
-class Start(msgspec.Struct, frozen=True):
+class ChildConfig(msgspec.Struct, frozen=True):
     """Everything a process needs. `public`, `admin` and `table` are file descriptors that it inherits."""
 
     process: int
@@ -30,20 +30,20 @@ class Start(msgspec.Struct, frozen=True):
     table: int
 
 
-async def send_start(line: socket.socket, start: Start) -> None:
+async def send_config(line: socket.socket, start: ChildConfig) -> None:
     """Tell it. On a socket and not on the command line, which anyone on the host can read: there are keys in it."""
     body = msgspec.msgpack.encode(start)
     await asyncio.get_running_loop().sock_sendall(line, len(body).to_bytes(_SIZE_BYTES) + body)
 
 
-def receive_start(line: socket.socket) -> Start:
+def receive_config(line: socket.socket) -> ChildConfig:
     """Wait to be told.
 
     Raises:
         EOFError: the supervisor has gone.
     """
     size = int.from_bytes(_exactly(line, _SIZE_BYTES))
-    return msgspec.msgpack.decode(_exactly(line, size), type=Start)
+    return msgspec.msgpack.decode(_exactly(line, size), type=ChildConfig)
 
 
 def _exactly(line: socket.socket, size: int) -> bytes:
