@@ -8,7 +8,7 @@ from random import Random
 
 from tokenizers import Tokenizer
 
-from backends.clock.batches import Known, allowed_tokens
+from backends.clock.batches import KnownRequest, allowed_tokens
 from backends.simulated.vocabulary import Vocabulary
 
 # Random JSON would hardly ever end: under a grammar, half of the draws close what is open where that is allowed.
@@ -36,7 +36,7 @@ class Answers:
         self._blank = frozenset(id_ for id_, text in enumerate(texts) if not text.strip())
         self._closing = frozenset(id_ for id_, text in enumerate(texts) if text in _CLOSING)
 
-    def draw(self, known: Known, bitmask_row: Sequence[int] | None = None) -> int:
+    def draw(self, known: KnownRequest, bitmask_row: Sequence[int] | None = None) -> int:
         """The next token of a request; remembers it as the last one."""
         token = self._free(known) if bitmask_row is None else self._constrained(known, bitmask_row)
         known.last_token = token
@@ -44,12 +44,12 @@ class Answers:
         self._tokens += 1
         return token
 
-    def _free(self, known: Known) -> int:
+    def _free(self, known: KnownRequest) -> int:
         if self._stop_probability and self._random() < self._stop_probability:
             return self._stop_ids[0]
         return self._vocabulary.draw(known.last_token, first=not known.answered)
 
-    def _constrained(self, known: Known, bitmask_row: Sequence[int]) -> int:
+    def _constrained(self, known: KnownRequest, bitmask_row: Sequence[int]) -> int:
         allowed = allowed_tokens(bitmask_row)
         for wanted in (self._stop_ids, self._closing if self._random() < _CLOSE_PROBABILITY else ()):
             found = [token for token in allowed if token in wanted]

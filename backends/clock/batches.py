@@ -10,7 +10,7 @@ EMPTY: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
-class Known:
+class KnownRequest:
     """A request the worker has seen. `prompt_tokens` is its prompt's length, `last_token` what its next one follows."""
 
     prompt_tokens: int
@@ -19,7 +19,7 @@ class Known:
 
 
 @dataclass(slots=True)
-class Step:
+class BatchShape:
     """One step. `producers` get a token at its end; `chunks` are (new, cached) tokens as in `StepTiming.step_s`."""
 
     request_ids: list[str] = field(default_factory=list)
@@ -39,20 +39,22 @@ class Batches:
     __slots__ = ("_requests", "_steps")
 
     def __init__(self) -> None:
-        self._requests: dict[str, Known] = {}
+        self._requests: dict[str, KnownRequest] = {}
         self._steps = 0
 
-    def step(self, scheduled: Any) -> Step:
+    def step(self, scheduled: Any) -> BatchShape:
         """Take in a ``vllm.v1.core.sched.output.SchedulerOutput``."""
         for request_id in scheduled.finished_req_ids:
             self._requests.pop(request_id, None)
-        step = Step()
+        step = BatchShape()
         counts = scheduled.num_scheduled_tokens
         for new in scheduled.scheduled_new_reqs:
             prompt = new.prompt_token_ids or EMPTY
             # vLLM's second model runner sends a request that lost its blocks as a new one, with its answer so far.
             tokens = getattr(new, "prefill_token_ids", None) or prompt
-            self._requests[new.req_id] = Known(len(prompt), tokens[-1] if tokens else 0, len(tokens) > len(prompt))
+            self._requests[new.req_id] = KnownRequest(
+                len(prompt), tokens[-1] if tokens else 0, len(tokens) > len(prompt)
+            )
             self._add(step, new.req_id, counts[new.req_id], new.num_computed_tokens, len(tokens))
         cached = scheduled.scheduled_cached_reqs
         for request_id, computed, outputs in zip(
@@ -63,7 +65,7 @@ class Batches:
         self._steps += 1
         return step
 
-    def _add(self, step: Step, request_id: str, new: int, computed: int, known: int) -> None:
+    def _add(self, step: BatchShape, request_id: str, new: int, computed: int, known: int) -> None:
         step.request_ids.append(request_id)
         if new == 1 and computed >= self._requests[request_id].prompt_tokens:
             step.decodes += 1
@@ -73,7 +75,7 @@ class Batches:
         if computed + new >= known:
             step.producers.add(request_id)
 
-    def known(self, request_id: str) -> Known:
+    def known(self, request_id: str) -> KnownRequest:
         """The request behind an id of the current step."""
         return self._requests[request_id]
 

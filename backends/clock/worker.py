@@ -15,7 +15,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, M
 from vllm.v1.worker import worker_base
 
 from backends.clock.answers import Answers, read_tokenizer
-from backends.clock.batches import Batches, Step
+from backends.clock.batches import Batches, BatchShape
 from backends.clock.device import Device
 from backends.clock.settings import read_settings
 from backends.engine.profile import load_profile
@@ -24,7 +24,7 @@ from backends.engine.timing import StepTiming
 GIB = 1 << 30
 
 
-class Pending(AsyncModelRunnerOutput):
+class PendingOutput(AsyncModelRunnerOutput):
     """A step on the device; `get_output` waits for its end."""
 
     def __init__(self, output: Any, device: Device, end_s: float) -> None:
@@ -58,7 +58,7 @@ class ClockWorker(worker_base.WorkerBase):
         self._batches = Batches()
         self._adapters: set[int] = set()
         self._answers: Answers | None = None
-        self._launched: tuple[Step, float] | None = None
+        self._launched: tuple[BatchShape, float] | None = None
         self._seed = settings.seed * 1_000 + rank
 
     # starting
@@ -153,7 +153,7 @@ class ClockWorker(worker_base.WorkerBase):
         ]
         index = {request_id: position for position, request_id in enumerate(step.request_ids)}
         output = ModelRunnerOutput(req_ids=step.request_ids, req_id_to_index=index, sampled_token_ids=tokens)
-        pending = Pending(output, self._device, end_s)
+        pending = PendingOutput(output, self._device, end_s)
         # a synchronous engine wants the tokens themselves: 0.33 waits for them, 0.23 does not
         return pending if self.vllm_config.scheduler_config.async_scheduling else pending.get_output()
 

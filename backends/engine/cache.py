@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from backends.engine.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
+from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared, CacheEvent
 
 
 class BlockCache:
@@ -96,7 +96,7 @@ class BlockCache:
             blocks.append(block)
         return blocks
 
-    def store(self, blocks: Sequence[int], run: BlockStored) -> None:
+    def store(self, blocks: Sequence[int], run: BlocksCached) -> None:
         """Make newly full blocks hittable under the hashes of `run`, and announce them."""
         for block, block_hash in zip(blocks, run.hashes, strict=True):
             self._hashes[block] = block_hash
@@ -108,7 +108,7 @@ class BlockCache:
         self._cached += len(blocks)
         self._events.append(run)
 
-    def announce(self, run: BlockStored) -> None:
+    def announce(self, run: BlocksCached) -> None:
         """Tell again of blocks that are cached; nothing else happens."""
         self._events.append(run)
 
@@ -134,7 +134,7 @@ class BlockCache:
         self._hashes = [None] * self.num_blocks
         self._copies.clear()
         self._cached = 0
-        self._events.append(AllBlocksCleared())
+        self._events.append(CacheCleared())
         return True
 
     @property
@@ -172,4 +172,4 @@ class BlockCache:
             del self._copies[block_hash]
         self._cached -= 1
         self._evictions += 1
-        self._events.append(BlockRemoved((block_hash,)))
+        self._events.append(BlocksEvicted((block_hash,)))

@@ -11,7 +11,7 @@ BlockExtraKeys = tuple[str, ...] | None
 """What besides tokens and parent goes into one block's hash, untagged as on vLLM's wire: LoRA name, then cache salt."""
 
 
-class BlockStored(msgspec.Struct, frozen=True, gc=False):
+class BlocksCached(msgspec.Struct, frozen=True, gc=False):
     """A contiguous run of newly full blocks of one request became hittable.
 
     `parent` is the hash of the block before the run, None at the start of a sequence; `token_ids` holds
@@ -29,14 +29,14 @@ class BlockStored(msgspec.Struct, frozen=True, gc=False):
     extra_keys: tuple[BlockExtraKeys, ...]
 
 
-class BlockRemoved(msgspec.Struct, frozen=True, gc=False):
+class BlocksEvicted(msgspec.Struct, frozen=True, gc=False):
     """Physical copies of these hashes were evicted; each copy is announced by itself."""
 
     hashes: tuple[int, ...]
 
 
-class AllBlocksCleared(msgspec.Struct, frozen=True, gc=False):
+class CacheCleared(msgspec.Struct, frozen=True, gc=False):
     """The prefix cache was reset."""
 
 
-CacheEvent = BlockStored | BlockRemoved | AllBlocksCleared
+CacheEvent = BlocksCached | BlocksEvicted | CacheCleared

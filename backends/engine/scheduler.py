@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from backends.engine.cache import BlockCache
-from backends.engine.events import BlockStored
+from backends.engine.events import BlocksCached
 from backends.engine.request import RequestState
 
 
@@ -281,10 +281,10 @@ class Scheduler:
         self._cache.store(state.blocks[first:full_blocks], self._run(state, first, full_blocks))
         state.stored_blocks = full_blocks
 
-    def _run(self, state: RequestState, first: int, last: int) -> BlockStored:
+    def _run(self, state: RequestState, first: int, last: int) -> BlocksCached:
         """Blocks `first` to `last`, exclusive, of a request, as they are announced."""
         hashes, size = state.block_hashes, self._block_size
-        return BlockStored(
+        return BlocksCached(
             hashes=tuple(hashes[first:last]),
             parent=hashes[first - 1] if first else None,
             token_ids=state.tokens[first * size : last * size].tolist(),

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from backends.simulated.dialects import Dialect
 from backends.simulated.errors import ApiError
-from backends.simulated.frames import DONE, Frames, ResponseHead, Shape, Stream, usage, whole_body
+from backends.simulated.frames import DONE, AnswerHead, ApiShape, Frames, Stream, usage, whole_body
 from backends.simulated.generation import ClientGone, Delivery, Generation, Inbox
 from backends.simulated.request import (
     ChatBody,
@@ -32,10 +32,10 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EngineCall:
     """One checked HTTP request on its way through the engine."""
 
-    head: ResponseHead
+    head: AnswerHead
     body: ChatBody | CompletionBody
     prompts: Sequence[Sequence[int]]
     inbox: Inbox
@@ -67,7 +67,7 @@ async def begin_stream(send: Send, headers: Headers) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": every})
 
 
-class Answering(ABC):
+class AnswerPath(ABC):
     """One path as an ASGI application."""
 
     def __init__(self, worker: SimulatedWorker, id_prefix: str) -> None:
@@ -83,11 +83,11 @@ class Answering(ABC):
         """The ids of all prompts of a body; raises `ApiError` 400."""
 
     @abstractmethod
-    async def _whole(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+    async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         """Answer in one piece."""
 
     @abstractmethod
-    async def _stream(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+    async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         """Answer as events."""
 
     def _error(self, error: ApiError) -> bytes:
@@ -114,19 +114,19 @@ class Answering(ABC):
             return []
         return [(b"x-request-id", (request_id or uuid.uuid4().hex).encode("latin-1"))]
 
-    async def _submit(self, raw: bytes, content_type: str, request_id: str) -> Call:
+    async def _submit(self, raw: bytes, content_type: str, request_id: str) -> EngineCall:
         values = read_object(raw, content_type)
         body = self._read(values)
         self._worker.adapter(body.model)
         check_supported(body)
         prompts = await self._prompts(body, values)
         identity = self._id_prefix + (request_id or body.request_id or uuid.uuid4().hex)
-        head = ResponseHead(identity, int(time.time()), body.model or self._worker.settings.model_name)
+        head = AnswerHead(identity, int(time.time()), body.model or self._worker.settings.model_name)
         inbox, generations = self._worker.submit(prompts, body, identity)
-        return Call(head, body, prompts, inbox, generations)
+        return EngineCall(head, body, prompts, inbox, generations)
 
     @asynccontextmanager
-    async def _watched(self, call: Call, receive: Receive) -> AsyncIterator[None]:
+    async def _watched(self, call: EngineCall, receive: Receive) -> AsyncIterator[None]:
         """Frees the engine at once when the client leaves, and in any case at the end."""
 
         async def watch() -> None:
@@ -142,11 +142,11 @@ class Answering(ABC):
             watcher.cancel()
             self._abort(call)
 
-    def _abort(self, call: Call) -> None:
+    def _abort(self, call: EngineCall) -> None:
         for generation in call.generations:
             self._worker.abort(generation)
 
-    async def _complete(self, call: Call, receive: Receive) -> None:
+    async def _complete(self, call: EngineCall, receive: Receive) -> None:
         """Take tokens until all answers have ended."""
         vocabulary = self._worker.vocabulary
         async with self._watched(call, receive):
@@ -155,10 +155,10 @@ class Answering(ABC):
                     generation.take(token_id, vocabulary, reason)
 
 
-class AnswerApp(Answering):
+class AnswerApp(AnswerPath):
     """/v1/chat/completions or /v1/completions."""
 
-    def __init__(self, worker: SimulatedWorker, shape: Shape) -> None:
+    def __init__(self, worker: SimulatedWorker, shape: ApiShape) -> None:
         super().__init__(worker, shape.id_prefix)
         self._shape = shape
 
@@ -174,14 +174,14 @@ class AnswerApp(Answering):
             for prompt in split_prompts(body.prompt)
         ]
 
-    async def _whole(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+    async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await self._complete(call, receive)
         # vLLM reports the cached tokens of the last prompt only.
         numbers = usage(call.generations, self._cached_tokens(call.generations[-1]))
         prompts = call.prompts if call.body.return_token_ids else None
         await send_json(send, 200, whole_body(self._shape, call.head, call.generations, numbers, prompts), headers)
 
-    async def _stream(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+    async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await begin_stream(send, headers)
         frames = Frames(self._shape, call.head, with_ids=bool(call.body.return_token_ids))
         stream = Stream(frames, self._worker.vocabulary, call.prompts)
@@ -191,7 +191,7 @@ class AnswerApp(Answering):
                 await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
         await send({"type": "http.response.body", "body": self._tail(call, stream, frames), "more_body": False})
 
-    def _tail(self, call: Call, stream: Stream, frames: Frames) -> bytes:
+    def _tail(self, call: EngineCall, stream: Stream, frames: Frames) -> bytes:
         options = call.body.stream_options
         if options is None or not options.include_usage:
             return DONE
@@ -205,7 +205,7 @@ class AnswerApp(Answering):
         return generation.state.cached_tokens or 0
 
 
-class DialectApp(Answering):
+class DialectApp(AnswerPath):
     """/v1/messages or /v1/responses: one prompt, one text."""
 
     def __init__(self, worker: SimulatedWorker, dialect: Dialect) -> None:
@@ -221,11 +221,11 @@ class DialectApp(Answering):
     def _error(self, error: ApiError) -> bytes:
         return self._dialect.error(error)
 
-    async def _whole(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+    async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await self._complete(call, receive)
         await send_json(send, 200, self._dialect.whole(call.head, call.generations[0]), headers)
 
-    async def _stream(self, call: Call, receive: Receive, send: Send, headers: Headers) -> None:
+    async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await begin_stream(send, headers)
         dialect, (generation,) = self._dialect, call.generations
         introduction = dialect.introduction(call.head)
@@ -237,7 +237,7 @@ class DialectApp(Answering):
                 await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
         await send({"type": "http.response.body", "body": dialect.closing(call.head, generation), "more_body": False})
 
-    def _told(self, call: Call, delivery: Delivery) -> bytes:
+    def _told(self, call: EngineCall, delivery: Delivery) -> bytes:
         generation, token_id, reason = delivery
         opening = b"" if generation.token_ids else self._dialect.opening(call.head, generation)
         text = generation.take(token_id, self._worker.vocabulary, reason)

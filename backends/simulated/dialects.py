@@ -13,7 +13,7 @@ import msgspec
 
 from backends.engine.request import FinishReason
 from backends.simulated.errors import ApiError
-from backends.simulated.frames import ResponseHead
+from backends.simulated.frames import AnswerHead
 from backends.simulated.generation import Generation
 from backends.simulated.prompts import PromptReader
 from backends.simulated.request import ChatBody, read_body
@@ -39,15 +39,15 @@ class Dialect(Protocol):
         """An error's body."""
         ...
 
-    def whole(self, head: ResponseHead, generation: Generation) -> bytes:
+    def whole(self, head: AnswerHead, generation: Generation) -> bytes:
         """A response that was not streamed."""
         ...
 
-    def introduction(self, head: ResponseHead) -> bytes:
+    def introduction(self, head: AnswerHead) -> bytes:
         """What a stream says at once."""
         ...
 
-    def opening(self, head: ResponseHead, generation: Generation) -> bytes:
+    def opening(self, head: AnswerHead, generation: Generation) -> bytes:
         """What comes with the first token, ahead of its text."""
         ...
 
@@ -55,7 +55,7 @@ class Dialect(Protocol):
         """One token; `json_text` is its text as the inside of a JSON string."""
         ...
 
-    def closing(self, head: ResponseHead, generation: Generation) -> bytes:
+    def closing(self, head: AnswerHead, generation: Generation) -> bytes:
         """What follows the last token."""
         ...
 
@@ -83,15 +83,15 @@ class MessagesDialect:
         kind = _ANTHROPIC_TYPES.get(error.status, default)
         return _encode({"type": "error", "error": {"type": kind, "message": error.message}})
 
-    def whole(self, head: ResponseHead, generation: Generation) -> bytes:
+    def whole(self, head: AnswerHead, generation: Generation) -> bytes:
         content = [{"type": "text", "text": "".join(generation.text_parts)}]
         usage = self._usage(generation, details=self._details)
         return _encode({**self._message(head, content), **self._stop(generation), "usage": usage})
 
-    def introduction(self, head: ResponseHead) -> bytes:
+    def introduction(self, head: AnswerHead) -> bytes:
         return b""
 
-    def opening(self, head: ResponseHead, generation: Generation) -> bytes:
+    def opening(self, head: AnswerHead, generation: Generation) -> bytes:
         # No word of the cache yet, as from vLLM.
         usage = {"input_tokens": generation.state.prompt_tokens, "output_tokens": 0}
         message = {**self._message(head, []), "stop_reason": None, "stop_sequence": None, "usage": usage}
@@ -104,12 +104,12 @@ class MessagesDialect:
             b'"delta":{"type":"text_delta","text":"' + json_text + b'"}}\n\n'
         )
 
-    def closing(self, head: ResponseHead, generation: Generation) -> bytes:
+    def closing(self, head: AnswerHead, generation: Generation) -> bytes:
         usage = self._usage(generation, details=self._details)
         stop = _event("message_delta", delta=self._stop(generation), usage=usage)
         return _event("content_block_stop", index=0) + stop + _event("message_stop")
 
-    def _message(self, head: ResponseHead, content: list[dict[str, Any]]) -> dict[str, Any]:
+    def _message(self, head: AnswerHead, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": head.id, "type": "message", "role": "assistant", "content": content, "model": head.model}
 
     def _stop(self, generation: Generation) -> dict[str, Any]:
@@ -149,14 +149,14 @@ class ResponsesDialect:
     def error(self, error: ApiError) -> bytes:
         return error.body()
 
-    def whole(self, head: ResponseHead, generation: Generation) -> bytes:
+    def whole(self, head: AnswerHead, generation: Generation) -> bytes:
         return _encode(self._response(head, generation))
 
-    def introduction(self, head: ResponseHead) -> bytes:
+    def introduction(self, head: AnswerHead) -> bytes:
         response = self._response(head, None)
         return _event("response.created", response=response) + _event("response.in_progress", response=response)
 
-    def opening(self, head: ResponseHead, generation: Generation) -> bytes:
+    def opening(self, head: AnswerHead, generation: Generation) -> bytes:
         place = {"item_id": self._item_id(head), "output_index": 0}
         item = {**self._item(head, None), "content": []}
         part = {"type": "output_text", "text": "", "annotations": []}
@@ -170,12 +170,12 @@ class ResponsesDialect:
             b'"content_index":0,"delta":"' + json_text + b'"}\n\n'
         )
 
-    def closing(self, head: ResponseHead, generation: Generation) -> bytes:
+    def closing(self, head: AnswerHead, generation: Generation) -> bytes:
         response = self._response(head, generation)
         done = _event("response.output_item.done", output_index=0, item=self._item(head, generation))
         return done + _event(f"response.{response['status']}", response=response)
 
-    def _response(self, head: ResponseHead, generation: Generation | None) -> dict[str, Any]:
+    def _response(self, head: AnswerHead, generation: Generation | None) -> dict[str, Any]:
         return {
             "id": head.id,
             "object": "response",
@@ -189,10 +189,10 @@ class ResponsesDialect:
             "usage": self._usage(generation) if generation is not None else None,
         }
 
-    def _item_id(self, head: ResponseHead) -> str:
+    def _item_id(self, head: AnswerHead) -> str:
         return head.id.replace("resp_", "msg_", 1)
 
-    def _item(self, head: ResponseHead, generation: Generation | None) -> dict[str, Any]:
+    def _item(self, head: AnswerHead, generation: Generation | None) -> dict[str, Any]:
         text = "".join(generation.text_parts) if generation is not None else ""
         message = {"id": self._item_id(head), "type": "message", "role": "assistant", "status": _status(generation)}
         return {**message, "content": [{"type": "output_text", "text": text, "annotations": []}]}

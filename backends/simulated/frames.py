@@ -17,7 +17,7 @@ _encode = msgspec.json.encode
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ApiShape:
     """What differs between the two APIs: object names, and how a streamed choice wraps its text."""
 
     id_prefix: str
@@ -28,12 +28,12 @@ class Shape:
     chat: bool
 
 
-CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", b'"delta":{"content":"', b'"}', True)
-COMPLETION = Shape("cmpl-", "text_completion", "text_completion", b'"text":"', b'"', False)
+CHAT = ApiShape("chatcmpl-", "chat.completion", "chat.completion.chunk", b'"delta":{"content":"', b'"}', True)
+COMPLETION = ApiShape("cmpl-", "text_completion", "text_completion", b'"text":"', b'"', False)
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseHead:
+class AnswerHead:
     """What every body of one response starts with."""
 
     id: str
@@ -63,7 +63,7 @@ class Frames:
 
     __slots__ = ("_closing", "_head", "_object", "_openings", "_shape", "with_ids")
 
-    def __init__(self, shape: Shape, head: ResponseHead, *, with_ids: bool) -> None:
+    def __init__(self, shape: ApiShape, head: AnswerHead, *, with_ids: bool) -> None:
         self._shape = shape
         self._object = head.fields(shape.chunk_object)
         self.with_ids = with_ids
@@ -164,8 +164,8 @@ def _frame(value: dict[str, Any]) -> bytes:
 
 
 def whole_body(
-    shape: Shape,
-    head: ResponseHead,
+    shape: ApiShape,
+    head: AnswerHead,
     generations: Sequence[Generation],
     numbers: dict[str, Any],
     prompts: Sequence[Sequence[int]] | None,
@@ -179,7 +179,7 @@ def whole_body(
     return _encode(body)
 
 
-def _choice(shape: Shape, generation: Generation, prompts: Sequence[Sequence[int]] | None) -> dict[str, Any]:
+def _choice(shape: ApiShape, generation: Generation, prompts: Sequence[Sequence[int]] | None) -> dict[str, Any]:
     text = "".join(generation.text_parts)
     choice: dict[str, Any] = {"index": generation.index}
     if shape.chat:

@@ -35,7 +35,7 @@ def length_bounds(max_tokens: int) -> tuple[float, ...]:
     return tuple(float(m * 10**p) for p in powers for m in (1, 2, 5) if m * 10**p <= max_tokens)
 
 
-class Distribution:
+class TokenHistogram:
     """A histogram cheap enough for every token; `bounds` are upper ends, ascending."""
 
     __slots__ = ("_counts", "bounds", "name", "sum", "text")
@@ -87,22 +87,24 @@ class WorkerMetrics(Collector):
         self._sleep_level = sleep_level
         self._log_stats = log_stats
         lengths = length_bounds(max_model_len)
-        self.ttft = Distribution("vllm:time_to_first_token_seconds", "Time to first token.", _TTFT_S)
-        self.itl = Distribution("vllm:inter_token_latency_seconds", "Time between two tokens.", _TOKEN_S)
-        self.tpot = Distribution(
+        self.ttft = TokenHistogram("vllm:time_to_first_token_seconds", "Time to first token.", _TTFT_S)
+        self.itl = TokenHistogram("vllm:inter_token_latency_seconds", "Time between two tokens.", _TOKEN_S)
+        self.tpot = TokenHistogram(
             "vllm:request_time_per_output_token_seconds", "Mean time per output token of a request.", _TOKEN_S
         )
-        self.e2e = Distribution("vllm:e2e_request_latency_seconds", "Whole request.", _REQUEST_S)
-        self.queue = Distribution("vllm:request_queue_time_seconds", "Time spent waiting.", _REQUEST_S)
-        self.inference = Distribution("vllm:request_inference_time_seconds", "Time spent running.", _REQUEST_S)
-        self.prefill = Distribution("vllm:request_prefill_time_seconds", "Scheduled to first token.", _REQUEST_S)
-        self.decode = Distribution("vllm:request_decode_time_seconds", "First to last token.", _REQUEST_S)
-        self.prompt_tokens = Distribution("vllm:request_prompt_tokens", "Prompt tokens of a request.", lengths)
-        self.output_tokens = Distribution("vllm:request_generation_tokens", "Tokens generated for a request.", lengths)
-        self.computed_tokens = Distribution(
+        self.e2e = TokenHistogram("vllm:e2e_request_latency_seconds", "Whole request.", _REQUEST_S)
+        self.queue = TokenHistogram("vllm:request_queue_time_seconds", "Time spent waiting.", _REQUEST_S)
+        self.inference = TokenHistogram("vllm:request_inference_time_seconds", "Time spent running.", _REQUEST_S)
+        self.prefill = TokenHistogram("vllm:request_prefill_time_seconds", "Scheduled to first token.", _REQUEST_S)
+        self.decode = TokenHistogram("vllm:request_decode_time_seconds", "First to last token.", _REQUEST_S)
+        self.prompt_tokens = TokenHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", lengths)
+        self.output_tokens = TokenHistogram(
+            "vllm:request_generation_tokens", "Tokens generated for a request.", lengths
+        )
+        self.computed_tokens = TokenHistogram(
             "vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed, cached ones not counted.", lengths
         )
-        self.iteration_tokens = Distribution("vllm:iteration_tokens_total", "Tokens per step.", _ITERATION_TOKENS)
+        self.iteration_tokens = TokenHistogram("vllm:iteration_tokens_total", "Tokens per step.", _ITERATION_TOKENS)
         self._finished = dict.fromkeys(FinishReason, 0)
         self._rejected = 0
         self._registry = CollectorRegistry()
@@ -153,7 +155,7 @@ class WorkerMetrics(Collector):
             yield from self._gauges(numbers)
             yield from self._counters(numbers)
             for slot in vars(self).values():
-                if isinstance(slot, Distribution):
+                if isinstance(slot, TokenHistogram):
                     yield slot.family(self._labels)
         # By this a reader of vLLM's page notices that another process answers now.
         yield GaugeMetricFamily("process_start_time_seconds", "Start, in Unix time.", value=self._started_unix_s)

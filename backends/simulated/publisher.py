@@ -26,7 +26,7 @@ class _Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     pass
 
 
-class BlockStored(_Event, frozen=True, tag_field="type", tag="BlockStored"):
+class StoredMessage(_Event, frozen=True, tag_field="type", tag="BlockStored"):
     """vLLM's event; the fields without default are always on the wire, even as nil."""
 
     block_hashes: tuple[int, ...]
@@ -41,7 +41,7 @@ class BlockStored(_Event, frozen=True, tag_field="type", tag="BlockStored"):
     kv_cache_spec_kind: str | None = None
 
 
-class BlockRemoved(_Event, frozen=True, tag_field="type", tag="BlockRemoved"):
+class RemovedMessage(_Event, frozen=True, tag_field="type", tag="BlockRemoved"):
     """One entry per evicted physical copy."""
 
     block_hashes: tuple[int, ...]
@@ -49,11 +49,11 @@ class BlockRemoved(_Event, frozen=True, tag_field="type", tag="BlockRemoved"):
     group_idx: int | None = None
 
 
-class AllBlocksCleared(_Event, frozen=True, tag_field="type", tag="AllBlocksCleared"):
+class ClearedMessage(_Event, frozen=True, tag_field="type", tag="AllBlocksCleared"):
     """The prefix cache was reset."""
 
 
-WireEvent = BlockStored | BlockRemoved | AllBlocksCleared
+WireEvent = StoredMessage | RemovedMessage | ClearedMessage
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,9 +64,9 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 def to_wire(event: engine_events.CacheEvent) -> WireEvent:
     """One engine event as vLLM writes it for a model with one full-attention cache group."""
-    if isinstance(event, engine_events.BlockStored):
+    if isinstance(event, engine_events.BlocksCached):
         tagged = any(keys is not None for keys in event.extra_keys)
-        return BlockStored(
+        return StoredMessage(
             block_hashes=event.hashes,
             parent_block_hash=event.parent,
             token_ids=event.token_ids,
@@ -78,9 +78,9 @@ def to_wire(event: engine_events.CacheEvent) -> WireEvent:
             group_idx=0,
             kv_cache_spec_kind="full_attention",
         )
-    if isinstance(event, engine_events.BlockRemoved):
-        return BlockRemoved(block_hashes=event.hashes, medium=_MEDIUM, group_idx=0)
-    return AllBlocksCleared()
+    if isinstance(event, engine_events.BlocksEvicted):
+        return RemovedMessage(block_hashes=event.hashes, medium=_MEDIUM, group_idx=0)
+    return ClearedMessage()
 
 
 class EventPublisher:

@@ -26,7 +26,7 @@ _SHUTDOWN_S = 1
 _TICK_S = 0.1
 
 
-class _Server(uvicorn.Server):
+class _WorkerServer(uvicorn.Server):
     """Leaves signals to `run`, and says when it serves."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -57,7 +57,7 @@ class RunningWorker:
 
     bound: BoundWorker
     worker: SimulatedWorker
-    _server: _Server
+    _server: _WorkerServer
     _serve: asyncio.Task[None]
 
     @property
@@ -126,7 +126,7 @@ async def start(settings: WorkerSettings) -> RunningWorker:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
-    server = _Server(config)
+    server = _WorkerServer(config)
     serve = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
     await server.serves.wait()
     endpoint, replay_endpoint = worker.event_endpoints or (None, None)

@@ -29,7 +29,7 @@ class LargeAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerAnswer:
     """A worker's answer. Only a 200 has its body, and only if it is not compressed. Header names are in lower case."""
 
     status: int
@@ -53,13 +53,13 @@ class Connection(asyncio.Protocol):
         self.reusable = False
         """Another request can be sent: the last answer ended where its framing said."""
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[WorkerAnswer] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._status = self._wire_bytes = self._body_bytes = self._max_bytes = 0
         self._final = self._complete = self._behind = False
         self._begin(0)
 
-    async def ask(self, request: bytes, max_bytes: int) -> Answer:
+    async def ask(self, request: bytes, max_bytes: int) -> WorkerAnswer:
         """Send `request` and wait for the answer. The caller limits the time; it closes the connection if not reusable.
 
         Raises:
@@ -179,13 +179,13 @@ class Connection(asyncio.Protocol):
             if framing_bytes > MAX_HEAD_BYTES:
                 self._fail(BrokenAnswer(f"a head of more than {MAX_HEAD_BYTES} bytes"))
             return
-        answer = Answer(self._status, self._headers)
+        answer = WorkerAnswer(self._status, self._headers)
         if answer.status != 200 or answer.compressed:
             self._succeed(answer)
         elif max(self._body_bytes, self._announced_bytes()) > self._max_bytes:
             self._fail(LargeAnswer())
         elif self._complete:
-            self._succeed(Answer(self._status, self._headers, b"".join(self._pieces)))
+            self._succeed(WorkerAnswer(self._status, self._headers, b"".join(self._pieces)))
         elif framing_bytes > MAX_HEAD_BYTES + self._body_bytes:
             self._fail(BrokenAnswer("more framing than content"))
 
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
         length = self._headers.get(b"content-length", b"0")
         return int(length) if length.isdigit() and len(length) < 20 else 0
 
-    def _succeed(self, answer: Answer) -> None:
+    def _succeed(self, answer: WorkerAnswer) -> None:
         self.reusable = self._complete and not self._behind and bool(self._parser.should_keep_alive())
         self._pieces = []
         if self._waiter is not None and not self._waiter.done():

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from backends.vllm.connection import MAX_HEAD_BYTES as MAX_HEAD_BYTES
-from backends.vllm.connection import Answer, BrokenAnswer, Connection, LargeAnswer
+from backends.vllm.connection import BrokenAnswer, Connection, LargeAnswer, WorkerAnswer
 from backends.worker import Endpoint
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -52,7 +52,7 @@ class WorkerClient:
     ) -> None:
         self._authorization = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
         self._tls = tls
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._lanes: dict[tuple[str, str], _WorkerConnections] = {}
 
     async def get(self, endpoint: Endpoint, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
         """The body of the 200 answer to a GET, of at most `max_bytes`, within `timeout_s` for everything.
@@ -124,17 +124,17 @@ class WorkerClient:
             raise ProbeError(f"{path} broke off: {_why(error)}") from None
         return _judged(answer, path)
 
-    def _lane(self, endpoint: Endpoint) -> _Lane:
+    def _lane(self, endpoint: Endpoint) -> _WorkerConnections:
         key = endpoint.scheme, endpoint.authority
         lane = self._lanes.get(key)
         if lane is None:
             for old in [old for old, lane in self._lanes.items() if lane.idle]:
                 del self._lanes[old]
-            lane = self._lanes[key] = _Lane(endpoint, self._tls)
+            lane = self._lanes[key] = _WorkerConnections(endpoint, self._tls)
         return lane
 
 
-class _Lane:
+class _WorkerConnections:
     """The connections to one worker."""
 
     def __init__(self, endpoint: Endpoint, tls: Callable[[Endpoint], ssl.SSLContext | None] | None) -> None:
@@ -150,7 +150,7 @@ class _Lane:
         """Nobody calls, and no connection is kept."""
         return not self._calls and not any(connection.alive for connection in self._resting)
 
-    async def ask(self, request: bytes, max_bytes: int) -> Answer:
+    async def ask(self, request: bytes, max_bytes: int) -> WorkerAnswer:
         """One call, on a kept connection if there is one. It is sent again where such a connection was just closed."""
         self._calls += 1
         try:
@@ -193,7 +193,7 @@ class _Lane:
             raise ProbeError(f"cannot connect to {endpoint.authority}: {_why(error)}") from None
         return connection
 
-    async def _on(self, connection: Connection, request: bytes, max_bytes: int) -> Answer:
+    async def _on(self, connection: Connection, request: bytes, max_bytes: int) -> WorkerAnswer:
         self._busy.add(connection)
         try:
             return await connection.ask(request, max_bytes)
@@ -206,7 +206,7 @@ class _Lane:
                 connection.close()
 
 
-def _judged(answer: Answer, path: str) -> bytes:
+def _judged(answer: WorkerAnswer, path: str) -> bytes:
     if answer.status in _REDIRECTS:
         target = answer.header(b"location")[:200] or "nowhere"
         raise RefusedError(f"{path} redirects to {target}: give the worker's own address", answer.status)

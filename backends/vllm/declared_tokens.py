@@ -21,7 +21,7 @@ _LLAMA_NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
 @dataclass(frozen=True, slots=True)
-class Declarations:
+class DeclaredTokens:
     """The files beside tokenizer.json, as objects: empty where a file is missing."""
 
     config: Mapping[str, Any]

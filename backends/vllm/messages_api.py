@@ -3,7 +3,7 @@
 What vLLM 0.33 does (``entrypoints/anthropic``), as observed: the system prompt becomes one first message; of a
 message's blocks, text stays, thinking becomes reasoning, tool_use a tool call, and a user's tool_result a message of
 its own ahead of the text beside it; empty text, redacted thinking and every field not named here are lost. Two things
-depend on the model's chat template, see `Habits`.
+depend on the model's chat template, see `TemplateHabits`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BILLING_LINE = "x-anthropic-billing-header"
 _NO_CONTENT_BLOCKS = frozenset({"redacted_thinking", "tool_reference"})
 
 
-class Habits(Protocol):
+class TemplateHabits(Protocol):
     """What vLLM finds out about a model's chat template when it serves this API."""
 
     @property
@@ -41,7 +41,7 @@ class Habits(Protocol):
 
 
 @dataclass(slots=True)
-class _Turn:
+class _OpenMessage:
     """What the blocks of one message add up to; `before` are messages that go ahead of it."""
 
     texts: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Turn:
     before: list[dict[str, Any]] = field(default_factory=list)
 
 
-def chat_of_messages(body: Mapping[str, Any], habits: Habits) -> dict[str, Any]:
+def chat_of_messages(body: Mapping[str, Any], habits: TemplateHabits) -> dict[str, Any]:
     """The chat completions body with the same prompt. Pure, and shares no list or object with `body` that it changes.
 
     Raises:
@@ -125,7 +125,7 @@ def _turns(messages: list[Any], merged: bool) -> list[dict[str, Any]]:
 
 def _turn(role: str, blocks: list[Any]) -> list[dict[str, Any]]:
     """A message given as blocks; tool results come first, and a user's message of nothing else is not there."""
-    turn = _Turn()
+    turn = _OpenMessage()
     for block in blocks:
         _add_block(turn, role, block)
     message: dict[str, Any] = {"role": role}
@@ -141,7 +141,7 @@ def _turn(role: str, blocks: list[Any]) -> list[dict[str, Any]]:
     return [*turn.before, message]
 
 
-def _add_block(turn: _Turn, role: str, block: Any) -> None:
+def _add_block(turn: _OpenMessage, role: str, block: Any) -> None:
     kind = _kind(block)
     if kind == "text":
         text = _text(block, "text")
@@ -192,7 +192,7 @@ def _tool(tool: Any) -> dict[str, Any]:
     return {"type": "function", "function": {**passed, "parameters": parameters}}
 
 
-def _effort(body: Mapping[str, Any], habits: Habits) -> str | None:
+def _effort(body: Mapping[str, Any], habits: TemplateHabits) -> str | None:
     """The reasoning effort that `thinking` or `output_config` asks for, as vLLM words it."""
     thinking, output = body.get("thinking"), body.get("output_config")
     if isinstance(thinking, dict) and thinking.get("type") == "disabled":

@@ -87,12 +87,12 @@ class ChatRenderer:
 
     @cached_property
     def merges_late_system(self) -> bool:
-        """See `backends.vllm.messages_api.Habits`."""
+        """See `backends.vllm.messages_api.TemplateHabits`."""
         return any(refuses_late_system(self._template(with_tools).source) for with_tools in (False, True))
 
     @cached_property
     def disabled_effort(self) -> str:
-        """See `backends.vllm.messages_api.Habits`: "low" where the template knows no "none", or ignores it."""
+        """See `backends.vllm.messages_api.TemplateHabits`: "low" where the template knows no "none", or ignores it."""
         without = self._probe("none")
         if without is None or any(self._probe(effort) == without for effort in THINKING_EFFORTS):
             return "low"

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from backends.vllm.declared_tokens import Declarations, llama_from
+from backends.vllm.declared_tokens import DeclaredTokens, llama_from
 from backends.vllm.unrenderable import Unrenderable
 
 _NATIVE_ARCHITECTURES = frozenset(
@@ -69,7 +69,7 @@ def read_tokenizer_files(folder: Path, tokenizer: Path | None = None) -> Tokeniz
         raise Unrenderable(f"{path} does not exist")
     home = path.parent
     config = _read_json(home / "tokenizer_config.json") or _read_json(folder / "tokenizer_config.json")
-    declared = Declarations(
+    declared = DeclaredTokens(
         config=config,
         special_tokens_map=_read_json(home / "special_tokens_map.json"),
         added_tokens=_read_json(home / "added_tokens.json"),
@@ -96,7 +96,7 @@ def is_failure(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def _load(path: Path, declared: Declarations) -> Any:
+def _load(path: Path, declared: DeclaredTokens) -> Any:
     try:
         tokenizer = Tokenizer.from_file(str(path))
         if declared.builds_llama:

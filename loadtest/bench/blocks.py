@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from backends.engine.chain import BlockHasher
-from backends.engine.events import BlockRemoved, BlockStored, CacheEvent
+from backends.engine.events import BlocksCached, BlocksEvicted, CacheEvent
 from backends.simulated.publisher import EventPublisher
 from backends.simulated.settings import shipped_model_dir
 from backends.vllm.render import ChatRenderer
@@ -118,7 +118,7 @@ class Blocks:
         """A stream filled a block behind `parent`, beginning with `tail`; returns the block's hash."""
         while self._free and len(self._prompts) + self._generated >= NUM_BLOCKS:
             self._generated -= 1
-            self._add(BlockRemoved((self._free.popleft(),)))
+            self._add(BlocksEvicted((self._free.popleft(),)))
         start = self._rng.randrange(_DRAWN - BLOCK_TOKENS)
         block_hash = self._rng.getrandbits(64)
         self._generated += 1
@@ -130,7 +130,7 @@ class Blocks:
         self._free.extend(reversed(hashes))
 
     def _store(self, hashes: Sequence[int], parent: int | None, ids: list[int]) -> None:
-        self._add(BlockStored(tuple(hashes), parent, ids, BLOCK_TOKENS, None, (None,) * len(hashes)))
+        self._add(BlocksCached(tuple(hashes), parent, ids, BLOCK_TOKENS, None, (None,) * len(hashes)))
 
     def _add(self, event: CacheEvent) -> None:
         if not self._events:

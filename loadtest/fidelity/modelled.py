@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backends.engine.engine import Engine, EngineRequest, RequestState, StepResult
-from backends.engine.events import BlockRemoved, BlockStored
+from backends.engine.events import BlocksCached, BlocksEvicted
 from backends.engine.profile import Profile
 from loadtest.fidelity.outcome import BlockHistory, Outcome, Played
 from loadtest.fidelity.scenarios import Scenario
@@ -50,10 +50,10 @@ def play(scenario: Scenario, prompts: Mapping[str, Sequence[int]], settings: Eng
 def _note(result: StepResult, history: BlockHistory) -> None:
     end_s = result.started_s + result.duration_s
     for event in result.events:
-        if isinstance(event, BlockStored):
+        if isinstance(event, BlocksCached):
             for block_hash in event.hashes:
                 history.stored(block_hash, end_s)
-        elif isinstance(event, BlockRemoved):
+        elif isinstance(event, BlocksEvicted):
             for block_hash in event.hashes:
                 history.removed(block_hash, end_s)
 

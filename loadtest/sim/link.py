@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from backends.engine.events import BlockRemoved, CacheEvent
+from backends.engine.events import BlocksEvicted, CacheEvent
 from backends.simulated.publisher import to_wire
 from loadtest.sim.virtual_time import VirtualTime
 from router.residency.residency_map import ResidencyMap
@@ -89,13 +89,13 @@ def _together(events: list[CacheEvent]) -> list[CacheEvent]:
     joined: list[CacheEvent] = []
     removed: list[int] = []
     for event in events:
-        if isinstance(event, BlockRemoved):
+        if isinstance(event, BlocksEvicted):
             removed += event.hashes
             continue
         if removed:
-            joined.append(BlockRemoved(tuple(removed)))
+            joined.append(BlocksEvicted(tuple(removed)))
             removed = []
         joined.append(event)
     if removed:
-        joined.append(BlockRemoved(tuple(removed)))
+        joined.append(BlocksEvicted(tuple(removed)))
     return joined

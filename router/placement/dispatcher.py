@@ -373,7 +373,7 @@ class Dispatcher:
         lane.book(booking, now_s)
         if request.prompt is not None:
             predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
-            self._residency.booked(
+            self._residency.reserve(
                 candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
             )
         return ticket
@@ -418,7 +418,7 @@ class Dispatcher:
         self._lanes.released(ticket.lane, ticket.booking, ticket.view.model, now_s, cached=cached)
         ticket.record.close(outcome, now_s)
         if ticket.request.prompt is not None and ticket.candidate.live:
-            self._residency.released(ticket.candidate.slot, ticket.id)
+            self._residency.release(ticket.candidate.slot, ticket.id)
         if ticket.trial:
             ticket.trial = False
             self._fleet.trial_given_up(ticket.candidate.endpoint)

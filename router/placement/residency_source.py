@@ -40,7 +40,7 @@ class ResidencySource(Protocol):
         """Cached tokens of `prompt` on each of `slots`."""
         ...
 
-    def booked(
+    def reserve(
         self,
         slot: int,
         prompt: Prompt,
@@ -70,5 +70,5 @@ class ResidencySource(Protocol):
         were reported than predicted, None where there is nothing to tell; of what is pending word follows."""
         ...
 
-    def released(self, slot: int, ticket_id: int) -> None:
+    def release(self, slot: int, ticket_id: int) -> None:
         """It is over, whichever way."""

@@ -31,7 +31,7 @@ _CONTINUATIONS = 8
 """Whether answers come back in later prompts is judged by about the last so many prompts that could tell."""
 
 
-class Run:
+class CachedRun:
     """Consecutive blocks with one fate.
 
     A *generated* run holds blocks whose ids were never seen (the router does not tokenise answers): `hashes` is empty,
@@ -40,13 +40,13 @@ class Run:
 
     __slots__ = ("blocks", "children", "end_tokens", "generated", "hashes", "parent", "touched")
 
-    def __init__(self, parent: Run | None, hashes: array[int], blocks: int, end_tokens: int = 0) -> None:
+    def __init__(self, parent: CachedRun | None, hashes: array[int], blocks: int, end_tokens: int = 0) -> None:
         self.parent = parent
         self.hashes = hashes
         self.blocks = blocks
         self.end_tokens = end_tokens
-        self.children: dict[int, Run] = {}
-        self.generated: Run | None = None
+        self.children: dict[int, CachedRun] = {}
+        self.generated: CachedRun | None = None
         self.touched = 0
 
 
@@ -79,8 +79,8 @@ class ApproximateView:
         self.corrections = 0
         self._answer_tokens = 0.0
         self._continued = 1.0
-        self._root = Run(None, array("Q"), 0)
-        self._order: OrderedDict[Run, None] = OrderedDict()
+        self._root = CachedRun(None, array("Q"), 0)
+        self._order: OrderedDict[CachedRun, None] = OrderedDict()
 
     @property
     def size_bytes(self) -> int:
@@ -201,7 +201,7 @@ class ApproximateView:
         while self._order and self.size_bytes > size_bytes:
             self._evict(max(1, (self.size_bytes - size_bytes) // HASH_BYTES))
 
-    def _walk(self, chain: Sequence[int], limit: int) -> tuple[list[Run], int, bool]:
+    def _walk(self, chain: Sequence[int], limit: int) -> tuple[list[CachedRun], int, bool]:
         """Runs along `chain` from the root, blocks matched, and whether the last run matched whole."""
         run = self._root
         path = [run]
@@ -219,16 +219,16 @@ class ApproximateView:
         return path, depth, True
 
     @staticmethod
-    def _depth_before(path: list[Run]) -> int:
+    def _depth_before(path: list[CachedRun]) -> int:
         return sum(run.blocks for run in path[:-1])
 
-    def _split_end(self, path: list[Run], depth: int) -> list[Run]:
+    def _split_end(self, path: list[CachedRun], depth: int) -> list[CachedRun]:
         """Make the last run of `path` end at `depth`; it must be touched next, to take its place in the order."""
         end = path[-1]
         keep = depth - self._depth_before(path)
         if end.parent is None or keep == end.blocks:
             return path
-        upper = Run(end.parent, end.hashes[:keep], keep)
+        upper = CachedRun(end.parent, end.hashes[:keep], keep)
         upper.touched = end.touched
         upper.children[end.hashes[keep]] = end
         end.parent.children[end.hashes[0]] = upper
@@ -237,23 +237,23 @@ class ApproximateView:
         end.blocks -= keep
         return [*path[:-1], upper]
 
-    def _add(self, parent: Run, hashes: array[int]) -> Run:
-        run = parent.children[hashes[0]] = Run(parent, hashes, len(hashes))
+    def _add(self, parent: CachedRun, hashes: array[int]) -> CachedRun:
+        run = parent.children[hashes[0]] = CachedRun(parent, hashes, len(hashes))
         self.blocks += run.blocks
         return run
 
-    def _add_generated(self, parent: Run, blocks: int, end_tokens: int) -> Run:
+    def _add_generated(self, parent: CachedRun, blocks: int, end_tokens: int) -> CachedRun:
         """The newest answer is the one a next turn goes on from; an older one only takes up room.
 
         So does the answer to a prompt of less than a block: nothing tells which prompt would go on from it.
         """
-        run = Run(parent, array("Q"), blocks, end_tokens)
+        run = CachedRun(parent, array("Q"), blocks, end_tokens)
         if parent is not self._root:
             parent.generated = run
         self.blocks += blocks
         return run
 
-    def _identify(self, parent: Run, hit_blocks: int) -> None:
+    def _identify(self, parent: CachedRun, hit_blocks: int) -> None:
         """A prompt that goes on from `parent` hit generated blocks: they are that prompt's from now on."""
         generated = parent.generated
         if generated is None or hit_blocks <= 0:
@@ -261,7 +261,7 @@ class ApproximateView:
         self._shorten(generated, min(hit_blocks, generated.blocks))
         parent.generated = None
 
-    def _touch(self, path: list[Run]) -> None:
+    def _touch(self, path: list[CachedRun]) -> None:
         for run in reversed(path[1:]):
             run.touched = self.clock
             self._order[run] = None
@@ -281,7 +281,7 @@ class ApproximateView:
         run = next(iter(self._order))
         self._shorten(run, min(blocks, run.blocks))
 
-    def _shorten(self, run: Run, blocks: int) -> None:
+    def _shorten(self, run: CachedRun, blocks: int) -> None:
         """Take `blocks` off the end of a run without children."""
         self.blocks -= blocks
         run.blocks -= blocks
@@ -290,7 +290,7 @@ class ApproximateView:
         elif run.hashes:
             del run.hashes[run.blocks :]
 
-    def _unlink(self, run: Run) -> None:
+    def _unlink(self, run: CachedRun) -> None:
         del self._order[run]
         parent = run.parent
         if parent is None:
@@ -300,12 +300,12 @@ class ApproximateView:
         elif parent.generated is run:
             parent.generated = None
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: CachedRun) -> None:
         """Remove a run and all below it."""
         self._drop_below(run)
         self._shorten(run, run.blocks)
 
-    def _drop_below(self, run: Run) -> None:
+    def _drop_below(self, run: CachedRun) -> None:
         """Remove all below a run, deepest first. Not recursive: a long conversation is a run per turn."""
         doomed = _below(run)
         for index, parent in enumerate(doomed):
@@ -313,7 +313,7 @@ class ApproximateView:
         for below in reversed(doomed):
             self._shorten(below, below.blocks)
 
-    def _drop_untouched(self, run: Run, since: int) -> None:
+    def _drop_untouched(self, run: CachedRun, since: int) -> None:
         waiting = [run]
         while waiting:
             run = waiting.pop()
@@ -322,7 +322,7 @@ class ApproximateView:
             else:
                 waiting.extend(_below(run))
 
-    def _cut(self, run: Run, keep: int) -> None:
+    def _cut(self, run: CachedRun, keep: int) -> None:
         """Keep the first `keep` blocks of a run and nothing below."""
         self._drop_below(run)
         self._shorten(run, run.blocks - keep)
@@ -339,7 +339,7 @@ class ApproximateView:
         }
 
 
-def _below(run: Run) -> list[Run]:
+def _below(run: CachedRun) -> list[CachedRun]:
     return [*run.children.values()] if run.generated is None else [*run.children.values(), run.generated]
 
 

@@ -32,7 +32,7 @@ def engine_key(value: int | bytes) -> int:
     return (value if isinstance(value, int) else int.from_bytes(value[-8:], "big")) & KEY_MASK
 
 
-class Shelf:
+class TierCopies:
     """The copies in one medium (None: the GPU) and cache group."""
 
     __slots__ = ("extra", "held", "medium")
@@ -45,44 +45,46 @@ class Shelf:
         """Engine key -> copies beyond the first, where there are any."""
 
 
-class Holdings:
+class BlockCopies:
     """All shelves of one view, and its bit in the index."""
 
-    __slots__ = ("_doubled", "bit", "index", "shelves")
+    __slots__ = ("_doubled", "bit", "index", "tiers")
 
     def __init__(self, index: BlockIndex) -> None:
         self.index = index
         self.bit = index.take_bit()
-        self.shelves: dict[tuple[str | None, int], Shelf] = {}
+        self.tiers: dict[tuple[str | None, int], TierCopies] = {}
         self._doubled: dict[str | None, dict[int, int]] = {None: {}}
         """Medium -> row -> engine keys beyond the first that stand for the same block."""
 
-    def shelf(self, medium: str | None, group: int) -> Shelf | None:
+    def tier_copies(self, medium: str | None, group: int) -> TierCopies | None:
         """The shelf, made when it is new; None when there are too many to be true."""
-        shelf = self.shelves.get((medium, group))
-        if shelf is None and len(self.shelves) < MEDIA_KEPT:
-            shelf = self.shelves[medium, group] = Shelf(medium)
+        tier_copies = self.tiers.get((medium, group))
+        if tier_copies is None and len(self.tiers) < MEDIA_KEPT:
+            tier_copies = self.tiers[medium, group] = TierCopies(medium)
             self._doubled.setdefault(medium, {})
-        return shelf
+        return tier_copies
 
-    def hash_of(self, engine: int, shelf: Shelf) -> int | None:
-        """Block hash behind an engine key, looked for on `shelf` first."""
-        row = shelf.held.get(engine)
+    def hash_of(self, engine: int, tier_copies: TierCopies) -> int | None:
+        """Block hash behind an engine key, looked for on `tier_copies` first."""
+        row = tier_copies.held.get(engine)
         if row is None:
-            row = next((other.held[engine] for other in self.shelves.values() if engine in other.held), None)
+            row = next((other.held[engine] for other in self.tiers.values() if engine in other.held), None)
         return None if row is None else self.index.hashes[row]
 
-    def store(self, shelf: Shelf, hashes: Iterable[int], engines: Iterable[int], *, new_copies: bool) -> None:
+    def store(
+        self, tier_copies: TierCopies, hashes: Iterable[int], engines: Iterable[int], *, new_copies: bool
+    ) -> None:
         """Blocks were announced. Those known already gain a copy, unless `new_copies` says it is a re-announcement."""
-        if shelf.medium is not None:
-            self._store_below(shelf, hashes, engines, new_copies)
+        if tier_copies.medium is not None:
+            self._store_below(tier_copies, hashes, engines, new_copies)
             return
-        index, bit, held, doubled = self.index, self.bit, shelf.held, self._doubled[None]
+        index, bit, held, doubled = self.index, self.bit, tier_copies.held, self._doubled[None]
         rows, masks, hash_of, free, shared = index.rows, index.masks, index.hashes, index.free, index.shared
         for block_hash, engine in zip(hashes, engines, strict=False):
             if engine in held:
                 if new_copies:
-                    shelf.extra[engine] = shelf.extra.get(engine, 0) + 1
+                    tier_copies.extra[engine] = tier_copies.extra.get(engine, 0) + 1
                 continue
             key = block_hash & KEY_MASK
             row = rows.get(key)
@@ -105,14 +107,16 @@ class Holdings:
                     masks[row] = shared.get(mask) or index.intern(mask)
             held[engine] = row
 
-    def _store_below(self, shelf: Shelf, hashes: Iterable[int], engines: Iterable[int], new_copies: bool) -> None:
-        index, bit, held, medium = self.index, self.bit, shelf.held, shelf.medium
+    def _store_below(
+        self, tier_copies: TierCopies, hashes: Iterable[int], engines: Iterable[int], new_copies: bool
+    ) -> None:
+        index, bit, held, medium = self.index, self.bit, tier_copies.held, tier_copies.medium
         assert medium is not None
         doubled = self._doubled[medium]
         for block_hash, engine in zip(hashes, engines, strict=False):
             if engine in held:
                 if new_copies:
-                    shelf.extra[engine] = shelf.extra.get(engine, 0) + 1
+                    tier_copies.extra[engine] = tier_copies.extra.get(engine, 0) + 1
                 continue
             row = index.row_of(block_hash)
             if index.lower.get(medium, {}).get(row, 0) & bit:
@@ -121,12 +125,12 @@ class Holdings:
                 index.hold(row, bit, medium)
             held[engine] = row
 
-    def remove(self, shelf: Shelf, engines: Iterable[int], departed: array[int] | None = None) -> list[int]:
+    def remove(self, tier_copies: TierCopies, engines: Iterable[int], departed: array[int] | None = None) -> list[int]:
         """One copy of each went; returns the keys that were not held.
 
         `departed` gets the hashes of blocks that are not in this medium any more.
         """
-        index, bit, held, extra, medium = self.index, self.bit, shelf.held, shelf.extra, shelf.medium
+        index, bit, held, extra, medium = self.index, self.bit, tier_copies.held, tier_copies.extra, tier_copies.medium
         rows, masks, hash_of, doubled = index.rows, index.masks, index.hashes, self._doubled[medium]
         missing: list[int] = []
         for engine in engines:
@@ -153,28 +157,28 @@ class Holdings:
     def thin(self, hashes: Iterable[int]) -> None:
         """Keep one copy of each of these blocks, where the GPU was thought to hold more."""
         rows = {self.index.rows.get(block_hash & KEY_MASK) for block_hash in hashes}
-        for (medium, _), shelf in self.shelves.items():
+        for (medium, _), tier_copies in self.tiers.items():
             if medium is None:
-                for engine in [engine for engine in shelf.extra if shelf.held.get(engine) in rows]:
-                    del shelf.extra[engine]
+                for engine in [engine for engine in tier_copies.extra if tier_copies.held.get(engine) in rows]:
+                    del tier_copies.extra[engine]
 
-    def discard_oldest(self, shelf: Shelf, blocks: int) -> None:
+    def discard_oldest(self, tier_copies: TierCopies, blocks: int) -> None:
         """Forget the `blocks` first stored, all copies of each."""
-        for engine in list(islice(shelf.held, blocks)):
-            shelf.extra.pop(engine, None)
-            self.remove(shelf, (engine,))
+        for engine in list(islice(tier_copies.held, blocks)):
+            tier_copies.extra.pop(engine, None)
+            self.remove(tier_copies, (engine,))
 
     def clear_fastest(self) -> None:
         """The GPU pool was reset; slower tiers stay."""
-        below = {place: shelf for place, shelf in self.shelves.items() if place[0] is not None}
+        below = {place: tier_copies for place, tier_copies in self.tiers.items() if place[0] is not None}
         if not below:
             self.clear()
             return
-        for place, shelf in self.shelves.items():
+        for place, tier_copies in self.tiers.items():
             if place[0] is None:
-                shelf.extra.clear()
-                self.remove(shelf, list(shelf.held))
-        self.shelves = below
+                tier_copies.extra.clear()
+                self.remove(tier_copies, list(tier_copies.held))
+        self.tiers = below
 
     def clear(self) -> None:
         """Forget everything, at once for the caller: a fresh bit takes over, the old one is swept later."""
@@ -183,21 +187,21 @@ class Holdings:
 
     def give_up(self) -> None:
         """Leave the index."""
-        self.index.drop(self.bit, chain.from_iterable(shelf.held.values() for shelf in self.shelves.values()))
-        self.shelves = {}
+        self.index.drop(self.bit, chain.from_iterable(tier_copies.held.values() for tier_copies in self.tiers.values()))
+        self.tiers = {}
         self._doubled = {None: {}}
 
     @property
     def blocks(self) -> int:
         """Distinct blocks in the fastest tier, engine keys counted."""
-        return sum(len(shelf.held) for (medium, _), shelf in self.shelves.items() if medium is None)
+        return sum(len(tier_copies.held) for (medium, _), tier_copies in self.tiers.items() if medium is None)
 
     def statistics(self) -> dict[str, int]:
         """Sizes."""
         return {
             "blocks": self.blocks,
-            "blocks_in_slower_tiers": sum(len(s.held) for (medium, _), s in self.shelves.items() if medium is not None),
-            "copies_beyond_the_first": sum(sum(shelf.extra.values()) for shelf in self.shelves.values()),
+            "blocks_in_slower_tiers": sum(len(s.held) for (medium, _), s in self.tiers.items() if medium is not None),
+            "copies_beyond_the_first": sum(sum(tier_copies.extra.values()) for tier_copies in self.tiers.values()),
         }
 
 

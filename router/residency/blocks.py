@@ -25,7 +25,8 @@ class BlockIndex:
     masks are swept a part at a time (`sweep`), and the bit is handed out again once they are gone. Until then masks
     may show dropped bits: callers mask with the bits they ask for.
 
-    The fields without underscore are read and written by `holdings.Holdings`, whose loops are this package's hot path.
+    The fields without underscore are read and written by `block_copies.BlockCopies`, whose loops are the hot
+    path of this package.
     """
 
     __slots__ = ("_dirty", "_free_bits", "_next_bit", "free", "hashes", "lower", "masks", "rows", "shared")

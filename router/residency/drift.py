@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from router.residency.difference import Difference
-from router.residency.eviction_log import Journal
+from router.residency.eviction_log import EvictionLog
 from router.residency.exact import ExactView
 
 WINDOW = 128
@@ -23,7 +23,7 @@ PENDING = 1_024
 """Differences waited for at once; the oldest is judged early beyond that."""
 
 
-class Mark(NamedTuple):
+class ViewMark(NamedTuple):
     """Where a view stood: times it began anew, lapses in what it was told, blocks arrived and departed, reports, and
     runs of blocks whose parent was not known."""
 
@@ -35,14 +35,14 @@ class Mark(NamedTuple):
     orphans: int
 
 
-class Claim(NamedTuple):
+class PredictedHit(NamedTuple):
     """What a booked request was predicted to find of `chain`: `claimed` blocks, the first `start` of them resident.
 
     The rest of them were those of requests in flight. It can use no more than `usable`.
     """
 
     ticket_id: int
-    booked: Mark
+    booked: ViewMark
     block_size: int
     chain: Sequence[int]
     usable: int
@@ -50,7 +50,7 @@ class Claim(NamedTuple):
     claimed: int
 
 
-class Dispute:
+class DisputedHit:
     """A claim whose report differed: was there a moment since the decision when it would have been true?
 
     That is when `hits` blocks were there and the next one was not, by events in their order. `seen` says whether there
@@ -72,7 +72,7 @@ class Dispute:
         "seen",
     )
 
-    def __init__(self, claim: Claim, hits: int, reports: int) -> None:
+    def __init__(self, claim: PredictedHit, hits: int, reports: int) -> None:
         self.claim = claim
         self.hits = hits
         self.rounds = 0
@@ -84,18 +84,18 @@ class Dispute:
         self._possible = hits <= claim.usable and hits != claim.claimed
         self.seen = self._possible and self._agrees()
 
-    def look(self, journal: Journal) -> bool:
+    def look(self, eviction_log: EvictionLog) -> bool:
         """Go through what events have told since."""
         if self.seen or not self._possible:
             return self.seen
-        if not journal.reaches(self._arrivals, self._departures):
+        if not eviction_log.reaches(self._arrivals, self._departures):
             self.seen = True  # so much came and went that nobody can say it was not so
         wanted = [block_hash for block_hash in (self._last, self._next) if block_hash is not None]
-        for change in journal.changes(wanted, self._arrivals, self._departures):
+        for change in eviction_log.changes(wanted, self._arrivals, self._departures):
             for block_hash, there in change.items():
                 self._there[block_hash] = there
             self.seen = self.seen or self._agrees()
-        self._arrivals, self._departures = journal.arrivals, journal.departures
+        self._arrivals, self._departures = eviction_log.arrivals, eviction_log.departures
         return self.seen
 
     def _agrees(self) -> bool:
@@ -110,7 +110,7 @@ class Dispute:
         return Difference.EVICTED_WHILE_QUEUED if self.hits < self.claim.start else Difference.RESERVED_NOT_SCHEDULED
 
 
-class Drift:
+class DriftMonitor:
     """Judges reports. `found` says what was seen once too many went unexplained; it stays said.
 
     Each claim that differs is either explained at once or becomes `Difference.PENDING`; its verdict is put on `settled`
@@ -121,17 +121,17 @@ class Drift:
 
     def __init__(self) -> None:
         self._recent: deque[bool] = deque(maxlen=WINDOW)
-        self._pending: deque[Dispute] = deque()
+        self._pending: deque[DisputedHit] = deque()
         self.settled: list[tuple[int, Difference]] = []
         """Ticket and verdict, for the owner to take away."""
         self.found = ""
         self.mismatches = 0
 
-    def report(self, claim: Claim, cached_tokens: int, now: Mark, view: ExactView) -> Difference | None:
+    def report(self, claim: PredictedHit, cached_tokens: int, now: ViewMark, view: ExactView) -> Difference | None:
         """A request found `cached_tokens`; None if that is what was claimed."""
         difference = None
         if cached_tokens != claim.claimed * claim.block_size:
-            dispute = Dispute(claim, cached_tokens // claim.block_size, now.reports)
+            dispute = DisputedHit(claim, cached_tokens // claim.block_size, now.reports)
             difference = _between(claim.booked, now) or _explained(dispute, view)
             if difference is None:
                 self._wait(dispute, view)
@@ -139,15 +139,15 @@ class Drift:
         self._recent.append(False)
         return difference
 
-    def _wait(self, dispute: Dispute, view: ExactView) -> None:
+    def _wait(self, dispute: DisputedHit, view: ExactView) -> None:
         self._pending.append(dispute)
         if len(self._pending) > PENDING:
             oldest = self._pending.popleft()
             self._close(oldest, _explained(oldest, view) or Difference.OTHER, view)
 
-    def settle(self, booked: Mark, now: Mark, view: ExactView) -> None:
+    def settle(self, booked: ViewMark, now: ViewMark, view: ExactView) -> None:
         """A request booked at `booked` has reported: judge what that makes old enough."""
-        waiting: deque[Dispute] = deque()
+        waiting: deque[DisputedHit] = deque()
         while self._pending:
             dispute = self._pending.popleft()
             difference = None
@@ -163,7 +163,7 @@ class Drift:
                 self._close(dispute, difference, view)
         self._pending = waiting
 
-    def _close(self, dispute: Dispute, difference: Difference, view: ExactView) -> None:
+    def _close(self, dispute: DisputedHit, difference: Difference, view: ExactView) -> None:
         self.settled.append((dispute.claim.ticket_id, difference))
         wrong = difference is Difference.OTHER
         self._recent.append(wrong)
@@ -171,7 +171,7 @@ class Drift:
             return
         self.mismatches += 1
         # What was not there has been computed again by now; copies beyond that one are not there either.
-        view.holdings.thin(dispute.claim.chain[dispute.hits : dispute.claim.start])
+        view.block_copies.thin(dispute.claim.chain[dispute.hits : dispute.claim.start])
         wrongs = sum(self._recent)
         if wrongs > TOLERATED:
             self.found = f"{wrongs} of the last {len(self._recent)} reports differed from what its events had told"
@@ -192,15 +192,15 @@ class Drift:
         return {"mismatches": self.mismatches, "pending_differences": len(self._pending)}
 
 
-def _between(booked: Mark, now: Mark) -> Difference | None:
+def _between(booked: ViewMark, now: ViewMark) -> Difference | None:
     """Whether something befell the whole view."""
     if booked.generation != now.generation:
         return Difference.CLEARED
     return Difference.APPROXIMATE if booked.lapses != now.lapses else None
 
 
-def _explained(dispute: Dispute, view: ExactView) -> Difference | None:
-    if dispute.look(view.journal):
+def _explained(dispute: DisputedHit, view: ExactView) -> Difference | None:
+    if dispute.look(view.eviction_log):
         return dispute.reason
     more = dispute.hits >= dispute.claim.claimed
     return Difference.SLOWER_TIER if more and view.has_slower_tiers else None

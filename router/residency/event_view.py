@@ -8,10 +8,10 @@ from backends.vllm.events import WireError, decode_batch
 from policies.view import Residency
 from router.residency.blocks import BlockIndex
 from router.residency.difference import Difference
-from router.residency.drift import Claim, Drift, Mark
+from router.residency.drift import DriftMonitor, PredictedHit, ViewMark
 from router.residency.exact import ExactView
 from router.residency.prompt import Prompt
-from router.residency.sequence import EventSequence, Step
+from router.residency.sequence import EventSequence, SequenceStep
 from router.residency.view import Ingest, IngestOutcome
 
 ABSENT_REQUESTS = 8
@@ -20,7 +20,7 @@ ABSENT_REQUESTS = 8
 MODELLED = "its cache is modelled"
 
 
-class PublishedView:
+class EventView:
     """Takes published and replayed payloads, keeps an `ExactView`, and knows what it missed.
 
     After a loss that no replay can fill, what events told is dropped and learned again from then on, from events and
@@ -55,7 +55,7 @@ class PublishedView:
     def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
         self.view = ExactView(index, block_size, capacity_blocks)
         self.sequence = EventSequence()
-        self.drift = Drift()
+        self.drift = DriftMonitor()
         self.address = ""
         self.topic = ""
         self.last_event_ts_s: float | None = None
@@ -102,7 +102,7 @@ class PublishedView:
         """A replay is complete, or will not be."""
         return self._do(self.sequence.replay_ended(ok))
 
-    def _do(self, step: Step) -> Ingest:
+    def _do(self, step: SequenceStep) -> Ingest:
         if step.restarted:
             self.view.clear()
             self._begin_anew()
@@ -172,11 +172,13 @@ class PublishedView:
 
     # what responses report
 
-    def mark(self) -> Mark:
+    def mark(self) -> ViewMark:
         """Where the view stands, for a request that is being booked."""
-        view, journal = self.view, self.view.journal
+        view, eviction_log = self.view, self.view.eviction_log
         reports, orphans = view.reported.clock, view.orphans.added
-        return Mark(self._generation, self._lapses, journal.arrivals, journal.departures, reports, orphans)
+        return ViewMark(
+            self._generation, self._lapses, eviction_log.arrivals, eviction_log.departures, reports, orphans
+        )
 
     def unheard(self) -> None:
         """A trial found blocks that events should have told of."""
@@ -188,7 +190,7 @@ class PublishedView:
         if self.unproved:
             self._absent_requests += 1
 
-    def report(self, chain: Sequence[int], cached_tokens: int, claim: Claim | None) -> Difference | None:
+    def report(self, chain: Sequence[int], cached_tokens: int, claim: PredictedHit | None) -> Difference | None:
         """A request found so much of `chain`; returns how that differs from what was claimed, if anything was."""
         view = self.view
         hits = min(cached_tokens // view.block_size, len(chain))
@@ -220,7 +222,7 @@ class PublishedView:
             return False
         return bool(self._loss) or self.unproved
 
-    def booked(self, ticket_id: int, prompt: Prompt) -> None:
+    def reserved(self, ticket_id: int, prompt: Prompt) -> None:
         """A request is on its way: see whether it may use blocks that nobody told of."""
         if not self.incomplete:
             return
@@ -307,7 +309,7 @@ class PublishedView:
             doubts.append("reconnected without a replay: only the batch numbers say that nothing was missed")
         if self._loss:
             reports = self.view.reported.clock - self._reports_before
-            learned = f"{self.view.holdings.blocks} blocks learned since, from events and {reports} reports"
+            learned = f"{self.view.block_copies.blocks} blocks learned since, from events and {reports} reports"
             if self.view.relearning.asks:
                 learned += f", {self.view.relearning.learned_blocks} of them announced again"
             known = f"{learned}; exact once the cache has turned over or is reset"

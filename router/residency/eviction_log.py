@@ -15,7 +15,7 @@ to bring so many."""
 _ENTRY_BYTES = 8
 
 
-class Log:
+class NumberLog:
     """Numbers in the order they were written down; the oldest are forgotten. Positions count all there ever were."""
 
     __slots__ = ("before", "entries")
@@ -50,23 +50,23 @@ class Log:
             at = found.find(needle, at + 1)
 
 
-class Journal:
+class EvictionLog:
     """Arrivals, in runs that came at once, and departures, with the order between them.
 
     A block arrives again when a further copy of it is announced, and departs with its last copy. Written for every
-    event, in bulk (`holdings.Holdings.remove` appends to `departed`); read only where a report differs.
+    event, in bulk (`block_copies.Holdings.remove` appends to `departed`); read only where a report differs.
     """
 
     __slots__ = ("_arrived", "_departed", "_departed_by_run", "_runs", "departed")
 
     def __init__(self) -> None:
-        self._arrived = Log()
-        self._departed = Log()
+        self._arrived = NumberLog()
+        self._departed = NumberLog()
         self.departed = self._departed.entries
         """Where hashes of departing blocks are appended."""
-        self._runs = Log()
+        self._runs = NumberLog()
         """Position among arrivals at which each run begins."""
-        self._departed_by_run = Log()
+        self._departed_by_run = NumberLog()
         """Departures before each run."""
 
     @property

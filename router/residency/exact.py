@@ -6,13 +6,13 @@ import struct
 from collections.abc import Sequence
 
 from backends.vllm.events import BlockRemoved, BlockStored, Event, EventBatch
-from router.residency.block_copies import LOWER_TIER_BLOCKS, Holdings, Shelf, engine_key, engine_keys
+from router.residency.block_copies import LOWER_TIER_BLOCKS, BlockCopies, TierCopies, engine_key, engine_keys
 from router.residency.blocks import BlockIndex
 from router.residency.chain import SEED, extend_chain, extra_bytes, pack_tokens
-from router.residency.eviction_log import Journal
-from router.residency.orphans import Orphanage, Orphans
+from router.residency.eviction_log import EvictionLog
+from router.residency.orphans import OrphanBlocks, OrphanRun
 from router.residency.relearning import Relearning
-from router.residency.reported_hits import Reported
+from router.residency.reported_hits import ReportedHits
 
 INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
 """Cache groups whose blocks stand for a usable prefix; others keep only some of them."""
@@ -35,11 +35,11 @@ class ExactView:
     __slots__ = (
         "_adopted",
         "accepts_hashes",
+        "block_copies",
         "block_size",
         "capacity_blocks",
         "doubts",
-        "holdings",
-        "journal",
+        "eviction_log",
         "malformed_events",
         "orphans",
         "recomputing",
@@ -54,13 +54,13 @@ class ExactView:
     def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks
-        self.holdings = Holdings(index)
-        self.journal = Journal()
-        self.orphans = Orphanage()
+        self.block_copies = BlockCopies(index)
+        self.eviction_log = EvictionLog()
+        self.orphans = OrphanBlocks()
         self.relearning = Relearning()
         self.recomputing: dict[int, int] = {}
         """First block of each request in flight that reads no cache: what it computes are new copies."""
-        self.reported = Reported(self.holdings)
+        self.reported = ReportedHits(self.block_copies)
         self.doubts: dict[str, str] = {}
         self._adopted = False
         self.accepts_hashes = False
@@ -86,7 +86,9 @@ class ExactView:
     @property
     def has_slower_tiers(self) -> bool:
         """Some blocks are held outside the GPU."""
-        return any(medium is not None and shelf.held for (medium, _), shelf in self.holdings.shelves.items())
+        return any(
+            medium is not None and tier_copies.held for (medium, _), tier_copies in self.block_copies.tiers.items()
+        )
 
     def apply(self, batch: EventBatch) -> bool:
         """Apply one batch in order; returns whether it cleared the GPU's cache."""
@@ -102,11 +104,11 @@ class ExactView:
             else:
                 self._cleared()
                 cleared = True
-        self.journal.bound()
+        self.eviction_log.bound()
         return cleared
 
     def _cleared(self) -> None:
-        self.holdings.clear_fastest()
+        self.block_copies.clear_fastest()
         self.reported.clear()
         self.orphans.clear()
         for doubt in ("leak", "malformed"):
@@ -114,7 +116,7 @@ class ExactView:
 
     def clear(self) -> None:
         """Forget everything that was learned."""
-        self.holdings.clear()
+        self.block_copies.clear()
         self.reported.clear()
         self.orphans.clear()
         self.doubts.clear()
@@ -122,7 +124,7 @@ class ExactView:
 
     def forget_events(self) -> None:
         """Events were missed: only what the worker itself reported is as good as before."""
-        self.holdings.clear()
+        self.block_copies.clear()
         self.orphans.clear()
         self.doubts.clear()
         self.reported.carry_over()
@@ -130,15 +132,15 @@ class ExactView:
 
     def holds(self, block_hash: int) -> bool:
         """Whether the block is believed to be on the GPU."""
-        return bool(self.holdings.index.holders(block_hash) & self.holdings.bit)
+        return bool(self.block_copies.index.holders(block_hash) & self.block_copies.bit)
 
     def learn(self, chain: Sequence[int], hits: int, reports: int, departures: int, orphans: int) -> None:
         """A response said that of `chain` the first `hits` blocks were found, and no more.
 
-        Reports counted after `reports` (`Reported.clock`) know better about the rest, and events about what departed
-        after `departures`: an answer may travel longer than word of an eviction. What the request went on to compute
-        may wait among the orphans that came after the first `orphans`: then the engine's name of the last block found
-        is known from here on.
+        Reports counted after `reports` (`ReportedHits.clock`) know better about the rest, and events about what
+        departed after `departures`: an answer may travel longer than word of an eviction. What the request went on to
+        compute may wait among the orphans that came after the first `orphans`: then the engine's name of the last
+        block found is known from here on.
         """
         if self.reported:
             self.reported.deny(chain[hits:], reports)
@@ -148,7 +150,7 @@ class ExactView:
         self._bound_reported()
 
     def _still_there(self, found: Sequence[int], since: int) -> Sequence[int]:
-        gone = self.journal.departed_since(since)
+        gone = self.eviction_log.departed_since(since)
         if gone is None:
             return ()
         if not gone:
@@ -171,7 +173,7 @@ class ExactView:
     def _bound_reported(self) -> None:
         """What events told of takes its room for certain; what is left may hold what was reported."""
         capacity = FASTEST_TIER_BLOCKS if self.capacity_blocks is None else self.capacity_blocks - NULL_BLOCKS
-        self.reported.bound(max(0, capacity - (self.holdings.blocks - len(self.reported))))
+        self.reported.bound(max(0, capacity - (self.block_copies.blocks - len(self.reported))))
 
     def _stored(self, event: BlockStored, events: Sequence[Event], position: int) -> None:
         if event.kv_cache_spec_kind not in INDEXED_KINDS:
@@ -179,8 +181,8 @@ class ExactView:
                 f"the model also has {event.kv_cache_spec_kind} cache groups, which keep only part of a prefix"
             )
             return
-        shelf = self.holdings.shelf(_tier(event.medium, event.locality), event.group_idx or 0)
-        if shelf is None or not self._block_size_fits(event):
+        tier_copies = self.block_copies.tier_copies(_tier(event.medium, event.locality), event.group_idx or 0)
+        if tier_copies is None or not self._block_size_fits(event):
             return
         try:
             engines = engine_keys(event.block_hashes)
@@ -198,12 +200,12 @@ class ExactView:
                 "blocks also cover looked-ahead tokens, so the last block of a match may not count"
             )
         copies = _is_new_copy(event) and not _goes_on(event, events, position)
-        self._place(event, shelf, engines, token_bytes, extras, copies, own)
+        self._place(event, tier_copies, engines, token_bytes, extras, copies, own)
 
     def _place(
         self,
         event: BlockStored,
-        shelf: Shelf,
+        tier_copies: TierCopies,
         engines: list[int],
         token_bytes: bytes,
         extras: list[bytes] | None,
@@ -214,26 +216,28 @@ class ExactView:
         parent_engine = -1
         if event.parent_block_hash is not None:
             parent_engine = engine_key(event.parent_block_hash)
-            parent = self.holdings.hash_of(parent_engine, shelf)
+            parent = self.block_copies.hash_of(parent_engine, tier_copies)
             if parent is None:
                 parent = self.reported.named(parent_engine)
         if parent is None:
-            self.orphans.add(Orphans(parent_engine, shelf, engines, token_bytes, extras, copies, own))
+            self.orphans.add(OrphanRun(parent_engine, tier_copies, engines, token_bytes, extras, copies, own))
             self.relearning.touched()
             return
         hashes = extend_chain(parent, token_bytes, self.block_size, extras) if own is None else own
-        if shelf.medium is None and hashes:
+        if tier_copies.medium is None and hashes:
             copies = self._follow(event, hashes, copies) or self._is_recomputed(event, hashes[0])
-        fresh = set() if copies or not self.orphans else {engine for engine in engines if engine not in shelf.held}
-        self.holdings.store(shelf, hashes, engines, new_copies=copies)
-        if shelf.medium is None:
-            self.journal.arrive(hashes)
+        fresh = (
+            set() if copies or not self.orphans else {engine for engine in engines if engine not in tier_copies.held}
+        )
+        self.block_copies.store(tier_copies, hashes, engines, new_copies=copies)
+        if tier_copies.medium is None:
+            self.eviction_log.arrive(hashes)
         self.stored_blocks += len(engines)
-        if self.reported and shelf.medium is None:
+        if self.reported and tier_copies.medium is None:
             self.reported.supersede(hashes)
         if self.orphans:
             self._adopt(engines, hashes, fresh)
-        self._bound(shelf)
+        self._bound(tier_copies)
 
     def _is_recomputed(self, event: BlockStored, first: int) -> bool:
         """Whether this is a prompt's start that a request of ours computes anew although it is cached."""
@@ -274,37 +278,42 @@ class ExactView:
                     known_already = fresh.intersection(run.engines).difference(removed)
                     fresh.difference_update(known_already)
                     copies = [copy for copy in copies if copy[1] not in known_already]
-                self.holdings.store(
-                    run.shelf, [copy[0] for copy in copies], [copy[1] for copy in copies], new_copies=run.new_copies
+                self.block_copies.store(
+                    run.tier_copies,
+                    [copy[0] for copy in copies],
+                    [copy[1] for copy in copies],
+                    new_copies=run.new_copies,
                 )
-                if run.shelf.medium is None:
-                    self.journal.arrive(below)
+                if run.tier_copies.medium is None:
+                    self.eviction_log.arrive(below)
                 self.stored_blocks += len(copies)
-                if self.reported and run.shelf.medium is None:
+                if self.reported and run.tier_copies.medium is None:
                     self.reported.supersede(below)
                 known.extend(zip(run.engines, below, strict=False))
-                self.holdings.remove(run.shelf, removed, self.journal.departed if run.shelf.medium is None else None)
+                self.block_copies.remove(
+                    run.tier_copies, removed, self.eviction_log.departed if run.tier_copies.medium is None else None
+                )
 
     def _removed(self, event: BlockRemoved) -> None:
-        shelf = self.holdings.shelves.get((_tier(event.medium, event.locality), event.group_idx or 0))
-        if shelf is None:
+        tier_copies = self.block_copies.tiers.get((_tier(event.medium, event.locality), event.group_idx or 0))
+        if tier_copies is None:
             return
         engines = engine_keys(event.block_hashes)
-        departed = self.journal.departed
+        departed = self.eviction_log.departed
         before = len(departed)
         # Slower tiers are nobody's prediction.
-        missing = self.holdings.remove(shelf, engines, departed if shelf.medium is None else None)
+        missing = self.block_copies.remove(tier_copies, engines, departed if tier_copies.medium is None else None)
         self.removed_blocks += len(engines) - len(missing)
-        if missing and shelf.medium is None:
+        if missing and tier_copies.medium is None:
             unannounced = missing
             missing = self.reported.remove(unannounced, departed)
             if len(missing) < len(unannounced):  # what was reported may have been announced behind a block unknown then
-                self.orphans.remove(shelf, set(unannounced).difference(missing))
+                self.orphans.remove(tier_copies, set(unannounced).difference(missing))
         if self.relearning.active:
             for block_hash in departed[before:]:
                 self.relearning.evicted(block_hash)
         if missing:
-            self.unknown_removals += self.orphans.remove(shelf, missing)
+            self.unknown_removals += self.orphans.remove(tier_copies, missing)
 
     def _block_size_fits(self, event: BlockStored) -> bool:
         if event.block_size == self.block_size:
@@ -327,15 +336,15 @@ class ExactView:
             self.reported.bound(0)
             self.block_size = block_size
 
-    def _bound(self, shelf: Shelf) -> None:
+    def _bound(self, tier_copies: TierCopies) -> None:
         limit = LOWER_TIER_BLOCKS
-        if shelf.medium is None:
+        if tier_copies.medium is None:
             limit = FASTEST_TIER_BLOCKS if self.capacity_blocks is None else self.capacity_blocks * _CAPACITY_SLACK
-        over = len(shelf.held) - limit
+        over = len(tier_copies.held) - limit
         if over > 0:
-            self.holdings.discard_oldest(shelf, over + limit // 16)
+            self.block_copies.discard_oldest(tier_copies, over + limit // 16)
             self.doubts["leak"] = f"more blocks were announced than fit ({limit}); removals must be missing"
-        if self.reported and shelf.medium is None:
+        if self.reported and tier_copies.medium is None:
             self._bound_reported()
 
     def _malformed(self, count: int) -> None:
@@ -345,7 +354,7 @@ class ExactView:
     def statistics(self) -> dict[str, int]:
         """Counters and sizes."""
         return {
-            **self.holdings.statistics(),
+            **self.block_copies.statistics(),
             **self.relearning.statistics(),
             "stored_blocks": self.stored_blocks,
             "removed_blocks": self.removed_blocks,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.residency.drift import Claim, Mark
+from router.residency.drift import PredictedHit, ViewMark
 from router.residency.prompt import Prompt
 
 
-class Booking:
+class ResidencyReservation:
     """One booked request on one slot.
 
     `start` blocks of the `usable` ones were resident when it was booked; `added` are the hashes behind them.
@@ -46,7 +46,7 @@ class Booking:
         *,
         exact: bool,
         clock: int,
-        mark: Mark | None,
+        mark: ViewMark | None,
     ) -> None:
         self.prompt = prompt
         self.start = start
@@ -61,16 +61,16 @@ class Booking:
         self.running = False
         self.done = False
 
-    def claim(self, ticket_id: int, block_size: int) -> Claim | None:
+    def claim(self, ticket_id: int, block_size: int) -> PredictedHit | None:
         """What was claimed of the blocks that events tell of; None where these were others, or nobody told of any."""
         if self.mark is None or self.predicted_tokens is None or block_size != self.block_size:
             return None
         chain = self.prompt.chain(block_size)
         claimed = self.predicted_tokens // block_size
-        return Claim(ticket_id, self.mark, block_size, chain, self.usable, min(self.start, claimed), claimed)
+        return PredictedHit(ticket_id, self.mark, block_size, chain, self.usable, min(self.start, claimed), claimed)
 
 
-class InFlight:
+class ReservedBlocks:
     """Booked blocks over all slots: hash -> bits of slots, counted where several bookings share a block.
 
     Bounded by what is in flight: a booking adds only blocks that were not resident when it was made.
@@ -116,4 +116,4 @@ class InFlight:
 
     def statistics(self) -> dict[str, int]:
         """Blocks booked and not yet resident when they were."""
-        return {"booked_blocks": len(self.masks)}
+        return {"reserved_blocks": len(self.masks)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from router.residency.blocks import KEY_MASK, BlockIndex
+from router.residency.cache_view import CacheView, usable_chain
 from router.residency.matching import Probe, each_bit, lengths
 from router.residency.prompt import Prompt
-from router.residency.worker_view import Slot, usable_chain
 
 
 class _Group:
@@ -22,7 +22,9 @@ class _Group:
         """By bit of the index."""
 
 
-def resident_lengths(index: BlockIndex, prompt: Prompt, views: Mapping[int, Slot]) -> dict[int, dict[int, list[int]]]:
+def resident_lengths(
+    index: BlockIndex, prompt: Prompt, views: Mapping[int, CacheView]
+) -> dict[int, dict[int, list[int]]]:
     """Block size -> blocks of `prompt` resident -> slots that have so many; each slot once."""
     found: dict[int, dict[int, list[int]]] = {}
     groups: dict[int, _Group] = {}

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from router.residency.block_copies import Shelf
+from router.residency.block_copies import TierCopies
 from router.residency.chain import TOKEN_BYTES, extend_chain
 
 ORPHAN_BYTES = 4_194_304
@@ -19,14 +19,14 @@ _RUN_BYTES = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Orphans:
+class OrphanRun:
     """One announcement whose parent is not known: packed tokens, engine keys and extra keys of a run of blocks.
 
     `own` are the blocks' hashes where the publisher told them in place of tokens (`ExactView.accepts_hashes`).
     """
 
     parent: int
-    shelf: Shelf
+    tier_copies: TierCopies
     engines: Sequence[int]
     token_bytes: bytes
     extras: Sequence[bytes] | None
@@ -51,7 +51,7 @@ class Orphans:
         return _RUN_BYTES + len(self.token_bytes) + _BLOCK_BYTES * len(self.engines)
 
 
-class Orphanage:
+class OrphanBlocks:
     """Orphans by the parent they wait for, and the removals that came meanwhile."""
 
     __slots__ = (
@@ -68,8 +68,8 @@ class Orphanage:
     def __init__(self) -> None:
         self.added = 0
         """Runs that ever came."""
-        self._latest: deque[tuple[int, Orphans]] = deque(maxlen=_LATEST)
-        self._by_parent: OrderedDict[int, list[Orphans]] = OrderedDict()
+        self._latest: deque[tuple[int, OrphanRun]] = deque(maxlen=_LATEST)
+        self._by_parent: OrderedDict[int, list[OrphanRun]] = OrderedDict()
         self._present: dict[int, int] = {}
         self._removed: dict[tuple[int, int], int] = {}
         self.size_bytes = 0
@@ -82,7 +82,7 @@ class Orphanage:
     def __bool__(self) -> bool:
         return bool(self._by_parent)
 
-    def add(self, orphans: Orphans) -> None:
+    def add(self, orphans: OrphanRun) -> None:
         """Keep a run, dropping the oldest ones over the bound."""
         self._by_parent.setdefault(orphans.parent, []).append(orphans)
         self.added += 1
@@ -98,36 +98,36 @@ class Orphanage:
                 self.take_removals(run)
                 self.dropped_blocks += len(run.engines)
 
-    def remove(self, shelf: Shelf, engines: Iterable[int]) -> int:
+    def remove(self, tier_copies: TierCopies, engines: Iterable[int]) -> int:
         """Note removals of blocks that wait here; returns how many were of blocks unknown here too."""
         unknown = 0
         for engine in engines:
-            place = (id(shelf), engine)
+            place = (id(tier_copies), engine)
             if self._removed.get(place, 0) < self._present.get(engine, 0):
                 self._removed[place] = self._removed.get(place, 0) + 1
             else:
                 unknown += 1
         return unknown
 
-    def since(self, added: int) -> Iterator[Orphans]:
+    def since(self, added: int) -> Iterator[OrphanRun]:
         """The latest runs, of those that came after the first `added` and still wait."""
         for number, run in reversed(self._latest):
             if number <= added:
                 return
             yield run
 
-    def adopt(self, parent: int) -> list[Orphans]:
+    def adopt(self, parent: int) -> list[OrphanRun]:
         """Take out the runs that waited for `parent`."""
         runs = self._by_parent.pop(parent, [])
         for run in runs:
             self._leave(run)
         return runs
 
-    def take_removals(self, run: Orphans) -> list[int]:
+    def take_removals(self, run: OrphanRun) -> list[int]:
         """Take out the removals that came for blocks of `run` while it waited."""
         found = []
         for engine in run.engines:
-            place = (id(run.shelf), engine)
+            place = (id(run.tier_copies), engine)
             if place in self._removed:
                 found.append(engine)
                 self._removed[place] -= 1
@@ -135,7 +135,7 @@ class Orphanage:
                     del self._removed[place]
         return found
 
-    def _leave(self, run: Orphans) -> None:
+    def _leave(self, run: OrphanRun) -> None:
         # Out of here too, or runs that are gone would take room that nobody counts.
         self._latest = deque([entry for entry in self._latest if entry[1] is not run], _LATEST)
         self.size_bytes -= run.size_bytes

@@ -26,7 +26,7 @@ LEAST_BLOCKS = 2
 """Prompts of fewer full blocks do not ask: one block announced alone looks like a prompt of one block computed anew."""
 
 
-class Allowance:
+class AnnouncementBudget:
     """Blocks that may be announced again: a bucket that fills steadily and may be overdrawn by one prompt."""
 
     __slots__ = ("_at_s", "_blocks")
@@ -49,7 +49,7 @@ class Allowance:
             self._blocks -= blocks
 
 
-class Open:
+class OpenRequest:
     """A request that may use unknown blocks."""
 
     __slots__ = ("asked", "chain", "seen")
@@ -67,7 +67,7 @@ class Relearning:
     one known was itself learned by an announcement. Behind a block that was computed since, nothing can be unknown,
     since a cache holds no block without the one before. Announcements repeat known blocks too, and vLLM repeats them
     on every step in which a request waits for room at the head of the queue; each block announced is paid for from
-    an `Allowance`, in advance by the length of the prompt.
+    an `AnnouncementBudget`, in advance by the length of the prompt.
 
     *The end.* vLLM evicts the block that was freed the longest ago. A block that was computed, and so freed, after the
     last use of any unknown one is evicted after all of those. Such blocks are the witnesses: those of a prompt that
@@ -109,12 +109,12 @@ class Relearning:
         """Of these, those that were not known, since `begin`."""
         self.relearned = 0
         """Times that a view became whole again."""
-        self._allowance = Allowance()
+        self._allowance = AnnouncementBudget()
         self._asked: OrderedDict[int, deque[int]] = OrderedDict()
         """First block -> blocks paid for by each request that asked and has not been answered."""
         self._late: Counter[int] = Counter()
         """First block -> such requests that are over."""
-        self._open: dict[int, Open] = {}
+        self._open: dict[int, OpenRequest] = {}
         """Requests under way that may use unknown blocks, by ticket."""
         self._uncertain: set[int] = set()
         """Blocks learned by an announcement: not computed since, so there may be more behind them."""
@@ -143,7 +143,7 @@ class Relearning:
     def opened(self, ticket_id: int, chain: Sequence[int]) -> None:
         """A request that may use unknown blocks is on its way; `chain` is what it can use, empty where that is not
         known."""
-        self._open[ticket_id] = Open(chain)
+        self._open[ticket_id] = OpenRequest(chain)
 
     def chain_of(self, ticket_id: int) -> Sequence[int]:
         """What an open request can use."""

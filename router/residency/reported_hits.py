@@ -5,14 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from router.residency.block_copies import Holdings, Shelf
+from router.residency.block_copies import BlockCopies, TierCopies
 from router.residency.blocks import KEY_MASK
 
 _GROUP = -1
 """Cache group of their shelf: no publisher numbers one so."""
 
 
-class Reported:
+class ReportedHits:
     """Copies known by ``cached_tokens`` alone, on a shelf of their own, least recently reported first.
 
     The engine's names of these blocks are not known, so most removals pass them by. They go when a report says that
@@ -20,10 +20,10 @@ class Reported:
     was learned since, or when there is no room left for them. `clock` counts reports.
     """
 
-    __slots__ = ("_engines", "_holdings", "_names", "_seen", "clock")
+    __slots__ = ("_block_copies", "_engines", "_names", "_seen", "clock")
 
-    def __init__(self, holdings: Holdings) -> None:
-        self._holdings = holdings
+    def __init__(self, block_copies: BlockCopies) -> None:
+        self._block_copies = block_copies
         self._seen: dict[int, int] = {}
         """Block hash -> the report that last confirmed it."""
         self._names: dict[int, int] = {}
@@ -40,15 +40,15 @@ class Reported:
 
     def confirm(self, chain: Sequence[int]) -> None:
         """All of `chain` was found: take in what is not held yet. Its tail will be the first to go."""
-        shelf = self._shelf()
-        if shelf is None:
+        tier_copies = self._tier_copies()
+        if tier_copies is None:
             return
-        index, bit = self._holdings.index, self._holdings.bit
+        index, bit = self._block_copies.index, self._block_copies.bit
         for block_hash in reversed(chain):
             if self._seen.pop(block_hash, None) is None:
                 if index.holders(block_hash) & bit:
                     continue
-                self._holdings.store(shelf, (block_hash,), (block_hash & KEY_MASK,), new_copies=False)
+                self._block_copies.store(tier_copies, (block_hash,), (block_hash & KEY_MASK,), new_copies=False)
             self._seen[block_hash] = self.clock
 
     def deny(self, chain: Iterable[int], since: int) -> None:
@@ -108,14 +108,14 @@ class Reported:
         self.confirm(list(seen)[::-1])
         self._seen = seen
 
-    def _shelf(self) -> Shelf | None:
-        return self._holdings.shelf(None, _GROUP)
+    def _tier_copies(self) -> TierCopies | None:
+        return self._block_copies.tier_copies(None, _GROUP)
 
     def _drop(self, block_hash: int) -> None:
         del self._seen[block_hash]
-        shelf = self._shelf()
-        if shelf is not None:
-            self._holdings.remove(shelf, (block_hash & KEY_MASK,))
+        tier_copies = self._tier_copies()
+        if tier_copies is not None:
+            self._block_copies.remove(tier_copies, (block_hash & KEY_MASK,))
         engine = self._engines.pop(block_hash, None)
         if engine is not None:
             del self._names[engine]

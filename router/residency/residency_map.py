@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from policies.view import Residency, WorkerId
 from router.residency.blocks import BlockIndex
+from router.residency.cache_view import CacheView, usable_chain
 from router.residency.difference import Difference
-from router.residency.event_view import PublishedView
-from router.residency.in_flight import Booking, InFlight
+from router.residency.event_view import EventView
+from router.residency.in_flight import ReservedBlocks, ResidencyReservation
 from router.residency.lookup import by_tier, resident_lengths
 from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
 from router.residency.view import Ingest, IngestOutcome, Match, ViewState
-from router.residency.worker_view import Slot, usable_chain
 
 _SWEEP_BLOCKS = 512
 """Traces of dropped views cleaned up per call: about 0.1 ms."""
@@ -34,7 +34,7 @@ class ResidencyMap:
     are ignored: a worker may go while a call for it is on its way.
 
     Memory: an exact view is bounded by its worker's cache (twice its tokens, `exact.FASTEST_TIER_BLOCKS` where it did
-    not say), slower tiers by `holdings.LOWER_TIER_BLOCKS`, orphans by `orphans.ORPHAN_BYTES`, batches held back by
+    not say), slower tiers by `block_copies.LOWER_TIER_BLOCKS`, orphans by `orphans.ORPHAN_BYTES`, batches held back by
     `sequence.PENDING_BYTES`; all approximate views together by `approximate_bytes`.
     """
 
@@ -43,8 +43,8 @@ class ResidencyMap:
         self._relearn_blocks_per_s = relearn_blocks_per_s
         self._modelled_bytes = 0
         self._index = BlockIndex()
-        self._in_flight = InFlight()
-        self._slots: dict[int, Slot] = {}
+        self._in_flight = ReservedBlocks()
+        self._slots: dict[int, CacheView] = {}
         self.on_settled: list[Callable[[int, Difference], None]] = []
         """Called with a ticket's id once it is known what explains a difference that was pending."""
 
@@ -57,7 +57,7 @@ class ResidencyMap:
         if block_size < 1:
             raise ValueError(f"block_size {block_size} of {worker} is not positive")
         self.remove(slot)
-        self._slots[slot] = Slot(self._index, worker, block_size, capacity_blocks, events)
+        self._slots[slot] = CacheView(self._index, worker, block_size, capacity_blocks, events)
 
     def configure(
         self,
@@ -80,19 +80,19 @@ class ResidencyMap:
         view = self._slots.pop(slot, None)
         if view is None:
             return
-        for booking in view.bookings.values():
-            self._in_flight.take_back(1 << slot, booking.added)
+        for reservation in view.reservations.values():
+            self._in_flight.take_back(1 << slot, reservation.added)
         if view.published is not None:
-            view.published.view.holdings.give_up()
+            view.published.view.block_copies.give_up()
         self._abandon(view.published)
         self._recount()
 
-    def _abandon(self, published: PublishedView | None) -> None:
+    def _abandon(self, published: EventView | None) -> None:
         if published is not None:
             published.drift.give_up(Difference.CLEARED)
             self._tell(published)
 
-    def _tell(self, published: PublishedView) -> None:
+    def _tell(self, published: EventView) -> None:
         """Pass on what has become of differences that were pending."""
         settled, published.drift.settled = published.drift.settled, []
         for ticket_id, difference in settled:
@@ -163,7 +163,7 @@ class ResidencyMap:
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Cached tokens of `prompt` on each of `slots`; a slot that is not there has none, and is unknown."""
         matches: dict[int, Match] = {}
-        views: dict[int, Slot] = {}
+        views: dict[int, CacheView] = {}
         known = self._slots
         for slot in slots:
             view = known.get(slot)
@@ -176,21 +176,21 @@ class ResidencyMap:
         for block_size, by_length in resident_lengths(self._index, prompt, views).items():
             chain, usable = usable_chain(prompt, block_size)
             for start, here in by_length.items():
-                for end, held in self._with_booked(chain, start, usable, here):
+                for end, held in self._with_reserved(chain, start, usable, here):
                     self._answer(matches, views, held, block_size, start, end, prompt.exact)
         if self._index.lower:
             self._add_tiers(matches, views, prompt)
         return matches
 
-    def _with_booked(
+    def _with_reserved(
         self, chain: Sequence[int], start: int, usable: int, here: list[int]
     ) -> list[tuple[int, list[int]]]:
         """Slots of `here` hold `start` blocks: how far what is booked behind them goes on."""
         booked = self._in_flight.masks
-        next_booked = booked.get(chain[start], 0) if booked and start < usable else 0
-        if not next_booked:
+        next_reserved = booked.get(chain[start], 0) if booked and start < usable else 0
+        if not next_reserved:
             return [(start, here)]
-        going_on = next_booked & sum([1 << slot for slot in here])
+        going_on = next_reserved & sum([1 << slot for slot in here])
         ends = lengths(lambda index: booked.get(chain[index], 0), usable, going_on, 0, start)
         further = [(end, [bit.bit_length() - 1 for bit in each_bit(bits)]) for end, bits in ends]
         return [*further, (start, [slot for slot in here if not going_on >> slot & 1])]
@@ -198,7 +198,7 @@ class ResidencyMap:
     @staticmethod
     def _answer(
         matches: dict[int, Match],
-        views: dict[int, Slot],
+        views: dict[int, CacheView],
         held: list[int],
         block_size: int,
         start: int,
@@ -219,17 +219,17 @@ class ResidencyMap:
                 )
             matches[slot] = match
 
-    def _add_tiers(self, matches: dict[int, Match], views: dict[int, Slot], prompt: Prompt) -> None:
+    def _add_tiers(self, matches: dict[int, Match], views: dict[int, CacheView], prompt: Prompt) -> None:
         for slot, view in views.items():
             if view.slower_tiers and prompt.exact and view.residency is not Residency.OFF:
                 chain, usable = usable_chain(prompt, view.block_size)
                 match = matches[slot]
-                start = (match.tokens - match.booked_tokens) // view.block_size
+                start = (match.tokens - match.reserved_tokens) // view.block_size
                 blocks = by_tier(self._index, chain, start, usable, view.bit)
                 tokens = {tier: count * view.block_size for tier, count in blocks.items()}
-                matches[slot] = Match(match.tokens, match.booked_tokens, match.residency, tokens)
+                matches[slot] = Match(match.tokens, match.reserved_tokens, match.residency, tokens)
 
-    def booked(
+    def reserve(
         self,
         slot: int,
         prompt: Prompt,
@@ -246,10 +246,10 @@ class ResidencyMap:
         """
         self._index.sweep(_SWEEP_BLOCKS)
         view = self._slots.get(slot)
-        if view is None or ticket_id in view.bookings:
+        if view is None or ticket_id in view.reservations:
             return
         block_size, start = self._resident(slot, view, prompt, found)
-        booking = view.bookings[ticket_id] = Booking(
+        reservation = view.reservations[ticket_id] = ResidencyReservation(
             prompt,
             start,
             usable_chain(prompt, block_size)[1],
@@ -259,19 +259,19 @@ class ResidencyMap:
             clock=view.model.clock if view.model is not None else 0,
             mark=view.published.mark() if view.published is not None else None,
         )
-        self._in_flight.add(1 << slot, booking.added)
+        self._in_flight.add(1 << slot, reservation.added)
         if view.published is not None:
-            view.published.booked(ticket_id, prompt)
+            view.published.reserved(ticket_id, prompt)
             if recomputes and prompt.exact and (chain := prompt.chain(block_size)):
                 view.published.view.recomputing[ticket_id] = chain[0]
         before = view.model_bytes
-        view.reserve(booking)
+        view.reserve(reservation)
         self._bound(view.model_bytes - before)
 
-    def _resident(self, slot: int, view: Slot, prompt: Prompt, found: Match | None) -> tuple[int, int]:
+    def _resident(self, slot: int, view: CacheView, prompt: Prompt, found: Match | None) -> tuple[int, int]:
         """The slot's block size, and how many blocks of `prompt` it has, what is booked left out."""
         if found is not None and found.residency in _LOOKED_UP:
-            return view.block_size, (found.tokens - found.booked_tokens) // view.block_size
+            return view.block_size, (found.tokens - found.reserved_tokens) // view.block_size
         view.refresh()
         ((block_size, by_length),) = resident_lengths(self._index, prompt, {slot: view}).items()
         (start,) = by_length
@@ -319,18 +319,18 @@ class ResidencyMap:
             self._tell(view.published)
         return difference
 
-    def released(self, slot: int, ticket_id: int) -> None:
+    def release(self, slot: int, ticket_id: int) -> None:
         """The booking is over (finished, failed or cancelled). Idempotent."""
         view = self._slots.get(slot)
-        booking = None if view is None else view.bookings.pop(ticket_id, None)
-        if view is None or booking is None:
+        reservation = None if view is None else view.reservations.pop(ticket_id, None)
+        if view is None or reservation is None:
             return
-        self._in_flight.take_back(1 << slot, booking.added)
+        self._in_flight.take_back(1 << slot, reservation.added)
         if view.published is not None:
             view.published.view.relearning.closed(ticket_id)
             view.published.view.recomputing.pop(ticket_id, None)
         before = view.model_bytes
-        view.released(booking)
+        view.release(reservation)
         self._bound(view.model_bytes - before)
 
     def _bound(self, grown_bytes: int) -> None:

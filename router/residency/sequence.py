@@ -21,7 +21,7 @@ _RECENT_BATCHES = 256
 
 
 @dataclass(slots=True)
-class Step:
+class SequenceStep:
     """What to do now: forget the view (`lost` or `restarted`), then apply `ready`, then ask from `replay_from`."""
 
     outcome: IngestOutcome
@@ -83,7 +83,7 @@ class EventSequence:
         self._pending_bytes = 0
         self._recent.clear()
 
-    def link_up(self) -> Step:
+    def link_up(self) -> SequenceStep:
         """Connected, to the same publisher or another: ask for all since the last batch applied, and that one."""
         self.verified = False
         self._last_live = -1
@@ -101,13 +101,13 @@ class EventSequence:
         """Not connected: batches may be missed from now on."""
         self.verified = False
 
-    def offer(self, seq: int, payload: bytes) -> Step:
+    def offer(self, seq: int, payload: bytes) -> SequenceStep:
         """A live batch."""
         if seq <= self._last_live or seq < self.next_seq:
             if self._contradicts(seq, payload) and not self._outrun(seq):
                 return self._restart(seq, payload)
             self._last_live = max(seq, self._last_live)
-            return Step(IngestOutcome.STALE)
+            return SequenceStep(IngestOutcome.STALE)
         self._last_live = seq
         if self.replaying:
             return self._buffer(seq, payload, IngestOutcome.BUFFERED)
@@ -121,16 +121,16 @@ class EventSequence:
         if not self.verified:
             self.verified = True
             self.assumed = self.assumed or seq > 0
-        self._accept(seq, payload, step := Step(IngestOutcome.APPLIED))
+        self._accept(seq, payload, step := SequenceStep(IngestOutcome.APPLIED))
         return step
 
-    def offer_replayed(self, seq: int, payload: bytes) -> Step:
+    def offer_replayed(self, seq: int, payload: bytes) -> SequenceStep:
         """A batch of a replay's answer."""
         if not self.replaying or self._discarding:
-            return Step(IngestOutcome.STALE)
+            return SequenceStep(IngestOutcome.STALE)
         if seq < self.next_seq:
             return self._offer_known(seq, payload)
-        step = Step(IngestOutcome.APPLIED)
+        step = SequenceStep(IngestOutcome.APPLIED)
         if seq > self.next_seq or self._overlap is not None:
             # Without the last batch applied nothing says that these come from the same publisher.
             self._lose(seq, step)
@@ -140,25 +140,25 @@ class EventSequence:
         self._accept(seq, payload, step)
         return step
 
-    def _offer_known(self, seq: int, payload: bytes) -> Step:
+    def _offer_known(self, seq: int, payload: bytes) -> SequenceStep:
         if self._contradicts(seq, payload):
-            step = Step(IngestOutcome.RESTARTED)
+            step = SequenceStep(IngestOutcome.RESTARTED)
             self._forget(step)
             # What else this answer brings starts in the middle; the next one, from 0, is asked for at its end.
             self.replaying = self._discarding = True
             return step
         if seq == self._overlap:
             self._overlap = None
-        return Step(IngestOutcome.STALE)
+        return SequenceStep(IngestOutcome.STALE)
 
-    def replay_ended(self, ok: bool) -> Step:
+    def replay_ended(self, ok: bool) -> SequenceStep:
         """The answer is complete (`ok`), or none will come."""
         if not self.replaying:
-            return Step(IngestOutcome.STALE)
+            return SequenceStep(IngestOutcome.STALE)
         if self._discarding and ok:
             self._discarding = False
             return self._ask(IngestOutcome.GAP, 0)
-        step = Step(IngestOutcome.APPLIED)
+        step = SequenceStep(IngestOutcome.APPLIED)
         if self._overlap is not None and ok:
             # The last batch applied is always in its publisher's buffer: this is another publisher.
             self._forget(step)
@@ -176,20 +176,20 @@ class EventSequence:
         self.replaying = self._noticed = False
         return step
 
-    def _ask_again(self, step: Step) -> Step:
+    def _ask_again(self, step: SequenceStep) -> SequenceStep:
         asked = self._ask(step.outcome, self.next_seq)
         step.replay_from = asked.replay_from
         return step
 
-    def _ask_to_know(self, outcome: IngestOutcome) -> Step:
+    def _ask_to_know(self, outcome: IngestOutcome) -> SequenceStep:
         """Ask for the last batch applied too: if it differs, this is another publisher."""
         self._overlap = self.next_seq - 1 if self.next_seq else None
         return self._ask(outcome, max(0, self.next_seq - 1))
 
-    def _ask(self, outcome: IngestOutcome, start: int) -> Step:
+    def _ask(self, outcome: IngestOutcome, start: int) -> SequenceStep:
         self.replaying = True
         self._asked_at = self.next_seq
-        return Step(outcome, replay_from=start)
+        return SequenceStep(outcome, replay_from=start)
 
     def _contradicts(self, seq: int, payload: bytes) -> bool:
         """Whether a number from the past carries something else than it did, or too old a number to tell."""
@@ -203,14 +203,14 @@ class EventSequence:
         since = self._replayed_since
         return since is not None and since <= seq and seq > self._last_live and seq not in self._recent
 
-    def _restart(self, seq: int, payload: bytes) -> Step:
-        step = Step(IngestOutcome.RESTARTED)
+    def _restart(self, seq: int, payload: bytes) -> SequenceStep:
+        step = SequenceStep(IngestOutcome.RESTARTED)
         self._forget(step)
         follow = self.offer(seq, payload)
         step.ready, step.replay_from = follow.ready, follow.replay_from
         return step
 
-    def _forget(self, step: Step) -> None:
+    def _forget(self, step: SequenceStep) -> None:
         """Another publisher answers: begin from 0."""
         step.restarted = True
         step.outcome = IngestOutcome.RESTARTED
@@ -219,7 +219,7 @@ class EventSequence:
         self.verified = self.assumed = False
         self._begin()
 
-    def _lose(self, seq: int, step: Step) -> None:
+    def _lose(self, seq: int, step: SequenceStep) -> None:
         step.lost = (self.next_seq if self._overlap is None else self._overlap, seq)
         step.ready.clear()
         self._overlap = None
@@ -227,22 +227,22 @@ class EventSequence:
         self.gaps += not self._noticed
         self._noticed = False
 
-    def _buffer(self, seq: int, payload: bytes, outcome: IngestOutcome) -> Step:
+    def _buffer(self, seq: int, payload: bytes, outcome: IngestOutcome) -> SequenceStep:
         if self._pending_bytes + len(payload) > PENDING_BYTES:
             self.overflowed += 1
         else:
             self._pending[seq] = payload
             self._pending_bytes += len(payload) + _PENDING_BATCH_BYTES
-        return Step(outcome)
+        return SequenceStep(outcome)
 
-    def _accept(self, seq: int, payload: bytes, step: Step) -> None:
+    def _accept(self, seq: int, payload: bytes, step: SequenceStep) -> None:
         step.ready.append((seq, payload))
         self.next_seq = seq + 1
         self._recent[seq] = xxh3_64_intdigest(payload)
         if len(self._recent) > _RECENT_BATCHES:
             self._recent.popitem(last=False)
 
-    def _drain(self, step: Step) -> None:
+    def _drain(self, step: SequenceStep) -> None:
         """Move what now follows from the buffer to `ready`."""
         for seq in [seq for seq in self._pending if seq < self.next_seq]:
             self._pending_bytes -= len(self._pending.pop(seq)) + _PENDING_BATCH_BYTES

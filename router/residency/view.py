@@ -15,17 +15,17 @@ class Match(msgspec.Struct, frozen=True, gc=False):
     """How much of a prompt one slot has, in tokens, whole blocks only and at most ``n - 1`` rounded down.
 
     `tokens` counts the worker's fastest tier plus what requests already booked there will have put into it;
-    `booked_tokens` is the part of `tokens` that rests on bookings alone. `by_tier` is None where only the fastest
+    `reserved_tokens` is the part of `tokens` that rests on bookings alone. `by_tier` is None where only the fastest
     tier is known; otherwise it splits the longest prefix found over all tiers (``{"GPU": 96, "CPU": 32}``, bookings
     left out).
 
     With `Residency.APPROXIMATE` the figure is the model's (`approximate.ApproximateView`), or what was learned from
     events and reports since some were missed; with `Residency.UNKNOWN` it is the last known state, and with
-    `Residency.OFF` 0. `published.PublishedView` says which is when.
+    `Residency.OFF` 0. `event_view.EventView` says which is when.
     """
 
     tokens: int
-    booked_tokens: int
+    reserved_tokens: int
     residency: Residency
     by_tier: Mapping[str, int] | None = None
 

@@ -13,7 +13,7 @@ ENTRY_BYTES = 200
 """What an entry costs beside its value: key, place in the map, size record."""
 
 
-class BoundedMap(Generic[K, V]):
+class ByteBoundedLru(Generic[K, V]):
     """Least recently used entries leave when the sum of sizes passes `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:

@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.hashing import CacheKeys, chain_of
 from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.memo import Node, SegmentMemo, packed_ids
+from router.tokenization.memo import MemoNode, SegmentMemo, packed_ids
 
 TEXT_SEED = 0x7465_7874_6964_656E
 TEXT_BYTES_PER_TOKEN = 4
@@ -27,7 +27,7 @@ HELD_BYTES = 300
 """What a held chain costs beside its text."""
 
 
-class Releasable(Protocol):
+class ReleasableText(Protocol):
     """Holds a prompt's text or ids, and can let go of them."""
 
     def release(self) -> None:
@@ -41,7 +41,7 @@ class NodeChain:
     __slots__ = ("_framed", "_keys", "_local", "_memo", "_node", "_text")
 
     def __init__(
-        self, memo: SegmentMemo, node: Node, local: LocalModel, text: bytes, keys: CacheKeys, *, framed: bool
+        self, memo: SegmentMemo, node: MemoNode, local: LocalModel, text: bytes, keys: CacheKeys, *, framed: bool
     ) -> None:
         self._memo = memo
         self._node = node
@@ -126,10 +126,10 @@ class RecentTexts:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._held: deque[tuple[Releasable, int]] = deque()
+        self._held: deque[tuple[ReleasableText, int]] = deque()
         self._bytes = 0
 
-    def hold(self, chain: Releasable, size_bytes: int) -> None:
+    def hold(self, chain: ReleasableText, size_bytes: int) -> None:
         """Keep what `chain` holds for a while."""
         size_bytes += HELD_BYTES
         self._held.append((chain, size_bytes))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from router.tokenization.intake import ParsedBody
-from router.tokenization.threads import Task
+from router.tokenization.threads import TokenizerTask
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ LIMIT_S_PER_BYTE = 3e-6
 MAX_LIMIT_S = 3.0
 
 
-class Late(Exception):
+class IdentificationTimeout(Exception):
     """Identification has taken as long as it may."""
 
 
@@ -26,7 +26,7 @@ def limit_s(size_bytes: int) -> float:
     return min(MAX_LIMIT_S, LIMIT_S + size_bytes * LIMIT_S_PER_BYTE)
 
 
-class Deadlines:
+class IdentificationDeadline:
     """Waits for identifications. One that is late goes on without anybody waiting for it if a thread is at work on it,
     so that what comes of it is remembered; else it is cancelled."""
 
@@ -39,7 +39,7 @@ class Deadlines:
         """What `work` comes to. `asks_worker`: it is a worker that tokenises, whose question has a limit of its own.
 
         Raises:
-            Late: not in time.
+            IdentificationTimeout: it is not in time.
         """
         task: asyncio.Task[T] = asyncio.get_running_loop().create_task(_run(work))
         limit_s = MAX_LIMIT_S if asks_worker else self._limit_s(parsed.size_bytes)
@@ -56,12 +56,12 @@ class Deadlines:
                 del task
         self._late += 1
         begun = parsed.pending
-        if isinstance(begun, Task) and begun.running:
+        if isinstance(begun, TokenizerTask) and begun.running:
             self._unfinished.add(task)
             task.add_done_callback(self._finished)
         else:
             task.cancel()
-        raise Late("identification took too long")
+        raise IdentificationTimeout("identification took too long")
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._unfinished.discard(task)

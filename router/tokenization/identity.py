@@ -22,26 +22,26 @@ from router.residency.prompt import Prompt, PromptSource
 from router.security.worker_tls import WorkerTls
 from router.tokenization.body_bounds import decoded_bytes, fits_inline
 from router.tokenization.hashing import CacheKeys
-from router.tokenization.identification_deadline import Deadlines, Late, limit_s
+from router.tokenization.identification_deadline import IdentificationDeadline, IdentificationTimeout, limit_s
 from router.tokenization.intake import PROMPT_PATHS, ParsedBody
 from router.tokenization.preparing import (
-    Asked,
-    Ids,
-    Prepared,
-    Question,
-    Several,
-    Unread,
+    GivenIds,
+    PreparedPrompt,
+    PromptRequest,
+    SeveralTexts,
+    TokenizeQuestion,
+    TokenizerLoading,
     prepare,
     prepare_or_text,
     texts_of,
 )
 from router.tokenization.remote_tokenizer import WorkerTokenizer
-from router.tokenization.rendering import CutText, PromptMemory, Rendered
+from router.tokenization.rendering import KnownPrefix, PromptMemory, SegmentedText
 from router.tokenization.request import request_key, truncation
 from router.tokenization.sources import ModelSources
 from router.tokenization.text import TextPrompt, TokenLengths
-from router.tokenization.threads import Lanes, Room, Task, Unsized
-from router.tokenization.unidentified import Reasons
+from router.tokenization.threads import MemoryBudget, TextUnavailable, TokenizerTask, TokenizerThreads
+from router.tokenization.unidentified import UnidentifiedReasons
 
 T = TypeVar("T")
 
@@ -52,21 +52,21 @@ LOADING_WAIT_S = 5.0
 """How long a prompt waits for tokenizer files that are being read."""
 
 
-class Later(Protocol):
+class PendingIdentity(Protocol):
     """The rest of the way, for a coroutine."""
 
-    def __call__(self) -> Awaitable[Answer]:
+    def __call__(self) -> Awaitable[IdentityResult]:
         """Go on."""
         ...
 
 
-class Loading(NamedTuple):
+class AwaitingTokenizer(NamedTuple):
     """It has to wait for tokenizer files."""
 
-    asked: Asked
+    prompt_request: PromptRequest
 
 
-Answer: TypeAlias = Prompt | Later | Loading | None
+IdentityResult: TypeAlias = Prompt | PendingIdentity | AwaitingTokenizer | None
 
 
 class Identity:
@@ -82,16 +82,16 @@ class Identity:
         limit_s: Callable[[int], float] = limit_s,
     ) -> None:
         budget = PROMPTS.of(config.residency)
-        self._lanes = Lanes()
+        self._threads = TokenizerThreads()
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer-files")
         self._sources = ModelSources(config, self._reader, environ)
         self._memory = PromptMemory(budget - budget // 8)
         tls = worker_tls or WorkerTls(config.worker_tls)
         self._remote = WorkerTokenizer(budget // 8, clock, WorkerClient(tls=tls.context_for))
-        self._lengths = TokenLengths()
-        self._reasons = Reasons()
+        self._token_lengths = TokenLengths()
+        self._reasons = UnidentifiedReasons()
         self._answers = dict.fromkeys(PromptSource, 0)
-        self._deadlines = Deadlines(limit_s)
+        self._deadlines = IdentificationDeadline(limit_s)
 
     # asking
 
@@ -116,9 +116,9 @@ class Identity:
         """The prompt by whatever it takes; None where the path or the body has none. Never raises."""
         pending, parsed.pending = parsed.pending, None
         try:
-            answer: Answer = pending if pending is not None else self._begin(path, parsed, adapter)  # type: ignore[assignment]
-            if isinstance(answer, Loading):
-                answer = await self._when_loaded(answer.asked)
+            answer: IdentityResult = pending if pending is not None else self._begin(path, parsed, adapter)  # type: ignore[assignment]
+            if isinstance(answer, AwaitingTokenizer):
+                answer = await self._when_loaded(answer.prompt_request)
             return self._counted(await self._in_time(parsed, answer, adapter))
         except Exception as error:
             last = self._failed(path, parsed, adapter, error)
@@ -128,9 +128,9 @@ class Identity:
             self._reasons.count(error)
             return None
 
-    def charge_to(self, room: Room) -> None:
-        """Have the memory of decoded bodies taken from `room`."""
-        self._lanes.room = room
+    def charge_to(self, memory: MemoryBudget) -> None:
+        """Have the memory of decoded bodies taken from `memory`."""
+        self._threads.memory = memory
 
     # learning
 
@@ -151,7 +151,7 @@ class Identity:
     def observe_usage(self, model: str | None, prompt: Prompt, prompt_tokens: int) -> None:
         """A worker reported how long `prompt` was: that teaches the length of a token in text."""
         if isinstance(prompt, TextPrompt) and not prompt.multiple:
-            self._lengths.observe(model or "", prompt.text_bytes, prompt_tokens)
+            self._token_lengths.observe(model or "", prompt.text_bytes, prompt_tokens)
 
     def describe(self, model: str) -> str:
         """Where ids of `model`'s prompts come from, for people."""
@@ -160,7 +160,7 @@ class Identity:
     async def aclose(self) -> None:
         """Close connections to workers and stop the threads."""
         self._deadlines.close()
-        self._lanes.close()
+        self._threads.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
         await self._remote.aclose()
 
@@ -168,10 +168,10 @@ class Identity:
         """Prompts by source, reasons for text, and what the memories hold."""
         return {
             "prompts": {source.value: count for source, count in self._answers.items()},
-            **self._lanes.statistics(),
+            **self._threads.statistics(),
             **self._deadlines.statistics(),
             "text_reasons": self._reasons.statistics(),
-            "bytes_per_token": self._lengths.statistics(),
+            "bytes_per_token": self._token_lengths.statistics(),
             "workers": self._remote.statistics(),
             **self._memory.statistics(),
             **self._sources.statistics(),
@@ -179,7 +179,7 @@ class Identity:
 
     # the way to an answer
 
-    def _begin(self, path: str, parsed: ParsedBody, adapter: str | None) -> Answer:
+    def _begin(self, path: str, parsed: ParsedBody, adapter: str | None) -> IdentityResult:
         if path not in PROMPT_PATHS or not parsed.has_prompt:
             return None
         source = self._sources.of(parsed.model, adapter)
@@ -189,101 +189,111 @@ class Identity:
         answered = self._memory.answered(key)
         if answered is not None and (shortened is None or answered.tokens <= shortened.tokens):
             return answered
-        asked = Asked(path, parsed, adapter, source, keys, key, shortened)
+        prompt_request = PromptRequest(path, parsed, adapter, source, keys, key, shortened)
         if fits_inline(parsed) and not (source.trusts_templates and parsed.decoded().chat_template is not None):
-            return self._go_on(asked, prepare(asked, parsed.decoded()))
+            return self._go_on(prompt_request, prepare(prompt_request, parsed.decoded()))
         if source.local is None and source.loading is not None:
-            return Loading(asked)
-        return partial(self._beside, asked)
+            return AwaitingTokenizer(prompt_request)
+        return partial(self._beside, prompt_request)
 
-    async def _beside(self, asked: Asked) -> Answer:
+    async def _beside(self, prompt_request: PromptRequest) -> IdentityResult:
         """Decode and render a large body, or with a strange template, in a thread: the loop serves others meanwhile."""
-        parsed = asked.parsed
+        parsed = prompt_request.parsed
         memory_bytes = decoded_bytes(parsed)
         if memory_bytes is None:
-            raise Unsized(UNDECODED)
-        work = partial(prepare_or_text, asked)
-        return self._go_on(asked, await self._in_thread(parsed, work, parsed.size_bytes, memory_bytes))
+            raise TextUnavailable(UNDECODED)
+        work = partial(prepare_or_text, prompt_request)
+        return self._go_on(prompt_request, await self._in_thread(parsed, work, parsed.size_bytes, memory_bytes))
 
-    def _go_on(self, asked: Asked, prepared: Prepared) -> Answer:
+    def _go_on(self, prompt_request: PromptRequest, prepared: PreparedPrompt) -> IdentityResult:
         """With what the body's fields have come to."""
-        if isinstance(prepared, CutText):
-            return self._by_units(asked, prepared)
-        if isinstance(prepared, Ids):
-            return self._memory.of_ids(prepared.prompts, asked.keys, PromptSource.IDS, stream=asked.parsed.stream)
-        if isinstance(prepared, Several):
-            return partial(self._several, asked, prepared)
-        if isinstance(prepared, Question):
-            return partial(self._from_worker, asked, prepared)
-        if isinstance(prepared, Unread):
-            return Loading(asked)
+        if isinstance(prepared, SegmentedText):
+            return self._by_units(prompt_request, prepared)
+        if isinstance(prepared, GivenIds):
+            return self._memory.of_ids(
+                prepared.prompts, prompt_request.keys, PromptSource.IDS, stream=prompt_request.parsed.stream
+            )
+        if isinstance(prepared, SeveralTexts):
+            return partial(self._several, prompt_request, prepared)
+        if isinstance(prepared, TokenizeQuestion):
+            return partial(self._from_worker, prompt_request, prepared)
+        if isinstance(prepared, TokenizerLoading):
+            return AwaitingTokenizer(prompt_request)
         self._reasons.count(prepared.reason)
-        return self._text_prompt(asked.parsed, asked.keys, prepared.texts)
+        return self._text_prompt(prompt_request.parsed, prompt_request.keys, prepared.texts)
 
-    def _by_units(self, asked: Asked, text: CutText) -> Answer:
+    def _by_units(self, prompt_request: PromptRequest, text: SegmentedText) -> IdentityResult:
         """From a text in units: tokenised here if little of it is new, else in a thread."""
-        most = asked.truncation.tokens if asked.truncation is not None else None
-        rendered = self._memory.look_up(asked.key, asked.keys, text, most)
+        most = prompt_request.truncation.tokens if prompt_request.truncation is not None else None
+        rendered = self._memory.look_up(prompt_request.key, prompt_request.keys, text, most)
         if rendered.new_bytes > INLINE_NEW_BYTES:
-            return partial(self._encoded, asked, rendered)
-        return self._finished(asked, rendered, rendered.encode())
+            return partial(self._encoded, prompt_request, rendered)
+        return self._finished(prompt_request, rendered, rendered.encode())
 
-    async def _encoded(self, asked: Asked, rendered: Rendered) -> Answer:
-        return self._finished(asked, rendered, await self._in_thread(asked.parsed, rendered.encode, rendered.new_bytes))
+    async def _encoded(self, prompt_request: PromptRequest, rendered: KnownPrefix) -> IdentityResult:
+        return self._finished(
+            prompt_request, rendered, await self._in_thread(prompt_request.parsed, rendered.encode, rendered.new_bytes)
+        )
 
-    def _finished(self, asked: Asked, rendered: Rendered, ids: list[array[int]] | array[int]) -> Answer:
+    def _finished(
+        self, prompt_request: PromptRequest, rendered: KnownPrefix, ids: list[array[int]] | array[int]
+    ) -> IdentityResult:
         prompt = self._memory.finish(rendered, ids)
-        return prompt if prompt is not None else partial(self._truncated, asked, rendered.text)
+        return prompt if prompt is not None else partial(self._truncated, prompt_request, rendered.text)
 
-    async def _truncated(self, asked: Asked, text: CutText) -> Answer:
+    async def _truncated(self, prompt_request: PromptRequest, text: SegmentedText) -> IdentityResult:
         """A prompt that is a part of its text: tokenised whole, since its blocks may start anywhere."""
-        work = partial(asked.encoded, text.local, text.data.decode(), framed=text.framed)
-        ids = await self._in_thread(asked.parsed, work, len(text.data))
-        return self._memory.of_ids([ids], asked.keys, PromptSource.RENDERED)
+        work = partial(prompt_request.encoded, text.local, text.data.decode(), framed=text.framed)
+        ids = await self._in_thread(prompt_request.parsed, work, len(text.data))
+        return self._memory.of_ids([ids], prompt_request.keys, PromptSource.RENDERED)
 
-    async def _several(self, asked: Asked, several: Several) -> Answer:
+    async def _several(self, prompt_request: PromptRequest, several: SeveralTexts) -> IdentityResult:
         """Several prompts in one body: each is a request of its own to the engine."""
         size = sum(map(len, several.texts))
-        ids = await self._in_thread(asked.parsed, partial(_all_encoded, asked, several), size)
-        return self._memory.of_ids(ids, asked.keys, PromptSource.RENDERED, stream=asked.parsed.stream)
+        ids = await self._in_thread(prompt_request.parsed, partial(_all_encoded, prompt_request, several), size)
+        return self._memory.of_ids(ids, prompt_request.keys, PromptSource.RENDERED, stream=prompt_request.parsed.stream)
 
-    async def _when_loaded(self, asked: Asked) -> Answer:
-        loading = asked.source.loading
+    async def _when_loaded(self, prompt_request: PromptRequest) -> IdentityResult:
+        loading = prompt_request.source.loading
         if loading is not None:
             done, _ = await asyncio.wait([asyncio.wrap_future(loading)], timeout=LOADING_WAIT_S)
             if not done:
                 raise Unrenderable("tokenizer files are still being read")
             done.pop().exception()  # looked at, so that asyncio does not log it; `sources` tells of it
-        return self._begin(asked.path, asked.parsed, asked.adapter)
+        return self._begin(prompt_request.path, prompt_request.parsed, prompt_request.adapter)
 
-    async def _from_worker(self, asked: Asked, question: Question) -> Answer:
-        ids = self._remote.known(asked.key)
+    async def _from_worker(self, prompt_request: PromptRequest, question: TokenizeQuestion) -> IdentityResult:
+        ids = self._remote.known(prompt_request.key)
         if ids is None:
             if question.body is None:
                 raise Unrenderable("a worker's /tokenize does not know some of the request's fields")
-            most_tokens = asked.source.longest_context_tokens if asked.truncation is None else None
-            ids = await self._remote.ask(asked.key, asked.source.urls, question.body, most_tokens)
+            most_tokens = prompt_request.source.longest_context_tokens if prompt_request.truncation is None else None
+            ids = await self._remote.ask(prompt_request.key, prompt_request.source.urls, question.body, most_tokens)
         if ids is None:
             raise Unrenderable("no worker's /tokenize answered")
-        return self._memory.of_ids([ids], asked.keys, PromptSource.WORKER)
+        return self._memory.of_ids([ids], prompt_request.keys, PromptSource.WORKER)
 
-    def _failed(self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception) -> Answer:
+    def _failed(self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception) -> IdentityResult:
         """The last resort: the text, or the size where the body is not to be decoded. Never raises."""
         self._reasons.count(error)
         keys = CacheKeys.of(adapter, parsed.cache_salt)
         if not fits_inline(parsed):
-            return None if isinstance(error, Unsized | Late) else partial(self._by_text, path, parsed, keys)
+            return (
+                None
+                if isinstance(error, TextUnavailable | IdentificationTimeout)
+                else partial(self._by_text, path, parsed, keys)
+            )
         try:
             return self._text_prompt(parsed, keys, texts_of(path, parsed.decoded()))
         except Exception as second:
             self._reasons.count(second)
             return None
 
-    async def _by_text(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> Answer:
+    async def _by_text(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> IdentityResult:
         """The text of a body that is decoded in a thread."""
         memory_bytes = decoded_bytes(parsed)
         if memory_bytes is None:
-            raise Unsized(UNDECODED)
+            raise TextUnavailable(UNDECODED)
         work = partial(_decoded_texts, path, parsed)
         texts = await self._in_thread(parsed, work, parsed.size_bytes, memory_bytes)
         return self._text_prompt(parsed, keys, texts)
@@ -291,12 +301,12 @@ class Identity:
     def _text_prompt(self, parsed: ParsedBody, keys: CacheKeys, texts: list[bytes]) -> TextPrompt | None:
         if not texts or not texts[0]:
             return None
-        tokens = max(1, int(sum(map(len, texts)) / self._lengths.of(parsed.model)))
+        tokens = max(1, int(sum(map(len, texts)) / self._token_lengths.of(parsed.model)))
         prompt = TextPrompt(texts[0], tokens, keys, multiple=len(texts) > 1)
         self._memory.hold_text(prompt.text_chain, prompt.text_bytes)
         return prompt
 
-    async def _in_time(self, parsed: ParsedBody, answer: Answer, adapter: str | None) -> Prompt | None:
+    async def _in_time(self, parsed: ParsedBody, answer: IdentityResult, adapter: str | None) -> Prompt | None:
         """Go on to the prompt, as long as that may take."""
         if answer is None or isinstance(answer, Prompt):
             return answer
@@ -304,9 +314,9 @@ class Identity:
         return await self._deadlines.wait(parsed, partial(_settled, answer), asks_worker=asks_worker)
 
     async def _in_thread(self, parsed: ParsedBody, work: Callable[[], T], text_bytes: int, memory_bytes: int = 0) -> T:
-        task = Task(text_bytes, memory_bytes)
+        task = TokenizerTask(text_bytes, memory_bytes)
         parsed.pending = task
-        return await self._lanes.run(task, work)
+        return await self._threads.run(task, work)
 
     def _counted(self, prompt: Prompt | None) -> Prompt | None:
         if prompt is not None:
@@ -318,17 +328,17 @@ async def _no_prompt() -> None:
     """What is left to find out where not even the text says anything."""
 
 
-async def _settled(answer: Answer) -> Prompt | None:
+async def _settled(answer: IdentityResult) -> Prompt | None:
     """Go from answer to answer, until one is the last."""
     while answer is not None and not isinstance(answer, Prompt):
-        if isinstance(answer, Loading):
+        if isinstance(answer, AwaitingTokenizer):
             raise Unrenderable("tokenizer files are still being read")
         answer = await answer()
     return answer
 
 
-def _all_encoded(asked: Asked, several: Several) -> list[array[int]]:
-    return [asked.encoded(several.local, text, framed=several.framed) for text in several.texts]
+def _all_encoded(prompt_request: PromptRequest, several: SeveralTexts) -> list[array[int]]:
+    return [prompt_request.encoded(several.local, text, framed=several.framed) for text in several.texts]
 
 
 def _decoded_texts(path: str, parsed: ParsedBody) -> list[bytes]:

@@ -26,13 +26,13 @@ from router.tokenization.json_spans import (
     FIELDS,
     REUSED,
     TRANSFER_FIELDS,
-    Spans,
+    JsonSpans,
     UnreadBody,
     find_spans,
     invalid_json,
     transfer_field,
 )
-from router.tokenization.large_json import NOT_AN_OBJECT, RAW_SURROGATE, SURROGATE, Skim, Survey
+from router.tokenization.large_json import NOT_AN_OBJECT, RAW_SURROGATE, SURROGATE, BodySurvey, LargeObjectScan
 
 T = TypeVar("T")
 Places: TypeAlias = Mapping[str, tuple[int, int]]
@@ -81,7 +81,9 @@ class ParsedBody:
         "size_bytes", "stream", "survey", "transfer_field", "whole",
     )  # fmt: skip
 
-    def __init__(self, path: str, fields: BodyFields, body: bytes, spans: Spans | None, survey: Survey | None) -> None:
+    def __init__(
+        self, path: str, fields: BodyFields, body: bytes, spans: JsonSpans | None, survey: BodySurvey | None
+    ) -> None:
         self.fields = fields
         self.body: bytes | None = body
         self.whole = spans is None
@@ -167,7 +169,7 @@ def parse(path: str, body: bytes) -> ParsedBody:
     if len(body) > READ_AT_ONCE_BYTES:
         return _finished(parse_steps(path, body))
     routed = path in PROMPT_PATHS
-    spans: Spans | None = None
+    spans: JsonSpans | None = None
     if routed and len(body) <= WHOLE_BYTES:
         fields = _whole(body)
     elif not body:
@@ -185,9 +187,9 @@ def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
     Raises:
         RequestError: as `parse`; also INVALID_BODY for thousands of members, and for a lone surrogate on any path.
     """
-    survey = Survey()
+    survey = BodySurvey()
     yield from survey.steps(body)
-    skim = Skim(body, FIELDS)
+    skim = LargeObjectScan(body, FIELDS)
     try:
         yield from skim.steps()
     except RequestError:
@@ -195,7 +197,7 @@ def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
             raise
         skim.spans.clear()
     view = memoryview(body)
-    spans = Spans({name: view[start:end] for name, (start, end) in skim.spans.items()})
+    spans = JsonSpans({name: view[start:end] for name, (start, end) in skim.spans.items()})
     parsed = _checked(path, spans.small_fields(), body, spans, survey)
     if parsed.transfer_field is None:
         parsed.transfer_field = yield from _transfer_field_steps(body, skim.spans)
@@ -216,20 +218,24 @@ def _transfer_field_steps(body: bytes, places: Places) -> Generator[None, None, 
     return name and f"sampling_params.extra_args.{name}"
 
 
-def _skimmed(body: bytes, place: tuple[int, int] | None, names: Collection[str]) -> Generator[None, None, Skim]:
+def _skimmed(
+    body: bytes, place: tuple[int, int] | None, names: Collection[str]
+) -> Generator[None, None, LargeObjectScan]:
     """The members of the object at `place`; none where there is no object."""
-    skim = Skim(body, names)
+    skim = LargeObjectScan(body, names)
     if place is not None and body[place[0] : place[0] + 1] == b"{":
         yield from skim.steps(place[0])
     return skim
 
 
-def _given_in(body: bytes, skim: Skim) -> str | None:
+def _given_in(body: bytes, skim: LargeObjectScan) -> str | None:
     """Which transfer field is there and not null."""
     return next((name for name, (start, _) in skim.spans.items() if body[start : start + 1] != b"n"), None)
 
 
-def _checked(path: str, fields: BodyFields, body: bytes, spans: Spans | None, survey: Survey | None) -> ParsedBody:
+def _checked(
+    path: str, fields: BodyFields, body: bytes, spans: JsonSpans | None, survey: BodySurvey | None
+) -> ParsedBody:
     routed = path in PROMPT_PATHS
     if fields.model is not None and not isinstance(fields.model, str):
         if routed:
@@ -280,7 +286,7 @@ def _whole(body: bytes) -> BodyFields:
         return _by_python(body, routed=True)
 
 
-def _spanned(body: bytes, routed: bool) -> tuple[Spans | None, BodyFields]:
+def _spanned(body: bytes, routed: bool) -> tuple[JsonSpans | None, BodyFields]:
     """The small fields of a body that is not decoded whole. Without spans, the body has been decoded after all."""
     try:
         spans = find_spans(body)
@@ -332,7 +338,7 @@ def _is_unicode(found: object) -> bool:
     return True
 
 
-def _check_prompt(path: str, fields: BodyFields, spans: Spans | None) -> None:
+def _check_prompt(path: str, fields: BodyFields, spans: JsonSpans | None) -> None:
     if path in (CHAT_PATH, MESSAGES_PATH) and not _is_of(fields.messages, spans, "messages", (list, NoneType)):
         raise _wrong("messages", "a list of messages")
     if path == RESPONSES_PATH and not _is_of(fields.input, spans, "input", (str, list, NoneType)):
@@ -341,7 +347,7 @@ def _check_prompt(path: str, fields: BodyFields, spans: Spans | None) -> None:
         raise _wrong("prompt", "a string, a list of strings, or token ids")
 
 
-def _is_of(value: object, spans: Spans | None, name: str, types: tuple[type, ...]) -> bool:
+def _is_of(value: object, spans: JsonSpans | None, name: str, types: tuple[type, ...]) -> bool:
     """Whether a field is of one of these types, seen by its first byte where it has not been decoded."""
     if spans is None:
         return isinstance(value, types)

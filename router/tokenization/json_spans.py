@@ -44,7 +44,7 @@ REUSED = frozenset({"prompt_token_ids"})
 """Members of kv_transfer_params that no connector reads."""
 
 
-class Spans:
+class JsonSpans:
     """The bytes of each field's value. They are views of the body and keep it in memory."""
 
     __slots__ = ("_found",)
@@ -99,7 +99,7 @@ class Spans:
         return self._found.get(name, _ABSENT)
 
 
-def find_spans(body: bytes) -> Spans:
+def find_spans(body: bytes) -> JsonSpans:
     """The fields of `body`, a JSON object.
 
     Raises:
@@ -108,7 +108,7 @@ def find_spans(body: bytes) -> Spans:
     """
     found = _find(body)
     views = {name: memoryview(getattr(found, name)) for name in FIELDS}
-    return Spans({name: view for name, view in views.items() if len(view)})
+    return JsonSpans({name: view for name, view in views.items() if len(view)})
 
 
 def transfer_field(fields: BodyFields) -> str | None:

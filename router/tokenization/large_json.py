@@ -49,7 +49,7 @@ _decode_name = msgspec.json.Decoder(str).decode
 Steps: TypeAlias = Generator[None, None, int]
 
 
-class Skim:
+class LargeObjectScan:
     """The members of one JSON object, found by going through `steps`.
 
     `spans` has start and end of each value whose name is in `names`, the last one where a name stands twice. `others`:
@@ -186,7 +186,7 @@ class Skim:
         raise _broken(place)
 
 
-class Survey:
+class BodySurvey:
     """What kind of text a body is, found by going through `steps`: how many `brackets` open and `commas` stand in it,
     strings included; whether it is `wide`, with characters beyond ASCII; `digest` is its xxh3-128."""
 

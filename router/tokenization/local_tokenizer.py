@@ -12,8 +12,8 @@ from xxhash import xxh3_64_intdigest
 from backends.vllm.render import ChatRenderer
 from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.long_text import SHORT_CHARS, encode_in_pieces
-from router.tokenization.segmentation_check import prove
-from router.tokenization.segmenter import Cuts, Cutter
+from router.tokenization.segmentation_check import segmentation_error
+from router.tokenization.segmenter import Segmenter, Segments
 
 _PROBES = ("a", "b 1", "0", "あ")
 _UNKNOWN = "a\u0378\U0010fffd\ue0a0 \u0378 \U00013080\U00012080 \U00013081"
@@ -39,20 +39,20 @@ class LocalModel:
     def __init__(self, files: ModelFiles) -> None:
         self.files = files
         self.renderer = ChatRenderer.load(files.folder, files.chat_template, files.tokenizer)
-        self.cutter = Cutter(
+        self.segmenter = Segmenter(
             self.renderer.special,
             normalizes=self.renderer.tokenizer.normalizer is not None,
             ambiguous=frozenset(self.renderer.encode(_UNKNOWN, False)),
         )
         self.prefix, suffix = self._framing()
         self.appends_tokens = bool(suffix)
-        self.memo_off = prove(self.renderer, self.cutter)
+        self.memo_off = segmentation_error(self.renderer, self.segmenter)
         if self.memo_off is not None:
-            self.cutter.disable()
+            self.segmenter.disable()
         names = [str(files.folder), str(files.tokenizer), files.chat_template]
         self.seed = xxh3_64_intdigest(json.dumps(names).encode())
 
-    def encode_from(self, text: str, cuts: Cuts, first: int) -> list[array[int]] | None:
+    def encode_from(self, text: str, segments: Segments, first: int) -> list[array[int]] | None:
         """Ids per unit of `text`, which is what follows the first `first` units; None when they cannot be told apart.
 
         Pure and without the GIL for most of its time: made for a thread.
@@ -60,7 +60,7 @@ class LocalModel:
         Raises:
             Unrenderable: text that is no valid Unicode.
         """
-        return self.cutter.split_ids(self.encode(text, framed=False), cuts, first)
+        return self.segmenter.split_ids(self.encode(text, framed=False), segments, first)
 
     def encode(self, text: str, *, framed: bool) -> array[int]:
         """Ids of a whole text, with the tokenizer's own ones where it is `framed`. A long text takes little memory.

@@ -27,7 +27,7 @@ RUN_BYTES = 240
 """The same for a run without its hashes and tail."""
 
 
-class Run(msgspec.Struct, frozen=True, gc=False):
+class BlockRun(msgspec.Struct, frozen=True, gc=False):
     """Blocks of one size that a unit completed.
 
     `hashes` are the new ones, `last` the latest of the whole prefix, `blocks` how many the prefix has, `tail` the
@@ -40,16 +40,16 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     tail: bytes
 
 
-class Node(msgspec.Struct, frozen=True, gc=False):
+class MemoNode(msgspec.Struct, frozen=True, gc=False):
     """A known prefix: `tokens` long, `runs` parallel to the memo's block sizes. The root has no parent.
 
     `path_bytes` is what it and its own prefixes take in memory, `generation` the memo's when it was made.
     """
 
     key: int
-    parent: Node | None
+    parent: MemoNode | None
     tokens: int
-    runs: tuple[Run, ...]
+    runs: tuple[BlockRun, ...]
     path_bytes: int
     generation: int
 
@@ -65,61 +65,61 @@ class SegmentMemo:
     def __init__(self, max_bytes: int, block_sizes: Sequence[int] = (16,)) -> None:
         self._max_bytes = max_bytes
         self._block_sizes = tuple(block_sizes)
-        self._nodes: OrderedDict[int, Node] = OrderedDict()
+        self._nodes: OrderedDict[int, MemoNode] = OrderedDict()
         self._bytes = 0
         self._generation = 0
         self._found_tokens = 0
         self._new_tokens = 0
         self._evicted = 0
 
-    def root(self, seed: int, keys: CacheKeys, prefix: array[int]) -> Node:
+    def root(self, seed: int, keys: CacheKeys, prefix: array[int]) -> MemoNode:
         """Where the prefixes of one tokenizer and one set of extra keys start; `prefix` are ids put before any text."""
-        empty = Run(array("Q"), SEED, 0, b"")
-        bare = Node(seed ^ keys.seed, None, 0, (empty,) * len(self._block_sizes), 0, self._generation)
+        empty = BlockRun(array("Q"), SEED, 0, b"")
+        bare = MemoNode(seed ^ keys.seed, None, 0, (empty,) * len(self._block_sizes), 0, self._generation)
         return self._grown(bare, bare.key, prefix, keys) if prefix else bare
 
-    def find(self, root: Node, units: Sequence[bytes]) -> tuple[Node, int]:
-        """The longest known prefix of `units`, and how many of them it spans."""
+    def find(self, root: MemoNode, parts: Sequence[bytes]) -> tuple[MemoNode, int]:
+        """The longest known prefix of `parts`, and how many of them it spans."""
         node, get, digest = root, self._nodes.get, xxh3_64_intdigest
-        for index, unit in enumerate(units):
-            child = get(digest(unit, node.key))
+        for index, part in enumerate(parts):
+            child = get(digest(part, node.key))
             if child is None:
                 return node, index
             node = child
-        return node, len(units)
+        return node, len(parts)
 
-    def extend(self, node: Node, units: Sequence[bytes], ids: Sequence[array[int]], keys: CacheKeys) -> Node:
-        """Remember that `units` after `node` have these `ids`; answers the last prefix.
+    def extend(self, node: MemoNode, parts: Sequence[bytes], ids: Sequence[array[int]], keys: CacheKeys) -> MemoNode:
+        """Remember that `parts` after `node` have these `ids`; answers the last prefix.
 
         A `node` from before the block sizes changed cannot be continued: the answer then knows its length only.
         """
         self._found_tokens += node.tokens
         if node.generation != self._generation:
-            return Node(node.key, None, node.tokens + sum(map(len, ids)), (), 0, node.generation)
-        for unit, unit_ids in zip(units, ids, strict=True):
-            key = xxh3_64_intdigest(unit, node.key)
-            node = self._nodes.get(key) or self._insert(self._grown(node, key, unit_ids, keys))
-            self._new_tokens += len(unit_ids)
+            return MemoNode(node.key, None, node.tokens + sum(map(len, ids)), (), 0, node.generation)
+        for part, part_ids in zip(parts, ids, strict=True):
+            key = xxh3_64_intdigest(part, node.key)
+            node = self._nodes.get(key) or self._insert(self._grown(node, key, part_ids, keys))
+            self._new_tokens += len(part_ids)
         self.touch(node)
         while self._bytes > self._max_bytes and self._nodes:
             self._evict()
         return node
 
-    def touch(self, node: Node | None) -> None:
+    def touch(self, node: MemoNode | None) -> None:
         """Mark a prefix as used, its own prefixes after it, so that these leave later than it does."""
         nodes = self._nodes
         while node is not None and node.key in nodes:
             nodes.move_to_end(node.key)
             node = node.parent
 
-    def chain(self, node: Node, block_tokens: int) -> array[int] | None:
+    def chain(self, node: MemoNode, block_tokens: int) -> array[int] | None:
         """Block hashes of a prefix; None when this block size is not kept (it is from then on, if there is room)."""
         place = self._block_sizes.index(block_tokens) if block_tokens in self._block_sizes else MAX_BLOCK_SIZES
         if place >= len(node.runs):
             self._want(block_tokens)
             return None
         parts: list[array[int]] = []
-        step: Node | None = node
+        step: MemoNode | None = node
         while step is not None:
             parts.append(step.runs[place].hashes)
             step = step.parent
@@ -147,15 +147,15 @@ class SegmentMemo:
         self._nodes.clear()
         self._bytes = 0
 
-    def _grown(self, parent: Node, key: int, ids: array[int], keys: CacheKeys) -> Node:
+    def _grown(self, parent: MemoNode, key: int, ids: array[int], keys: CacheKeys) -> MemoNode:
         packed = packed_ids(ids)
         runs = tuple(
             _continued(run, packed, size, keys) for run, size in zip(parent.runs, self._block_sizes, strict=True)
         )
         size = NODE_BYTES + sum(RUN_BYTES + 8 * len(run.hashes) + len(run.tail) for run in runs)
-        return Node(key, parent, parent.tokens + len(ids), runs, parent.path_bytes + size, self._generation)
+        return MemoNode(key, parent, parent.tokens + len(ids), runs, parent.path_bytes + size, self._generation)
 
-    def _insert(self, node: Node) -> Node:
+    def _insert(self, node: MemoNode) -> MemoNode:
         self._nodes[node.key] = node
         self._bytes += node.own_bytes
         return node
@@ -186,10 +186,10 @@ def common_tokens(one: bytes, other: bytes) -> int:
     return low
 
 
-def _continued(run: Run, packed: bytes, block_tokens: int, keys: CacheKeys) -> Run:
+def _continued(run: BlockRun, packed: bytes, block_tokens: int, keys: CacheKeys) -> BlockRun:
     waiting = run.tail + packed
     blocks = len(waiting) // (block_tokens * TOKEN_BYTES)
     if not blocks:
-        return Run(array("Q"), run.last, run.blocks, waiting)
+        return BlockRun(array("Q"), run.last, run.blocks, waiting)
     hashes = extend_chain(run.last, waiting, block_tokens, keys.extras(run.blocks, blocks))
-    return Run(hashes, hashes[-1], run.blocks + blocks, waiting[blocks * block_tokens * TOKEN_BYTES :])
+    return BlockRun(hashes, hashes[-1], run.blocks + blocks, waiting[blocks * block_tokens * TOKEN_BYTES :])

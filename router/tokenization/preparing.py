@@ -11,8 +11,8 @@ from router.tokenization.fields import BodyFields
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.intake import COMPLETIONS_PATH, ParsedBody
 from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.remote_tokenizer import question
-from router.tokenization.rendering import MAX_TEXT_BYTES, CutText, cut_text
+from router.tokenization.remote_tokenizer import tokenize_question
+from router.tokenization.rendering import MAX_TEXT_BYTES, SegmentedText, segmented_text
 from router.tokenization.request import (
     Truncation,
     adds_special_tokens,
@@ -21,9 +21,9 @@ from router.tokenization.request import (
     reused_ids,
     text_chars,
 )
-from router.tokenization.sources import Source
+from router.tokenization.sources import TokenizerSource
 from router.tokenization.text import canonical_text
-from router.tokenization.threads import Unsized
+from router.tokenization.threads import TextUnavailable
 from router.tokenization.unidentified import reason_of
 
 MAX_CHARS_PER_TOKEN = 16
@@ -35,13 +35,13 @@ MAX_SEVERAL_CHARS = 2_097_152
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptRequest:
     """One request on its way; `key` is shared by equal requests only, `truncation` is what it says about that."""
 
     path: str
     parsed: ParsedBody
     adapter: str | None
-    source: Source
+    source: TokenizerSource
     keys: CacheKeys
     key: int
     truncation: Truncation | None
@@ -56,13 +56,13 @@ class Asked:
         return self.shortened(local.encode(text, framed=framed), frame)
 
 
-class Ids(NamedTuple):
+class GivenIds(NamedTuple):
     """Prompts given by their ids, shortened as the request says."""
 
     prompts: list[array[int]]
 
 
-class Several(NamedTuple):
+class SeveralTexts(NamedTuple):
     """Texts that are requests of their own to the engine, for one local model."""
 
     local: LocalModel
@@ -70,99 +70,101 @@ class Several(NamedTuple):
     framed: bool
 
 
-class Question(NamedTuple):
+class TokenizeQuestion(NamedTuple):
     """A body for a worker's /tokenize; None where that path cannot tell the prompt's ids."""
 
     body: bytes | None
 
 
-class Unread(NamedTuple):
+class TokenizerLoading(NamedTuple):
     """Tokenizer files are still being read: what to do is not known yet."""
 
 
-class Texts(NamedTuple):
+class TextOnly(NamedTuple):
     """All that could be found out is the text, for this reason."""
 
     texts: list[bytes]
     reason: str
 
 
-Prepared: TypeAlias = Ids | CutText | Several | Question | Unread | Texts
+PreparedPrompt: TypeAlias = GivenIds | SegmentedText | SeveralTexts | TokenizeQuestion | TokenizerLoading | TextOnly
 
 
-def prepare(asked: Asked, fields: BodyFields) -> Prepared:
+def prepare(prompt_request: PromptRequest, fields: BodyFields) -> PreparedPrompt:
     """From ids in the body, or else for the model's source.
 
     Raises:
         Unrenderable: with the reason.
     """
-    source = asked.source
+    source = prompt_request.source
     texts: list[str] = []
-    if asked.path != COMPLETIONS_PATH:
-        reused = reused_ids(asked.path, fields)
+    if prompt_request.path != COMPLETIONS_PATH:
+        reused = reused_ids(prompt_request.path, fields)
         if reused is not None:
-            return Ids([reused])
+            return GivenIds([reused])
     else:
         texts, ids = completion_prompts(fields)
         if ids:
-            return Ids([asked.shortened(prompt, 0) for prompt in ids])
+            return GivenIds([prompt_request.shortened(prompt, 0) for prompt in ids])
     if source.local is not None:
-        return _for_local(asked, fields, source.local, texts)
+        return _for_local(prompt_request, fields, source.local, texts)
     if source.loading is not None:
-        return Unread()
+        return TokenizerLoading()
     if source.urls and len(texts) <= 1:
-        _check_question(asked, len(texts[0]) if texts else text_chars(asked.path, fields))
-        return Question(question(asked.path, fields, asked.parsed.model))
+        _check_question(prompt_request, len(texts[0]) if texts else text_chars(prompt_request.path, fields))
+        return TokenizeQuestion(tokenize_question(prompt_request.path, fields, prompt_request.parsed.model))
     raise Unrenderable(source.why)
 
 
-def _for_local(asked: Asked, fields: BodyFields, local: LocalModel, texts: list[str]) -> Prepared:
-    framed = adds_special_tokens(asked.path, fields)
+def _for_local(
+    prompt_request: PromptRequest, fields: BodyFields, local: LocalModel, texts: list[str]
+) -> PreparedPrompt:
+    framed = adds_special_tokens(prompt_request.path, fields)
     if len(texts) > 1:
         if sum(map(len, texts)) > MAX_SEVERAL_CHARS:
             raise Unrenderable("the prompts together are too long to be tokenised")
-        return Several(local, texts, framed)
+        return SeveralTexts(local, texts, framed)
     if texts:
-        _check_length(asked, len(texts[0]))
-        return cut_text(local, texts[0], framed=framed)
-    if fields.chat_template is not None and not asked.source.trusts_templates:
+        _check_length(prompt_request, len(texts[0]))
+        return segmented_text(local, texts[0], framed=framed)
+    if fields.chat_template is not None and not prompt_request.source.trusts_templates:
         raise Unrenderable("the request brings a chat template, and these are not trusted")
-    _check_length(asked, text_chars(asked.path, fields))
-    text = render_chat(asked.path, fields, local.renderer)
-    _check_length(asked, len(text))
-    return cut_text(local, text, framed=framed)
+    _check_length(prompt_request, text_chars(prompt_request.path, fields))
+    text = render_chat(prompt_request.path, fields, local.renderer)
+    _check_length(prompt_request, len(text))
+    return segmented_text(local, text, framed=framed)
 
 
-def _check_length(asked: Asked, chars: int) -> None:
+def _check_length(prompt_request: PromptRequest, chars: int) -> None:
     """Refuse to render or tokenise what no worker would compute, as vLLM does before it tokenises."""
-    tokens = asked.source.longest_context_tokens
-    if tokens is not None and asked.truncation is None and chars > tokens * MAX_CHARS_PER_TOKEN:
-        raise Unsized("the prompt is longer than the model's context window")
+    tokens = prompt_request.source.longest_context_tokens
+    if tokens is not None and prompt_request.truncation is None and chars > tokens * MAX_CHARS_PER_TOKEN:
+        raise TextUnavailable("the prompt is longer than the model's context window")
     if chars > MAX_TEXT_BYTES:
         raise Unrenderable("the prompt is longer than any context window")
 
 
-def _check_question(asked: Asked, chars: int) -> None:
+def _check_question(prompt_request: PromptRequest, chars: int) -> None:
     """The same for a text that a worker would tokenise: its answer is read on the event loop."""
-    _check_length(asked, chars)
+    _check_length(prompt_request, chars)
     if chars > MAX_ASKED_CHARS:
         raise Unrenderable("the prompt is too long to be tokenised by a worker")
 
 
-def prepare_or_text(asked: Asked) -> Prepared:
+def prepare_or_text(prompt_request: PromptRequest) -> PreparedPrompt:
     """The same from the body, for a thread: what cannot be rendered comes back as text, so that the decoded fields
     need not leave the thread.
 
     Raises:
         RequestError: the body is not valid JSON after all.
     """
-    fields = asked.parsed.decoded()
+    fields = prompt_request.parsed.decoded()
     try:
-        return prepare(asked, fields)
-    except Unsized:
+        return prepare(prompt_request, fields)
+    except TextUnavailable:
         raise
     except Exception as error:  # what a body or a template can do wrong has no end; its text remains
-        return Texts(texts_of(asked.path, fields), reason_of(error))
+        return TextOnly(texts_of(prompt_request.path, fields), reason_of(error))
 
 
 def texts_of(path: str, fields: BodyFields) -> list[bytes]:

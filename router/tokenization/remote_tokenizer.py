@@ -13,7 +13,7 @@ from backends.vllm.messages_api import chat_of_messages
 from backends.vllm.responses_api import chat_of_responses
 from backends.vllm.unrenderable import Unrenderable
 from backends.worker import parse_endpoint
-from router.tokenization.byte_bounded_lru import BoundedMap
+from router.tokenization.byte_bounded_lru import ByteBoundedLru
 from router.tokenization.fields import BodyFields
 from router.tokenization.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.request import api_body
@@ -42,7 +42,7 @@ _NOT_TOKENIZES = (
 """Fields that /tokenize lacks."""
 
 
-class _Answer(msgspec.Struct):
+class _TokenizeResponse(msgspec.Struct):
     tokens: list[int]
 
 
@@ -55,7 +55,7 @@ class WorkerTokenizer:
         clock: Callable[[], float],
         client: WorkerClient | None = None,
     ) -> None:
-        self._known: BoundedMap[int, array[int]] = BoundedMap(max_bytes)
+        self._known: ByteBoundedLru[int, array[int]] = ByteBoundedLru(max_bytes)
         self._clock = clock
         self._client = client or WorkerClient()
         self._paused: dict[str, float] = {}
@@ -69,7 +69,7 @@ class WorkerTokenizer:
         return self._known.get(key)
 
     async def ask(
-        self, key: int, urls: Sequence[str], question: bytes, most_tokens: int | None = None
+        self, key: int, urls: Sequence[str], tokenize_question: bytes, most_tokens: int | None = None
     ) -> array[int] | None:
         """Ids from the first of `urls` that is not paused. None when there is none, it does not answer, or the answer
         is longer than `most_tokens` ids can be: no worker computes that prompt."""
@@ -81,7 +81,7 @@ class WorkerTokenizer:
         self._in_flight += 1
         self._asked += 1
         try:
-            ids = await self._post(url, question, most_tokens)
+            ids = await self._post(url, tokenize_question, most_tokens)
         except (ProbeError, msgspec.DecodeError, ValueError, OverflowError) as error:
             self._failed += 1
             self._paused[url] = self._clock() + PAUSE_S
@@ -109,23 +109,25 @@ class WorkerTokenizer:
         """Questions asked and failed, and what is remembered."""
         return {"asked": self._asked, "failed": self._failed, **self._known.statistics()}
 
-    async def _post(self, url: str, question: bytes, most_tokens: int | None) -> array[int] | None:
+    async def _post(self, url: str, tokenize_question: bytes, most_tokens: int | None) -> array[int] | None:
         endpoint = parse_endpoint(url.removesuffix(_PATH))
-        limit_bytes = answer_limit_bytes(question)
+        limit_bytes = answer_limit_bytes(tokenize_question)
         try:
-            answer = await self._client.post_json(endpoint, _PATH, question, timeout_s=TIMEOUT_S, max_bytes=limit_bytes)
+            answer = await self._client.post_json(
+                endpoint, _PATH, tokenize_question, timeout_s=TIMEOUT_S, max_bytes=limit_bytes
+            )
         except RefusedError as refusal:
             if refusal.status in (400, 422):
                 return None
             raise
         if most_tokens is not None and len(answer) > BYTES_PER_ID * most_tokens + SLACK_BYTES:
             return None
-        return array("I", msgspec.json.decode(answer, type=_Answer).tokens)
+        return array("I", msgspec.json.decode(answer, type=_TokenizeResponse).tokens)
 
 
-def answer_limit_bytes(question: bytes) -> int:
-    """The largest answer to `question` that is read."""
-    return min(MAX_ANSWER_BYTES, BYTES_PER_ID * len(question) + SLACK_BYTES)
+def answer_limit_bytes(tokenize_question: bytes) -> int:
+    """The largest answer to `tokenize_question` that is read."""
+    return min(MAX_ANSWER_BYTES, BYTES_PER_ID * len(tokenize_question) + SLACK_BYTES)
 
 
 def _trouble(error: Exception) -> str:
@@ -134,7 +136,7 @@ def _trouble(error: Exception) -> str:
     return f"{_PATH} answered something else than token ids"
 
 
-class _UnknownTemplate:
+class _AssumedHabits:
     """The habits of a template that only workers have."""
 
     @property
@@ -146,7 +148,7 @@ class _UnknownTemplate:
         raise Unrenderable("disabled thinking needs the model's chat template")
 
 
-def question(path: str, fields: BodyFields, model: str | None) -> bytes | None:
+def tokenize_question(path: str, fields: BodyFields, model: str | None) -> bytes | None:
     """The body for /tokenize that gives a request's ids; None where that path cannot know them.
 
     /tokenize lacks `documents` and `reasoning_effort`, and multimodal content would be fetched by the worker twice.
@@ -154,19 +156,19 @@ def question(path: str, fields: BodyFields, model: str | None) -> bytes | None:
     Raises:
         Unrenderable: as rendering here does.
     """
-    asked = _chat(path, fields) if path != COMPLETIONS_PATH else {"prompt": fields.prompt}
+    prompt_request = _chat(path, fields) if path != COMPLETIONS_PATH else {"prompt": fields.prompt}
     lacking = any(getattr(fields, name) is not None for name in _NOT_TOKENIZES) or bool(fields.mm_processor_kwargs)
-    if lacking or "reasoning_effort" in asked or fields.truncation != "disabled":
+    if lacking or "reasoning_effort" in prompt_request or fields.truncation != "disabled":
         return None
     if fields.add_special_tokens is not None and path not in (MESSAGES_PATH, RESPONSES_PATH):
-        asked["add_special_tokens"] = fields.add_special_tokens
-    return msgspec.json.encode(asked if model is None else {"model": model, **asked})
+        prompt_request["add_special_tokens"] = fields.add_special_tokens
+    return msgspec.json.encode(prompt_request if model is None else {"model": model, **prompt_request})
 
 
 def _chat(path: str, fields: BodyFields) -> dict[str, object]:
     body = api_body(path, fields)
     if path == MESSAGES_PATH:
-        body = chat_of_messages(body, _UnknownTemplate())
+        body = chat_of_messages(body, _AssumedHabits())
     elif path == RESPONSES_PATH:
         body = {**chat_of_responses(body), "add_special_tokens": True}
         if any("tool_calls" in message for message in body["messages"]):

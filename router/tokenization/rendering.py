@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from backends.vllm.unrenderable import Unrenderable
 from router.residency.chain import TOKEN_BYTES
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.byte_bounded_lru import BoundedMap
+from router.tokenization.byte_bounded_lru import ByteBoundedLru
 from router.tokenization.chains import IdsChain, NodeChain, RecentTexts, TextChain
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.memo import Node, SegmentMemo, common_tokens, packed_ids
-from router.tokenization.segmenter import Cuts
+from router.tokenization.memo import MemoNode, SegmentMemo, common_tokens, packed_ids
+from router.tokenization.segmenter import Segments
 
 RECENT_BYTES = 8 * 1024 * 1024
 """Texts of the latest prompts, kept for block sizes that are asked for when a prompt is placed."""
@@ -22,17 +22,17 @@ MAX_TEXT_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class CutText:
+class SegmentedText:
     """A prompt's text (UTF-8) in its units. `framed`: the tokenizer's own first tokens are asked for."""
 
     local: LocalModel
     framed: bool
     data: bytes
-    cuts: Cuts
-    units: list[bytes]
+    segments: Segments
+    parts: list[bytes]
 
 
-def cut_text(local: LocalModel, text: str, *, framed: bool) -> CutText:
+def segmented_text(local: LocalModel, text: str, *, framed: bool) -> SegmentedText:
     """Find the units of `text`. Pure.
 
     Raises:
@@ -46,13 +46,13 @@ def cut_text(local: LocalModel, text: str, *, framed: bool) -> CutText:
         raise Unrenderable("the prompt is longer than any context window")
     if framed and local.appends_tokens:
         raise Unrenderable("the tokenizer appends tokens to a completion's prompt")
-    cuts = local.cutter.cuts(data)
-    units = [data[start:end] for start, end in zip(cuts.starts, [*cuts.starts[1:], len(data)], strict=True)]
-    return CutText(local, framed, data, cuts, units)
+    segments = local.segmenter.segments(data)
+    parts = [data[start:end] for start, end in zip(segments.starts, [*segments.starts[1:], len(data)], strict=True)]
+    return SegmentedText(local, framed, data, segments, parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class KnownPrefix:
     """A text of which the memo knows the first `known` units, up to `node`. `key` stands for the request.
 
     A prompt of more than `most` tokens is not the whole text.
@@ -60,8 +60,8 @@ class Rendered:
 
     key: int
     keys: CacheKeys
-    text: CutText
-    node: Node
+    text: SegmentedText
+    node: MemoNode
     known: int
     most: int | None
 
@@ -69,26 +69,26 @@ class Rendered:
     def new_bytes(self) -> int:
         """How much text has to be tokenised."""
         text = self.text
-        return len(text.data) - text.cuts.starts[self.known] if self.known < len(text.units) else 0
+        return len(text.data) - text.segments.starts[self.known] if self.known < len(text.parts) else 0
 
     def encode(self) -> list[array[int]] | array[int]:
         """Ids of the new units; or of the whole text, where they cannot be told apart. Pure: made for a thread."""
         text = self.text
         if not self.new_bytes:
-            return [array("I")] * (len(text.units) - self.known)
-        new = text.data[text.cuts.starts[self.known] :].decode()
-        by_unit = text.local.encode_from(new, text.cuts, self.known)
-        if by_unit is not None:
-            return by_unit
+            return [array("I")] * (len(text.parts) - self.known)
+        new = text.data[text.segments.starts[self.known] :].decode()
+        by_part = text.local.encode_from(new, text.segments, self.known)
+        if by_part is not None:
+            return by_part
         return text.local.encode(text.data.decode(), framed=text.framed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _IdentifiedRequest:
     """A prompt answered before, and the prefix that it keeps in use."""
 
     prompt: Prompt
-    node: Node
+    node: MemoNode
 
 
 class PromptMemory:
@@ -96,7 +96,7 @@ class PromptMemory:
 
     def __init__(self, max_bytes: int) -> None:
         self._memo = SegmentMemo(max_bytes * 3 // 4)
-        self._answered: BoundedMap[int, _Answered] = BoundedMap(max_bytes // 4)
+        self._answered: ByteBoundedLru[int, _IdentifiedRequest] = ByteBoundedLru(max_bytes // 4)
         self._recent = RecentTexts(RECENT_BYTES)
 
     def answered(self, key: int) -> Prompt | None:
@@ -107,27 +107,27 @@ class PromptMemory:
         self._memo.touch(answered.node)
         return answered.prompt
 
-    def look_up(self, key: int, keys: CacheKeys, text: CutText, most: int | None = None) -> Rendered:
+    def look_up(self, key: int, keys: CacheKeys, text: SegmentedText, most: int | None = None) -> KnownPrefix:
         """Find what of a text is known."""
         local = text.local
         root = self._memo.root(local.seed ^ text.framed, keys, local.prefix if text.framed else array("I"))
-        node, known = self._memo.find(root, text.units)
-        return Rendered(key, keys, text, node, known, most)
+        node, known = self._memo.find(root, text.parts)
+        return KnownPrefix(key, keys, text, node, known, most)
 
-    def finish(self, rendered: Rendered, ids: list[array[int]] | array[int]) -> Prompt | None:
-        """Remember what `Rendered.encode` found out, and answer; None where the prompt is only a part of the text."""
+    def finish(self, rendered: KnownPrefix, ids: list[array[int]] | array[int]) -> Prompt | None:
+        """Remember the ids of `KnownPrefix.encode` and return the prompt; None if the prompt is a part of the text."""
         most = rendered.most if rendered.most is not None else MAX_TEXT_BYTES
         if isinstance(ids, array):
             return self.of_ids([ids], rendered.keys, PromptSource.RENDERED) if len(ids) <= most else None
         text, keys = rendered.text, rendered.keys
-        node = self._memo.extend(rendered.node, text.units[rendered.known :], ids, keys)
+        node = self._memo.extend(rendered.node, text.parts[rendered.known :], ids, keys)
         if node.tokens > most:
             return None
         chain = NodeChain(self._memo, node, text.local, text.data, keys, framed=text.framed)
         self._recent.hold(chain, len(text.data))
         prompt = Prompt(node.tokens, PromptSource.RENDERED, chain)
         if not text.local.renderer.reads_clock:
-            self._answered.put(rendered.key, _Answered(prompt, node), node.path_bytes + node.tokens)
+            self._answered.put(rendered.key, _IdentifiedRequest(prompt, node), node.path_bytes + node.tokens)
         return prompt
 
     def of_ids(

@@ -94,8 +94,8 @@ def adds_special_tokens(path: str, fields: BodyFields) -> bool:
         return False
     if path in (MESSAGES_PATH, RESPONSES_PATH):
         return path == RESPONSES_PATH
-    asked = as_bool(fields.add_special_tokens)
-    return asked if asked is not None else path != CHAT_PATH
+    prompt_request = as_bool(fields.add_special_tokens)
+    return prompt_request if prompt_request is not None else path != CHAT_PATH
 
 
 def completion_prompts(fields: BodyFields) -> tuple[list[str], list[array[int]]]:
@@ -195,9 +195,9 @@ def truncation(path: str, fields: BodyFields, context_tokens: int | None) -> Tru
     Raises:
         Unrenderable: it truncates to what the context window leaves, and that is not known; or a wrong value.
     """
-    asked = fields.truncate_prompt_tokens if path in (CHAT_PATH, COMPLETIONS_PATH) else None
-    tokens = -1 if path == RESPONSES_PATH and fields.truncation != "disabled" else as_int(asked)
-    if tokens is None and asked is None:
+    prompt_request = fields.truncate_prompt_tokens if path in (CHAT_PATH, COMPLETIONS_PATH) else None
+    tokens = -1 if path == RESPONSES_PATH and fields.truncation != "disabled" else as_int(prompt_request)
+    if tokens is None and prompt_request is None:
         return None
     if tokens is None or tokens < -1 or tokens == 0:
         raise Unrenderable("truncate_prompt_tokens is no length", refused=True)

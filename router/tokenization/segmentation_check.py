@@ -14,7 +14,7 @@ from random import Random
 from backends.vllm.render import ChatRenderer
 from backends.vllm.tokenizer import SpecialToken
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.segmenter import Cutter
+from router.tokenization.segmenter import Segmenter
 
 MAX_TRIED_TOKENS = 12
 """Added tokens tried where a tokenizer has hundreds (the rest are placeholders of the same kind)."""
@@ -46,36 +46,36 @@ _FRAGMENTS = (
 )
 
 
-def prove(renderer: ChatRenderer, cutter: Cutter) -> str | None:
+def segmentation_error(renderer: ChatRenderer, segmenter: Segmenter) -> str | None:
     """None when every cut of the corpus holds, else the first that does not, in words."""
-    if not cutter.enabled:
+    if not segmenter.enabled:
         return "no added token that is looked for in raw text"
     tried = _tried(renderer.special)
     try:
-        plain = (_wrong_cut(renderer, cutter, text, must_split=True) for text in _orderly(tried))
-        mixed = (_wrong_cut(renderer, cutter, text, must_split=False) for text in _mixed(tried))
+        plain = (_wrong_boundary(renderer, segmenter, text, must_split=True) for text in _orderly(tried))
+        mixed = (_wrong_boundary(renderer, segmenter, text, must_split=False) for text in _mixed(tried))
         return next((wrong for tries in (plain, mixed) for wrong in tries if wrong), None)
     except Unrenderable as error:
         return error.reason
 
 
-def _wrong_cut(renderer: ChatRenderer, cutter: Cutter, text: str, *, must_split: bool) -> str | None:
+def _wrong_boundary(renderer: ChatRenderer, segmenter: Segmenter, text: str, *, must_split: bool) -> str | None:
     """The first cut of `text` that does not hold. Ids that cannot be told apart are tokenised whole, which is right
     but slow: only a text that `must_split` may not come to that."""
     data = text.encode()
     whole = renderer.encode(text, False)
-    cuts = cutter.cuts(data, least_bytes=1)
-    units = cutter.split_ids(whole, cuts, 0)
-    if units is None:
+    segments = segmenter.segments(data, least_bytes=1)
+    parts = segmenter.split_ids(whole, segments, 0)
+    if parts is None:
         return f"the added tokens of {text[-40:]!r} are not all found again" if must_split else None
     place = 0
-    for first, start in enumerate(cuts.starts[1:], 1):
-        place += len(units[first - 1])
+    for first, start in enumerate(segments.starts[1:], 1):
+        place += len(parts[first - 1])
         before, after = data[:start].decode(), data[start:].decode()
         rest = renderer.encode(after, False)
         if renderer.encode(before, False) != whole[:place] or rest != whole[place:]:
             return f"cut before {after[:24]!r} changes tokens"
-        if cutter.split_ids(rest, cuts, first) != units[first:]:
+        if segmenter.split_ids(rest, segments, first) != parts[first:]:
             return f"the added tokens of {after[-40:]!r} are not all found again"
     return None
 

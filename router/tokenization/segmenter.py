@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from backends.vllm.tokenizer import SpecialToken
 
-MIN_UNIT_BYTES = 64
+MIN_SEGMENT_BYTES = 64
 """Cuts closer than this to the previous one are passed over: a memo entry costs more than so few tokens."""
 GROWTH_SHIFT = 9
 """That distance grows by 1/512 of the place in the text, so that even a text made of added tokens only has a few
@@ -28,7 +28,7 @@ _WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + ""
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class Segments:
     """Units of one text. `starts` are byte offsets, the first one 0, the units reach to the next start or the end.
 
     `ordinals` says how many added tokens lie before each start, `tokens_found` how many there are in all.
@@ -39,7 +39,7 @@ class Cuts:
     tokens_found: int
 
 
-class Cutter:
+class Segmenter:
     """Finds the cuts of one tokenizer; without usable added tokens (`enabled` False) a text is one unit.
 
     `ambiguous` are ids that the tokenizer also gives to ordinary text (the unknown token): no cut is made there. Nor at
@@ -54,12 +54,14 @@ class Cutter:
         found = [token for token in table if not token.normalized]
         if not found and not normalizes:
             found = table
-        cut_at = [token for token in found if not token.single_word and token.id not in ambiguous and not _fades(token)]
-        self._ids = frozenset(token.id for token in cut_at)
+        boundary_tokens = [
+            token for token in found if not token.single_word and token.id not in ambiguous and not _fades(token)
+        ]
+        self._ids = frozenset(token.id for token in boundary_tokens)
         self._whole_words = frozenset(token.text.encode() for token in found if token.single_word)
         self._passed_over = frozenset(token.text.encode() for token in found if token.id not in self._ids)
         self.enabled = bool(self._ids)
-        self._lstrip = frozenset(token.text.encode() for token in cut_at if token.lstrip)
+        self._lstrip = frozenset(token.text.encode() for token in boundary_tokens if token.lstrip)
         longest_first = sorted({token.text.encode() for token in found}, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
 
@@ -67,11 +69,11 @@ class Cutter:
         """Treat every text as one unit from now on."""
         self.enabled = False
 
-    def cuts(self, data: bytes, least_bytes: int = MIN_UNIT_BYTES) -> Cuts:
+    def segments(self, data: bytes, least_bytes: int = MIN_SEGMENT_BYTES) -> Segments:
         """The units of a text, given as UTF-8, each but the last of `least_bytes` or more."""
         starts, ordinals = [0], [0]
         if not self.enabled:
-            return Cuts(starts, ordinals, 0)
+            return Segments(starts, ordinals, 0)
         found, previous_end, word_end = 0, 0, -1
         for match in self._pattern.finditer(data):
             if self._passed_over and match[0] in self._passed_over:
@@ -87,19 +89,19 @@ class Cutter:
                 ordinals.append(found)
             found += 1
             previous_end = match.end()
-        return Cuts(starts, ordinals, found)
+        return Segments(starts, ordinals, found)
 
-    def split_ids(self, ids: Sequence[int], cuts: Cuts, first: int) -> list[array[int]] | None:
+    def split_ids(self, ids: Sequence[int], segments: Segments, first: int) -> list[array[int]] | None:
         """Ids of the text from unit `first` on, per unit; None when the added tokens in them do not add up."""
         packed = array("I", ids)
-        if first == len(cuts.starts) - 1:
+        if first == len(segments.starts) - 1:
             return [packed]
         known = self._ids
         places = [place for place, token_id in enumerate(ids) if token_id in known]
-        base = cuts.ordinals[first]
-        if len(places) != cuts.tokens_found - base:
+        base = segments.ordinals[first]
+        if len(places) != segments.tokens_found - base:
             return None
-        edges = [0, *(places[ordinal - base] for ordinal in cuts.ordinals[first + 1 :]), len(packed)]
+        edges = [0, *(places[ordinal - base] for ordinal in segments.ordinals[first + 1 :]), len(packed)]
         return [packed[start:end] for start, end in itertools.pairwise(edges)]
 
 

@@ -22,7 +22,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 @dataclass(slots=True)
-class Source:
+class TokenizerSource:
     """What is known of one served model. `why` tells why there is no local folder.
 
     `context_tokens` is the smallest context window that a worker gives it, `longest_context_tokens` the largest;
@@ -46,10 +46,10 @@ class ModelSources:
         self._executor = executor
         self._hub = hub_cache(os.environ if environ is None else environ)
         self._loaded: dict[ModelFiles, LocalModel | str] = {}
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, TokenizerSource] = {}
         self._bases: dict[str, str] = {}
         self._trusts_templates = config.trust_request_chat_template
-        self._default = Source(trusts_templates=self._trusts_templates)
+        self._default = TokenizerSource(trusts_templates=self._trusts_templates)
         self._templates = {name: model.chat_template for name, model in config.models.items()}
         self._configured = frozenset(name for name, model in config.models.items() if model.dir or config.model_dir)
         self._read_config(config)
@@ -71,7 +71,9 @@ class ModelSources:
         if source is None:
             if len(self._sources) >= MAX_MODELS:
                 return
-            source = Source(self._default.local, why=self._default.why, trusts_templates=self._trusts_templates)
+            source = TokenizerSource(
+                self._default.local, why=self._default.why, trusts_templates=self._trusts_templates
+            )
             self._sources[model] = source
         if context_tokens is not None:
             source.context_tokens = min(context_tokens, source.context_tokens or context_tokens)
@@ -82,7 +84,7 @@ class ModelSources:
             source.root = root
             self._look_for_files(source, model, root)
 
-    def of(self, model: str | None, adapter: str | None) -> Source:
+    def of(self, model: str | None, adapter: str | None) -> TokenizerSource:
         """The source for a request's model; an adapter's prompts are those of its base model."""
         name = self._bases.get(adapter) if adapter is not None else model
         if name is not None and name in self._sources:
@@ -131,7 +133,7 @@ class ModelSources:
             apart = tokenizer if model.dir is None else None
             self._sources[name] = self._read(ModelFiles(Path(home), apart, model.chat_template))
 
-    def _read(self, files: ModelFiles) -> Source:
+    def _read(self, files: ModelFiles) -> TokenizerSource:
         found = self._loaded.get(files)
         if found is None:
             try:
@@ -139,14 +141,14 @@ class ModelSources:
             except Unrenderable as error:
                 found = error.reason
             self._loaded[files] = found
-        source = Source(trusts_templates=self._trusts_templates)
+        source = TokenizerSource(trusts_templates=self._trusts_templates)
         if isinstance(found, str):
             source.why = found
         else:
             source.local = found
         return source
 
-    def _look_for_files(self, source: Source, model: str, root: str | None) -> None:
+    def _look_for_files(self, source: TokenizerSource, model: str, root: str | None) -> None:
         folder = self._folder(root) or self._folder(model)
         if folder is None:
             return
@@ -168,7 +170,7 @@ class ModelSources:
             return path if (path / "tokenizer.json").is_file() else None
         return cached_snapshot(self._hub, name)
 
-    def _settled(self, source: Source) -> Source:
+    def _settled(self, source: TokenizerSource) -> TokenizerSource:
         """Take over files that were read in the meantime."""
         if source.loading is not None and source.loading.done():
             loading, source.loading = source.loading, None

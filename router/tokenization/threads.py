@@ -21,8 +21,8 @@ MAX_WAITING_BYTES = 33_554_432
 """Text in one lane: half a minute of work. Further prompts go without token ids."""
 
 
-class Room(Protocol):
-    """Memory that decoded bodies share with others; `router.gateway.http.body_buffer_limit.BodyBudget` is one."""
+class MemoryBudget(Protocol):
+    """Memory that decoded bodies share with others; `router.gateway.http.body_buffer_limit.BodyBufferLimit` is one."""
 
     def lend(self, size_bytes: int) -> bool:
         """Take `size_bytes`, if there are so many."""
@@ -33,11 +33,11 @@ class Room(Protocol):
         ...
 
 
-class Unsized(Exception):
+class TextUnavailable(Exception):
     """Not even the text of a prompt is to be had, for this reason: the size of its body decides."""
 
 
-class Task:
+class TokenizerTask:
     """Work for a thread: on `text_bytes` of text, with `memory_bytes` of memory. `running` once it has begun."""
 
     __slots__ = ("memory_bytes", "running", "text_bytes")
@@ -48,7 +48,7 @@ class Task:
         self.running = False
 
 
-class Lane:
+class TokenizerThread:
     """One thread and the work that waits for it."""
 
     def __init__(self, name: str, max_bytes: int = MAX_WAITING_BYTES) -> None:
@@ -58,12 +58,12 @@ class Lane:
         self.text_bytes = 0
         self.refused = 0
 
-    async def run(self, task: Task, work: Callable[[], T], room: Room | None) -> T:
+    async def run(self, task: TokenizerTask, work: Callable[[], T], memory: MemoryBudget | None) -> T:
         """Do `work` in the thread, after what waits already. Cancelling ends the wait, but no work that has begun.
 
         Raises:
             Unrenderable: too much waits.
-            Unsized: there is no room for what it takes.
+            TextUnavailable: there is no room for what it takes.
         """
         if self.text_bytes and self.text_bytes + task.text_bytes > self._max_bytes:
             self.refused += 1
@@ -74,18 +74,18 @@ class Lane:
         except asyncio.CancelledError:
             self.text_bytes -= task.text_bytes
             raise
-        return await asyncio.shield(self._begin(task, work, room))
+        return await asyncio.shield(self._begin(task, work, memory))
 
-    def _begin(self, task: Task, work: Callable[[], T], room: Room | None) -> asyncio.Future[T]:
-        if room is not None and task.memory_bytes and not room.lend(task.memory_bytes):
+    def _begin(self, task: TokenizerTask, work: Callable[[], T], memory: MemoryBudget | None) -> asyncio.Future[T]:
+        if memory is not None and task.memory_bytes and not memory.lend(task.memory_bytes):
             self._leave(task)
-            raise Unsized("the memory set aside for request bodies has no room for the decoded body")
+            raise TextUnavailable("the memory set aside for request bodies has no room for the decoded body")
         task.running = True
         future = asyncio.get_running_loop().run_in_executor(self._executor, work)
 
         def ended(future: asyncio.Future[Any]) -> None:
-            if room is not None and task.memory_bytes:
-                room.give_back(task.memory_bytes)
+            if memory is not None and task.memory_bytes:
+                memory.give_back(task.memory_bytes)
             self._leave(task)
             if not future.cancelled():
                 future.exception()  # looked at, so that asyncio does not log what nobody waits for any more
@@ -93,7 +93,7 @@ class Lane:
         future.add_done_callback(ended)
         return future
 
-    def _leave(self, task: Task) -> None:
+    def _leave(self, task: TokenizerTask) -> None:
         self.text_bytes -= task.text_bytes
         self._turn.release()
 
@@ -102,20 +102,20 @@ class Lane:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-class Lanes:
-    """Both lanes. `room` is where the memory of decoded bodies is taken from."""
+class TokenizerThreads:
+    """Both lanes. `memory` is where the memory of decoded bodies is taken from."""
 
     def __init__(self) -> None:
-        self._small = Lane("tokens-small")
-        self._large = Lane("tokens-large")
+        self._small = TokenizerThread("tokens-small")
+        self._large = TokenizerThread("tokens-large")
         self._begun = 0
-        self.room: Room | None = None
+        self.memory: MemoryBudget | None = None
 
-    async def run(self, task: Task, work: Callable[[], T]) -> T:
-        """In the lane for the task's size; raises as `Lane.run` does."""
+    async def run(self, task: TokenizerTask, work: Callable[[], T]) -> T:
+        """In the lane for the task's size; raises as `TokenizerThread.run` does."""
         self._begun += 1
-        lane = self._small if task.text_bytes <= SMALL_BYTES else self._large
-        return await lane.run(task, work, self.room)
+        thread = self._small if task.text_bytes <= SMALL_BYTES else self._large
+        return await thread.run(task, work, self.memory)
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -126,6 +126,6 @@ class Lanes:
         """Work given to the threads so far and refused because too much waited, and text in the lanes now."""
         return {
             "off_loop": self._begun,
-            "lanes_refused": self._small.refused + self._large.refused,
-            "lanes_bytes": self._small.text_bytes + self._large.text_bytes,
+            "threads_refused": self._small.refused + self._large.refused,
+            "threads_bytes": self._small.text_bytes + self._large.text_bytes,
         }

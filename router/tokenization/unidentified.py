@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from backends.vllm.unrenderable import Unrenderable
+from router.tokenization.identification_deadline import IdentificationTimeout
+from router.tokenization.threads import TextUnavailable
 
 MAX_REASONS = 100
 MAX_REASON_CHARS = 200
@@ -10,11 +12,16 @@ MAX_REASON_CHARS = 200
 
 def reason_of(error: Exception) -> str:
     """An error in words. Kept instead of the error, whose traceback keeps all that was decoded."""
-    reason = error.reason if isinstance(error, Unrenderable) else f"{type(error).__name__}: {error}"
+    if isinstance(error, Unrenderable):
+        reason = error.reason
+    elif isinstance(error, TextUnavailable | IdentificationTimeout):
+        reason = str(error)
+    else:
+        reason = f"{type(error).__name__}: {error}"
     return reason[:MAX_REASON_CHARS]
 
 
-class Reasons:
+class UnidentifiedReasons:
     """Counts by reason; kinds beyond `MAX_REASONS` are counted together, since templates word their own."""
 
     def __init__(self) -> None:

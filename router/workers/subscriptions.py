@@ -10,7 +10,7 @@ import zmq
 
 from backends.worker import KvEventSource
 from router.placement.fleet import Candidate
-from router.residency.worker_view import SWITCHED_OFF
+from router.residency.cache_view import SWITCHED_OFF
 from router.workers.subscriber import Subscriber
 from router.workers.watch_context import WatchContext
 

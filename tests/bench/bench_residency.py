@@ -133,12 +133,12 @@ def deciding(slots: int, distinct_lengths: bool) -> dict[str, float]:
     hashing = median_us(lambda: extend_chain(SEED, pack_tokens(tokens), BLOCK_TOKENS), 30)
     prompt.chain(BLOCK_TOKENS)
     match = median_us(lambda: residency.match(prompt, range(slots)))
-    residency.booked(0, prompt, 0)
+    residency.reserve(0, prompt, 0)
     with_booking = median_us(lambda: residency.match(prompt, range(slots)))
 
     def book() -> None:
-        residency.booked(1, prompt, 1)
-        residency.released(1, 1)
+        residency.reserve(1, prompt, 1)
+        residency.release(1, 1)
 
     return {
         "hash": hashing,

@@ -37,10 +37,10 @@ from router.gateway.placing import stored_response_id
 from router.gateway.rewrites.json_splice import set_inner
 from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
 from router.tokenization.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
-from router.tokenization.large_json import Survey
+from router.tokenization.large_json import BodySurvey
 from router.tokenization.long_text import encode_in_pieces
 from router.tokenization.multipart import multipart_model
-from router.tokenization.segmenter import Cutter
+from router.tokenization.segmenter import Segmenter
 from router.tokenization.text import canonical_text
 
 CLIENT, WORKER, OPERATOR, OURS = "client", "worker", "operator", "ours"
@@ -184,7 +184,7 @@ INLINE: dict[str, str | tuple[str, ...]] = {
     "router.gateway.rewrites.json_splice._within": ("member to replace", "member of a long string"),
     "router.gateway.rewrites.json_splice.set_inner": ("member to add", "member named often"),
     "router.gateway.http.headers._prepared": TRUSTED + "a head that has been checked; each of its lines is tried once",
-    "router.tokenization.segmenter.Cutter.__init__": (
+    "router.tokenization.segmenter.Segmenter.__init__": (
         "special tokens",
         "halves of special tokens",
         "white space between tokens",
@@ -260,7 +260,7 @@ def _read_in_steps(make: Callable[[int], bytes]) -> Callable[[int], Callable[[],
 
 
 def _survey(body: bytes) -> None:
-    for _ in Survey().steps(body):
+    for _ in BodySurvey().steps(body):
         pass
 
 
@@ -321,7 +321,7 @@ def _in_pieces(text: str) -> None:
         encode_in_pieces(lambda piece: [len(word) for word in piece.split()], text)
 
 
-_CUTTER = Cutter(
+_SEGMENTER = Segmenter(
     [
         SpecialToken(
             id=1, text="<|im_start|>", lstrip=True, rstrip=False, single_word=False, normalized=False, special=True
@@ -427,9 +427,11 @@ SCANNERS: dict[str, Scan] = {
         )
     ),
     # texts
-    "special tokens": Scan(_on(_CUTTER.cuts, lambda size: b"<|im_start|>" * (size // 12))),
-    "halves of special tokens": Scan(_on(_CUTTER.cuts, lambda size: b"<|im_" * (size // 5))),
-    "white space between tokens": Scan(_on(_CUTTER.cuts, lambda size: b"<|im_end|>" + b" " * size + b"<|im_start|>")),
+    "special tokens": Scan(_on(_SEGMENTER.segments, lambda size: b"<|im_start|>" * (size // 12))),
+    "halves of special tokens": Scan(_on(_SEGMENTER.segments, lambda size: b"<|im_" * (size // 5))),
+    "white space between tokens": Scan(
+        _on(_SEGMENTER.segments, lambda size: b"<|im_end|>" + b" " * size + b"<|im_start|>")
+    ),
     "words to tokenise": Scan(_on(_in_pieces, lambda size: "word " * (size // 5))),
     "one word to tokenise": Scan(_on(_in_pieces, lambda size: "a" * size)),
     "white space to tokenise": Scan(_on(_in_pieces, lambda size: " " * size)),

@@ -14,7 +14,7 @@ from router.gateway.http.sse import FirstEvent
 from router.gateway.http.usage import find_usage, trim
 from router.gateway.rewrites.usage_frame import UsageFrame, plain_ending
 from router.residency.blocks import BlockIndex
-from router.residency.event_view import PublishedView
+from router.residency.event_view import EventView
 from tests.properties.fuzz_responses import EVENT_PARTS
 from tests.properties.limits import grown, limited, linear_cpu
 from tests.properties.mutations import MUTATIONS, budget, grown_budget, mutated
@@ -199,7 +199,7 @@ FRAMES = st.lists(st.binary(max_size=9) | st.just(b"\xff" * 8), max_size=5)
 @given(BATCHES, MUTATIONS, st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 4), min_size=4, max_size=4))
 @limited
 def test_events_of_the_cache(batches, mutations, numbers):
-    view = PublishedView(BlockIndex(), 16, 100)
+    view = EventView(BlockIndex(), 16, 100)
     view.link_up()
     for place, (events, number) in enumerate(zip(batches, numbers, strict=False)):
         payload = msgpack.encode([1.5, events, 0])
@@ -225,7 +225,7 @@ def test_frames(frames):
 )
 @limited
 def test_payloads_grown(before, unit, behind):
-    view = PublishedView(BlockIndex(), 16, 100)
+    view = EventView(BlockIndex(), 16, 100)
     payload = grown(before, unit, behind)
     with linear_cpu(len(payload), len(payload) // 4):  # each byte may be an event that is none
         view.ingest(0, payload, False)
@@ -242,7 +242,7 @@ def test_a_payload_of_sound_blocks_grown():
     }
     payload = msgpack.encode([1.5, [event], 0])
     with linear_cpu(len(payload)):
-        PublishedView(BlockIndex(), 16, 100).ingest(0, payload, False)
+        EventView(BlockIndex(), 16, 100).ingest(0, payload, False)
 
 
 def in_reads(raw, size):

@@ -23,7 +23,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BuildStep:
     name: str
     why: str
     install: tuple[str, ...]
@@ -32,7 +32,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Recipe:
     python: str
-    steps: tuple[Step, ...]
+    steps: tuple[BuildStep, ...]
 
 
 class BuildFailed(Exception):
@@ -49,7 +49,7 @@ def read(path: Path) -> Recipe:
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.toml")))
         raise BuildFailed(f"no recipe {path.stem!r}; there are: {known}")
     table = tomllib.loads(path.read_text())
-    steps = tuple(Step(step["name"], step["why"], tuple(step["install"])) for step in table["step"])
+    steps = tuple(BuildStep(step["name"], step["why"], tuple(step["install"])) for step in table["step"])
     return Recipe(str(table["python"]), steps)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from policies.view import Residency, WorkerId
+from router.residency.cache_view import usable_chain
 from router.residency.prompt import Prompt
 from router.residency.view import Match
-from router.residency.worker_view import usable_chain
 
 
 class Memory(Protocol):
@@ -71,7 +71,7 @@ class RoutedPrefixes:
         chain, usable = usable_chain(prompt, block_size)
         return Match(min(memory.known(chain), usable) * block_size, 0, memory.residency)
 
-    def booked(
+    def reserve(
         self,
         slot: int,
         prompt: Prompt,
@@ -98,7 +98,7 @@ class RoutedPrefixes:
     ) -> None:
         """Nothing to learn."""
 
-    def released(self, slot: int, ticket_id: int) -> None:
+    def release(self, slot: int, ticket_id: int) -> None:
         """Nothing is taken back."""
 
     def statistics(self) -> dict[int, dict[str, int]]:

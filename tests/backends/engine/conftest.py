@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from backends.engine.engine import Engine, EngineRequest
-from backends.engine.events import AllBlocksCleared, BlockRemoved, BlockStored
+from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
 from backends.engine.profile import load_profile
 
 
@@ -58,12 +58,12 @@ class EventListener:
     def hear(self, events):
         for event in events:
             match event:
-                case BlockStored():
+                case BlocksCached():
                     self._stored(event)
-                case BlockRemoved(hashes=hashes):
+                case BlocksEvicted(hashes=hashes):
                     assert all(self.copies[block_hash] > 0 for block_hash in hashes)
                     self.copies.subtract(hashes)
-                case AllBlocksCleared():
+                case CacheCleared():
                     self.copies.clear()
 
     def _stored(self, event):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.engine.engine import EngineRequest
-from backends.engine.events import BlockStored
+from backends.engine.events import BlocksCached
 
 
 def prompt(count, start=0):
@@ -90,7 +90,7 @@ def test_a_decoded_block_is_hittable_once_its_last_token_is_known(engine, drive)
     announced = {}
     for index, result in enumerate(drive(engine)):
         for event in result.events:
-            if isinstance(event, BlockStored):
+            if isinstance(event, BlocksCached):
                 announced.setdefault(event.token_ids[-1], index)
     assert first.tokens.tolist()[8:] == [1003, 1004, 1005, 1006, 1007]
     # Token 1002 is sampled by step 2 and computed by step 3; its block is stored when step 4 is scheduled, in step 3.

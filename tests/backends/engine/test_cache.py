@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.engine.cache import BlockCache
-from backends.engine.events import AllBlocksCleared, BlockRemoved, BlockStored
+from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
 
 
 def stored(hashes, parent=None):
-    return BlockStored(tuple(hashes), parent, [0] * len(hashes), 1, None, (None,) * len(hashes))
+    return BlocksCached(tuple(hashes), parent, [0] * len(hashes), 1, None, (None,) * len(hashes))
 
 
 def fill(cache, hashes):
@@ -21,7 +21,7 @@ def fill(cache, hashes):
 
 
 def removed(cache):
-    return [h for event in cache.take_events() if isinstance(event, BlockRemoved) for h in event.hashes]
+    return [h for event in cache.take_events() if isinstance(event, BlocksEvicted) for h in event.hashes]
 
 
 def test_one_block_is_never_given_out():
@@ -119,7 +119,7 @@ def test_reset_needs_a_cache_without_references():
     cache.release(blocks)
     assert cache.reset()
     assert cache.match([11], 1) == []
-    assert cache.take_events() == [AllBlocksCleared()]
+    assert cache.take_events() == [CacheCleared()]
     cache.allocate(2)
     assert cache.take_events() == []
 
@@ -172,7 +172,7 @@ class NaiveCache:
 
 def flat(events):
     return [
-        ("+" if isinstance(event, BlockStored) else "-", block_hash) for event in events for block_hash in event.hashes
+        ("+" if isinstance(event, BlocksCached) else "-", block_hash) for event in events for block_hash in event.hashes
     ]
 
 

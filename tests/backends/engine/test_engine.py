@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.engine.engine import EngineRequest, FinishReason, RequestRefused
-from backends.engine.events import AllBlocksCleared
+from backends.engine.events import CacheCleared
 
 REQUEST = EngineRequest("a", [1, 2, 3, 4, 5], 3)
 
@@ -126,13 +126,13 @@ def test_the_cache_is_reset_only_while_nothing_runs(engine, run_one):
     again = engine.add(REQUEST, 0.0)
     events = engine.step(0.0).events
     assert again.cached_tokens == 0
-    assert [type(event).__name__ for event in events] == ["AllBlocksCleared", "BlockStored"]
+    assert [type(event).__name__ for event in events] == ["CacheCleared", "BlocksCached"]
 
 
 def test_a_reset_of_an_empty_cache_is_announced_too(engine):
     assert engine.reset_prefix_cache()
     engine.add(REQUEST, 0.0)
-    assert engine.step(0.0).events[0] == AllBlocksCleared()
+    assert engine.step(0.0).events[0] == CacheCleared()
 
 
 def test_statistics_count_what_vllm_counts(engine, run_one):

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from backends.engine.engine import EngineRequest, HashedText, RequestRefused
-from backends.engine.events import BlockStored
+from backends.engine.events import BlocksCached
 
 BLOCK = 4
 
@@ -193,7 +193,7 @@ def test_a_chain_must_reach_to_the_end_of_the_answer(make_engine):
     state = engine.add(EngineRequest("enough", (), 7, stop_after=4, hashed=HashedText(9, [1, 2, 3])), 0.0)
     stored = []
     while engine.has_work:
-        stored += [event for event in engine.step(0.0).events if isinstance(event, BlockStored)]
+        stored += [event for event in engine.step(0.0).events if isinstance(event, BlocksCached)]
     assert [event.hashes for event in stored] == [(1, 2), (3,)]
     assert [event.token_ids for event in stored] == [[], []]
     assert engine.cached_tokens([1, 2, 3], 12) == 8, "the last token is always computed"

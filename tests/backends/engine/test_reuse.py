@@ -1,13 +1,13 @@
 """Announcing again what a request reuses (vLLM's ``kv_cache_report_mode: full``)."""
 
 from backends.engine.engine import EngineRequest
-from backends.engine.events import BlockStored
+from backends.engine.events import BlocksCached
 
 PROMPT = list(range(18))
 
 
 def stored(results):
-    return [event for result in results for event in result.events if isinstance(event, BlockStored)]
+    return [event for result in results for event in result.events if isinstance(event, BlocksCached)]
 
 
 def test_reused_blocks_are_announced_from_the_first_on_and_nothing_is_copied(make_engine, drive):

@@ -3,7 +3,7 @@
 import pytest
 
 from backends.engine.engine import EngineRequest
-from backends.engine.events import BlockRemoved, BlockStored
+from backends.engine.events import BlocksCached, BlocksEvicted
 
 
 def prompt(count, start=0):
@@ -11,7 +11,7 @@ def prompt(count, start=0):
 
 
 def stored_events(result):
-    return [event for event in result.events if isinstance(event, BlockStored)]
+    return [event for event in result.events if isinstance(event, BlocksCached)]
 
 
 # --- what is cached, and when -----------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_evictions_are_announced_before_what_replaces_them(make_engine, run_one)
     run_one(engine, "a", prompt(12))
     engine.add(EngineRequest("b", prompt(8, 100), 1), 0.0)
     events = engine.step(0.0).events
-    assert [type(event) for event in events] == [BlockRemoved, BlockRemoved, BlockStored]
+    assert [type(event) for event in events] == [BlocksEvicted, BlocksEvicted, BlocksCached]
     assert run_one(engine, "c", prompt(12)).cached_tokens == 4
 
 

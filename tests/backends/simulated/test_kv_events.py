@@ -159,10 +159,10 @@ async def test_replay_is_bounded_by_the_buffer(worker_with, context):
 async def test_long_replay_is_complete(worker_with, context):
     async with worker_with() as client:
         publisher = client.worker.publisher
-        from backends.engine.events import BlockRemoved
+        from backends.engine.events import BlocksEvicted
 
         for n in range(3000):
-            publisher.publish([BlockRemoved((n,))], 0.0)
+            publisher.publish([BlocksEvicted((n,))], 0.0)
         assert [seq for _, seq, _ in await replay(context, client, 0)] == list(range(3000))
 
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.simulated.metrics import Distribution, length_bounds
+from backends.simulated.metrics import TokenHistogram, length_bounds
 
 
 def test_length_bounds():
@@ -16,7 +16,7 @@ def test_length_bounds():
 @given(st.lists(st.floats(0, 20)))
 def test_distribution_counts_like_prometheus(values):
     bounds = (1.0, 5.0, 10.0)
-    distribution = Distribution("d", "A test.", bounds)
+    distribution = TokenHistogram("d", "A test.", bounds)
     for value in values:
         distribution.observe(value)
     samples = {

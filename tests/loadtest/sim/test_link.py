@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from backends.engine.events import AllBlocksCleared, BlockRemoved, BlockStored
+from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
 from loadtest.approximate.workloads import small_workers
 from loadtest.sim.link import EventLink
 from loadtest.sim.run import Setting, simulate
@@ -53,9 +53,9 @@ def played(sessions, blocks):
     (residency,) = kept
     held = []
     for slot in range(3):
-        holdings = residency._slots[slot].published.view.holdings
-        (shelf,) = holdings.shelves.values()
-        held.append({residency._index.hashes[row] for row in shelf.held.values()})
+        block_copies = residency._slots[slot].published.view.block_copies
+        (tier_copies,) = block_copies.tiers.values()
+        held.append({residency._index.hashes[row] for row in tier_copies.held.values()})
     return run, held, residency.statistics()
 
 
@@ -98,7 +98,7 @@ def residency():
 
 
 def stored(*hashes, parent=None):
-    return BlockStored(hashes, parent, [], 4, None, (None,) * len(hashes))
+    return BlocksCached(hashes, parent, [], 4, None, (None,) * len(hashes))
 
 
 def tokens_found(residency, chain):
@@ -119,10 +119,10 @@ def test_events_are_late(time, residency):
 def test_removals_that_follow_each_other_travel_as_one(time, residency):
     link = EventLink(time, residency, 0, 0.0)
     link.published([stored(1, 2, 3), stored(4, 5, parent=3)])
-    link.published([BlockRemoved((5,)), BlockRemoved((4,)), stored(6, parent=3), BlockRemoved((3,))])
+    link.published([BlocksEvicted((5,)), BlocksEvicted((4,)), stored(6, parent=3), BlocksEvicted((3,))])
     time.run()
     assert tokens_found(residency, [1, 2, 3, 4]) == (8, Residency.EXACT)
-    link.published([AllBlocksCleared(), stored(9)])
+    link.published([CacheCleared(), stored(9)])
     time.run()
     assert [tokens_found(residency, chain)[0] for chain in ([1], [9])] == [0, 4]
     assert link.statistics() == {"published_batches": 3, "lost_batches": 0}
@@ -130,7 +130,7 @@ def test_removals_that_follow_each_other_travel_as_one(time, residency):
 
 def test_what_is_lost_is_replayed(time, residency):
     link = EventLink(time, residency, 0, 0.5, lost=iter([False, True, False, False]).__next__)
-    for at_s, event in enumerate([stored(1), stored(2, parent=1), stored(3, parent=2), BlockRemoved((3,))]):
+    for at_s, event in enumerate([stored(1), stored(2, parent=1), stored(3, parent=2), BlocksEvicted((3,))]):
         time.at(10.0 * at_s, link.published, [event])
     time.run(until_s=20.4)
     assert tokens_found(residency, [1, 2, 3]) == (4, Residency.EXACT), "nobody has noticed so far"

@@ -48,7 +48,7 @@ class ShadowResidency:
 
     def __init__(self):
         self.blocks = {}
-        self.booked_blocks = {}
+        self.reserved_blocks = {}
         self.calls = []
 
     def add(self, slot, worker, block_size, capacity_blocks, events):
@@ -61,8 +61,8 @@ class ShadowResidency:
     def remove(self, slot):
         self.calls.append(("remove", slot))
         del self.blocks[slot]
-        for key in [key for key in self.booked_blocks if key[0] == slot]:
-            del self.booked_blocks[key]
+        for key in [key for key in self.reserved_blocks if key[0] == slot]:
+            del self.reserved_blocks[key]
 
     def set_self_test(self, slot, verdict, reason):
         self.calls.append(("self_test", slot, verdict))
@@ -73,7 +73,7 @@ class ShadowResidency:
 
     def _match(self, hashes, slot):
         held = self.blocks[slot]
-        booked = [blocks for (where, _), blocks in self.booked_blocks.items() if where == slot]
+        booked = [blocks for (where, _), blocks in self.reserved_blocks.items() if where == slot]
         count = 0
         for block in hashes:
             if not (held[block] or any(block in blocks for blocks in booked)):
@@ -81,8 +81,8 @@ class ShadowResidency:
             count += 1
         return Match(count * BLOCK, 0, Residency.EXACT)
 
-    def booked(self, slot, prompt, ticket_id, predicted_tokens=None, *, recomputes=False, found=None):
-        self.booked_blocks[slot, ticket_id] = set(prompt.chain(BLOCK))
+    def reserve(self, slot, prompt, ticket_id, predicted_tokens=None, *, recomputes=False, found=None):
+        self.reserved_blocks[slot, ticket_id] = set(prompt.chain(BLOCK))
 
     def first_token(self, slot, ticket_id):
         self.calls.append(("first_token", slot))
@@ -90,8 +90,8 @@ class ShadowResidency:
     def finished(self, slot, prompt, generated_tokens, cached_tokens, ticket_id=None):
         self.calls.append(("finished", slot))
 
-    def released(self, slot, ticket_id):
-        self.booked_blocks.pop((slot, ticket_id), None)
+    def release(self, slot, ticket_id):
+        self.reserved_blocks.pop((slot, ticket_id), None)
 
 
 class VirtualFleet:
@@ -294,7 +294,7 @@ class Rig:
 
     def assert_empty(self):
         assert set(self.booked()) == {(0, 0, 0)}
-        assert self.residency.booked_blocks == {}
+        assert self.residency.reserved_blocks == {}
 
 
 @pytest.fixture

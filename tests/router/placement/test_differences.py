@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from backends.engine.events import AllBlocksCleared, BlockRemoved, BlockStored
+from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
 from backends.simulated.publisher import to_wire
 from backends.worker import Endpoint
 from policies.registry import build_policy
@@ -55,10 +55,10 @@ class Rig(SimpleNamespace):
         names = [1_000 * ids[0] + block for block in range(end)]
         tokens = ids[16 * start : 16 * end]
         parent = names[start - 1] if start else None
-        return BlockStored(tuple(names[start:]), parent, tokens, 16, None, (None,) * (end - start))
+        return BlocksCached(tuple(names[start:]), parent, tokens, 16, None, (None,) * (end - start))
 
     def removed(self, ids, *blocks):
-        return BlockRemoved(tuple(1_000 * ids[0] + block for block in blocks))
+        return BlocksEvicted(tuple(1_000 * ids[0] + block for block in blocks))
 
     def ask(self, ids):
         prompt = self.prompt(ids) if isinstance(ids, list) else ids
@@ -178,7 +178,7 @@ def test_the_cache_was_cleared(rig):
     rig.tell(rig.stored(IDS))
     before, after = rig.ask(IDS), rig.ask(IDS)
     assert rig.answer(before, 0) == "pending"
-    rig.tell(AllBlocksCleared())
+    rig.tell(CacheCleared())
     assert (before.record.difference, rig.answer(after, 0)) == ("cleared", "cleared")
 
 

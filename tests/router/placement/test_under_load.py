@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from backends.engine.engine import Engine, EngineRequest
-from backends.engine.events import BlockRemoved, BlockStored
+from backends.engine.events import BlocksCached, BlocksEvicted
 from backends.engine.profile import load_profile
 from backends.simulated.publisher import to_wire
 from policies.view import Residency
@@ -275,7 +275,7 @@ def without(kind, every):
     return lossy
 
 
-@pytest.mark.parametrize(("kind", "every"), [(BlockStored, 3), (BlockRemoved, 2)])
+@pytest.mark.parametrize(("kind", "every"), [(BlocksCached, 3), (BlocksEvicted, 2)])
 def test_lost_events_are_found_out(rough, kind, every):
     """What a publisher leaves out explains nothing: `other` shows it, and in the end the view is called approximate."""
     fleet = rough(3, 300, count=600, in_flight=4, events_s=0.05, answers_s=0.05, tells=without(kind, every))

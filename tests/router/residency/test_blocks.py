@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.residency import blocks
-from router.residency.block_copies import Holdings, engine_key, engine_keys
+from router.residency.block_copies import BlockCopies, engine_key, engine_keys
 from router.residency.blocks import BlockIndex
 
 
 def stored(index, engines, medium=None):
-    holdings = Holdings(index)
-    shelf = holdings.shelf(medium, 0)
-    holdings.store(shelf, [engine * 10 for engine in engines], engines, new_copies=True)
-    return holdings
+    block_copies = BlockCopies(index)
+    tier_copies = block_copies.tier_copies(medium, 0)
+    block_copies.store(tier_copies, [engine * 10 for engine in engines], engines, new_copies=True)
+    return block_copies
 
 
 def test_a_dropped_bit_is_swept_in_parts_and_used_again():
@@ -30,7 +30,7 @@ def test_a_dropped_bit_is_swept_in_parts_and_used_again():
         pass
     assert index.holders(700) == index.holders(990) == second.bit
     assert len(index) == 100
-    assert Holdings(index).bit == bit
+    assert BlockCopies(index).bit == bit
 
 
 def test_sweeping_leaves_rows_that_were_given_away():
@@ -38,7 +38,7 @@ def test_sweeping_leaves_rows_that_were_given_away():
     first, second = stored(index, [1, 2]), stored(index, [1])
     first.give_up()
     index.sweep(1)
-    second.remove(second.shelves[None, 0], [1])
+    second.remove(second.tiers[None, 0], [1])
     third = stored(index, [7, 8])
     index.sweep(10)
     assert (index.holders(10), index.holders(20)) == (0, 0)
@@ -65,28 +65,28 @@ def test_engine_keys_of_ints_and_bytes_agree():
 
 def test_masks_are_shared():
     index = BlockIndex()
-    holdings = [stored(index, range(20)) for _ in range(70)]
+    block_copies = [stored(index, range(20)) for _ in range(70)]
     assert len({id(index.masks[row]) for row in range(20)}) == 1
-    assert index.masks[0] == sum(one.bit for one in holdings)
+    assert index.masks[0] == sum(one.bit for one in block_copies)
 
 
 def test_sharing_masks_is_bounded(monkeypatch):
     monkeypatch.setattr(blocks, "_MASKS_KEPT", 3)
     index = BlockIndex()
-    holdings = [stored(index, range(number, 20)) for number in range(12)]
+    block_copies = [stored(index, range(number, 20)) for number in range(12)]
     assert len(index.shared) <= 4
     for number in range(20):
-        assert index.holders(number * 10) == sum(one.bit for one in holdings[: number + 1])
+        assert index.holders(number * 10) == sum(one.bit for one in block_copies[: number + 1])
 
 
 def test_two_views_in_a_slower_tier():
     index = BlockIndex()
     first, second = stored(index, [1, 2], "CPU"), stored(index, [1], "CPU")
-    first.store(first.shelf("CPU", 1), [10], [1], new_copies=True)
-    first.store(first.shelf("CPU", 1), [10], [1], new_copies=True)
+    first.store(first.tier_copies("CPU", 1), [10], [1], new_copies=True)
+    first.store(first.tier_copies("CPU", 1), [10], [1], new_copies=True)
     for left in ("CPU", "CPU", None):
-        shelf = first.shelves["CPU", 1] if first.shelves["CPU", 1].held else first.shelves["CPU", 0]
-        first.remove(shelf, [1])
+        tier_copies = first.tiers["CPU", 1] if first.tiers["CPU", 1].held else first.tiers["CPU", 0]
+        first.remove(tier_copies, [1])
         assert index.media(10, first.bit) == left
     assert index.media(10, second.bit) == "CPU"
     first.give_up()
@@ -97,8 +97,8 @@ def test_two_views_in_a_slower_tier():
 
 
 def test_too_many_shelves_are_refused():
-    holdings = Holdings(BlockIndex())
-    assert [holdings.shelf(f"medium {n}", 0) is None for n in range(10)] == [False] * 8 + [True] * 2
+    block_copies = BlockCopies(BlockIndex())
+    assert [block_copies.tier_copies(f"medium {n}", 0) is None for n in range(10)] == [False] * 8 + [True] * 2
 
 
 @given(st.lists(st.tuples(st.sampled_from(["store", "remove"]), st.integers(0, 2), st.integers(0, 6)), max_size=60))
@@ -106,20 +106,20 @@ def test_copies_are_counted(steps):
     """Several engine hashes may stand for one block: it is held until the last of all their copies goes."""
     index = BlockIndex()
     other = stored(index, [0])
-    holdings = Holdings(index)
+    block_copies = BlockCopies(index)
     copies = {}
     for action, group, engine in steps:
-        shelf = holdings.shelf(None, group)
+        tier_copies = block_copies.tier_copies(None, group)
         place = (group, engine)
         if action == "store":
-            holdings.store(shelf, [engine // 2 * 10], [engine], new_copies=True)
+            block_copies.store(tier_copies, [engine // 2 * 10], [engine], new_copies=True)
             copies[place] = copies.get(place, 0) + 1
         else:
-            missing = holdings.remove(shelf, [engine])
+            missing = block_copies.remove(tier_copies, [engine])
             assert missing == ([] if copies.get(place) else [engine])
             copies[place] = max(0, copies.get(place, 0) - 1)
     for block in range(4):
         held = any(count for (_, engine), count in copies.items() if engine // 2 == block)
-        assert bool(index.holders(block * 10) & holdings.bit) == held
+        assert bool(index.holders(block * 10) & block_copies.bit) == held
         assert bool(index.holders(block * 10) & other.bit) == (block == 0)
-    assert holdings.blocks == sum(1 for count in copies.values() if count)
+    assert block_copies.blocks == sum(1 for count in copies.values() if count)

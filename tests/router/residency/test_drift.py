@@ -24,9 +24,9 @@ def view(kit):
 
 
 def serve(residency, prompt, cached, ticket):
-    residency.booked(0, prompt, ticket, residency.match(prompt, [0])[0].tokens)
+    residency.reserve(0, prompt, ticket, residency.match(prompt, [0])[0].tokens)
     difference = residency.finished(0, prompt, 0, cached, ticket)
-    residency.released(0, ticket)
+    residency.release(0, ticket)
     return difference
 
 
@@ -38,7 +38,7 @@ def pass_rounds(kit, residency, rounds):
 def test_what_was_predicted_differs_in_nothing(kit, view):
     assert serve(view, kit.ids(TOKENS), 16, 1) is None
     assert view.finished(0, kit.ids(TOKENS), 0, 0) is None, "not booked: nothing was predicted"
-    view.booked(0, kit.ids(TOKENS), 2)
+    view.reserve(0, kit.ids(TOKENS), 2)
     assert view.finished(0, kit.ids(TOKENS), 0, 0, 2) is None, "nobody asked"
 
 
@@ -64,7 +64,7 @@ def test_too_much_came_and_went_to_say(kit, view, monkeypatch):
     monkeypatch.setattr(eviction_log, "KEPT_BLOCKS", 2)
     wire = kit.Wire("map")
     prompt = kit.ids(TOKENS)
-    view.booked(0, prompt, 1, 16)
+    view.reserve(0, prompt, 1, 16)
     for number in range(4):
         view.ingest(0, 1 + number, wire.batch(wire.stored([number] * 16)))
     assert view.finished(0, prompt, 0, 8, 1) is Difference.EVICTED_WHILE_QUEUED
@@ -73,7 +73,7 @@ def test_too_much_came_and_went_to_say(kit, view, monkeypatch):
 def test_what_waits_is_bounded(kit, view, monkeypatch):
     monkeypatch.setattr(drift, "PENDING", 3)
     for ticket in range(5):
-        view.booked(0, kit.ids([*TOKENS[:16], ticket]), ticket, 16)
+        view.reserve(0, kit.ids([*TOKENS[:16], ticket]), ticket, 16)
     for ticket in range(5):
         assert view.finished(0, kit.ids([*TOKENS[:16], ticket]), 0, 8, ticket) is Difference.PENDING
     assert view.late == {0: Difference.OTHER, 1: Difference.OTHER}
@@ -98,7 +98,7 @@ def test_blocks_of_another_size_cannot_be_compared(kit, view):
     residency.add(0, "w:1", 8, 1_000, True)
     residency.link_up(0)
     residency.replay_ended(0, True)
-    residency.booked(0, kit.ids(TOKENS), 1, 0)
+    residency.reserve(0, kit.ids(TOKENS), 1, 0)
     wire = kit.Wire("map")
     residency.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
     assert residency.state(0).residency is Residency.EXACT and residency.state(0).block_size == 4
@@ -108,10 +108,10 @@ def test_blocks_of_another_size_cannot_be_compared(kit, view):
 def test_a_report_slower_than_word_of_an_eviction_brings_nothing_back(kit, view):
     wire = kit.Wire("map")
     prompt = kit.ids([*TOKENS[:16], 1])
-    view.booked(0, prompt, 1, 16)
+    view.reserve(0, prompt, 1, 16)
     view.ingest(0, 1, wire.batch(wire.removed(wire.hashes(TOKENS[:16])[::-1])))
     assert view.finished(0, prompt, 0, 16, 1) is None
-    view.released(0, 1)
+    view.release(0, 1)
     assert view.match(prompt, [0])[0].tokens == 0
     assert view.statistics()["slots"][0]["reported_blocks"] == 0
 
@@ -119,8 +119,8 @@ def test_a_report_slower_than_word_of_an_eviction_brings_nothing_back(kit, view)
 def test_a_report_from_before_a_reset_brings_nothing_back(kit, view):
     wire = kit.Wire("map")
     prompt = kit.ids([*TOKENS[:16], 1])
-    view.booked(0, prompt, 1, 16)
+    view.reserve(0, prompt, 1, 16)
     view.ingest(0, 1, wire.batch(wire.cleared()))
     assert view.finished(0, prompt, 0, 16, 1) is None
-    view.released(0, 1)
+    view.release(0, 1)
     assert view.match(prompt, [0])[0].tokens == 0

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.residency import eviction_log as module
-from router.residency.eviction_log import Journal
+from router.residency.eviction_log import EvictionLog
 
 happenings = st.lists(
     st.one_of(
@@ -15,50 +15,52 @@ happenings = st.lists(
 )
 
 
-def write(journal, happening):
+def write(eviction_log, happening):
     kind, blocks = happening
     if kind == "came":
-        journal.arrive(blocks)
+        eviction_log.arrive(blocks)
     else:
-        journal.departed.extend(blocks)
-    journal.bound()
+        eviction_log.departed.extend(blocks)
+    eviction_log.bound()
 
 
 @given(before=happenings, after=happenings, wanted=st.sets(st.integers(1, 7), max_size=2))
 def test_changes_come_in_order_and_runs_at_once(before, after, wanted):
-    journal = Journal()
+    eviction_log = EvictionLog()
     for happening in before:
-        write(journal, happening)
-    arrivals, departures = journal.arrivals, journal.departures
+        write(eviction_log, happening)
+    arrivals, departures = eviction_log.arrivals, eviction_log.departures
     for happening in after:
-        write(journal, happening)
+        write(eviction_log, happening)
     expected = []
     for kind, blocks in after:
         concerned = dict.fromkeys(wanted.intersection(blocks), kind == "came")
         if concerned:
             expected.append(concerned)
-    assert list(journal.changes(sorted(wanted), arrivals, departures)) == expected
-    assert list(journal.departed_since(departures)) == [block for kind, run in after if kind == "went" for block in run]
+    assert list(eviction_log.changes(sorted(wanted), arrivals, departures)) == expected
+    assert list(eviction_log.departed_since(departures)) == [
+        block for kind, run in after if kind == "went" for block in run
+    ]
 
 
 def test_hashes_are_found_whole():
     """Entries are searched as bytes: the middle of two neighbours must not pass for one."""
-    journal = Journal()
-    journal.arrive([0x0102030405060708, 0x1112131415161718])
-    across = int.from_bytes(journal._arrived.entries.tobytes()[3:11], "little")
-    assert list(journal.changes([across], 0, 0)) == []
-    assert list(journal.changes([0x1112131415161718], 0, 0)) == [{0x1112131415161718: True}]
+    eviction_log = EvictionLog()
+    eviction_log.arrive([0x0102030405060708, 0x1112131415161718])
+    across = int.from_bytes(eviction_log._arrived.entries.tobytes()[3:11], "little")
+    assert list(eviction_log.changes([across], 0, 0)) == []
+    assert list(eviction_log.changes([0x1112131415161718], 0, 0)) == [{0x1112131415161718: True}]
 
 
 def test_the_latest_is_kept(monkeypatch):
     monkeypatch.setattr(module, "KEPT_BLOCKS", 10)
-    journal = Journal()
+    eviction_log = EvictionLog()
     for number in range(100):
-        write(journal, ("came", [number, 1_000 + number, 2_000 + number]))
-        write(journal, ("went", [number]))
-    assert (journal.arrivals, journal.departures) == (300, 100)
-    assert not journal.reaches(0, 100) and not journal.reaches(300, 0)
-    assert journal.reaches(290, 90) and journal.departed_since(79) is None
-    assert list(journal.departed_since(95)) == [95, 96, 97, 98, 99]
-    assert list(journal.changes([98, 99], 290, 90)) == [{98: True}, {98: False}, {99: True}, {99: False}]
-    assert len(journal._runs.entries) == len(journal._departed_by_run.entries) <= 8
+        write(eviction_log, ("came", [number, 1_000 + number, 2_000 + number]))
+        write(eviction_log, ("went", [number]))
+    assert (eviction_log.arrivals, eviction_log.departures) == (300, 100)
+    assert not eviction_log.reaches(0, 100) and not eviction_log.reaches(300, 0)
+    assert eviction_log.reaches(290, 90) and eviction_log.departed_since(79) is None
+    assert list(eviction_log.departed_since(95)) == [95, 96, 97, 98, 99]
+    assert list(eviction_log.changes([98, 99], 290, 90)) == [{98: True}, {98: False}, {99: True}, {99: False}]
+    assert len(eviction_log._runs.entries) == len(eviction_log._departed_by_run.entries) <= 8

@@ -144,11 +144,11 @@ class Machine(RuleBasedStateMachine):
     def ask(self, tokens, lose):
         """A request of ours, whose response reports what it found; now and then long before its events come in."""
         prompt = self.kit.ids(tokens)
-        self.map.booked(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
+        self.map.reserve(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
         hits = self.worker.hits(tokens) * B
         self.deliver(self.worker.serve(tokens), lose)
         self.differences.append(self.map.finished(0, prompt, 0, hits, 1))
-        self.map.released(0, 1)
+        self.map.release(0, 1)
         self.reported = True
 
     @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), told=st.booleans())
@@ -156,12 +156,12 @@ class Machine(RuleBasedStateMachine):
         """The same, and the worker announces again what is found, where that is wanted."""
         prompt = self.kit.ids(tokens)
         self.clock_s += 1.0
-        self.map.booked(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
+        self.map.reserve(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
         asks = self.map.asks_again(0, 1, self.clock_s)
         hits = self.worker.hits(tokens) * B
         self.deliver(self.worker.serve(tokens, announces=asks), lose)
         self.differences.append(self.map.finished(0, prompt, 0, hits if told else None, 1))
-        self.map.released(0, 1)
+        self.map.release(0, 1)
         self.reported = self.reported or told
 
     @rule(turn=st.integers(0, 3))
@@ -232,7 +232,7 @@ class Machine(RuleBasedStateMachine):
             tokens = [token for bit in bits for token in [bit] * B] + [9]
             match = self.map.match(self.kit.ids(tokens), [0])[0]
             truth = self.worker.hits(tokens) * B
-            assert match.residency is state.residency and match.booked_tokens == 0
+            assert match.residency is state.residency and match.reserved_tokens == 0
             if state.residency is Residency.EXACT and settled and self.silent:
                 assert match.tokens <= truth, (tokens, state)
             elif state.residency is Residency.EXACT and settled:

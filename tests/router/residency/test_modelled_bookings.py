@@ -14,10 +14,10 @@ def held(residency, prompt):
 
 
 def serve(residency, prompt, ticket, generated=0, cached=None):
-    residency.booked(0, prompt, ticket, held(residency, prompt))
+    residency.reserve(0, prompt, ticket, held(residency, prompt))
     residency.first_token(0, ticket)
     residency.finished(0, prompt, generated, cached, ticket)
-    residency.released(0, ticket)
+    residency.release(0, ticket)
 
 
 def test_a_booked_request_has_evicted_what_it_must_before_a_later_one_looks(kit):
@@ -25,16 +25,16 @@ def test_a_booked_request_has_evicted_what_it_must_before_a_later_one_looks(kit)
     old, new = kit.ids(range(17)), kit.ids(range(100, 121))
     serve(residency, old, 1)
     assert held(residency, old) == 16
-    residency.booked(0, new, 2, 0)
+    residency.reserve(0, new, 2, 0)
     assert held(residency, old) == 8, "six of the eight blocks are the new prompt's"
-    residency.released(0, 2)
+    residency.release(0, 2)
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 0
 
 
 def test_a_booked_request_takes_room_for_half_an_answer_too(kit):
     residency = new_map(20)
     serve(residency, kit.ids(range(5)), 1, generated=40)
-    residency.booked(0, kit.ids(range(100, 109)), 2, 0)
+    residency.reserve(0, kit.ids(range(100, 109)), 2, 0)
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 8, "9 tokens and 20"
 
 
@@ -48,7 +48,7 @@ def test_more_found_than_was_held_because_a_neighbour_brought_it_leaves_the_room
     unseen = model["unseen_blocks"]
     assert unseen > 0
     for ticket in (20, 21):
-        residency.booked(0, kit.ids(range(500, 525)), ticket, held(residency, kit.ids(range(500, 525))))
+        residency.reserve(0, kit.ids(range(500, 525)), ticket, held(residency, kit.ids(range(500, 525))))
     residency.finished(0, kit.ids(range(500, 525)), 0, 0, 20)
     residency.finished(0, kit.ids(range(500, 525)), 0, 24, 21)
     assert residency.statistics()["slots"][0]["model"]["unseen_blocks"] == unseen

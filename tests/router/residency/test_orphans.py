@@ -5,15 +5,15 @@ import sys
 import pytest
 
 from router.residency import orphans as module
-from router.residency.orphans import Orphanage, Orphans
+from router.residency.orphans import OrphanBlocks, OrphanRun
 
 
 def run_of(parent, *engines, tokens=16):
-    return Orphans(parent, None, engines, bytes(4 * tokens * len(engines)), None, False)
+    return OrphanRun(parent, None, engines, bytes(4 * tokens * len(engines)), None, False)
 
 
 def test_the_latest_that_still_wait_come_newest_first():
-    orphanage = Orphanage()
+    orphanage = OrphanBlocks()
     old, first, second, third = (run_of(parent, 10 + parent) for parent in range(4))
     orphanage.add(old)
     since = orphanage.added
@@ -28,7 +28,7 @@ def test_the_latest_that_still_wait_come_newest_first():
 
 @pytest.mark.parametrize("adopted", [True, False])
 def test_what_is_adopted_or_dropped_takes_no_room(monkeypatch, adopted):
-    orphanage, run = Orphanage(), run_of(1, 11)
+    orphanage, run = OrphanBlocks(), run_of(1, 11)
     held = sys.getrefcount(run)
     orphanage.add(run)
     if adopted:

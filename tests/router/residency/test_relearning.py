@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.view import Residency
-from router.residency.relearning import ASKED_KEPT, BURST_S, Allowance, Relearning
+from router.residency.relearning import ASKED_KEPT, BURST_S, AnnouncementBudget, Relearning
 from router.residency.residency_map import ResidencyMap
 
 SYSTEM = list(range(100, 112))
@@ -37,7 +37,7 @@ class Lossy:
 
     def book(self, tokens):
         self.ticket += 1
-        self.map.booked(0, self.kit.ids(tokens), self.ticket)
+        self.map.reserve(0, self.kit.ids(tokens), self.ticket)
         return self.ticket
 
     def asks(self, tokens):
@@ -45,7 +45,7 @@ class Lossy:
 
     def end(self, tokens, ticket, cached=None):
         self.map.finished(0, self.kit.ids(tokens), 0, cached, ticket)
-        self.map.released(0, ticket)
+        self.map.release(0, ticket)
 
     def held(self, tokens):
         return self.map.match(self.kit.ids(tokens), [0])[0].tokens
@@ -100,7 +100,7 @@ def test_an_exact_view_asks_nothing(kit, wire):
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
     view.ingest(0, 0, wire.batch())
-    view.booked(0, kit.ids(TOKENS), 1)
+    view.reserve(0, kit.ids(TOKENS), 1)
     assert not view.asks_again(0, 1, 0.0)
     assert not view.asks_again(0, 99, 0.0) and not view.asks_again(7, 1, 0.0)
 
@@ -108,13 +108,13 @@ def test_an_exact_view_asks_nothing(kit, wire):
 def test_nobody_would_hear_the_answer(kit, wire):
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
-    view.booked(0, kit.ids(TOKENS), 1)
+    view.reserve(0, kit.ids(TOKENS), 1)
     assert not view.asks_again(0, 1, 0.0), "no link"
     view.link_up(0)
-    view.booked(0, kit.ids(TOKENS), 2)
+    view.reserve(0, kit.ids(TOKENS), 2)
     assert not view.asks_again(0, 2, 0.0), "a replay is under way"
     view.replay_ended(0, False)
-    view.booked(0, kit.ids(TOKENS), 3)
+    view.reserve(0, kit.ids(TOKENS), 3)
     assert view.asks_again(0, 3, 0.0), "no replay, and no event so far"
     view.link_lost(0)
     assert not view.asks_again(0, 3, 0.0)
@@ -126,7 +126,7 @@ def test_prompts_of_less_than_two_usable_blocks_do_not_ask(lossy, tokens):
 
 
 def test_texts_do_not_ask(kit, lossy):
-    lossy.map.booked(0, kit.text(TOKENS), 1)
+    lossy.map.reserve(0, kit.text(TOKENS), 1)
     assert not lossy.map.asks_again(0, 1, 0.0)
 
 
@@ -134,7 +134,7 @@ def test_texts_do_not_ask(kit, lossy):
 
 
 def test_the_allowance_fills_steadily_and_may_be_overdrawn_once():
-    allowance = Allowance()
+    allowance = AnnouncementBudget()
     assert allowance.has_any(0.0, RATE)
     allowance.take(int(RATE * BURST_S) + 50)
     assert not allowance.has_any(0.4, RATE)
@@ -269,7 +269,7 @@ def test_blocks_that_may_be_there_twice_are_no_witnesses(lossy):
 
 
 def interrupt_by_unasked(lossy):
-    lossy.map.released(0, lossy.book([7] * 40))
+    lossy.map.release(0, lossy.book([7] * 40))
 
 
 def interrupt_by_running(lossy):

@@ -40,11 +40,11 @@ def exact(wire):
 
 def serve(residency, prompt, cached, ticket=1, told=None):
     """A request that found `cached` tokens; the batch `told` comes in while it runs."""
-    residency.booked(0, prompt, ticket, held(residency, prompt))
+    residency.reserve(0, prompt, ticket, held(residency, prompt))
     if told is not None:
         residency.ingest(0, *told)
     residency.finished(0, prompt, 0, cached, ticket)
-    residency.released(0, ticket)
+    residency.release(0, ticket)
 
 
 def held(residency, prompt):
@@ -64,7 +64,7 @@ def test_reports_teach_a_view_that_missed_events(kit, lossy):
 
 
 def test_a_report_on_older_times_takes_nothing_back(kit, lossy):
-    lossy.booked(0, kit.ids(TOKENS), 7)
+    lossy.reserve(0, kit.ids(TOKENS), 7)
     serve(lossy, kit.ids(TOKENS), 20)
     lossy.finished(0, kit.ids(TOKENS), 0, 0, 7)
     assert held(lossy, kit.ids(TOKENS)) == 20
@@ -117,10 +117,10 @@ def test_a_removal_by_a_learned_name_is_one_of_the_run_that_waits_too(kit, lossy
 
 
 def test_a_run_that_may_be_behind_several_blocks_names_none(kit, lossy, wire):
-    lossy.booked(0, kit.ids(LONGER), 1, 0)
+    lossy.reserve(0, kit.ids(LONGER), 1, 0)
     lossy.ingest(0, 8, wire.batch(wire.stored(LONGER, 6), wire.stored([*range(800, 824), *LONGER[24:32]], 6)))
     lossy.finished(0, kit.ids(LONGER), 0, 24, 1)
-    lossy.released(0, 1)
+    lossy.release(0, 1)
     assert held(lossy, kit.ids(LONGER)) == 24
 
 
@@ -230,11 +230,11 @@ def test_events_behind_their_answers_are_no_drift(kit, exact, wire):
 
 def test_evicted_on_the_way_is_no_drift(kit, exact, wire):
     for number in range(40):
-        exact.booked(0, kit.ids(LONGER), number, held(exact, kit.ids(LONGER)))
+        exact.reserve(0, kit.ids(LONGER), number, held(exact, kit.ids(LONGER)))
         exact.ingest(0, 1 + 2 * number, wire.batch(wire.removed(wire.hashes(TOKENS)[::-1])))
         exact.ingest(0, 2 + 2 * number, wire.batch(wire.stored(TOKENS)))
         exact.finished(0, kit.ids(LONGER), 0, 0, number)
-        exact.released(0, number)
+        exact.release(0, number)
     assert exact.statistics()["slots"][0]["mismatches"] == 0
     assert exact.state(0).residency is Residency.EXACT
 
@@ -242,10 +242,10 @@ def test_evicted_on_the_way_is_no_drift(kit, exact, wire):
 def test_copies_that_are_not_there_are_taken_back(kit, exact, wire):
     """A worker that tells of a removal only when the last copy goes makes counts leak."""
     for number in range(1, ROUNDS + TOLERATED + 8):
-        exact.booked(0, kit.ids(LONGER), number, held(exact, kit.ids(LONGER)))
+        exact.reserve(0, kit.ids(LONGER), number, held(exact, kit.ids(LONGER)))
         exact.ingest(0, number, wire.batch(wire.stored(TOKENS[:4]), wire.stored(TOKENS, 1)))
         exact.finished(0, kit.ids(LONGER), 0, 0, number)
-        exact.released(0, number)
+        exact.release(0, number)
     figures = exact.statistics()["slots"][0]
     assert figures["mismatches"] > TOLERATED and exact.state(0).residency is Residency.APPROXIMATE
     assert figures["copies_beyond_the_first"] <= 6 * (ROUNDS + 1)

@@ -33,10 +33,10 @@ def test_a_slot_that_is_not_there(kit, wire):
     assert residency.ingest(5, 0, wire.batch()).outcome is IngestOutcome.IGNORED
     assert residency.link_up(5).outcome is residency.replay_ended(5, True).outcome is IngestOutcome.IGNORED
     residency.link_lost(5)
-    residency.booked(5, kit.ids(TOKENS), 1)
+    residency.reserve(5, kit.ids(TOKENS), 1)
     residency.first_token(5, 1)
     residency.finished(5, kit.ids(TOKENS), 3, 0, 1)
-    residency.released(5, 1)
+    residency.release(5, 1)
     residency.configure(5, block_size=3)
     residency.set_self_test(5, Residency.OFF, "")
     residency.remove(5)
@@ -77,29 +77,29 @@ def test_booked_blocks_count_until_released(kit, wire):
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, wire, TOKENS[:8])
     exact_slot(residency, 1, kit, wire)
-    residency.booked(0, kit.ids(TOKENS), 1)
-    residency.booked(0, kit.ids(LONGER), 2)
-    residency.booked(0, kit.ids(LONGER), 2)
+    residency.reserve(0, kit.ids(TOKENS), 1)
+    residency.reserve(0, kit.ids(LONGER), 2)
+    residency.reserve(0, kit.ids(LONGER), 2)
     found = residency.match(kit.ids(LONGER), [0, 1])
-    assert (found[0].tokens, found[0].booked_tokens) == (32, 24)
-    assert (found[1].tokens, found[1].booked_tokens) == (0, 0)
+    assert (found[0].tokens, found[0].reserved_tokens) == (32, 24)
+    assert (found[1].tokens, found[1].reserved_tokens) == (0, 0)
     residency.ingest(0, 1, wire.batch(wire.stored(TOKENS, 2)))
     match = residency.match(kit.ids(LONGER), [0])[0]
-    assert (match.tokens, match.booked_tokens) == (32, 8)
-    residency.released(0, 2)
-    residency.released(0, 2)
+    assert (match.tokens, match.reserved_tokens) == (32, 8)
+    residency.release(0, 2)
+    residency.release(0, 2)
     match = residency.match(kit.ids(LONGER), [0])[0]
-    assert (match.tokens, match.booked_tokens) == (24, 0)
-    residency.released(0, 1)
-    assert residency.statistics()["booked_blocks"] == 0
+    assert (match.tokens, match.reserved_tokens) == (24, 0)
+    residency.release(0, 1)
+    assert residency.statistics()["reserved_blocks"] == 0
 
 
 def test_bookings_go_with_their_slot(kit, wire):
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, wire)
-    residency.booked(0, kit.ids(TOKENS), 1)
+    residency.reserve(0, kit.ids(TOKENS), 1)
     residency.remove(0)
-    assert residency.statistics()["booked_blocks"] == 0
+    assert residency.statistics()["reserved_blocks"] == 0
 
 
 blocks = st.lists(st.integers(0, 1), max_size=7)
@@ -111,7 +111,7 @@ blocks = st.lists(st.integers(0, 1), max_size=7)
     st.lists(blocks, min_size=1, max_size=5),
 )
 @settings(max_examples=200, deadline=None)
-def test_match_against_brute_force(kit, stored, bookings, asked):
+def test_match_against_brute_force(kit, stored, reservations, asked):
     """Four exact slots, closed residency, bookings on top; a booking counts whole chains."""
     residency = ResidencyMap()
     wires = [kit.Wire("map", salt=slot) for slot in range(4)]
@@ -129,13 +129,13 @@ def test_match_against_brute_force(kit, stored, bookings, asked):
         residency.ingest(slot, seqs[slot], wires[slot].batch(event))
         seqs[slot] += 1
         resident[slot] |= {tuple(bits[: end + 1]) for end in range(len(bits))}
-    for ticket, (slot, bits, release) in enumerate(bookings):
-        residency.booked(slot, kit.ids(tokens_of(bits)), ticket)
+    for ticket, (slot, bits, release) in enumerate(reservations):
+        residency.reserve(slot, kit.ids(tokens_of(bits)), ticket)
         booked[slot].append((ticket, bits, release))
     for slot in range(4):
         for ticket, _, release in booked[slot]:
             if release:
-                residency.released(slot, ticket)
+                residency.release(slot, ticket)
         booked[slot] = [
             {tuple(bits[: end + 1]) for end in range(len(bits))} for _, bits, gone in booked[slot] if not gone
         ]
@@ -147,7 +147,7 @@ def test_match_against_brute_force(kit, stored, bookings, asked):
             count = next((end for end, block in enumerate(chain) if block not in held), len(chain))
             only = next((end for end, block in enumerate(chain) if block not in resident[slot]), len(chain))
             assert found[slot].tokens == count * 4
-            assert found[slot].booked_tokens == (count - only) * 4
+            assert found[slot].reserved_tokens == (count - only) * 4
 
 
 def modelled(capacity=1000, **more):
@@ -157,10 +157,10 @@ def modelled(capacity=1000, **more):
 
 
 def serve(residency, prompt, generated=0, cached=None, ticket=1, slot=0):
-    residency.booked(slot, prompt, ticket)
+    residency.reserve(slot, prompt, ticket)
     residency.first_token(slot, ticket)
     residency.finished(slot, prompt, generated, cached, ticket)
-    residency.released(slot, ticket)
+    residency.release(slot, ticket)
 
 
 @pytest.mark.parametrize("source", ["ids", "text"])
@@ -169,7 +169,7 @@ def test_a_modelled_worker(kit, source):
     residency = modelled()
     serve(residency, prompt(TOKENS), generated=10)
     match = residency.match(prompt([*TOKENS, *range(20)]), [0])[0]
-    assert (match.tokens, match.booked_tokens, match.residency) == (32, 0, Residency.APPROXIMATE)
+    assert (match.tokens, match.reserved_tokens, match.residency) == (32, 0, Residency.APPROXIMATE)
     assert residency.match(prompt(TOKENS), [0])[0].tokens == 20
     assert residency.state(0).blocks == 8
 
@@ -215,7 +215,7 @@ def test_more_reported_than_predicted_is_taken_in(kit):
 def test_what_finished_after_the_booking_survives_a_correction(kit):
     residency = modelled()
     serve(residency, kit.ids(TOKENS[:8]))
-    residency.booked(0, kit.ids([*TOKENS[:8], *range(8)]), 7)
+    residency.reserve(0, kit.ids([*TOKENS[:8], *range(8)]), 7)
     serve(residency, kit.ids(TOKENS), ticket=8)
     residency.finished(0, kit.ids([*TOKENS[:8], *range(8)]), 0, 0, 7)
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
@@ -232,13 +232,13 @@ def test_a_text_prediction_may_be_a_little_off(kit):
 
 def test_a_request_cut_off_while_running_leaves_its_prompt(kit):
     residency = modelled()
-    residency.booked(0, kit.ids(TOKENS), 1)
-    residency.released(0, 1)
+    residency.reserve(0, kit.ids(TOKENS), 1)
+    residency.release(0, 1)
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 0
-    residency.booked(0, kit.ids(TOKENS), 2)
+    residency.reserve(0, kit.ids(TOKENS), 2)
     residency.first_token(0, 2)
     residency.first_token(0, 2)
-    residency.released(0, 2)
+    residency.release(0, 2)
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 0
 
@@ -282,10 +282,10 @@ def test_capacity_is_assumed_and_said_when_not_known(kit):
 def test_another_block_size_starts_the_model_over(kit):
     residency = modelled()
     serve(residency, kit.ids(TOKENS))
-    residency.booked(0, kit.ids(TOKENS), 5)
+    residency.reserve(0, kit.ids(TOKENS), 5)
     residency.first_token(0, 5)
     residency.configure(0, block_size=8)
-    residency.released(0, 5)
+    residency.release(0, 5)
     serve(residency, kit.ids(TOKENS))
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
     assert residency.state(0).block_size == 8
@@ -378,9 +378,9 @@ def test_a_prompt_computed_anew_is_a_second_copy(kit, wire):
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, wire, TOKENS)
     prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)
-    residency.booked(0, prompt, 7, 0, recomputes=True)
+    residency.reserve(0, prompt, 7, 0, recomputes=True)
     residency.ingest(0, 1, wire.batch(wire.stored(TOKENS)))
-    residency.released(0, 7)
+    residency.release(0, 7)
     residency.ingest(0, 2, wire.batch(wire.removed(hashes)))
     assert residency.match(prompt, [0])[0].tokens == 20
     residency.ingest(0, 3, wire.batch(wire.removed(hashes)))
@@ -393,9 +393,9 @@ def test_one_recomputing_request_makes_one_copy(kit, wire, released):
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, wire, TOKENS)
     prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)
-    residency.booked(0, prompt, 7, 0, recomputes=True)
+    residency.reserve(0, prompt, 7, 0, recomputes=True)
     if released:
-        residency.released(0, 7)
+        residency.release(0, 7)
     for seq in range(1, 3):
         residency.ingest(0, seq, wire.batch(wire.stored(TOKENS)))
     copies = 1 if released else 2

@@ -76,7 +76,7 @@ async def test_a_body_that_would_become_large_goes_by_its_size(body: bytes) -> N
     identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={})
     assert await ask(identity, path, body) is None
     assert list(identity.statistics()["text_reasons"]) == [
-        "Unsized: the body is too large, or has too many elements, to be decoded"
+        "the body is too large, or has too many elements, to be decoded"
     ]
     await identity.aclose()
 
@@ -126,9 +126,7 @@ async def test_what_cannot_fit_the_model_is_not_even_rendered(identity: Identity
     parts = [{"type": "text", "text": "word " * 30_000}] * 2
     for messages in (json.loads(chat(LONG))["messages"], [{"role": "user", "content": parts}]):
         assert await ask(identity, CHAT_PATH, chat(messages=messages)) is None
-    assert list(identity.statistics()["text_reasons"]) == [
-        "Unsized: the prompt is longer than the model's context window"
-    ]
+    assert list(identity.statistics()["text_reasons"]) == ["the prompt is longer than the model's context window"]
 
 
 async def test_a_prompt_that_is_truncated_may_be_longer_than_the_model(identity: Identity) -> None:
@@ -172,9 +170,9 @@ async def test_a_late_large_body_goes_by_its_size(gate: Event) -> None:
     identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
     blocking = asyncio.create_task(ask(identity, CHAT_PATH, chat(LONG)))
     await asyncio.sleep(0)
-    identity._lanes._large._executor.submit(gate.wait)
+    identity._threads._large._executor.submit(gate.wait)
     assert await ask(identity, CHAT_PATH, chat(LONG + "x")) is None
-    assert "Late: identification took too long" in identity.statistics()["text_reasons"]
+    assert "identification took too long" in identity.statistics()["text_reasons"]
     gate.set()
     await blocking
     await identity.aclose()

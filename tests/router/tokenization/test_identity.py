@@ -233,8 +233,8 @@ async def test_one_conversation_in_three_apis_is_one_prompt(identity: Identity) 
     as_messages["messages"] = blocks(*contents)
     as_responses = {"model": "m", "instructions": SYSTEM, "input": items(*contents)}
     chains = []
-    for path, asked in ((CHAT_PATH, as_chat), (MESSAGES_PATH, as_messages), (RESPONSES_PATH, as_responses)):
-        prompt = await ask(identity, path, json.dumps(asked).encode())
+    for path, prompt_request in ((CHAT_PATH, as_chat), (MESSAGES_PATH, as_messages), (RESPONSES_PATH, as_responses)):
+        prompt = await ask(identity, path, json.dumps(prompt_request).encode())
         assert prompt is not None and prompt.source is PromptSource.RENDERED
         chains.append(list(prompt.chain(16)))
     assert chains[0] == chains[1] == chains[2] and len(chains[0]) > 10
@@ -316,8 +316,8 @@ async def test_truncated_prompts(folders: dict[str, Path], fields: dict, left) -
     renderer = ChatRenderer.load(folders["llama_first"])
     ids = left(renderer.encode(TURN * 20, fields.get("add_special_tokens", True)))
     for _ in range(2):  # what was answered before is answered alike
-        for asked in (TURN * 20, [TURN * 20]):
-            prompt = await ask(identity, COMPLETIONS_PATH, completion(asked, **fields))
+        for prompt_request in (TURN * 20, [TURN * 20]):
+            prompt = await ask(identity, COMPLETIONS_PATH, completion(prompt_request, **fields))
             assert prompt is not None and prompt.exact and prompt.tokens == len(ids)
             assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(ids), 16))
     await identity.aclose()

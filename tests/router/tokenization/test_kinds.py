@@ -16,7 +16,7 @@ from router.residency.prompt import Prompt
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.identity import Identity
 from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.rendering import PromptMemory, cut_text
+from router.tokenization.rendering import PromptMemory, segmented_text
 
 OFF = {
     "all_normalized": "no added token that is looked for in raw text",
@@ -43,7 +43,7 @@ def conversations(model: LocalModel) -> st.SearchStrategy[list[str]]:
 
 
 def ask(memory: PromptMemory, model: LocalModel, text: str, framed: bool) -> Prompt:
-    rendered = memory.look_up(hash(text), KEYS, cut_text(model, text, framed=framed))
+    rendered = memory.look_up(hash(text), KEYS, segmented_text(model, text, framed=framed))
     return memory.finish(rendered, rendered.encode())
 
 
@@ -85,7 +85,7 @@ def test_a_next_turn_costs_its_own_text(loaded: dict[str, LocalModel], kind: str
     memory, text, new_bytes = PromptMemory(1 << 22), "", []
     for number in range(6):
         text += f"{token}turn {number} " + "some words of text " * 20
-        rendered = memory.look_up(number, KEYS, cut_text(model, text, framed=False))
+        rendered = memory.look_up(number, KEYS, segmented_text(model, text, framed=False))
         new_bytes.append(rendered.new_bytes)
         memory.finish(rendered, rendered.encode())
     # a token that strips space on its left takes some of the turn before along, which is then another text
@@ -97,7 +97,7 @@ def test_completions_that_the_tokenizer_ends_itself(loaded: dict[str, LocalModel
     assert model.appends_tokens is (kind in APPENDING)
     if kind in APPENDING:
         with pytest.raises(Unrenderable, match="appends"):
-            cut_text(model, "text", framed=True)
+            segmented_text(model, "text", framed=True)
 
 
 async def test_off_is_told(folders: dict[str, Path]) -> None:

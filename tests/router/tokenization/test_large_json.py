@@ -13,7 +13,7 @@ from xxhash import xxh3_128_intdigest
 
 import router.tokenization.large_json as skimming
 from router.errors import ErrorKind, RequestError
-from router.tokenization.large_json import MAX_MEMBERS, STEP_BYTES, Skim, Survey
+from router.tokenization.large_json import MAX_MEMBERS, STEP_BYTES, BodySurvey, LargeObjectScan
 
 NAMES = frozenset({"a", "b", "model"})
 TEXT = st.lists(st.sampled_from(["\\", '"', "[", "]", "{", "}", ",", "x", "é", "\n", '\\"', "\\\\"]), max_size=300).map(
@@ -26,8 +26,8 @@ VALUES = st.recursive(
 )
 
 
-def skimmed(body: bytes) -> Skim:
-    skim = Skim(body, NAMES)
+def skimmed(body: bytes) -> LargeObjectScan:
+    skim = LargeObjectScan(body, NAMES)
     for _ in skim.steps():
         pass
     return skim
@@ -117,7 +117,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_step_is_small_whatever_the_shape(shape: str) -> None:
     body = SHAPES[shape]
-    skim = Skim(body, NAMES)
+    skim = LargeObjectScan(body, NAMES)
     steps, longest_s = skim.steps(), 0.0
     while True:
         began_s = time.thread_time()
@@ -130,8 +130,8 @@ def test_a_step_is_small_whatever_the_shape(shape: str) -> None:
     assert len(body) > STEP_BYTES or shape == "members"
 
 
-def surveyed(body: bytes) -> Survey:
-    survey = Survey()
+def surveyed(body: bytes) -> BodySurvey:
+    survey = BodySurvey()
     for _ in survey.steps(body):
         pass
     return survey

@@ -10,11 +10,11 @@ from router.residency.prompt import Prompt, PromptSource
 from router.tokenization.hashing import CacheKeys, chain_of
 from router.tokenization.local_tokenizer import LocalModel
 from router.tokenization.memo import SegmentMemo, common_tokens, packed_ids
-from router.tokenization.rendering import RECENT_BYTES, PromptMemory, cut_text
+from router.tokenization.rendering import RECENT_BYTES, PromptMemory, segmented_text
 
 
 def ask(memory: PromptMemory, model: LocalModel, text: str, keys: CacheKeys, framed: bool) -> Prompt:
-    rendered = memory.look_up(hash(text), keys, cut_text(model, text, framed=framed))
+    rendered = memory.look_up(hash(text), keys, segmented_text(model, text, framed=framed))
     return memory.finish(rendered, rendered.encode())
 
 
@@ -28,7 +28,7 @@ def test_a_next_turn_tokenises_only_its_own_text(loaded: dict[str, LocalModel]) 
     turns = [f"<|im_start|>user\nturn {number} " + "some words of text " * 40 + "<|im_end|>\n" for number in range(10)]
     for count in range(1, 11):
         text = "".join(turns[:count]) + "<|im_start|>assistant\n"
-        rendered = memory.look_up(count, keys, cut_text(model, text, framed=False))
+        rendered = memory.look_up(count, keys, segmented_text(model, text, framed=False))
         assert rendered.new_bytes <= len(turns[0]) + 200
         memory.finish(rendered, rendered.encode())
 
@@ -48,17 +48,17 @@ def test_memory_is_bounded_and_counted(loaded: dict[str, LocalModel]) -> None:
     model, keys = loaded["shipped"], CacheKeys.of(None, None)
     memo = SegmentMemo(60_000)
     for number in range(200):
-        units = [f"<|im_start|>{number % 7} system ".encode() * 9, f"<|im_start|>{number} user".encode() * 9]
+        parts = [f"<|im_start|>{number % 7} system ".encode() * 9, f"<|im_start|>{number} user".encode() * 9]
         root = memo.root(model.seed, keys, array("I"))
-        node, known = memo.find(root, units)
-        ids = [array("I", model.renderer.encode(unit.decode(), False)) for unit in units[known:]]
-        memo.extend(node, units[known:], ids, keys)
+        node, known = memo.find(root, parts)
+        ids = [array("I", model.renderer.encode(part.decode(), False)) for part in parts[known:]]
+        memo.extend(node, parts[known:], ids, keys)
         held = list(memo._nodes.values())
         assert memo.statistics()["bytes"] == sum(node.own_bytes for node in held) <= 60_000
         parents = {node.parent.key for node in held if node.parent.parent is not None}
         assert parents <= {node.key for node in held}, "an ancestor left before its descendant"
     assert memo.statistics()["evicted"] > 0
-    assert memo.find(memo.root(model.seed, keys, array("I")), units)[1] == 2, "the latest is still there"
+    assert memo.find(memo.root(model.seed, keys, array("I")), parts)[1] == 2, "the latest is still there"
 
 
 def test_node_sizes_are_those_measured() -> None:
@@ -86,9 +86,9 @@ def test_block_sizes_are_added_and_limited(loaded: dict[str, LocalModel]) -> Non
 def test_a_text_of_added_tokens_only_has_few_units(loaded: dict[str, LocalModel]) -> None:
     model = loaded["shipped"]
     text = "<|im_end|>" * 200_000
-    assert len(cut_text(model, text, framed=False).units) < 3_000
-    shorter = cut_text(model, text[:100_000], framed=False)
-    assert cut_text(model, text, framed=False).cuts.starts[: len(shorter.units)] == shorter.cuts.starts
+    assert len(segmented_text(model, text, framed=False).parts) < 3_000
+    shorter = segmented_text(model, text[:100_000], framed=False)
+    assert segmented_text(model, text, framed=False).segments.starts[: len(shorter.parts)] == shorter.segments.starts
 
 
 def test_old_texts_are_let_go(loaded: dict[str, LocalModel]) -> None:

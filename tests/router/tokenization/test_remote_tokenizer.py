@@ -30,13 +30,13 @@ class Worker:
     """Answers with one id per character; `status` other than 200 makes it fail."""
 
     def __init__(self) -> None:
-        self.asked: list[dict] = []
+        self.prompt_request: list[dict] = []
         self.status = 200
         self.url = ""
 
     async def tokenize(self, request: Request) -> Response:
         body = await request.json()
-        self.asked.append(body)
+        self.prompt_request.append(body)
         if self.status != 200:
             return Response(status_code=self.status)
         text = body["prompt"] if "prompt" in body else "".join(m["content"] for m in body["messages"])
@@ -88,7 +88,7 @@ async def test_ids_of_a_worker_asked_once(worker: Worker, identity: Identity) ->
         assert prompt is not None and prompt.source is PromptSource.WORKER and prompt.exact and prompt.tokens == 220
         ids = [ord(character) for character in "some words " * 20]
         assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(ids), 16))
-    assert worker.asked == [{"model": "m", **CHAT}]
+    assert worker.prompt_request == [{"model": "m", **CHAT}]
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, COMPLETIONS_PATH])
@@ -100,13 +100,13 @@ async def test_a_text_that_cannot_fit_the_model_is_not_asked_about(
     body = {"prompt": text} if path == COMPLETIONS_PATH else {"messages": [{"role": "user", "content": text}]}
     prompt = await ask(identity, path, body)
     assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert worker.asked == []
+    assert worker.prompt_request == []
 
 
 async def test_a_text_that_takes_too_long_to_read_back_is_not_asked_about(worker: Worker, identity: Identity) -> None:
     prompt = await ask(identity, COMPLETIONS_PATH, {"prompt": "words " * (MAX_ASKED_CHARS // 5)})
     assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert worker.asked == []
+    assert worker.prompt_request == []
 
 
 async def test_an_answer_of_more_ids_than_fit_the_model_is_not_decoded(worker: Worker, monkeypatch) -> None:
@@ -123,7 +123,7 @@ async def test_models_do_not_share_answers(worker: Worker, identity: Identity) -
     identity.learn("other", None, worker.url)
     for model in ("m", "other"):
         await ask(identity, CHAT_PATH, {**CHAT, "model": model})
-    assert [body["model"] for body in worker.asked] == ["m", "other"]
+    assert [body["model"] for body in worker.prompt_request] == ["m", "other"]
 
 
 async def test_what_is_asked(worker: Worker, identity: Identity) -> None:
@@ -132,7 +132,7 @@ async def test_what_is_asked(worker: Worker, identity: Identity) -> None:
     await ask(identity, CHAT_PATH, {**CHAT, **passed, "stream": True, "seed": 4})
     await ask(identity, COMPLETIONS_PATH, {"prompt": "text", "add_special_tokens": False, "max_tokens": 4})
     await ask(identity, CHAT_PATH, {**CHAT, "add_generation_prompt": False, "continue_final_message": True})
-    assert [sorted(body) for body in worker.asked] == [
+    assert [sorted(body) for body in worker.prompt_request] == [
         ["add_generation_prompt", "chat_template_kwargs", "messages", "model", "tools"],
         ["add_special_tokens", "model", "prompt"],
         ["add_generation_prompt", "continue_final_message", "messages", "model"],
@@ -153,7 +153,7 @@ async def test_the_other_apis_are_asked_for_as_chats(worker: Worker, identity: I
     shown = {"type": "function", "function": {**function, "parameters": {"type": "object"}}}
     told = {"model": "m", "messages": messages}
     ending = {"add_generation_prompt": True, "continue_final_message": False, "add_special_tokens": True}
-    assert worker.asked == [{**told, "tools": [shown]}, {**told, **ending}]
+    assert worker.prompt_request == [{**told, "tools": [shown]}, {**told, **ending}]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_what_only_the_other_apis_know_is_not_asked(
 ) -> None:
     prompt = await ask(identity, path, {**CHAT, **body} if path == MESSAGES_PATH else body)
     assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert worker.asked == []
+    assert worker.prompt_request == []
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ async def test_what_only_the_other_apis_know_is_not_asked(
 async def test_what_tokenize_cannot_know_is_not_asked(worker: Worker, identity: Identity, fields: dict) -> None:
     prompt = await ask(identity, CHAT_PATH, {**CHAT, **fields})
     assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert worker.asked == []
+    assert worker.prompt_request == []
 
 
 async def test_a_failing_worker_is_left_alone_for_a_while(worker: Worker) -> None:
@@ -200,7 +200,7 @@ async def test_a_failing_worker_is_left_alone_for_a_while(worker: Worker) -> Non
     for _ in range(3):
         prompt = await ask(identity, CHAT_PATH, CHAT)
         assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert len(worker.asked) == 1
+    assert len(worker.prompt_request) == 1
     worker.status = 200
     clock.now_s += PAUSE_S + 0.1
     prompt = await ask(identity, CHAT_PATH, CHAT)
@@ -259,6 +259,6 @@ async def test_a_worker_over_tls(tmp_path):
         ids = await tokenizer.ask(1, [url], question)
         assert (None if ids is None else list(ids)) == expected
         await tokenizer.aclose()
-    assert len(made.asked) == 1
+    assert len(made.prompt_request) == 1
     server.should_exit = True
     await task

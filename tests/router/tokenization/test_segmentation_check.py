@@ -12,8 +12,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from backends.vllm.render import ChatRenderer
 from backends.vllm.tokenizer import SpecialToken, TokenizerFiles, special_tokens
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.segmentation_check import MAX_TRIED_TOKENS, prove
-from router.tokenization.segmenter import Cuts, Cutter
+from router.tokenization.segmentation_check import MAX_TRIED_TOKENS, segmentation_error
+from router.tokenization.segmenter import Segmenter, Segments
 
 ALPHABET = "ab<> \nA"
 TEXTS = st.text(ALPHABET, min_size=1, max_size=4)
@@ -78,28 +78,28 @@ def panics(renderer: ChatRenderer, text: str) -> bool:
     return False
 
 
-def flat(units: list) -> list[int]:
-    return [token_id for unit in units for token_id in unit]
+def flat(parts: list) -> list[int]:
+    return [token_id for part in parts for token_id in part]
 
 
-def hold(renderer: ChatRenderer, cutter: Cutter, text: str) -> bool:
+def hold(renderer: ChatRenderer, segmenter: Segmenter, text: str) -> bool:
     """Whether every unit of `text`, told apart from any unit on, has the ids that a memo needs."""
     data, whole = text.encode(), renderer.encode(text, False)
-    cuts = cutter.cuts(data, least_bytes=1)
-    ends = [*cuts.starts[1:], len(data)]
+    segments = segmenter.segments(data, least_bytes=1)
+    ends = [*segments.starts[1:], len(data)]
     until = [len(renderer.encode(data[:end].decode(), False)) for end in ends]
     if any(
         renderer.encode(data[:end].decode(), False) != whole[:place] for end, place in zip(ends, until, strict=True)
     ):
         return False
-    for first, start in enumerate(cuts.starts):
+    for first, start in enumerate(segments.starts):
         rest = renderer.encode(data[start:].decode(), False)
-        units = cutter.split_ids(rest, cuts, first)
+        parts = segmenter.split_ids(rest, segments, first)
         before = whole[: until[first - 1]] if first else []
         if before + rest != whole:
             return False
-        told = range(len(units)) if units is not None else ()
-        if any(before + flat(units[: n + 1]) != whole[: until[first + n]] for n in told):
+        told = range(len(parts)) if parts is not None else ()
+        if any(before + flat(parts[: n + 1]) != whole[: until[first + n]] for n in told):
             return False
     return True
 
@@ -108,10 +108,10 @@ def hold(renderer: ChatRenderer, cutter: Cutter, text: str) -> bool:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_cuts_hold_for_any_table(maker: str, data: st.DataObject) -> None:
-    """No proof in between: the rules of `Cutter` by themselves."""
+    """No proof in between: the rules of `Segmenter` by themselves."""
     table = data.draw(TABLES)
     renderer = renderer_of(MAKERS[maker](table), table)
-    cutter = Cutter(
+    segmenter = Segmenter(
         renderer.special,
         normalizes=renderer.tokenizer.normalizer is not None,
         ambiguous=frozenset(renderer.encode("\u0378 \u0378", False)),
@@ -120,10 +120,10 @@ def test_cuts_hold_for_any_table(maker: str, data: st.DataObject) -> None:
     pieces = [*whole * 2, *(text[:-1] for text in whole), *(text[1:] for text in whole), *ALPHABET, "ab", "ba ab"]
     for _ in range(4):
         text = "".join(data.draw(st.lists(st.sampled_from(pieces), min_size=1, max_size=12)))
-        assert panics(renderer, text) or hold(renderer, cutter, text), (text, [t.text for t in renderer.special])
+        assert panics(renderer, text) or hold(renderer, segmenter, text), (text, [t.text for t in renderer.special])
 
 
-class Believing(Cutter):
+class Believing(Segmenter):
     """Takes every added token for one that stands by itself in the raw text, whatever its flags say."""
 
     def __init__(self, special: tuple[SpecialToken, ...], **flags: bool) -> None:
@@ -155,26 +155,26 @@ LIES = {
 def test_the_proof_finds_a_wrong_belief(name: str) -> None:
     tokenizer, table = LIES[name]
     renderer = renderer_of(Tokenizer.from_str(tokenizer.to_str()), table)
-    assert prove(renderer, Believing(renderer.special)) is not None
+    assert segmentation_error(renderer, Believing(renderer.special)) is not None
     normalizes = renderer.tokenizer.normalizer is not None
-    assert prove(renderer, Cutter(renderer.special, normalizes=normalizes)) in (
+    assert segmentation_error(renderer, Segmenter(renderer.special, normalizes=normalizes)) in (
         None,
         "no added token that is looked for in raw text",
     )
 
 
-class Shifted(Cutter):
+class Shifted(Segmenter):
     """Cuts in the right places, and counts one added token too few before each."""
 
-    def split_ids(self, ids, cuts, first):  # type: ignore[no-untyped-def]
-        ordinals = [max(0, ordinal - 1) for ordinal in cuts.ordinals]
-        return super().split_ids(ids, Cuts(cuts.starts, ordinals, cuts.tokens_found), first)
+    def split_ids(self, ids, segments, first):  # type: ignore[no-untyped-def]
+        ordinals = [max(0, ordinal - 1) for ordinal in segments.ordinals]
+        return super().split_ids(ids, Segments(segments.starts, ordinals, segments.tokens_found), first)
 
 
 def test_the_proof_counts_too() -> None:
     renderer = renderer_of(byte_level(), [token("<a>"), token("<b>")])
-    assert prove(renderer, Cutter(renderer.special, normalizes=False)) is None
-    assert "cut before" in (prove(renderer, Shifted(renderer.special, normalizes=False)) or "")
+    assert segmentation_error(renderer, Segmenter(renderer.special, normalizes=False)) is None
+    assert "cut before" in (segmentation_error(renderer, Shifted(renderer.special, normalizes=False)) or "")
 
 
 def test_hundreds_of_tokens_are_sampled() -> None:
@@ -191,7 +191,7 @@ def test_hundreds_of_tokens_are_sampled() -> None:
     for renderer in (few, many):
         renderer.__class__ = Counting
         encoded.clear()
-        assert prove(renderer, Cutter(renderer.special, normalizes=False)) is None
+        assert segmentation_error(renderer, Segmenter(renderer.special, normalizes=False)) is None
         counts.append(len(encoded))
     assert counts[1] < 1.5 * counts[0]
 
@@ -201,4 +201,4 @@ def test_a_tokenizer_that_panics_is_not_proven(tmp_path: Path) -> None:
     tokenizer = byte_level()
     tokenizer.normalizer = normalizers.Strip()
     renderer = renderer_of(tokenizer, [token(" ", normalized=True), token("<a>")])
-    assert "tokenizer: " in (prove(renderer, Cutter(renderer.special, normalizes=True)) or "")
+    assert "tokenizer: " in (segmentation_error(renderer, Segmenter(renderer.special, normalizes=True)) or "")

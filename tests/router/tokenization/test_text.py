@@ -106,8 +106,8 @@ def test_the_other_apis_grow_turn_by_turn(identity: Identity) -> None:
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": words},
         {"type": "function_call_output", "call_id": "c", "output": words},
     ]
-    asked = [(MESSAGES_PATH, "system", "messages", messages), (RESPONSES_PATH, "instructions", "input", items)]
-    for path, first, field, turns in asked:
+    prompt_request = [(MESSAGES_PATH, "system", "messages", messages), (RESPONSES_PATH, "instructions", "input", items)]
+    for path, first, field, turns in prompt_request:
         before: list[int] = []
         for count in range(1, 4):
             prompt = ask(identity, {first: "S" * 99, field: turns[:count]}, path)

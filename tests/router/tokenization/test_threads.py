@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.threads import SMALL_BYTES, Lane, Lanes, Task, Unsized
+from router.tokenization.threads import SMALL_BYTES, TextUnavailable, TokenizerTask, TokenizerThread, TokenizerThreads
 
 
 class Purse:
@@ -34,7 +34,7 @@ def gate():
     event.set()
 
 
-async def begun(task: Task) -> None:
+async def begun(task: TokenizerTask) -> None:
     for _ in range(10):
         if not task.running:
             await asyncio.sleep(0)
@@ -42,34 +42,34 @@ async def begun(task: Task) -> None:
 
 
 async def test_a_small_prompt_overtakes_large_ones(gate: Event) -> None:
-    lanes = Lanes()
-    large = [asyncio.create_task(lanes.run(Task(SMALL_BYTES + 1), gate.wait)) for _ in range(3)]
-    assert await lanes.run(Task(SMALL_BYTES), lambda: "small") == "small"
+    threads = TokenizerThreads()
+    large = [asyncio.create_task(threads.run(TokenizerTask(SMALL_BYTES + 1), gate.wait)) for _ in range(3)]
+    assert await threads.run(TokenizerTask(SMALL_BYTES), lambda: "small") == "small"
     assert not any(task.done() for task in large)
     gate.set()
     assert await asyncio.gather(*large) == [True] * 3
-    assert lanes.statistics() == {"off_loop": 4, "lanes_refused": 0, "lanes_bytes": 0}
-    lanes.close()
+    assert threads.statistics() == {"off_loop": 4, "threads_refused": 0, "threads_bytes": 0}
+    threads.close()
 
 
 async def test_what_waits_is_bounded(gate: Event) -> None:
-    lane = Lane("test", max_bytes=100)
-    first = asyncio.create_task(lane.run(Task(1_000), gate.wait, None))
+    thread = TokenizerThread("test", max_bytes=100)
+    first = asyncio.create_task(thread.run(TokenizerTask(1_000), gate.wait, None))
     await asyncio.sleep(0)
     with pytest.raises(Unrenderable, match="too many prompts wait"):
-        await lane.run(Task(1), bool, None)
-    assert (lane.text_bytes, lane.refused) == (1_000, 1)
+        await thread.run(TokenizerTask(1), bool, None)
+    assert (thread.text_bytes, thread.refused) == (1_000, 1)
     gate.set()
     await first
-    assert await lane.run(Task(1), bool, None) is False
-    lane.close()
+    assert await thread.run(TokenizerTask(1), bool, None) is False
+    thread.close()
 
 
 async def test_memory_is_lent_while_the_work_is_done(gate: Event) -> None:
-    lane, purse = Lane("test"), Purse(10)
-    running, waiting = Task(1, 8), Task(1, 8)
-    first = asyncio.create_task(lane.run(running, gate.wait, purse))
-    second = asyncio.create_task(lane.run(waiting, gate.wait, purse))
+    thread, purse = TokenizerThread("test"), Purse(10)
+    running, waiting = TokenizerTask(1, 8), TokenizerTask(1, 8)
+    first = asyncio.create_task(thread.run(running, gate.wait, purse))
+    second = asyncio.create_task(thread.run(waiting, gate.wait, purse))
     await begun(running)
     assert purse.left == 2 and not waiting.running
     first.cancel()
@@ -78,31 +78,31 @@ async def test_memory_is_lent_while_the_work_is_done(gate: Event) -> None:
     gate.set()
     assert await second
     assert purse.left == 10
-    with pytest.raises(Unsized):
-        await lane.run(Task(1, 11), bool, purse)
-    assert await lane.run(Task(1, 10), bool, purse) is False
-    assert (purse.left, lane.text_bytes) == (10, 0)
-    lane.close()
+    with pytest.raises(TextUnavailable):
+        await thread.run(TokenizerTask(1, 11), bool, purse)
+    assert await thread.run(TokenizerTask(1, 10), bool, purse) is False
+    assert (purse.left, thread.text_bytes) == (10, 0)
+    thread.close()
 
 
 async def test_work_that_waits_is_cancelled(gate: Event) -> None:
-    lane = Lane("test")
+    thread = TokenizerThread("test")
     done: list[int] = []
-    first = asyncio.create_task(lane.run(Task(1), gate.wait, None))
+    first = asyncio.create_task(thread.run(TokenizerTask(1), gate.wait, None))
     await asyncio.sleep(0)
-    second = asyncio.create_task(lane.run(Task(1), lambda: done.append(2), None))
+    second = asyncio.create_task(thread.run(TokenizerTask(1), lambda: done.append(2), None))
     await asyncio.sleep(0)
     second.cancel()
     gate.set()
     await first
-    await lane.run(Task(1), lambda: done.append(3), None)
-    assert done == [3] and lane.text_bytes == 0
-    lane.close()
+    await thread.run(TokenizerTask(1), lambda: done.append(3), None)
+    assert done == [3] and thread.text_bytes == 0
+    thread.close()
 
 
 async def test_failures_reach_who_waits() -> None:
-    lane = Lane("test")
+    thread = TokenizerThread("test")
     with pytest.raises(ZeroDivisionError):
-        await lane.run(Task(1), lambda: 1 // 0, None)
-    assert lane.text_bytes == 0
-    lane.close()
+        await thread.run(TokenizerTask(1), lambda: 1 // 0, None)
+    assert thread.text_bytes == 0
+    thread.close()

@@ -67,23 +67,23 @@ def tokens(view, prompt):
 def test_a_prompt_is_believed_to_be_where_it_was_sent_from_then_on(view):
     prompt = Call(array("I", range(8)), array("I")).prompt()
     assert tokens(view, prompt) == {0: 0, 1: 0}
-    view.booked(0, prompt, 1)
+    view.reserve(0, prompt, 1)
     assert tokens(view, prompt) == {0: 4, 1: 0}, "the last token is always computed"
     assert tokens(view, Call(array("I", range(9)), array("I")).prompt()) == {0: 8, 1: 0}
 
 
 def test_answers_and_failures_teach_nothing(view):
     prompt = Call(array("I", range(9)), array("I")).prompt()
-    view.booked(0, prompt, 1)
+    view.reserve(0, prompt, 1)
     view.first_token(0, 1)
     view.finished(0, prompt, 100, 0, ticket_id=1)
-    view.released(0, 1)
+    view.release(0, 1)
     assert tokens(view, Call(array("I", range(40)), array("I")).prompt()) == {0: 8, 1: 0}
 
 
 def test_another_block_size_begins_anew_and_a_worker_that_left_is_forgotten(view):
     prompt = Call(array("I", range(9)), array("I")).prompt()
-    view.booked(0, prompt, 1)
+    view.reserve(0, prompt, 1)
     view.configure(0, block_size=4)
     assert tokens(view, prompt)[0] == 8
     view.configure(0, block_size=2)

@@ -8,9 +8,9 @@ from policies.view import Residency, WorkerId
 from router.residency.approximate import ApproximateView
 from router.residency.blocks import BlockIndex
 from router.residency.difference import Difference
-from router.residency.event_view import MODELLED, PublishedView
+from router.residency.event_view import MODELLED, EventView
 from router.residency.exact import NULL_BLOCKS
-from router.residency.in_flight import Booking
+from router.residency.in_flight import ResidencyReservation
 from router.residency.prompt import Prompt
 from router.residency.view import ViewState
 
@@ -29,11 +29,11 @@ _NO_EVENTS = (
 SWITCHED_OFF = "KV events are switched off by residency.kv_events"
 
 
-class Slot:
+class CacheView:
     """Facts and views of one worker.
 
     `published` is the view made from events, None where there are none. `model` stands in for it while it says
-    nothing (`PublishedView.tells`), or not of this worker's prompts (`blind`), and serves prompts that are known as
+    nothing (`EventView.tells`), or not of this worker's prompts (`blind`), and serves prompts that are known as
     text only; it is made when first needed. What a match reads is taken over from the views by `refresh`, when `stale`.
     """
 
@@ -41,12 +41,12 @@ class Slot:
         "bit",
         "blind",
         "block_size",
-        "bookings",
         "capacity_blocks",
         "closed",
         "model",
         "modelled",
         "published",
+        "reservations",
         "residency",
         "self_test",
         "slower_tiers",
@@ -61,9 +61,9 @@ class Slot:
         self.worker = worker
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks
-        self.published = PublishedView(index, block_size, capacity_blocks) if events else None
+        self.published = EventView(index, block_size, capacity_blocks) if events else None
         self.model: ApproximateView | None = None
-        self.bookings: dict[int, Booking] = {}
+        self.reservations: dict[int, ResidencyReservation] = {}
         self.self_test: tuple[Residency, str] = (Residency.UNKNOWN, "")
         self.blind = False
         self.switched_off = False
@@ -81,7 +81,7 @@ class Slot:
             view = self.published.view
             self.block_size = view.block_size
             self.capacity_blocks = view.capacity_blocks
-            self.bit = view.holdings.bit
+            self.bit = view.block_copies.bit
             self.closed = self.published.closed
             self.slower_tiers = view.has_slower_tiers
 
@@ -90,11 +90,11 @@ class Slot:
     ) -> None:
         """Facts changed; None leaves one as it is."""
         if events is False and self.published is not None:
-            self.published.view.holdings.give_up()
+            self.published.view.block_copies.give_up()
             self.published = None
         if events and self.published is None:
             blocks = capacity_blocks or self.capacity_blocks
-            self.published = PublishedView(index, block_size or self.block_size, blocks)
+            self.published = EventView(index, block_size or self.block_size, blocks)
             self.blind = self.switched_off = False
         elif self.published is not None:
             self.published.view.configure(block_size, capacity_blocks)
@@ -109,8 +109,8 @@ class Slot:
             return
         if self.model.block_size != self.block_size:
             self.model = None
-            for booking in self.bookings.values():
-                booking.reserved_blocks = 0
+            for reservation in self.reservations.values():
+                reservation.reserved_blocks = 0
         else:
             self.model.resize(self._model_blocks())
 
@@ -151,22 +151,22 @@ class Slot:
             self.model = ApproximateView(self.block_size, self._model_blocks())
         return self.model
 
-    def reserve(self, booking: Booking) -> None:
+    def reserve(self, reservation: ResidencyReservation) -> None:
         """A request was booked: in the model it takes its room at once.
 
         vLLM gives it that when it is scheduled, so first come, first served: by the time a later request looks for its
         prefix, this one has evicted what it had to.
         """
-        if self._teaches_model(booking.prompt):
-            model, prompt = self.needed_model(), booking.prompt
+        if self._teaches_model(reservation.prompt):
+            model, prompt = self.needed_model(), reservation.prompt
             chain = prompt.chain(self.block_size)
-            booking.reserved_blocks = model.running(chain, prompt.tokens + model.half_answer_tokens)
+            reservation.reserved_blocks = model.running(chain, prompt.tokens + model.half_answer_tokens)
 
     def first_token(self, ticket_id: int) -> None:
         """A booked request runs."""
-        booking = self.bookings.get(ticket_id)
-        if booking is not None:
-            booking.running = True
+        reservation = self.reservations.get(ticket_id)
+        if reservation is not None:
+            reservation.running = True
 
     def finished(
         self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, ticket_id: int | None
@@ -175,11 +175,11 @@ class Slot:
 
         Returns why more or less was reported than had been predicted; None if neither, or if that cannot be said.
         """
-        booking = None if ticket_id is None else self.bookings.get(ticket_id)
-        if booking is not None:
-            if booking.done:
+        reservation = None if ticket_id is None else self.reservations.get(ticket_id)
+        if reservation is not None:
+            if reservation.done:
                 return None
-            booking.done = True
+            reservation.done = True
         reported_tokens = None if prompt.multiple else cached_tokens
         difference = None
         if self.published is not None and prompt.exact:
@@ -189,61 +189,61 @@ class Slot:
                 block_size = published.view.block_size
                 if ticket_id is not None:
                     published.found(ticket_id, reported_tokens)
-                claim = None if ticket_id is None or booking is None else booking.claim(ticket_id, block_size)
+                claim = None if ticket_id is None or reservation is None else reservation.claim(ticket_id, block_size)
                 difference = published.report(prompt.chain(block_size), reported_tokens, claim)
             self.stale = True
         if self._teaches_model(prompt):
-            self._tell_model(prompt, generated_tokens, reported_tokens, booking)
-        elif booking is not None:
-            self._end_running(booking)
-        return _difference(booking, reported_tokens, difference)
+            self._tell_model(prompt, generated_tokens, reported_tokens, reservation)
+        elif reservation is not None:
+            self._end_running(reservation)
+        return _difference(reservation, reported_tokens, difference)
 
     def _tell_model(
-        self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, booking: Booking | None
+        self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, reservation: ResidencyReservation | None
     ) -> None:
         model = self.needed_model()
         chain = prompt.chain(self.block_size)
-        predicted = booking.start if booking is not None else self.modelled_length(prompt)
+        predicted = reservation.start if reservation is not None else self.modelled_length(prompt)
         hits = predicted
         if cached_tokens is not None:
             hits = cached_tokens // self.block_size
             model.found(*usable_chain(prompt, self.block_size), prompt.tokens, hits)
-            if booking is not None:
-                self._correct(model, chain, hits, booking)
-        if booking is not None:
-            self._end_running(booking)
+            if reservation is not None:
+                self._correct(model, chain, hits, reservation)
+        if reservation is not None:
+            self._end_running(reservation)
         tokens, generated = prompt.tokens, generated_tokens
         if prompt.multiple:
             # Tokens behind the first prompt's blocks belong to the others, whose hashes nobody has.
             tokens, generated = len(chain) * self.block_size, 0
-        if booking is None or not booking.running:
+        if reservation is None or not reservation.running:
             # Nobody saw it run, but it took its room all the same, the last block not yet full included.
             model.end_running(model.running(chain, tokens + generated))
         model.finished(chain, tokens, generated, hits)
 
     @staticmethod
-    def _correct(model: ApproximateView, chain: Sequence[int], hits: int, booking: Booking) -> None:
-        predicted = booking.start
-        tolerated = predicted if booking.prompt.exact else predicted * (1 - TEXT_TOLERANCE) - 1
+    def _correct(model: ApproximateView, chain: Sequence[int], hits: int, reservation: ResidencyReservation) -> None:
+        predicted = reservation.start
+        tolerated = predicted if reservation.prompt.exact else predicted * (1 - TEXT_TOLERANCE) - 1
         # More than predicted may be what requests before it have just brought: that says nothing of the room.
-        brought = (booking.predicted_tokens or 0) // booking.block_size
+        brought = (reservation.predicted_tokens or 0) // reservation.block_size
         if hits < tolerated or hits > max(predicted, brought):
             model.fit(predicted, hits)
         if hits < tolerated:
-            model.correct(chain, hits, booking.clock)
+            model.correct(chain, hits, reservation.clock)
 
-    def released(self, booking: Booking) -> None:
+    def release(self, reservation: ResidencyReservation) -> None:
         """A booking is over; a request that ran and was cut off leaves its prompt in the cache."""
-        if booking.running and not booking.done and self._teaches_model(booking.prompt):
-            self._end_running(booking)
-            chain = booking.prompt.chain(self.block_size)
-            self.needed_model().finished(chain, len(chain) * self.block_size, 0, booking.start)
-        self._end_running(booking)
+        if reservation.running and not reservation.done and self._teaches_model(reservation.prompt):
+            self._end_running(reservation)
+            chain = reservation.prompt.chain(self.block_size)
+            self.needed_model().finished(chain, len(chain) * self.block_size, 0, reservation.start)
+        self._end_running(reservation)
 
-    def _end_running(self, booking: Booking) -> None:
+    def _end_running(self, reservation: ResidencyReservation) -> None:
         if self.model is not None:
-            self.model.end_running(booking.reserved_blocks)
-        booking.reserved_blocks = 0
+            self.model.end_running(reservation.reserved_blocks)
+        reservation.reserved_blocks = 0
 
     def trust(self) -> tuple[Residency, str]:
         """How far the slot's view can be trusted, and why."""
@@ -284,7 +284,7 @@ class Slot:
         return ViewState(
             residency,
             reason,
-            published.view.holdings.blocks,
+            published.view.block_copies.blocks,
             self.block_size,
             self.capacity_blocks,
             published.sequence.next_seq,
@@ -297,7 +297,7 @@ class Slot:
         figures: dict[str, object] = {
             "worker": self.worker,
             "residency": str(self.residency),
-            "bookings": len(self.bookings),
+            "reservations": len(self.reservations),
         }
         if self.published is not None:
             figures |= self.published.statistics()
@@ -306,11 +306,13 @@ class Slot:
         return figures
 
 
-def _difference(booking: Booking | None, reported: int | None, judged: Difference | None) -> Difference | None:
+def _difference(
+    reservation: ResidencyReservation | None, reported: int | None, judged: Difference | None
+) -> Difference | None:
     """What is said of one request: a prediction that was no exact one needs no explanation."""
-    if booking is None or booking.predicted_tokens is None or reported in (None, booking.predicted_tokens):
+    if reservation is None or reservation.predicted_tokens is None or reported in (None, reservation.predicted_tokens):
         return None
-    return Difference.APPROXIMATE if judged is None or not booking.exact else judged
+    return Difference.APPROXIMATE if judged is None or not reservation.exact else judged
 
 
 def _joined(*reasons: str) -> str:
