@@ -13,7 +13,7 @@ COMPILED_VENV := .venv-compiled
 # The gateway on the lowest versions of its dependencies that are allowed.
 FLOORS_VENV := .venv-floors
 
-.PHONY: demo demo-plot test test-fast test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -53,8 +53,17 @@ demo: $(STAMP)
 demo-plot: $(STAMP)
 	$(BIN)/warmroute demo --plot docs/images/demo.svg
 
+# The tiers, in order: a minute, eight minutes, and what `.ci/run` adds (CONTRIBUTING.md).
+FAST := tests/policies tests/docs tests/backends/engine tests/router/placement tests/router/residency tests/router/tokenization tests/router/config tests/router/telemetry
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(FAST)
+
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# One test at a time: these put whole processes under load and measure what they do.
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m "slow and not (real_vllm or nightly)"
 
 vllm-env: $(STAMP)
 	$(BIN)/python backends/clock/environment/build.py $(VLLM_VENV) --recipe vllm-0.33
@@ -93,12 +102,10 @@ test-vllm: vllm-env
 test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
-# Every shape of request body on every path (docs/reference/limits.md): half an hour.
+# Every shape of request body on every path (docs/reference/limits.md), and the older vLLM: an hour.
 test-nightly: $(STAMP)
 	$(BIN)/python -m pytest -m nightly
-
-test-fast: $(STAMP)
-	$(BIN)/python -m pytest -m "not (slow or real_vllm or nightly)"
+	$(MAKE) test-vllm-old
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -21,6 +21,8 @@ from loadtest.drive.http import Client
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
 
+pytestmark = pytest.mark.slow
+
 WORKERS, CLIENTS, TURNS = 4, 16, 8
 SETTLE, WINDOW = CLIENTS * TURNS, 640
 """Requests let pass, and counted. Conversations that were cut in two by a start are over after the former."""
@@ -140,7 +142,6 @@ async def site(tmp_path):
         yield start
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("settings", MODES.values(), ids=MODES)
 async def test_the_cached_share_survives_a_start_under_load(site, settings):

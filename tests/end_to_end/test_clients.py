@@ -8,6 +8,8 @@ import httpx
 import openai
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = [{"role": "user", "content": "Name three prime numbers."}]
 
 

@@ -8,6 +8,8 @@ import pytest
 from loadtest.drive.chat import chat
 from loadtest.drive.http import Client
 
+pytestmark = pytest.mark.slow
+
 WORDS = [
     "router",
     "worker",
@@ -29,7 +31,6 @@ def prompt(words, seed):
     return " ".join(drawn.choice(WORDS) + str(drawn.randrange(1_000)) for _ in range(words))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hold", ["2", "0"])
 def test_a_short_prompt_passes_a_long_one_that_waits(start, hold):
     running = start(workers=1, worker_flags=("--time-scale", "4"), serve_flags=("--policy-param", f"hold={hold}"))
@@ -48,7 +49,6 @@ def test_a_short_prompt_passes_a_long_one_that_waits(start, hold):
     assert running.metric("warmroute_held_requests") == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hold", ["6", "0"])
 def test_a_short_prompt_passes_a_long_one_that_waits_for_room(start, hold):
     running = start(

@@ -11,6 +11,8 @@ from loadtest.demo import fleet
 from loadtest.demo.run import wait_until_ready
 from loadtest.fleet.process import Process, warmroute
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ("worker", "--port", "0", "--time-scale", "0.02", "--seed", "3")
 
 

@@ -9,8 +9,9 @@ from loadtest.drive.conversations import turn_body
 from loadtest.drive.http import Client
 from loadtest.workload.conversations import Shape, generate
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.timeout(300)
 def test_demo_workload_is_predicted_to_the_token(start):
     system = start(workers=4, worker_flags=("--time-scale", "0.01", "--seed", "1"))

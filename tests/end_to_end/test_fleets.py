@@ -11,6 +11,8 @@ import pytest
 
 from loadtest.fleet.process import Process, warmroute
 
+pytestmark = pytest.mark.slow
+
 
 def message(model, text, tokens=4):
     return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": tokens}

@@ -13,6 +13,8 @@ import httpx
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 class Clients:
     """Keep-alive connections to the public port, one request at a time on each."""

@@ -8,6 +8,8 @@ import pytest
 from loadtest.drive.chat import chat
 from loadtest.drive.http import Client
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = "You are a careful assistant for a library of Python tools; answer briefly and quote the code. "
 SYSTEM = (SENTENCE * 100)[:8000]
 
@@ -17,7 +19,6 @@ SLOWED = "4"
 tens of milliseconds late for that is no worker's speed; amid steps of a few milliseconds it would pass for one."""
 
 
-@pytest.mark.slow
 def test_shared_system_prompt_spreads_at_full_cached_share(start):
     spread = start(workers=4, worker_flags=("--time-scale", SLOWED))
     timings = asyncio.run(load(spread))

@@ -8,8 +8,11 @@ import threading
 import time
 
 import httpx
+import pytest
 
 from loadtest.fleet.ports import free_ports
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_stream_outlives_its_gateway(site):

@@ -13,6 +13,8 @@ import pytest
 from router.process.handover.client import HandoverClient
 from router.process.handover.messages import SuccessorReady, encode
 
+pytestmark = pytest.mark.slow
+
 AGAIN = "has died; serving again"
 
 
@@ -83,7 +85,6 @@ def refused(site):
     return False
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.0, 0.2, 1.5])
 def test_a_successor_killed_after_it_took_over_costs_only_its_own_requests(site, after_s):
     old = site.first()
@@ -107,7 +108,6 @@ def test_a_successor_killed_after_it_took_over_costs_only_its_own_requests(site,
     assert clients.failures == []
 
 
-@pytest.mark.slow
 def test_streams_of_the_old_gateway_finish_when_its_successor_is_killed(site):
     old = site.first()
     with stream(site) as lines:

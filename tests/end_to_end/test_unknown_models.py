@@ -3,9 +3,12 @@
 import time
 
 import httpx
+import pytest
 
 from loadtest.demo.fleet import URL
 from loadtest.fleet.process import Process, warmroute
+
+pytestmark = pytest.mark.slow
 
 NEVER_ANSWERS = "http://127.0.0.1:9"
 

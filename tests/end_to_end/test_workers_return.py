@@ -11,6 +11,8 @@ from loadtest.drive.chat import chat
 from loadtest.drive.http import Client
 from loadtest.fleet.process import Process, warmroute
 
+pytestmark = pytest.mark.slow
+
 
 def body(system, text, **fields):
     return {"model": system.model, "messages": [{"role": "user", "content": text}], "max_tokens": 4, **fields}

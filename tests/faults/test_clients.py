@@ -7,6 +7,8 @@ import pytest
 from loadtest.drive.http import Client
 from loadtest.drive.seen import Kind, observe
 
+pytestmark = pytest.mark.slow
+
 LONG = "Every prompt is read before the first word of its answer. " * 100
 
 

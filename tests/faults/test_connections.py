@@ -9,6 +9,8 @@ import pytest
 
 from loadtest.drive.seen import Kind
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 40
 
 
@@ -51,7 +53,6 @@ async def test_a_flood_beyond_the_limit_is_shut_out_and_costs_the_others_nothing
     await lab.at_rest()
 
 
-@pytest.mark.slow
 async def test_few_descriptors_are_kept_for_workers_and_the_admin_port(own_lab):
     """max_connections is lowered to what they carry: nothing else runs out of them, whoever knocks."""
     lab = await own_lab(workers=2, open_files=90)

@@ -32,6 +32,8 @@ from router.workers import selftest, selftest_rendering
 from router.workers.selftest import SelfTest, SelfTestTarget
 from router.workers.selftest_rendering import compare_rendering
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 0.5
 """Given to each call."""
 MOST_S = 2.5

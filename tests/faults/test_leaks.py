@@ -5,8 +5,9 @@ import asyncio
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.timeout(240)
 async def test_two_hundred_streams_for_a_minute_leak_nothing(own_lab):
     lab = await own_lab(workers=2, time_scale=8.0)

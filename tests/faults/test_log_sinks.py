@@ -13,6 +13,8 @@ import pytest
 
 from loadtest.drive.http import Client
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = 3_000  # their lines are several times what a pipe holds
 
 

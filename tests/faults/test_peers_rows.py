@@ -24,6 +24,8 @@ import pytest
 from backends.simulated.settings import shipped_model_dir
 from loadtest.drive.http import Client
 
+pytestmark = pytest.mark.slow
+
 JSON_HEAD = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n%s"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -240,7 +242,7 @@ async def test_a_request_costs_its_worker_one_call(lab, scripted, joins):
 PROMPTS = 1_200
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 async def test_long_prompts_are_not_kept(own_lab, scripted, joins):
     """Unique prompts of 30 kB: 10,000 of them left 340 MB behind in the peers. What is remembered here has a budget,

@@ -9,6 +9,8 @@ import pytest
 
 from loadtest.drive.http import Client
 
+pytestmark = pytest.mark.slow
+
 MORTAL = Path(__file__).parent / "mortal_worker.py"
 REFUSED = 422, "request_crashes_workers"
 DIED = "error_event:worker_died_in_stream"
@@ -75,7 +77,6 @@ async def test_eight_copies_at_once_cost_two_workers(own_lab):
     assert {status for status, _ in outcomes} <= {422, 503}
 
 
-@pytest.mark.slow
 async def test_twenty_kills_under_load_refuse_no_good_request(own_lab):
     """One body comes again and again and is at every worker that dies; two others are sent beside it."""
     lab = await own_lab(workers=3, time_scale=1.0)

@@ -5,8 +5,9 @@ import pytest
 from loadtest.rollout.clients import BadAnswer, check_stream, check_whole
 from loadtest.rollout.run import Plan, rollout
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.timeout(300)
 async def test_rolling_restarts_lose_no_request(tmp_path):
     said = []

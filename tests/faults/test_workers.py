@@ -10,6 +10,8 @@ from loadtest.drive.chat import chat
 from loadtest.drive.http import Client
 from loadtest.drive.seen import Kind
 
+pytestmark = pytest.mark.slow
+
 DIED = "error_event:worker_died_in_stream"
 MODEL = "warmroute-simulated"
 
@@ -35,7 +37,6 @@ async def test_killed_and_restarted_on_its_port(lab):
     await lab.at_rest()
 
 
-@pytest.mark.slow
 async def test_killed_in_prefill_is_not_seen(own_lab):
     lab = await own_lab(workers=2, time_scale=40.0)
     text = "Every prompt is read before the first word of its answer. " * 150
@@ -63,7 +64,6 @@ async def test_a_short_stall_costs_nothing_but_time(lab):
     await lab.at_rest()
 
 
-@pytest.mark.slow
 async def test_a_long_stall_ends_started_streams_with_an_event(lab):
     victim = lab.workers[1]
     async with lab.load() as load:
