@@ -11,7 +11,7 @@ from typing import cast
 from router.errors import ErrorKind, RequestError
 from router.gateway.exchange import SHUT_DOWN, Exchange
 from router.gateway.http.headers import CONTINUE
-from router.gateway.http.request_framer import RequestFramer, Stage
+from router.gateway.http.request_framer import FramerState, RequestFramer
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
 from router.gateway.http.tunnel import Tunnel
@@ -109,7 +109,7 @@ class ClientConnection(asyncio.Protocol):
         """The client is gone."""
         self.write_now = _nowhere
         self._unwritten.clear()
-        if not self._over and self._framer.stage is Stage.BODY and self._exchange is None:
+        if not self._over and self._framer.state is FramerState.BODY and self._exchange is None:
             self._plane.metrics.client_aborted("request")
         self._over = True
         self._leave_exchange()
@@ -143,7 +143,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _paced_by_reads(self) -> None:
         """Whether the client reads has changed, with no request in progress."""
-        if not self._over and self._framer.stage is Stage.IDLE:
+        if not self._over and self._framer.state is FramerState.IDLE:
             self._await_request()
         else:
             self._pace()
@@ -172,7 +172,7 @@ class ClientConnection(asyncio.Protocol):
         """Read one request if it is there. Bytes of further ones wait for their turn in the backlog."""
         framer = self._framer
         if self._exchange is None and not self._over and self.writable:
-            stage = framer.stage
+            stage = framer.state
             try:
                 request = framer.next()
             except RequestError as error:
@@ -232,13 +232,13 @@ class ClientConnection(asyncio.Protocol):
         except Exception:
             self._crashed()
 
-    def _await_more(self, before: Stage) -> None:
+    def _await_more(self, before: FramerState) -> None:
         """A deadline runs for a whole head and for a whole body, not from one read to the next."""
-        stage = self._framer.stage
+        stage = self._framer.state
         if stage is not before:
             self._plane.places.busy(self)
             timeouts = self._plane.config.timeouts
-            limit_s = timeouts.client_header_s if stage is Stage.HEAD else timeouts.client_body_s
+            limit_s = timeouts.client_header_s if stage is FramerState.HEAD else timeouts.client_body_s
             self.deadline_s = self._plane.time() + limit_s
 
     def _head_read(self, head: RequestHead) -> None:
@@ -309,7 +309,7 @@ class ClientConnection(asyncio.Protocol):
             self._exchange.expired(now_s)
         elif self._over or not self.writable:
             self.abort()
-        elif self._framer.stage is Stage.IDLE:
+        elif self._framer.state is FramerState.IDLE:
             # not now: a timer runs before the sockets are read, and a request may have come while we were busy
             self.deadline_s = math.inf
             self._plane.loop.call_later(_LAST_LOOK_S, self._close_idle)
@@ -318,11 +318,11 @@ class ClientConnection(asyncio.Protocol):
 
     def shorten_idle(self, by_s: float) -> None:
         """A connection that waits for a request waits less long; with a negative number, longer."""
-        if self._exchange is None and not self._over and self._framer.stage is Stage.IDLE:
+        if self._exchange is None and not self._over and self._framer.state is FramerState.IDLE:
             self.deadline_s -= by_s
 
     def _close_idle(self) -> None:
-        if self._exchange is None and not self._over and self._framer.stage is Stage.IDLE:
+        if self._exchange is None and not self._over and self._framer.state is FramerState.IDLE:
             self._close()
 
     def evict(self) -> None:
@@ -383,7 +383,7 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.shut_down()
         elif not self._over:
-            if self._framer.stage is Stage.IDLE:
+            if self._framer.state is FramerState.IDLE:
                 self._close()
             else:
                 self._refuse(RequestError(ErrorKind.SHUTTING_DOWN, SHUT_DOWN))

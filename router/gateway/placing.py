@@ -80,7 +80,7 @@ async def read_in_slices(route: Route, head: RequestHead, body: bytes, slices: T
         RequestError: the body is wrong.
     """
     if reads_at_once(route, body):
-        await slices.turn()
+        await slices.available()
         return read_request(route, head, body)
     return _of_body(route, await slices.finish(parse_steps(head.path, body)))
 

@@ -1,4 +1,4 @@
-"""The access log: one line per request, without anything a client said."""
+"""The access log: one line per request, without prompts or other content from the client."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _WITH_PORT = re.compile(r"\[([^\]]+)\](?::\d{1,5})?|([\d.]+):\d{1,5}")
 
 
 class AccessLog:
-    """Writes the lines, if wanted. X-Forwarded-For is believed as far as trusted proxies wrote it."""
+    """Writes the access log. X-Forwarded-For counts only as far as trusted proxies wrote it."""
 
     def __init__(self, enabled: bool, trusted_proxies: Iterable[str]) -> None:
         self.enabled = enabled
         self._trusted = tuple(ip_network(network, strict=False) for network in trusted_proxies)
 
     def client(self, head: RequestHead, peer: str) -> str:
-        """The address nearest to the client that a trusted hop vouches for; `peer` where none does."""
+        """Return the address nearest to the client that a trusted proxy reports, else `peer`."""
         forwarded = head.fields.get(b"x-forwarded-for", b"").decode("latin-1")
         client = peer
         for address in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
@@ -36,7 +36,7 @@ class AccessLog:
         return client
 
     def write(self, head: RequestHead, peer: str, **fields: Any) -> None:
-        """One line."""
+        """Write one line; `fields` are added to method, path and client."""
         log.info(
             "request", extra={"method": head.method, "path": head.path, "client": self.client(head, peer), **fields}
         )
@@ -47,8 +47,10 @@ class AccessLog:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """An address, as proxies write it: perhaps with a port, and brackets around IPv6 (RFC 7239 section 6). An IPv4
-    client of a socket for both families is an IPv4 address."""
+    """Parse an address as proxies write it: an optional port, brackets around IPv6 (RFC 7239 section 6).
+
+    An IPv4-mapped IPv6 address is returned as IPv4.
+    """
     match = _WITH_PORT.fullmatch(text)
     try:
         parsed = ip_address(text if match is None else match[1] or match[2])

@@ -1,4 +1,4 @@
-"""How much of request bodies is kept in memory, over all connections."""
+"""The limit on memory for request bodies, over all connections."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from router.config.model import LimitsConfig
 from router.errors import ErrorKind, RequestError
 
 SMALL_BODY_BYTES = 65_536
-"""Bodies up to this size may use all of the budget."""
+"""Bodies up to this size may use the whole limit."""
 RESERVED_PART = 32
-"""One part in so many is kept for them: large bodies alone would leave no room for ordinary requests."""
+"""1/32 of the limit is reserved for small bodies, so that large bodies cannot block ordinary requests."""
 
 
 class BodyBufferLimit:
-    """Bytes of bodies in memory: those being received, those kept until no worker can need them any more, and what
-    large ones are decoded to while their prompts are identified. `freed` hears of what is given back.
+    """Counts the bytes of bodies in memory and refuses a body that does not fit.
 
-    A body that does not fit is refused at once. Letting it wait would keep its own first half in memory, and bodies
-    that wait for one another's second half wait for ever.
+    Counted are bodies being received, bodies kept for a retry, and what large bodies are decoded to during
+    identification. `freed` is called with each size that is given back.
     """
+
+    # A body that does not fit is refused at once. If it waited, its first half would stay in memory, and bodies that
+    # wait for each other's memory would wait forever.
 
     __slots__ = ("_freed", "_large_limit_bytes", "_limit_bytes", "max_body_bytes", "refused", "used_bytes")
 
@@ -29,17 +31,16 @@ class BodyBufferLimit:
         self._limit_bytes = BODIES.of(limits)
         self.max_body_bytes = min(limits.max_body_bytes, self._limit_bytes)
         reserved_bytes = self._limit_bytes // RESERVED_PART
-        # an empty budget has room for the largest body, whatever is reserved
+        # the largest body fits when nothing is in use, whatever is reserved
         self._large_limit_bytes = max(self._limit_bytes - reserved_bytes, self.max_body_bytes)
         self.used_bytes = 0
         self.refused = 0
 
     def check(self, size_bytes: int) -> None:
-        """Refuse a body of `size_bytes` for which there is no room now. Room is taken only by what has arrived: an
-        announcement costs its client nothing.
+        """Refuse a body of `size_bytes` that does not fit now. Nothing is counted before bytes arrive.
 
         Raises:
-            RequestError: too large for any moment (413), or for this one (503).
+            RequestError: 413 if the body is too large at any time, 503 if it is too large now.
         """
         if size_bytes > self.max_body_bytes:
             raise RequestError(ErrorKind.BODY_TOO_LARGE, f"the body is larger than {self.max_body_bytes} bytes")
@@ -47,10 +48,10 @@ class BodyBufferLimit:
             self._refuse()
 
     def take(self, size_bytes: int, body_bytes: int) -> None:
-        """`size_bytes` more have arrived, of a body of at least `body_bytes`.
+        """Count `size_bytes` that arrived of a body of at least `body_bytes`.
 
         Raises:
-            RequestError: there is no room for them; nothing has been taken.
+            RequestError: the bytes do not fit; they are not counted.
         """
         used_bytes = self.used_bytes + size_bytes
         if used_bytes > self._large_limit_bytes and used_bytes > self._limit_for(body_bytes):
@@ -64,17 +65,16 @@ class BodyBufferLimit:
 
     def _refuse(self) -> None:
         self.refused += 1
-        message = "the request bodies in progress take all the memory set aside for them; try again later"
+        message = "the memory for request bodies is in use; try again later"
         raise RequestError(ErrorKind.TOO_MANY_REQUESTS, message)
 
     def lend(self, size_bytes: int) -> bool:
-        """Take `size_bytes` for what a body has been decoded to, if there is room; `give_back` returns them."""
+        """Count `size_bytes` of a decoded body if they fit. Return whether they did; `give_back` returns them."""
         if self.used_bytes + size_bytes > self._large_limit_bytes:
             return False
         self.used_bytes += size_bytes
         return True
 
     def give_back(self, size_bytes: int) -> None:
-        """`size_bytes` are needed no longer."""
         self.used_bytes -= size_bytes
         self._freed(size_bytes)

@@ -1,7 +1,7 @@
-"""A client's chunked body, unpacked as it comes (RFC 9112 section 7.1).
+"""A client's chunked body, unpacked as it arrives (RFC 9112 section 7.1).
 
-Written here rather than left to llhttp because llhttp does not say where the body ends, and so where the next request
-on the connection begins. Only what the grammar allows is read; extensions and trailers are checked and dropped.
+llhttp does not report where a body ends, and so where the next pipelined request begins. Hence this parser. It accepts
+the grammar of the RFC only; extensions and trailers are checked and dropped.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from router.errors import ErrorKind, RequestError
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _QUOTED = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
-# Fifteen digits are more than any body may have, and less than any integer's end.
+# Fifteen hexadecimal digits: more than any body limit, and within 64 bits.
 _SIZE = re.compile(
     rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[ \t]*" + _TOKEN + rb"(?:[ \t]*=[ \t]*(?:" + _TOKEN + rb"|" + _QUOTED + rb"))?)*"
 )
 _PLAIN_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _TRAILER = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*")
 CHUNKS_PER_ITERATION = 1_024
-"""Chunks of a body that are read in one turn of the loop: a read brings up to 40,000 of one byte."""
+"""Chunks read per event-loop iteration. One read carries up to 40,000 chunks of one byte."""
 MAX_LINE_BYTES = 1_024
-"""A size line with its extensions; none is known that needs more."""
+"""Longest size line, with its extensions. No client is known to send more."""
 
 
 class ChunkedBody:
-    """Fed with what has come, returns what it did not take: a line not yet complete, or what is behind the body.
+    """Incremental decoder. `feed` returns the bytes it did not consume: an incomplete line, or bytes after the body.
 
-    At most `CHUNKS_PER_ITERATION` chunks are taken at once; `more` says that others may have come. `content` collects
-    what the body carries in one buffer, since many short pieces would take many times their bytes. The bytes of a
-    trailer section count against `max_trailer_bytes`.
+    One call reads at most `CHUNKS_PER_ITERATION` chunks; `more` tells that unread chunks may be left. `content` is one
+    buffer, because many short pieces would take many times their size. The trailer section is limited to
+    `max_trailer_bytes`.
     """
 
     __slots__ = ("_break", "_in_trailers", "_left", "_missing", "_trailer_bytes", "complete", "content", "more")
@@ -39,7 +39,7 @@ class ChunkedBody:
         self._trailer_bytes = max_trailer_bytes
         self._missing = 0
         self._break = b""
-        """What has to stand before the next size line: the line break that ends a chunk's content."""
+        """The line break that ends a chunk's content, expected before the next size line."""
         self._in_trailers = False
         self._left = 0
         self.complete = False
@@ -47,10 +47,10 @@ class ChunkedBody:
         self.content = BytesIO()
 
     def feed(self, data: bytes) -> bytes:
-        """Take what belongs to the body.
+        """Consume bytes of the body and return the rest.
 
         Raises:
-            RequestError: this is no chunked body.
+            RequestError: the bytes are not a valid chunked body.
         """
         at = 0
         self._left = CHUNKS_PER_ITERATION
@@ -68,7 +68,7 @@ class ChunkedBody:
         return data[at:] if at else data
 
     def _whole_chunks(self, data: bytes, at: int) -> int:
-        """Take, the quick way, what has come of whole chunks without extensions; returns where they end."""
+        """Consume complete chunks without extensions, the fast path. Return the index after the last one."""
         if self._in_trailers or not data.startswith(self._break, at):
             return at
         write, size_at = self.content.write, at + len(self._break)
@@ -90,12 +90,12 @@ class ChunkedBody:
         return len(piece)
 
     def _line(self, data: bytes, at: int) -> int:
-        """Read one whole line; returns its length, 0 when it has not come whole."""
+        """Read one line. Return its length, or 0 if it is incomplete."""
         skip = len(self._break)
         if not data.startswith(self._break[: len(data) - at], at):
             raise _bad("a chunk's content is not followed by a line break")
         end = data.find(b"\r\n", at + skip)
-        length = (end if end >= 0 else len(data) - 1) - at - skip  # without its carriage return, perhaps
+        length = (end if end >= 0 else len(data) - 1) - at - skip  # a last carriage return may lack its line feed
         if self._in_trailers:
             if length > self._trailer_bytes:
                 raise RequestError(ErrorKind.HEADERS_TOO_LARGE, "trailers too large")
@@ -120,7 +120,7 @@ class ChunkedBody:
         self._break = b"" if self._in_trailers else b"\r\n"
 
     def _trailer(self, line: bytes) -> None:
-        """One line of the trailer section, or the empty one behind it."""
+        """Read one trailer line, or the empty line after the section."""
         self._trailer_bytes -= len(line) + 2
         if not line:
             self.complete = True

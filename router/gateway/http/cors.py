@@ -1,4 +1,4 @@
-"""Cross-origin access, by configuration (the Fetch standard's CORS protocol)."""
+"""The CORS protocol of the Fetch standard, by configuration."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from router.config.model import CorsConfig
 from router.gateway.http.request_head import RequestHead
 
-# What OpenAI's SDK adds in browsers; without leave for these its preflight fails.
+# Headers that OpenAI's SDK adds in browsers. Its preflight fails unless they are allowed.
 _SDK_PREFIXES = (b"x-stainless-", b"openai-")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _EXPOSED = b"x-request-id, x-warmroute-worker, x-warmroute-predicted-cached-tokens, x-warmroute-residency, retry-after"
 
 
 class Cors:
-    """Header lines for responses and preflights; none while no origin is allowed."""
+    """Header lines for responses and preflights. Empty while no origin is allowed."""
 
     def __init__(self, config: CorsConfig) -> None:
         self._origins = frozenset(origin.encode("ascii") for origin in config.allow_origins)
@@ -29,7 +29,7 @@ class Cors:
         return bool(self._origins)
 
     def lines(self, head: RequestHead) -> bytes:
-        """For a response to `head`."""
+        """Return the CORS header lines of a response to `head`."""
         if not self._origins:
             return b""
         vary = b"" if self._any else b"vary: origin\r\n"
@@ -47,7 +47,7 @@ class Cors:
         )
 
     def preflight(self, head: RequestHead, methods: bytes) -> bytes:
-        """For the answer to a preflight (an OPTIONS that names the method to come), besides `lines`."""
+        """Return the further header lines of a response to a preflight; empty if `head` is no preflight."""
         if b"access-control-request-method" not in head.fields or b"allow-origin" not in self.lines(head):
             return b""
         lines = b"access-control-allow-methods: %s\r\naccess-control-max-age: %d\r\n" % (methods, self._max_age_s)
@@ -57,8 +57,8 @@ class Cors:
         return lines + b"vary: access-control-request-headers\r\n"
 
     def _allowed_headers(self, head: RequestHead) -> list[bytes]:
-        """The configured names, and of those asked for what else may pass. A literal ``*`` would not cover
-        Authorization, so where any header is allowed each one asked for is named."""
+        """Return the configured names and the allowed ones among those requested."""
+        # a literal * does not cover Authorization, so "any header" is answered with each requested name
         asked = [name.strip().lower() for name in head.fields.get(b"access-control-request-headers", b"").split(b",")]
         further = [
             name

@@ -1,7 +1,7 @@
-"""How each API tells its clients that something went wrong, as a body and as an event in a started stream.
+"""Errors in the format of each API, as a response body or as an event in a started stream.
 
-Anthropic's clients read errors in that API's own shape, and only such events of a stream as have a name. OpenAI's read
-an error object in any event; for its Responses API every event has a name and a type, too.
+Anthropic's clients expect that API's error object, and read only named events of a stream. OpenAI's clients read an
+error object in any event. Events of the Responses API also need a name and a type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from router.errors import ErrorKind, Fault, RequestError
 DONE_EVENT = b"data: [DONE]\n\n"
 _MESSAGES = "/v1/messages"
 _RESPONSES = "/v1/responses"
-# Anthropic's types by status; all others are by whose fault it is.
+# Anthropic's error types by status. For all others the type follows from the fault.
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     404: "not_found_error",
@@ -27,26 +27,26 @@ _ANTHROPIC_TYPES = {
 
 
 def error_body(error: RequestError, path: str) -> bytes:
-    """The answer to a request to `path` that failed."""
+    """Return the body of an error response to a request for `path`."""
     if path.startswith(_MESSAGES):
         return msgspec.json.encode(_anthropic(error.kind, error.message))
     return errors.body(error.kind, error.message, error.param)
 
 
 def error_event(kind: ErrorKind, message: str, path: str) -> bytes:
-    """What tells a reader of a started stream what happened, and ends the stream as that API does."""
+    """Return an error event for a started stream, and the end of the stream as the API of `path` writes it."""
     if path.startswith(_MESSAGES):
         return _named(msgspec.json.encode(_anthropic(kind, message)))
     body = errors.body(kind, message)
     if path.startswith(_RESPONSES):
-        # "error" is what the client library looks at, the others are the event's own fields
+        # client libraries read "error"; the other fields are part of the event type
         own = {"type": "error", "code": kind.spec.code, "message": message, "param": None}
         return _named(msgspec.json.encode({**own, **msgspec.json.decode(body)}))
     return b"data: " + body + b"\n\n" + DONE_EVENT
 
 
 def body_event(body: bytes, path: str) -> bytes:
-    """A whole body, mostly an error, as one event, where the stream's head has already gone out."""
+    """Return a complete body, usually an error, as one event. For streams whose head is sent already."""
     data = body.strip().replace(b"\n", b"\ndata: ")
     if path.startswith((_MESSAGES, _RESPONSES)):
         return _named(data)
@@ -54,7 +54,7 @@ def body_event(body: bytes, path: str) -> bytes:
 
 
 def is_error(body: bytes) -> bool:
-    """Whether `body` is a JSON object with an error in it."""
+    """Return whether `body` is a JSON object with an error object."""
     try:
         return isinstance(msgspec.json.decode(body, type=dict[str, Any]).get("error"), dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

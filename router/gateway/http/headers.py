@@ -1,4 +1,4 @@
-"""Heads as bytes: what goes to a worker, what goes back to the client, and the answers we write ourselves."""
+"""Heads that the gateway writes: requests to workers, responses to clients, and its own replies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TO_WORKER = HOP_BY_HOP | {b"expect"}
 _TO_WORKER_WITH_ID = _TO_WORKER | {b"x-request-id"}
 _TO_CLIENT = HOP_BY_HOP - {b"transfer-encoding", b"trailer"} | {b"x-request-id"}
 _TO_CLIENT_REFRAMED = HOP_BY_HOP | {b"x-request-id", b"content-length"}
-# Named in Connection, these would change what the message says: they go the way they go without that.
+# Headers that change the meaning of a message. They are treated as if Connection did not name them.
 _NOT_DROPPED = frozenset(
     {
         b"content-length",
@@ -45,12 +45,12 @@ _CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
-# What a client is told to wait when nothing better is known (RFC 9110 section 10.2.3 counts whole seconds).
+# Default Retry-After of a 503 (RFC 9110 section 10.2.3 counts whole seconds).
 RETRY_AFTER_S = 1.0
 
 
 def _dropped(always: frozenset[bytes], fields: dict[bytes, bytes]) -> frozenset[bytes]:
-    """`always`, and what Connection names."""
+    """Return the headers to drop: `always` and those that Connection names."""
     connection = fields.get(b"connection")
     if connection is None or connection.lower() in (b"keep-alive", b"close", b"upgrade"):
         return always
@@ -59,7 +59,7 @@ def _dropped(always: frozenset[bytes], fields: dict[bytes, bytes]) -> frozenset[
 
 
 class _Prepared(msgspec.Struct, frozen=True, gc=False):
-    """A head for one worker, cut where the body's length and our request id stand."""
+    """A head for one worker, cut at the body's length and at the request id."""
 
     endpoint: Endpoint
     authorization: bytes | None
@@ -84,12 +84,12 @@ def request_to_worker(
     worker: str = "",
     withheld: frozenset[bytes] = frozenset(),
 ) -> bytes:
-    """The head sent to a worker: the client's lines as received, without hop-by-hop ones, then our additions.
+    """Return the head for a worker: the client's lines as received, without hop-by-hop ones, then our own lines.
 
-    `plain`: its answer has to be read, so that no compression is offered. `authorization`: a header line (or nothing)
-    that takes the place of the client's own credentials. `withheld` names the client's headers that no worker gets.
-    `worker` names endpoint and rank: where nothing but length and request id differs from the connection's last head,
-    that one is used again.
+    `plain` drops Accept-Encoding, because the gateway reads the response. `authorization` is a header line that
+    replaces the client's credentials; None forwards them, empty bytes drop them. `withheld` names headers that no
+    worker gets. `worker` identifies endpoint and rank: a head that differs from the connection's last one only in
+    length and request id is made from that one.
     """
     shared = None if plain or upgrade or b"x-request-id" in head.fields else head.forwarded
     prepared = shared.get(worker) if shared is not None else None
@@ -118,7 +118,7 @@ def _prepared(
     authorization: bytes | None,
     withheld: frozenset[bytes],
 ) -> _Prepared | None:
-    """`whole` cut in three; None where it has no length, or one not written as we would."""
+    """Cut `whole` in three, or return None if its Content-Length is missing or in an unusual form."""
     length = re.search(rb"\r\n[Cc]ontent-[Ll]ength: ?(%d)\r\n" % body_bytes, whole)
     place = whole.rfind(b"\r\nX-Request-Id: " + request_id + b"\r\n")
     if length is None or place < length.end(1):
@@ -172,7 +172,7 @@ def _written(
 
 
 def _forwarded(head: RequestHead, peer: bytes, scheme: bytes) -> list[bytes]:
-    # A further X-Forwarded-For line extends the client's own list without touching it (RFC 9110 section 5.2).
+    # A second X-Forwarded-For line extends the client's list without a change to it (RFC 9110 section 5.2).
     lines = [b"X-Forwarded-For: " + peer] if peer else []
     if b"x-forwarded-proto" not in head.fields:
         lines.append(b"X-Forwarded-Proto: " + scheme)
@@ -182,9 +182,9 @@ def _forwarded(head: RequestHead, peer: bytes, scheme: bytes) -> list[bytes]:
 
 
 def response_to_client(response: ResponseHead, extra: bytes, *, reframed: bool, own_cors: bool) -> bytes:
-    """A worker's head as the client gets it; `extra` is complete header lines of ours.
+    """Return a worker's head as the client gets it. `extra` holds complete header lines of the gateway.
 
-    `reframed` drops the worker's framing headers: the caller adds its own.
+    `reframed` drops the worker's framing headers, for a caller that adds its own.
     """
     dropped = _dropped(_TO_CLIENT_REFRAMED if reframed else _TO_CLIENT, response.fields)
     if response.status == 101:
@@ -205,7 +205,7 @@ def own_reply(
     content_type: bytes = b"application/json",
     without_body: bool = False,
 ) -> bytes:
-    """A complete answer of our own; `extra` is complete header lines."""
+    """Return a complete reply of the gateway. `extra` holds complete header lines."""
     head = b"HTTP/1.1 %d %s\r\ndate: %s\r\n" % (status, _REASONS[status], formatdate(usegmt=True).encode("ascii"))
     if status != 204:
         head += b"content-type: %s\r\ncontent-length: %d\r\n" % (content_type, len(body))
@@ -213,14 +213,14 @@ def own_reply(
 
 
 def connection_line(head: RequestHead | None, close: bool) -> bytes:
-    """The Connection header line of an answer to `head`, if it needs one."""
+    """Return the Connection header line of a reply to `head`, or nothing."""
     if close:
         return b"connection: close\r\n"
     return b"connection: keep-alive\r\n" if head is not None and head.minor == 0 else b""
 
 
 def retry_after(error: RequestError) -> bytes:
-    """A Retry-After line where the status calls for one."""
+    """Return a Retry-After line if the error or its status asks for one."""
     seconds = error.retry_after_s
     if seconds is None and error.kind.spec.status == 503:
         seconds = RETRY_AFTER_S
@@ -228,5 +228,5 @@ def retry_after(error: RequestError) -> bytes:
 
 
 def chunk(piece: bytes) -> bytes:
-    """`piece` as one chunk of a chunked body; nothing for nothing, which would end the body."""
+    """Encode `piece` as one chunk. An empty piece gives nothing: an empty chunk would end the body."""
     return b"%x\r\n%s\r\n" % (len(piece), piece) if piece else b""

@@ -1,7 +1,7 @@
-"""Gives memory back to the system after large bodies.
+"""Returns freed memory to the system after large bodies.
 
-glibc keeps what is freed for later: after ordinary requests that is little, after a burst of large bodies it is
-hundreds of megabytes. Elsewhere (musl, macOS) nothing is done.
+glibc keeps freed memory for reuse. After a burst of large bodies that can be hundreds of megabytes. With other
+allocators (musl, macOS) this module does nothing.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 log = logging.getLogger("warmroute.gateway")
 
 TRIM_AFTER_BYTES = 8_388_608
-"""What large bodies have freed before it is worth while."""
+"""Bytes freed by large bodies before a trim is worth its cost."""
 PAUSE_S = 5.0
-"""At least so long from one time to the next: it takes up to some 10 ms, in a thread."""
+"""Least time between two trims. A trim takes up to about 10 ms, in a thread."""
 LARGE_BYTES = 262_144
-"""Smaller bodies are ordinary: what they leave is used by the next ones."""
+"""Smaller bodies are not counted, because the next requests reuse their memory."""
 MAPPED_BYTES = 1_048_576
-"""Blocks from this size on are given back as soon as they are freed. By itself glibc raises this limit to the largest
-block that was ever freed, up to 32 MiB."""
+"""Blocks of at least this size are returned as soon as they are freed. By default glibc raises this threshold to the
+largest block ever freed, up to 32 MiB."""
 _M_MMAP_THRESHOLD = -3
 
 
 class HeapTrimmer:
-    """Counts what large bodies free, and now and then has the allocator give it back."""
+    """Counts memory freed by large bodies, and trims the heap from time to time."""
 
     __slots__ = ("_due", "_freed_bytes", "_loop", "_trim", "trims")
 
@@ -39,7 +39,7 @@ class HeapTrimmer:
         self.trims = 0
 
     def freed(self, size_bytes: int) -> None:
-        """A body, or what it was decoded to, is needed no longer."""
+        """Count memory of a body, or of its decoded form, that was freed."""
         if size_bytes < LARGE_BYTES or self._trim is None:
             return
         self._freed_bytes += size_bytes
@@ -54,23 +54,23 @@ class HeapTrimmer:
         self._loop.run_in_executor(None, self._trim)
 
     def close(self) -> None:
-        """Do nothing more."""
+        """Cancel a pending trim."""
         if self._due is not None:
             self._due.cancel()
             self._due = None
 
 
 def trimmer() -> Callable[[], object] | None:
-    """glibc's malloc_trim, told to give back all it can; None where there is none."""
+    """Return a call of glibc's malloc_trim, or None without glibc."""
     libc = _glibc()
     return None if libc is None else lambda: libc.malloc_trim(0)
 
 
 def map_large_blocks() -> None:
-    """Have this process's large blocks given back as soon as they are freed."""
+    """Make glibc return large blocks of this process as soon as they are freed."""
     libc = _glibc()
     if libc is not None and not libc.mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES):
-        log.debug("the allocator keeps its own limit for large blocks")
+        log.debug("the allocator did not accept the threshold for large blocks")
 
 
 def _glibc() -> Any:

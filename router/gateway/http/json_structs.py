@@ -1,6 +1,6 @@
-"""What is read of JSON on the data plane, as msgspec decodes it.
+"""The JSON objects that the data plane reads, as msgspec structs.
 
-These classes are kept apart because msgspec reads their annotations, which a compiled module does not keep
+This module is not compiled, because msgspec reads annotations at run time and compiled modules do not keep them
 (`docs/how-to/compile-it.md`).
 """
 
@@ -12,7 +12,7 @@ import msgspec
 
 
 class EventError(msgspec.Struct):
-    """Where an event says that it is an error."""
+    """The fields by which an event says that it is an error."""
 
     error: Any = None
     object: Any = None
@@ -21,7 +21,7 @@ class EventError(msgspec.Struct):
 
 
 class Mistake(msgspec.Struct):
-    """Part of an error body: which of the request's parameters the error is about."""
+    """The inner object of an error body. `param` names the parameter at fault."""
 
     param: Any = None
 
@@ -33,22 +33,22 @@ class MistakeBody(msgspec.Struct):
 
 
 class EventUsage(msgspec.Struct):
-    """Where an event is a usage frame."""
+    """The fields by which an event is a usage frame."""
 
     choices: Any = None
     usage: Any = None
 
 
 class TokenDetails(msgspec.Struct):
-    """Part of a usage object."""
+    """The details in a usage object."""
 
     cached_tokens: int | None = None
 
 
 class ReportedUsage(msgspec.Struct):
-    """OpenAI's, the Responses API's and the Messages API's names for the same three numbers.
+    """The names of the OpenAI, Responses and Messages APIs for the same three numbers.
 
-    The last one's `input_tokens` leaves out what was read from the cache and what was written to it.
+    In the Messages API, `input_tokens` excludes tokens that were read from or written to the cache.
     """
 
     prompt_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""Requests that have been read and wait for their turn: one connection may bring thousands of them in one read."""
+"""A fair share of the event loop for connections that pipeline requests. One read may carry thousands of them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from time import perf_counter
 from typing import Protocol
 
 REQUESTS_PER_ITERATION = 32
-"""Requests taken from the backlog of all connections together in one turn of the loop."""
-TURN_S = 0.002
-"""Fewer are taken where they take longer than this."""
+"""Most pipelined requests handled per event-loop iteration, over all connections."""
+ITERATION_S = 0.002
+"""Time after which an iteration handles no further pipelined request."""
 
 log = logging.getLogger("warmroute.gateway")
 
 
 class PipelinedConnection(Protocol):
-    """A connection that has bytes of further requests."""
+    """A connection with unread bytes of further requests."""
 
     def serve_next(self) -> None:
-        """Handle one request; call `PipelineScheduler.add` again where more bytes are there."""
+        """Handle one request; call `PipelineScheduler.add` again if more bytes are left."""
         ...
 
 
 class PipelineScheduler:
-    """Connections that have bytes of further requests, in the order in which they take turns.
+    """A FIFO queue of connections with unread requests, each served one request at a time.
 
-    Without it a connection that pipelines requests which the gateway answers itself would be served until its bytes
-    are used up, and every other connection would wait. A connection takes one request per read directly; everything
-    beyond that passes through here, a bounded number per turn of the event loop.
+    Without it, a connection that pipelines requests for local answers would be served until its bytes run out, while
+    all other connections wait. A connection handles the first request of a read directly. All others pass through
+    here, a bounded number per iteration.
     """
 
-    __slots__ = ("_call_soon", "_scheduled", "_turn_s", "_waiting")
+    __slots__ = ("_call_soon", "_iteration_s", "_scheduled", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, turn_s: float = TURN_S) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, iteration_s: float = ITERATION_S) -> None:
         self._call_soon = loop.call_soon
-        self._turn_s = turn_s
+        self._iteration_s = iteration_s
         self._scheduled = False
         self._waiting: deque[PipelinedConnection] = deque()
 
@@ -44,7 +44,7 @@ class PipelineScheduler:
         return len(self._waiting)
 
     def add(self, connection: PipelinedConnection) -> None:
-        """`connection` takes a turn after those that wait already. It must not be added twice."""
+        """Queue `connection`, which must not be queued already."""
         self._waiting.append(connection)
         self._schedule()
 
@@ -55,7 +55,7 @@ class PipelineScheduler:
 
     def _run(self) -> None:
         waiting = self._waiting
-        end_s = perf_counter() + self._turn_s
+        end_s = perf_counter() + self._iteration_s
         taken = 0
         while waiting and taken < REQUESTS_PER_ITERATION and (not taken or perf_counter() < end_s):
             taken += 1

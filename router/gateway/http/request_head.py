@@ -1,7 +1,7 @@
-"""A client's request head: framed, checked, and taken apart into the few fields the gateway reads.
+"""A client's request head, checked and parsed into the fields that the gateway reads.
 
-llhttp (through httptools) is the parser. It lets some shapes pass that RFC 9112 forbids or that two servers read
-differently (missing or duplicate Host, ``identity, chunked``, chunked on HTTP/1.0); these are refused here.
+llhttp (through httptools) is the parser. It accepts some heads that RFC 9112 forbids, or that two servers may read
+differently (missing or duplicate Host, ``identity, chunked``, chunked on HTTP/1.0). They are refused here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MAX_DIGITS = 18
 
 
 class RequestHead(msgspec.Struct, frozen=True, gc=False):
-    """One request head. `lines` keeps every header line as received, each with its lower-case name.
+    """One request head. `lines` keeps every header line as received, with its lower-case name.
 
-    `fields` maps lower-case names to values, repeated ones joined by a comma; `minor` is x of HTTP/1.x;
-    `authority` is set for a target in absolute form and then outranks Host. `lines`, `fields` and `forwarded` (what
-    `wire` has prepared for each worker) are shared by the heads of one connection that differ in Content-Length only
-    (`RepeatedHead`): what the first two say of that may be an earlier request's, `content_length` never is.
+    `fields` maps lower-case names to values, with repeated headers joined by a comma. `minor` is x of HTTP/1.x.
+    `authority` is set for a target in absolute form, and overrides Host. Heads of one connection that differ only in
+    Content-Length share `lines`, `fields` and `forwarded` (see `RepeatedHead`). For the length, read `content_length`:
+    `lines` and `fields` may hold an earlier request's. `forwarded` caches the head that `headers` wrote per worker.
     """
 
     method: str
@@ -55,7 +55,7 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_body(self) -> bool:
-        """Whether bytes follow the head."""
+        """Whether a body follows."""
         return self.chunked or self.content_length > 0
 
 
@@ -64,20 +64,22 @@ def _bad(message: str) -> RequestError:
 
 
 def has_bare_lf(partial: bytes, start: int) -> bool:
-    """Whether a head not yet complete has, from `start` on, a line feed without its carriage return: it never will
-    be valid."""
+    """Return whether an incomplete head has a line feed without carriage return at or after `start`.
+
+    Such a head can never become valid.
+    """
     return _BARE_LF.search(partial, start) is not None
 
 
 def parse_head(raw: bytes, parser: Any) -> RequestHead:
-    """Read a head that ends in its empty line. `parser` (a fresh `httptools.HttpRequestParser`) is fed with it.
+    """Parse a complete head, empty line included. `parser` is a new `httptools.HttpRequestParser`.
 
     Raises:
-        RequestError: for every shape refused, with the status to answer.
+        RequestError: the head is refused; the error carries the status to answer.
     """
     if _HEAD.fullmatch(raw) is None:
         if _OTHER_VERSION.match(raw):
-            raise RequestError(ErrorKind.HTTP_VERSION, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+            raise RequestError(ErrorKind.HTTP_VERSION, "only HTTP/1.0 and HTTP/1.1 are supported")
         raise _bad("malformed request line or header")
     request_line, *header_lines = raw[:-4].split(b"\r\n")
     if len(header_lines) > MAX_HEADER_LINES:
@@ -110,9 +112,10 @@ def parse_head(raw: bytes, parser: Any) -> RequestHead:
 
 
 class RepeatedHead:
-    """The last head of one connection. Clients repeat theirs, but for Content-Length: then nothing is parsed again.
+    """A cache of one: the last head of a connection.
 
-    Only equal bytes count as a repetition, so whatever was checked once holds for all of them.
+    Clients repeat their heads, apart from Content-Length. A head counts as repeated only if all other bytes are equal,
+    so every check made once holds for the repetition.
     """
 
     __slots__ = ("_after", "_before", "_head", "_varies")
@@ -123,7 +126,7 @@ class RepeatedHead:
         self._varies = False
 
     def recall(self, raw: bytes) -> RequestHead | None:
-        """The head that `raw` is, if it is the last one again."""
+        """Return the parsed head of `raw` if it repeats the last one, else None."""
         head, before, after = self._head, self._before, self._after
         if head is None or not raw.startswith(before):
             return None
@@ -135,7 +138,7 @@ class RepeatedHead:
         return _with_length(head, int(digits))
 
     def keep(self, raw: bytes, head: RequestHead) -> RequestHead:
-        """`raw` was read as `head`, which comes back ready to be shared."""
+        """Remember that `raw` parsed to `head`. Return a head that later requests may share."""
         self._head, self._varies = None, False
         if head.chunked:
             return head
@@ -168,7 +171,7 @@ def _with_length(head: RequestHead, length: int) -> RequestHead:
 
 
 def split_lines(header_lines: list[bytes]) -> tuple[list[tuple[bytes, bytes]], dict[bytes, bytes]]:
-    """Header lines as (lower-case name, line as received), and values by name, repeated ones joined by a comma."""
+    """Return header lines as (lower-case name, line as received), and values by name, repeated ones comma-joined."""
     lines: list[tuple[bytes, bytes]] = []
     fields: dict[bytes, bytes] = {}
     repeated: dict[bytes, list[bytes]] = {}
@@ -218,11 +221,11 @@ def _chunked(fields: dict[bytes, bytes], minor: int) -> bool:
         return True
     if b"identity" in codings or b"" in codings or b"chunked" in codings[:-1]:
         raise _bad("ambiguous Transfer-Encoding")
-    raise RequestError(ErrorKind.NOT_IMPLEMENTED, "the only transfer coding understood is chunked")
+    raise RequestError(ErrorKind.NOT_IMPLEMENTED, "the only supported transfer coding is chunked")
 
 
 def _content_length(fields: dict[bytes, bytes]) -> int:
-    """Repeated ones come here as a list with commas, equal or not: no number."""
+    # repeated headers arrive comma-joined, which is no number
     value = fields.get(b"content-length")
     if value is None:
         return 0
@@ -232,7 +235,7 @@ def _content_length(fields: dict[bytes, bytes]) -> int:
 
 
 def _check_host(fields: dict[bytes, bytes], minor: int) -> None:
-    """Repeated ones come here with comma and space between them: no host."""
+    # repeated headers arrive comma-joined, which is no host
     host = fields.get(b"host")
     if host is None:
         if minor:
@@ -242,19 +245,19 @@ def _check_host(fields: dict[bytes, bytes], minor: int) -> None:
 
 
 def _origin_form(method: bytes, target: bytes) -> tuple[bytes | None, bytes]:
-    if method == b"CONNECT":  # RFC 9110 section 9.3.6: a server that opens no tunnels says so
-        raise RequestError(ErrorKind.NOT_IMPLEMENTED, "CONNECT is not supported: this gateway opens no tunnels")
+    if method == b"CONNECT":  # RFC 9110 section 9.3.6
+        raise RequestError(ErrorKind.NOT_IMPLEMENTED, "CONNECT is not supported")
     if target[:1] == b"/" or (target == b"*" and method == b"OPTIONS"):
         if b"#" in target:
             raise _bad("fragment in the request target")
         return None, target
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https") or b"#" in rest:
-        raise _bad("request target is neither a path nor an http URL")
+        raise _bad("the request target is neither a path nor an http URL")
     authority, slash, path = rest.partition(b"/")
     authority, mark, query = authority.partition(b"?")
     if not authority or _HOST.fullmatch(authority) is None:
-        raise _bad("request target names no valid host")
+        raise _bad("the request target names no valid host")
     return authority, slash + path if slash and not mark else b"/" + mark + query + slash + path
 
 
@@ -263,7 +266,7 @@ def _expects_continue(fields: dict[bytes, bytes], minor: int) -> bool:
     if value is None or not minor:
         return False
     if value.lower() != b"100-continue":
-        raise RequestError(ErrorKind.EXPECTATION_FAILED, "the only expectation understood is 100-continue")
+        raise RequestError(ErrorKind.EXPECTATION_FAILED, "the only supported expectation is 100-continue")
     return True
 
 

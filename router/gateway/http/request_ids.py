@@ -1,4 +1,4 @@
-"""The id of each request: the client's own, or one of ours."""
+"""Request ids: the client's own, or a generated one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _GIVEN = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class RequestIds:
-    """Ids for requests that bring none that can be passed on.
+    """Generates ids of 32 hexadecimal digits: 20 random digits per process, then a counter.
 
-    32 hexadecimal digits: 20 drawn once for this object, then a count. Unique over all processes without a system
-    call per request; no secret, so it may be counted.
+    Ids are unique over all processes without a system call per request. They are not secret, so a counter will do.
     """
 
     __slots__ = ("_next", "_prefix")
@@ -25,7 +24,7 @@ class RequestIds:
         self._next = count().__next__
 
     def of(self, head: RequestHead | None) -> bytes:
-        """The client's id if it can be passed on, else a new one."""
+        """Return the client's X-Request-Id if it is valid, else a new id."""
         given = head.fields.get(b"x-request-id") if head is not None else None
         if given is not None and _GIVEN.fullmatch(given):
             return given

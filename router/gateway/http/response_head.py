@@ -1,4 +1,4 @@
-"""The head of a worker's response, checked and taken apart."""
+"""The head of a worker's response, checked and parsed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import msgspec
 
 from router.gateway.http.request_head import split_lines
 
-# RFC 9112 section 4. llhttp lets other versions, control characters in the reason and empty lines in front pass.
+# RFC 9112 section 4. llhttp accepts other versions, control characters in the reason and leading empty lines.
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9]\d\d(?: [\t\x20-\x7e\x80-\xff]*)?")
-# llhttp does not take a tab for white space here: it would read until the worker closes.
+# llhttp does not treat a tab as white space here, and would read until the worker closes.
 _TABBED_CODING = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked *\t", re.IGNORECASE)
 
 
 class ResponseHead(msgspec.Struct, frozen=True, gc=False):
-    """A worker's final response head. `status_line` starts behind the version; `length` is None if not announced.
+    """A worker's final response head.
 
-    `events` marks an event stream we can read; `bodiless` an answer that ends with its head.
+    `status_line` starts after the version. `length` is None without a Content-Length. `events` marks an event stream
+    without content coding, `bodiless` a response that ends with its head.
     """
 
     status: int
@@ -32,15 +33,15 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def until_close(self) -> bool:
-        """The body ends when the worker closes."""
+        """Whether the body ends when the worker closes the connection."""
         return not (self.chunked or self.bodiless) and self.length is None
 
 
 def parse_response_head(raw: bytes, status: int, to_head_request: bool) -> ResponseHead:
-    """Take apart a head that llhttp has accepted.
+    """Parse a head that llhttp has accepted.
 
     Raises:
-        ValueError: for framing that two readers could understand differently.
+        ValueError: the status line is malformed, or two readers could frame the body differently.
     """
     status_line, *header_lines = raw[:-4].split(b"\r\n")
     if status_line != b"HTTP/1.1 200 OK":

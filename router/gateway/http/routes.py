@@ -1,7 +1,6 @@
-"""What is forwarded, as data: path, methods, and where the model's name stands. Everything else is a 404.
+"""The forwarded routes as data: path, methods, and the place of the model's name. All other paths answer 404.
 
-The list is vLLM 0.33's inference surface. Paths that change a worker are never forwarded, whatever the
-configuration says: those go through the admin API or not at all.
+The list is vLLM 0.33's inference API. Paths that change a worker are never forwarded, whatever the configuration says.
 """
 
 from __future__ import annotations
@@ -27,9 +26,11 @@ class ModelSource(StrEnum):
 class Route:
     """One forwarded path. `pattern` names it in metrics; ``{id}`` stands for one segment.
 
-    `by_prefix`: the body is understood and placed by its prompt. `pinned`: `{id}` names a stored response, so the
-    request goes to the worker that made it. `stores`: answers may be asked for later by id. `prefills`: the worker
-    computes what the body says. `salted`: the worker takes `cache_salt` in the body.
+    - `by_prefix`: requests are placed by the prefix of their prompt.
+    - `pinned`: ``{id}`` names a stored response, so requests go to the worker that made it.
+    - `stores`: the worker stores the response under an id.
+    - `prefills`: the worker runs the model on the body.
+    - `salted`: the worker reads `cache_salt` from the body.
     """
 
     pattern: str
@@ -57,10 +58,10 @@ _SALTED = (
     "/generative_scoring",
     "/inference/v1/generate",
 )
-"""JSON bodies that take cache_salt, and are not placed by their prompt."""
+"""JSON bodies that take cache_salt and are not placed by prefix."""
 _UNSALTED = ("/v2/embed", "/cohere/v2/chat")
 """vLLM 0.33 reads no cache_salt from these."""
-_ABOUT_TEXT = (
+_TEXT_ONLY = (
     "/v1/chat/completions/render",
     "/v1/chat/completions/derender",
     "/v1/completions/render",
@@ -71,8 +72,8 @@ _ABOUT_TEXT = (
     "/tokenize",
     "/detokenize",
 )
-"""What the model has no part in."""
-# Seen in vLLM 0.33 without a documented method: both are passed on and the worker decides.
+"""Paths that do not run the model."""
+# vLLM 0.33 documents no method for these, so both are forwarded.
 _EITHER_METHOD = ("/v1/decisions", "/v1/systemone")
 
 ROUTES: tuple[Route, ...] = (
@@ -85,7 +86,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/v1/audio/transcriptions", model=ModelSource.MULTIPART),
     Route("/v1/audio/translations", model=ModelSource.MULTIPART),
     Route("/v1/realtime", ("GET",), ModelSource.QUERY, upgrades=True),
-    *(Route(path, prefills=False) for path in _ABOUT_TEXT),
+    *(Route(path, prefills=False) for path in _TEXT_ONLY),
     *(Route(path, salted=True) for path in _SALTED),
     *(Route(path) for path in _UNSALTED),
     *(Route(path, ("GET", "POST"), salted=True) for path in _EITHER_METHOD),
@@ -122,19 +123,19 @@ _STORED = "/v1/responses/"
 
 
 def forbidden(path: str) -> bool:
-    """Whether `path` changes a worker, however it is spelt (percent-encoded, doubled or trailing slashes)."""
+    """Return whether `path` changes a worker, in any spelling (percent-encoded, doubled or trailing slashes)."""
     plain = "/" + "/".join(segment for segment in unquote(path).split("/") if segment)
     return plain in FORBIDDEN_PATHS or (plain + "/").startswith(FORBIDDEN_PREFIXES)
 
 
 def _plain(path: str) -> bool:
-    """No spelling that a worker might resolve into another path than the one matched here."""
+    """Return whether a worker cannot resolve `path` to another path than the one matched here."""
     decoded = unquote(path)
     return "//" not in decoded and "\\" not in decoded and not {".", ".."} & set(decoded.split("/"))
 
 
 class RouteTable:
-    """Routes by path: exact ones, stored responses, and the configuration's own."""
+    """Routes by path: built-in paths, stored responses, and the configured extra paths."""
 
     def __init__(self, extra: Iterable[PathConfig] = ()) -> None:
         self._exact = {route.pattern: route for route in ROUTES if not route.pinned}
@@ -150,7 +151,7 @@ class RouteTable:
             self._exact.setdefault(route.pattern, route)
 
     def find(self, path: str) -> Route | None:
-        """The route of `path`, or None when it is not forwarded."""
+        """Return the route of `path`, or None if it is not forwarded."""
         route = self._exact.get(path)
         if route is not None:
             return route
@@ -165,11 +166,11 @@ class RouteTable:
         return route
 
     def pattern(self, pattern: str) -> Route | None:
-        """The route that is called `pattern` in metrics."""
+        """Return the route with this `pattern`, or None."""
         named = {**self._exact, **{route.pattern: route for _, route in self._prefixes}}
         named.update({route.pattern: route for route in self._stored.values()})
         return named.get(pattern)
 
     def stored_id(self, path: str) -> str:
-        """The response id in the path of a pinned route."""
+        """Return the response id in the path of a pinned route."""
         return unquote(path[len(_STORED) :].partition("/")[0])

@@ -1,4 +1,4 @@
-"""How much of answers is kept in memory for clients that do not read fast enough, over all connections."""
+"""The limit on memory for unsent responses, over all connections."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from router.config.model import LimitsConfig
 
 
 class SlowReader(Protocol):
-    """A client connection."""
+    """A client connection that does not read fast enough."""
 
     @property
     def unsent_bytes(self) -> int:
-        """What it leaves unsent now."""
+        """Bytes that wait to be sent now."""
         ...
 
     def allow_unsent(self, size_bytes: int) -> None:
-        """Pause the worker once more than this is left unsent."""
+        """Pause the worker when more than `size_bytes` wait to be sent."""
         ...
 
     def cut_off(self) -> None:
-        """Close in the next turn of the loop: this one may be in the middle of a write to it."""
+        """Close in the next loop iteration. A write to the connection may be in progress now."""
         ...
 
 
 class SendBufferLimit:
-    """Bytes left unsent by clients whose workers are paused for it, oldest pause first.
+    """Counts unsent bytes of paused connections, oldest pause first.
 
-    Looked at only when a transport pauses or resumes, so a client that reads costs nothing. While less than half of
-    the limit is used each connection may leave `allowance_bytes` unsent. From there on it is nought for all of them: a
-    worker is paused at the first write that does not go out whole. A read that was under way still comes, so with
-    thousands of readers the sum may go on growing; beyond the limit the one that has waited longest is cut off, for
-    every other remedy would take from clients that read.
+    Counts change only when a transport pauses or resumes, so a client that reads costs nothing. While less than half
+    of the limit is used, each connection may leave `allowance_bytes` unsent. Above half, the allowance is zero: a
+    worker is paused at the first write that is not sent at once. Reads in progress still arrive, so with thousands of
+    slow readers the sum may grow on. Above the limit, the connection that was paused first is closed, because any other
+    measure would slow down clients that read.
     """
 
     __slots__ = ("_limit_bytes", "_paused", "_tight", "_write_buffer_bytes", "cut", "used_bytes")
@@ -47,11 +47,11 @@ class SendBufferLimit:
 
     @property
     def allowance_bytes(self) -> int:
-        """What one connection may leave unsent now."""
+        """Bytes that one connection may leave unsent now."""
         return 0 if self._tight else self._write_buffer_bytes
 
     def paused(self, reader: SlowReader, size_bytes: int) -> bool:
-        """`reader` leaves `size_bytes` unsent. True when the other connections' allowance is to be set anew."""
+        """Count a paused reader with `size_bytes` unsent. Return whether the allowance of all connections changed."""
         self._paused[reader] = size_bytes
         self.used_bytes += size_bytes
         while self.used_bytes > self._limit_bytes:
@@ -59,8 +59,7 @@ class SendBufferLimit:
         return self._adapt()
 
     def _relieve(self) -> None:
-        """Cut off the reader that has waited longest, unless it turns out to read: then it goes to the end of the line
-        with what it has left."""
+        """Close the reader that was paused first. If it has read since, move it to the end of the queue instead."""
         oldest = next(iter(self._paused))
         before_bytes = self._paused.pop(oldest)
         self.used_bytes -= before_bytes
@@ -73,12 +72,12 @@ class SendBufferLimit:
             oldest.cut_off()
 
     def resumed(self, reader: SlowReader) -> bool:
-        """`reader` takes bytes again, or is gone. True when the other connections' allowance is to be set anew."""
+        """Remove a reader that resumed or closed. Return whether the allowance of all connections changed."""
         self.used_bytes -= self._paused.pop(reader, 0)
         return self._adapt()
 
     def _adapt(self) -> bool:
-        """Between half and a quarter of the limit nothing changes, so that it does not change all the time."""
+        # hysteresis: tight above half of the limit, loose again below a quarter
         tight = self.used_bytes * (4 if self._tight else 2) > self._limit_bytes
         changed, self._tight = tight is not self._tight, tight
         return changed

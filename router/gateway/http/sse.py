@@ -1,8 +1,8 @@
-"""Finding the first real event of an event stream.
+"""Detection of the first real event in an event stream.
 
-A stream's head goes out before prefill, so comments say nothing and an error event means the request failed before
-it produced anything: neither may reach the client while another worker can still answer. The same holds for the events
-by which a Responses stream introduces itself: vLLM 0.33 sends them at once, everything else from the first token on.
+A worker sends a stream's head before prefill. Until the first token, comments mean nothing and an error event means
+that the request failed. Neither may reach the client while another worker can still answer. The introductory events of
+a Responses stream count as comments, because vLLM 0.33 sends them at once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from router.gateway.http.json_structs import EventError
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-# A first event larger than this is content, not an error: judge it by what is there.
+# A first event larger than this counts as content, since errors are short.
 FIRST_EVENT_BYTES = 65_536
-# Introductions repeat the request's instructions and tools. More than this is let through before the first token.
+# Introductory events repeat the request's instructions and tools. Beyond this size they are passed on.
 INTRODUCTION_BYTES = 524_288
 _INTRODUCTIONS = frozenset({b"response.created", b"response.queued", b"response.in_progress"})
 _INTRODUCING = re.compile(rb"event: ?(?:" + b"|".join(map(re.escape, _INTRODUCTIONS)) + rb")[\r\n]")
-# What the Messages API's error types say; it gives no number.
+# Error types of the Messages API, which sends no status code in an event.
 _STATUS_BY_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -37,14 +37,14 @@ _DECODER = msgspec.json.Decoder(EventError)
 
 
 class StreamError(msgspec.Struct, frozen=True):
-    """An error event that came first: `status` as far as it says one (0 if not)."""
+    """An error event before any content. `status` is 0 if the event names none."""
 
     status: int
     message: str
 
 
 class FirstEvent:
-    """Fed with body bytes until it has seen a real event, or an error in its place."""
+    """Reads body bytes until the first real event or an error in its place."""
 
     __slots__ = ("_introduced_bytes", "_pending")
 
@@ -53,16 +53,15 @@ class FirstEvent:
         self._introduced_bytes = 0
 
     def feed(self, piece: bytes) -> bool | StreamError:
-        """False while only comments and introductions came, True from the first real event on, or the error that came
-        first."""
+        """Return False before the first real event, True from then on, or the error that came first."""
         verdict = self._judge(piece)
         if verdict is not False:
-            self._pending = bytearray()  # a stream keeps this object to its end, and need not keep its first event
+            self._pending = bytearray()  # the stream keeps this object, not its first event
         return verdict
 
     def _judge(self, piece: bytes) -> bool | StreamError:
         pending = self._pending
-        # what has been searched before is searched again only as far as an end may begin in it
+        # an event's end may begin in the last three bytes searched before
         searched = max(0, len(pending) - 3)
         pending += piece
         start = 0
@@ -80,7 +79,7 @@ class FirstEvent:
 
 
 def judge_event(event: bytes) -> bool | StreamError:
-    """False for comments, empty events and introductions, the error of an error event, True for everything else."""
+    """Return False for comments, empty and introductory events, the error of an error event, and True otherwise."""
     payload: list[bytes] = []
     name = b""
     for line in _LINE_END.split(event):

@@ -1,4 +1,4 @@
-"""Long work on the event loop, done a little in each of its turns."""
+"""Long work on the event loop, divided over many iterations."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SLICE_S = 0.002
-"""How much of a turn such work takes, one step more or less, however much of it there is."""
+"""Time per iteration for such work in all, within one step."""
 
 
 class TimeSlices:
-    """Gives a slice of each turn to the work of one request, and of the next turn to that of the next request."""
+    """Gives the slice of each loop iteration to one request at a time, in turn."""
 
-    __slots__ = ("_clock", "_mine", "_taken")
+    __slots__ = ("_clock", "_owner", "_taken")
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
-        self._mine = asyncio.Lock()
+        self._owner = asyncio.Lock()
         self._taken = False
 
     def take(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Take the whole slice of this turn, for work that cannot be divided; False where somebody has it already."""
-        if self._taken or self._mine.locked():
+        """Take the slice of this iteration for work that cannot be divided. Return False if it is taken."""
+        if self._taken or self._owner.locked():
             return False
         self._taken = True
-        loop.call_soon(self._next_turn)
+        loop.call_soon(self._next_iteration)
         return True
 
-    def _next_turn(self) -> None:
+    def _next_iteration(self) -> None:
         self._taken = False
 
-    async def turn(self) -> None:
-        """Wait for a turn whose slice nobody has."""
-        async with self._mine:
+    async def available(self) -> None:
+        """Wait for an iteration with a free slice."""
+        async with self._owner:
             await asyncio.sleep(0)
 
     async def finish(self, steps: Generator[None, None, T]) -> T:
-        """What `steps` come to; raises what they raise."""
+        """Run `steps` to the end, one slice per iteration. Return their result or raise their exception."""
         while True:
-            async with self._mine:
+            async with self._owner:
                 until_s = self._clock() + SLICE_S
                 while self._clock() < until_s:
                     try:
@@ -50,4 +50,4 @@ class TimeSlices:
                     except StopIteration as end:
                         found: T = end.value
                         return found
-                await asyncio.sleep(0)  # with the lock held: what comes next has the next turn
+                await asyncio.sleep(0)  # with the lock held, so that another request gets the next slice

@@ -1,4 +1,4 @@
-"""A protocol switch (WebSocket): after the 101 bytes go both ways unread."""
+"""A WebSocket tunnel: after the 101 response, bytes pass both ways unread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Tunnel:
-    """Both directions of one switched connection; `last_read_s` is the last byte of either."""
+    """Both directions of one tunnel. `last_read_s` is the time of the last byte in either direction."""
 
     __slots__ = ("_time", "_to_client", "_to_worker", "last_read_s")
 
@@ -19,11 +19,9 @@ class Tunnel:
         self.last_read_s = time()
 
     def from_worker(self, data: bytes) -> None:
-        """Bytes for the client."""
         self.last_read_s = self._time()
         self._to_client(data)
 
     def from_client(self, data: bytes) -> None:
-        """Bytes for the worker."""
         self.last_read_s = self._time()
         self._to_worker(data)

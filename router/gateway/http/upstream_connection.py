@@ -1,4 +1,4 @@
-"""One connection to a worker: frames its responses and hands raw bytes on as they come."""
+"""One connection to a worker: frames its responses and passes raw bytes on as they arrive."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _TAIL_BYTES = 8
 
 
 def _size_lines(limit: int) -> tuple[bytes, ...]:
-    """By a chunk's length on the wire, framing included, the size line it must have; elsewhere what none starts with.
+    """Return, by a chunk's length on the wire (framing included), the size line that such a chunk must have.
 
-    No length belongs to two sizes: a further hexadecimal digit comes with fifteen times as much content.
+    Lengths that no chunk has map to a byte that no chunk starts with.
     """
+    # No length belongs to two sizes: one more hexadecimal digit means sixteen times the content.
     lines = [b"\0"] * limit
     for size in range(1, limit):
         line = b"%x\r\n" % size
@@ -30,15 +31,17 @@ def _size_lines(limit: int) -> tuple[bytes, ...]:
     return tuple(lines)
 
 
-# Long enough for an event with a few tokens and their logprobs; larger ones are rare and cost as much as ever.
+# Covers an event with a few tokens and their logprobs. Larger reads are rare and take the ordinary way.
 _SHORT_BYTES = 2_048
 _COPIED_BYTES = 32_768
 _SIZE_LINES = _size_lines(_SHORT_BYTES)
 
 
-class Pools(Protocol):
-    """Where a connection reports that it went or rests; `outbox` takes its short requests, `head_s` is how long
-    a response's head may take from its first byte on."""
+class OwningPool(Protocol):
+    """The pool as its connections see it.
+
+    `outbox` takes short requests. `head_s` limits the time from the first byte of a response's head to its last.
+    """
 
     outbox: WriteCoalescer
     head_s: float
@@ -49,7 +52,7 @@ class Pools(Protocol):
 
 
 class ResponseReader(Protocol):
-    """Whose request is on the connection. After `response_began` it may have let go of the connection."""
+    """Receives the response of the request on the connection. It may release the connection in `response_began`."""
 
     def response_began(self, response: ResponseHead) -> None:
         """The final head is complete."""
@@ -57,11 +60,11 @@ class ResponseReader(Protocol):
 
     @property
     def response_read(self) -> Callable[[bytes], None]:
-        """Takes body bytes, framing included; their content has been appended to the connection's `pieces`."""
+        """Takes body bytes with their framing. Their content is in the connection's `pieces` already."""
         ...
 
     def response_ended(self) -> None:
-        """The body is complete; called after the last `response_read`."""
+        """The body is complete. Called after the last `response_read`."""
         ...
 
     def worker_lost(self, reason: str, broke_http: bool) -> None:
@@ -69,22 +72,23 @@ class ResponseReader(Protocol):
         ...
 
     def worker_writable(self, writable: bool) -> None:
-        """The worker stopped, or began again, to take what is written to it."""
+        """The worker stopped or resumed reading."""
         ...
 
     def crashed(self) -> None:
-        """One of the calls above raised; called while the exception is handled."""
+        """One of the calls above raised. Called while the exception is handled."""
         ...
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """The protocol of one pooled connection; also llhttp's callbacks, so that a chunk costs no object of ours.
+    """The protocol of one pooled connection. It is also llhttp's callback object, so that a chunk allocates nothing.
 
-    `pieces` collects body content without framing; its reader shortens it. `in_chunk` and `complete` are llhttp's
-    view after the bytes read so far.
+    `pieces` collects body content without framing; the reader shortens it. `in_chunk` and `complete` are llhttp's
+    state after the bytes read so far.
 
-    `splice`, if its reader has set it, is given the reads of a chunked body instead of `ResponseReader.response_read`.
-    Then a read that is exactly one chunk (a token, mostly) never gets to llhttp: it leaves its state as it was.
+    A reader may set `splice`, which then receives the reads of a chunked body in place of
+    `ResponseReader.response_read`. While it is set, a read that is exactly one chunk (usually one token) bypasses
+    llhttp, because it leaves the parser's state unchanged.
     """
 
     __slots__ = (
@@ -116,7 +120,9 @@ class UpstreamConnection(asyncio.Protocol):
         "tunnel",
     )
 
-    def __init__(self, pools: Pools, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, max_head_bytes: int) -> None:
+    def __init__(
+        self, pools: OwningPool, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, max_head_bytes: int
+    ) -> None:
         self._pools = pools
         self._loop = loop
         self._max_head_bytes = max_head_bytes
@@ -138,14 +144,13 @@ class UpstreamConnection(asyncio.Protocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Up."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """A read: feed llhttp, hand the bytes on, and say when the response is over."""
+        """Feed llhttp, pass the bytes on, and report the end of the response."""
         reader = self.reader
         if reader is None:
-            self.abort()  # nobody asked: a late 408, or bytes behind a response
+            self.abort()  # unsolicited: a late 408, or bytes after a response
             return
         try:
             splice = self.splice
@@ -172,62 +177,56 @@ class UpstreamConnection(asyncio.Protocol):
                 return
             fault = self._read_head(data, reader)
         if fault is not None:
-            self.in_chunk = was_in_chunk  # this read is not passed on
+            self.in_chunk = was_in_chunk  # these bytes are not passed on
             reader.worker_lost(fault, True)
 
     def eof_received(self) -> None:
-        """The worker ended its side: for a body without a length, that is its end."""
+        """The worker closed its side. That ends a body without a length."""
         reader = self.reader
         if reader is not None and self.tunnel is None and self.response is not None and self.response.until_close:
             self.complete = True
             reader.response_ended()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Down."""
         self._pools.closed(self)
         reader, self.reader = self.reader, None
         if reader is not None:
             reader.worker_lost(str(exc) if exc else "connection closed by the worker", False)
 
     def pause_writing(self) -> None:
-        """The worker does not read."""
         if self.reader is not None:
             self.reader.worker_writable(False)
 
     def resume_writing(self) -> None:
-        """The worker reads again."""
         if self.reader is not None:
             self.reader.worker_writable(True)
 
     # llhttp's callbacks (`on_body` is `pieces.append`)
 
     def on_message_begin(self) -> None:
-        """A message starts; behind a complete one that is one too many."""
+        """A message starts. After a complete one, that is one too many."""
         if self.complete:
             self.overrun = True
 
     def on_headers_complete(self) -> None:
-        """A head ended; interim ones (1xx) are counted and skipped."""
+        """A head ended. Interim heads (1xx) are counted and skipped."""
         self._heads += 1
         status = self._parser.get_status_code()
         self._final = not 100 <= status < 200 or status == 101
 
     def on_message_complete(self) -> None:
-        """A message ended."""
         self.complete = self._final
 
     def on_chunk_header(self) -> None:
-        """A chunk's size line ended."""
         self.in_chunk = True
 
     def on_chunk_complete(self) -> None:
-        """A chunk ended."""
         self.in_chunk = False
 
-    # for its user
+    # for the request that uses the connection
 
     def send(self, reader: ResponseReader, head: bytes, body: bytes, to_head_request: bool) -> None:
-        """Send one request; its response goes to `reader`."""
+        """Send one request. Its response goes to `reader`."""
         assert self._transport is not None
         self.reader = reader
         self.response = None
@@ -239,7 +238,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._last = b"\r\n"
         self._to_head_request = to_head_request
         self._parser: Any = httptools.HttpResponseParser(self)
-        # one call is one system call; copying a short body costs less than writing from two places
+        # one write is one system call; a copy of a short body costs less than a second write
         if len(body) <= _COPIED_BYTES:
             self._unsent = head + body
             self._pools.outbox.add(self)
@@ -247,34 +246,35 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.writelines((head, body))
 
     def flush(self) -> None:
-        """Write the request that waits in the outbox, if it still does."""
+        """Write the request that waits in the write coalescer, if any."""
         unsent, self._unsent = self._unsent, b""
         if unsent and self._transport is not None and not self._transport.is_closing():
             self._transport.write(unsent)
 
     @property
     def usable(self) -> bool:
-        """Whether a request can be written."""
+        """Whether the connection can take a request."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def silent(self) -> bool:
-        """No byte of a response has come."""
+        """Whether no byte of the response has arrived."""
         return self.response is None and not self._raw_head
 
     @property
     def at_boundary(self) -> bool:
-        """What has been read ends where a chunk may follow. A size line cut in two calls no callback."""
+        """Whether the bytes read end where a chunk may follow."""
+        # llhttp reports nothing for half a size line, hence the look at the last bytes
         return not self.in_chunk and self._last.endswith(b"\r\n")
 
     @property
     def ends_event(self) -> bool:
-        """The bytes handed on end with a chunk that ends with an event."""
+        """Whether the bytes passed on end with a chunk that ends an event."""
         return self._last.endswith((b"\n\n\r\n", b"\r\n\r\n\r\n"))
 
     @property
     def exact_end(self) -> bool:
-        """Whether the bytes read end exactly where the response does."""
+        """Whether the bytes read end exactly where the response ends."""
         response = self.response
         if response is not None and response.bodiless:
             return True
@@ -282,11 +282,11 @@ class UpstreamConnection(asyncio.Protocol):
             return self.raw_bytes == response.length
         if response is None or self.overrun:
             return False
-        # behind trailers or extra line breaks the end cannot be told from here
+        # after trailers or extra line breaks the end cannot be determined here
         return self._last.endswith(b"\r\n0\r\n\r\n")
 
     def release(self, reusable: bool) -> None:
-        """The user is done: rest in the pool if the response ended cleanly, else close at once."""
+        """Return to the pool if the response ended cleanly, else close at once."""
         self.reader = self.tunnel = self.splice = None
         self._between = False
         response = self.response
@@ -297,7 +297,7 @@ class UpstreamConnection(asyncio.Protocol):
             and not self.overrun
             and response.keep_alive
             and not response.until_close
-            and not response.bodiless  # bytes of a body that must not be there may still come
+            and not response.bodiless  # a forbidden body may still follow
             and self._transport is not None
             and not self._transport.is_closing()
             and not self._transport.get_write_buffer_size()
@@ -309,22 +309,21 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
 
     def write(self, data: bytes) -> None:
-        """Raw bytes into a tunnel."""
+        """Write raw bytes, for a tunnel."""
         if self._transport is not None:
             self._transport.write(data)
 
     def pause_reading(self) -> None:
-        """Stop taking bytes: the client does not read."""
+        """Stop reading, for a client that does not read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close at once; to vLLM that is the abort of the request."""
+        """Close at once, which aborts the request in vLLM."""
         self.reader = self.tunnel = self.splice = None
         self._between = False
         self._unsent = b""
@@ -340,20 +339,20 @@ class UpstreamConnection(asyncio.Protocol):
             if not self.complete:
                 return str(error)
             self.overrun = True
-        return "bytes behind the end of the response" if self.overrun else None
+        return "bytes after the end of the response" if self.overrun else None
 
     def _read_head(self, data: bytes, reader: ResponseReader) -> str | None:
-        """Collect the head; once complete announce it and pass on what came behind it."""
+        """Collect the head. Once it is complete, report it and pass on the bytes after it."""
         began = not self._raw_head
         raw = self._raw_head = self._raw_head + data
         if not self._final:
-            if began:  # hardly ever: heads come in one piece
+            if began:  # rare: heads arrive in one piece
                 self._loop.call_later(self._pools.head_s, self._head_overdue, reader)
             return "response head too large" if len(raw) > self._max_head_bytes else None
         start = 0
         for _ in range(self._heads - 1):
             if not raw.startswith(b"HTTP/1.", start):
-                return "malformed interim response"  # llhttp lets empty lines in front pass
+                return "malformed interim response"  # llhttp accepts leading empty lines
             start = raw.index(_HEAD_END, start) + 4
         end = raw.index(_HEAD_END, start) + 4
         if end > self._max_head_bytes:
@@ -367,7 +366,7 @@ class UpstreamConnection(asyncio.Protocol):
         return None
 
     def _head_overdue(self, reader: ResponseReader) -> None:
-        """Is this still the same response, and stuck in the middle of a head?"""
+        """Fail the response if its head is still incomplete."""
         if self.reader is reader and self.response is None and not self._raw_head.endswith(_HEAD_END):
             try:
                 reader.worker_lost("the response's head took too long", True)
@@ -382,7 +381,7 @@ class UpstreamConnection(asyncio.Protocol):
         response = self.response
         reader.response_began(response)
         if self.reader is not reader or self.response is not response:
-            return  # let go, and perhaps in use again already
+            return  # released, and perhaps reused already
         if self.tunnel is not None:
             if rest:
                 self.tunnel(rest)
@@ -393,7 +392,7 @@ class UpstreamConnection(asyncio.Protocol):
             reader.response_ended()
 
     def _without_line_breaks(self, data: bytes) -> bytes:
-        """llhttp takes line breaks behind the end for nothing; where the end is known they are not passed on."""
+        """Cut off line breaks after the end of the body, which llhttp ignores."""
         length = self.response.length if self.response is not None else None
         if length is None or self.raw_bytes <= length:
             return data

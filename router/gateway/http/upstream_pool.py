@@ -1,4 +1,4 @@
-"""Connections to workers: dialled when needed, kept a few seconds between two requests."""
+"""The pool of connections to workers: dialled on demand, kept idle for a few seconds."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from router.gateway.http.write_coalescer import WriteCoalescer
 
 log = logging.getLogger("warmroute.gateway")
 
-_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""What we have run out of ourselves when a dial fails so: file descriptors, memory, ports."""
+_OWN_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Dial errors that mean a shortage in this process: file descriptors, memory, ports."""
 
 
 class Dialler(Protocol):
-    """Who asked for a new connection."""
+    """The caller of `ConnectionPool.dial`."""
 
     def dialled(self, connection: UpstreamConnection) -> None:
-        """It is there, and this caller's."""
+        """The connection is open and belongs to this caller."""
         ...
 
     def dial_failed(self, reason: str, *, ours: bool) -> None:
-        """It could not be made; `ours`: for want of something of our own."""
+        """The dial failed. `ours`: this process lacks file descriptors, memory or ports."""
         ...
 
     def crashed(self) -> None:
-        """One of the calls above raised; called while the exception is handled."""
+        """One of the calls above raised. Called while the exception is handled."""
         ...
 
 
 class ConnectionPool:
-    """Idle connections per endpoint, last used first: those are the least likely to be closed by the worker.
+    """Idle connections by endpoint. The last used one is taken first, since its worker is least likely to close it.
 
-    An idle connection is dropped after `idle_s`, before the worker's own keep-alive limit closes it under a request
-    (vLLM: 5 s).
+    A connection is closed after `idle_s` without a request. That must be less than the worker's keep-alive time
+    (vLLM: 5 s), or the worker may close the connection while a request is on its way.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ConnectionPool:
         tls_for: Callable[[Endpoint], ssl.SSLContext | None] = lambda endpoint: None,
     ) -> None:
         self.on_refusal: Callable[[Endpoint], None] | None = None
-        """Told when nobody listens at an endpoint."""
+        """Called when an endpoint refuses a connection."""
         self.outbox = outbox
         self.head_s = head_s
         self._loop = loop
@@ -65,7 +65,7 @@ class ConnectionPool:
         self.reuses = 0
 
     def take(self, endpoint: Endpoint) -> UpstreamConnection | None:
-        """An idle connection to `endpoint`, if a usable one is left."""
+        """Return an idle, usable connection to `endpoint`, or None."""
         idle = self._idle.get(endpoint)
         oldest_s = self._loop.time() - self._idle_s
         while idle:
@@ -78,7 +78,7 @@ class ConnectionPool:
         return None
 
     def dial(self, endpoint: Endpoint, dialler: Dialler) -> asyncio.Task[None]:
-        """Start a new connection; exactly one of `dialler`'s methods is called unless the task is cancelled."""
+        """Open a connection. Exactly one method of `dialler` is called unless the task is cancelled."""
         self.dials += 1
         return self._loop.create_task(self._dial(endpoint, dialler))
 
@@ -96,7 +96,7 @@ class ConnectionPool:
             except OSError as error:
                 if self.on_refusal is not None and is_refusal(error):
                     self.on_refusal(endpoint)
-                dialler.dial_failed(str(error) or type(error).__name__, ours=error.errno in _OURS)
+                dialler.dial_failed(str(error) or type(error).__name__, ours=error.errno in _OWN_SHORTAGE)
             else:
                 if tls is not None:
                     _read_no_further(transport)
@@ -105,16 +105,16 @@ class ConnectionPool:
             dialler.crashed()
 
     def _dialled(self, connection: UpstreamConnection, dialler: Dialler) -> None:
-        """Not before the dial has ended: one that is cancelled closes its transport without a word to the protocol."""
+        # only here, after the dial: a cancelled dial closes its transport without a call to the protocol
         if connection.usable:
             self._open.add(connection)
             connection.connected_s = self._loop.time()
             dialler.dialled(connection)
         else:
-            dialler.dial_failed("closed by the worker at once", ours=False)
+            dialler.dial_failed("the worker closed the connection at once", ours=False)
 
     def closed(self, connection: UpstreamConnection) -> None:
-        """`connection` is down; if it was idle it is no longer offered."""
+        """Forget a closed connection."""
         self._open.discard(connection)
         idle = self._idle.get(connection.endpoint)
         if idle and connection in idle:
@@ -126,7 +126,7 @@ class ConnectionPool:
         self._idle.setdefault(connection.endpoint, []).append(connection)
 
     def sweep(self, now_s: float) -> None:
-        """Drop what has been idle too long."""
+        """Close connections that were idle for too long."""
         for endpoint, idle in list(self._idle.items()):
             while idle and idle[0].idle_since_s <= now_s - self._idle_s:
                 idle.pop(0).abort()
@@ -134,13 +134,13 @@ class ConnectionPool:
                 del self._idle[endpoint]
 
     def close(self) -> None:
-        """Close every connection at once."""
+        """Close all connections at once."""
         for connection in list(self._open):
             connection.abort()
         self._idle.clear()
 
     def statistics(self) -> dict[str, Any]:
-        """Open and idle connections, in all and idle ones per worker."""
+        """Return the numbers of open and idle connections, and the idle ones by worker."""
         return {
             "open": len(self._open),
             "idle": sum(map(len, self._idle.values())),
@@ -151,14 +151,17 @@ class ConnectionPool:
 
 
 def is_refusal(error: OSError) -> bool:
-    """Whether a dial failed because nobody listens, at none of the host's addresses."""
+    """Return whether a dial failed because all addresses of the host refused it."""
     if error.errno is not None:
         return error.errno == errno.ECONNREFUSED
+    # asyncio joins the errors of several addresses in one message
     text, refusal = str(error), f"[Errno {errno.ECONNREFUSED}]"
-    return refusal in text and text.count("[Errno ") == text.count(refusal)  # the loop joins them where they differ
+    return refusal in text and text.count("[Errno ") == text.count(refusal)
 
 
 def _read_no_further(transport: Any) -> None:
-    """Once reading is paused, leave the rest to the socket. uvloop's TLS would go on up to 256 KiB, meet the end of the
-    connection in there, and throw away what has not been read."""
+    """Stop reading from the socket as soon as reading is paused.
+
+    uvloop's TLS would read on up to 256 KiB. If it met the end of the connection there, it would drop unread bytes.
+    """
     transport.set_read_buffer_limits(high=1)

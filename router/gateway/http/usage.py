@@ -1,6 +1,6 @@
-"""The usage a response reports, found in its tail without decoding the rest.
+"""The token counts that a response reports, read from its tail without decoding the rest.
 
-A quoted ``"usage"`` followed by an object cannot stand inside generated text: there its quotes are escaped.
+Generated text cannot contain ``"usage"`` followed by an object, because its quotes are escaped.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from router.placement.lifecycle_events import Usage
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
 TAIL_BYTES = 65_536
-"""How much of a body's end is kept to find its usage in: vLLM puts it behind the choices."""
+"""How much of a body's end is kept. vLLM writes the usage after the choices."""
 
 
 _DECODER = msgspec.json.Decoder(ReportedUsage)
 
 
 def find_usage(pieces: Iterable[bytes]) -> Usage:
-    """The last usage object in the joined `pieces` of a body's tail; empty if there is none."""
+    """Return the last usage object in a body's tail, or an empty `Usage`."""
     tail = b"".join(pieces)
     start = tail.rfind(b'"usage"')
     while start >= 0:
@@ -54,6 +54,6 @@ def _all_input(usage: ReportedUsage) -> int | None:
 
 
 def trim(pieces: list[bytes], keep_bytes: int = TAIL_BYTES) -> None:
-    """Shorten `pieces` in place to its last `keep_bytes`."""
+    """Shorten `pieces` in place to their last `keep_bytes`."""
     if len(pieces) > 1 or (pieces and len(pieces[0]) > keep_bytes):
         pieces[:] = [b"".join(pieces)[-keep_bytes:]]

@@ -1,4 +1,4 @@
-"""Which Authorization goes to which worker."""
+"""The Authorization header line for each worker."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from router.config.model import Config
 
 
 class WorkerKeys:
-    """Header lines by endpoint id, for requests that do not carry their client's own.
+    """Authorization lines by endpoint id.
 
-    `guarded`: the public port has keys, so that the client's is ours: a worker without a key of its own gets none.
+    `guarded`: clients authenticate to the gateway, so their keys stay here. A worker without a configured key then
+    gets no Authorization.
     """
 
     def __init__(self, config: Config, guarded: bool) -> None:
@@ -19,17 +20,17 @@ class WorkerKeys:
             self.learn(parse_endpoint(worker.url).authority, worker.api_key)
 
     def learn(self, endpoint_id: str, key: str | None) -> None:
-        """The key that the endpoint wants, if it wants one."""
+        """Set or remove the key of an endpoint."""
         if key is not None:
             self._lines[endpoint_id] = b"Authorization: Bearer " + key.encode("ascii")
         else:
             self._lines.pop(endpoint_id, None)
 
     def line(self, endpoint_id: str) -> bytes | None:
-        """What takes the place of a client's credentials; None where they go on as they are."""
+        """Return the line that replaces the client's credentials, or None to forward them."""
         return self._lines.get(endpoint_id, self._without)
 
 
 def worker_keys(config: Config, guarded: bool) -> WorkerKeys | None:
-    """None where every request carries what its client sent."""
+    """Return the keys by worker, or None if credentials are forwarded unchanged."""
     return WorkerKeys(config, guarded) if guarded or config.auth.inject_worker_key else None

@@ -1,4 +1,4 @@
-"""Short writes wait until the loop is through with what it has read."""
+"""Groups short writes at the end of a loop iteration."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ log = logging.getLogger("warmroute.gateway")
 
 
 class Writer(Protocol):
-    """A connection with something to write."""
+    """A connection with bytes to write."""
 
     def flush(self) -> None:
-        """Write it now."""
+        """Write the bytes now."""
         ...
 
 
 class WriteCoalescer:
-    """Connections to be flushed once the loop has handed out all reads of this turn.
+    """Flushes connections once all reads of the current iteration are handled.
 
-    A write wakes whoever sleeps on the other side; on a busy gateway that is a good part of a short request's cost,
-    and most of it is saved when the writes of a turn follow one another: the other side is still awake. An idle
-    gateway has one read per turn, so nothing waits there. A token of an open stream is not worth a place in here.
+    A write wakes the process that sleeps on the other side, which is a good part of a short request's cost on a busy
+    gateway. When the writes of an iteration follow each other, that process is still awake. An idle gateway has one
+    read per iteration, so nothing waits. Tokens of open streams are written directly.
     """
 
     __slots__ = ("_call_soon", "_writers")
@@ -32,7 +32,7 @@ class WriteCoalescer:
         self._writers: list[Writer] = []
 
     def add(self, writer: Writer) -> None:
-        """Flush `writer` at the end of this turn; once is enough."""
+        """Flush `writer` at the end of this iteration. It must not be added twice before that."""
         if not self._writers:
             self._call_soon(self._flush)
         self._writers.append(writer)

@@ -110,7 +110,7 @@ async def test_turns_that_are_waited_for_come_one_by_one():
     slices = TimeSlices()
     loop = asyncio.get_running_loop()
     assert slices.take(loop)
-    waiting = [asyncio.create_task(slices.turn()) for _ in range(3)]
+    waiting = [asyncio.create_task(slices.available()) for _ in range(3)]
     counts = []
     for _ in range(12):
         await asyncio.sleep(0)

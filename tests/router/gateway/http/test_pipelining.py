@@ -195,7 +195,7 @@ class Taker:
 
 
 async def test_connections_take_turns(caplog):
-    backlog = PipelineScheduler(asyncio.get_running_loop(), turn_s=60)
+    backlog = PipelineScheduler(asyncio.get_running_loop(), iteration_s=60)
     takers = [Taker(backlog, 100), Taker(backlog, 4)]
     for taker in takers:
         backlog.add(taker)
