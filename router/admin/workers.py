@@ -14,9 +14,9 @@ from router.admin.operations import Answer, Call
 from router.admin.problems import AdminError, handed_over, invalid, not_found
 from router.admin.system import AdminSystem, HandoverState
 from router.config.model import WorkerConfig
-from router.config.semantics import worker_findings
 from router.placement.fleet import FleetEndpoint
 from router.placement.health import SERVING
+from router.workers.settings import worker_findings
 
 _LOOK_S = 0.02
 """Between two looks while a call waits."""

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import inspect as kinds
 
-from router.config.load import Loaded, load_with_places
+from router.config.load import Loaded
 from router.config.problems import ConfigError, Problem
 from router.config.sample import descriptions
 from router.config.schema import bare, default_of, fields, root, type_at
 from router.config.sources.environment import CONFIG_FILE, variable
 from router.config.sources.flags import FLAGS, Flag
 from router.config.tree import Located
+from router.settings import load_with_places
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]

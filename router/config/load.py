@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
 
+from router.config.findings import Check, in_order
 from router.config.layers import merged
 from router.config.model import Config
 from router.config.problems import ConfigError, Problem
-from router.config.semantics import findings
 from router.config.sources.environment import CONFIG_FILE, read_environment
 from router.config.sources.flags import read_flags
 from router.config.sources.yaml_file import read_yaml
@@ -28,23 +28,16 @@ class Loaded:
     places: Mapping[Path, str]
 
 
-def load(argv_values: Mapping[str, Any], env: Mapping[str, str], file: FilePath | None) -> Config:
-    """The effective settings.
+def load(
+    argv_values: Mapping[str, Any], env: Mapping[str, str], file: FilePath | None, checks: Iterable[Check]
+) -> Loaded:
+    """Return the effective settings and the place of each value that a source gave.
 
     `argv_values` are flags by dotted path (``policy.name``), as text or as values; None means not given. Without
-    `file`, ``WARMROUTE_CONFIG`` in `env` may name one.
+    `file`, ``WARMROUTE_CONFIG`` in `env` may name one. `checks` look at the settings once their types are right.
 
     Raises:
-        ConfigError: naming every mistake found.
-    """
-    return load_with_places(argv_values, env, file).config
-
-
-def load_with_places(argv_values: Mapping[str, Any], env: Mapping[str, str], file: FilePath | None) -> Loaded:
-    """As `load`, with the place of every value.
-
-    Raises:
-        ConfigError: naming every mistake found.
+        ConfigError: names every mistake found.
     """
     problems: list[Problem] = []
     trees = [*_file_tree(env, file, problems), read_environment(env, problems), read_flags(argv_values, problems)]
@@ -57,7 +50,7 @@ def load_with_places(argv_values: Mapping[str, Any], env: Mapping[str, str], fil
         places |= reading.places
     if problems:
         raise ConfigError(problems)
-    return Loaded(_checked(values, places), places)
+    return Loaded(_checked(values, places, checks), places)
 
 
 def _file_tree(env: Mapping[str, str], file: FilePath | None, problems: list[Problem]) -> list[Located]:
@@ -78,9 +71,10 @@ def _file_tree(env: Mapping[str, str], file: FilePath | None, problems: list[Pro
     return [read_yaml(text, str(file), problems)]
 
 
-def _checked(values: Mapping[str, Any], places: Mapping[Path, str]) -> Config:
+def _checked(values: Mapping[str, Any], places: Mapping[Path, str], checks: Iterable[Check]) -> Config:
     config = msgspec.convert(values, Config)
-    if problems := [Problem(_place(path, places), problem, fix) for path, problem, fix in findings(config)]:
+    found = in_order(finding for check in checks for finding in check(config))
+    if problems := [Problem(_place(path, places), problem, fix) for path, problem, fix in found]:
         raise ConfigError(problems)
     return config
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from router.config.load import load
 from router.config.model import Config
 from router.config.problems import ConfigError, Problem
+from router.settings import load
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from router.config.load import load
 from router.config.model import Config
 from router.config.problems import ConfigError
 from router.config.schema import settings as all_settings
 from router.config.sources.environment import variable
+from router.settings import load
 
 PATHS = [path for path, _ in all_settings()]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)

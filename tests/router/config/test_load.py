@@ -1,7 +1,7 @@
 import pytest
 
-from router.config.load import load, load_with_places
 from router.config.model import Config
+from router.settings import load, load_with_places
 
 
 def test_nothing_given_means_defaults():

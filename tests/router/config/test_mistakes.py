@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from router.config.load import load
 from router.config.problems import ConfigError
+from router.settings import load
 
 YAML = [
     # text, place, part of the problem, part of the fix

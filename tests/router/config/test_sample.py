@@ -3,10 +3,10 @@ from pathlib import Path
 
 import yaml
 
-from router.config.load import load
 from router.config.model import Config, to_builtins
 from router.config.sample import sample_yaml
 from router.config.schema import settings
+from router.settings import load
 
 SAMPLE = Path(__file__).parents[3] / "docs" / "warmroute.sample.yaml"
 

@@ -3,10 +3,10 @@
 import pytest
 import trustme
 
-from router.config.load import load
 from router.config.model import Config
 from router.security.keys import KeyEntry, digest_of, new_key
 from router.security.startup_warnings import warnings
+from router.settings import load
 
 KEY = "wr-" + "k" * 43
 LINE = KeyEntry("alice", digest_of(KEY.encode())).line

@@ -2,10 +2,10 @@
 
 import pytest
 
-from router.config.load import load
 from router.config.model import to_builtins
 from router.security.keys import KeyEntry, digest_of, new_key
 from router.security.startup_warnings import warnings
+from router.settings import load
 
 ALICE, BOB = (KeyEntry(name, digest_of(new_key().encode())).line for name in ("alice", "bob"))
 KEYS = f"auth:\n  api_keys: ['{ALICE}', '{BOB}']\n"

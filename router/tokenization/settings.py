@@ -1,0 +1,40 @@
+"""Check the settings of tokenizers and chat templates: the files must be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+
+from router.config.findings import Finding
+from router.config.model import Config, ModelConfig
+from router.config.tree import Path
+
+
+def check(config: Config) -> Iterator[Finding]:
+    """Find missing files of tokenizer, model_dir and models."""
+    if config.tokenizer is not None and not _is_tokenizer(FilePath(config.tokenizer)):
+        yield ("tokenizer",), f"no tokenizer.json at {config.tokenizer!r}", "write its path or that of its folder"
+    if config.model_dir is not None:
+        yield from _model_dir(config.model_dir, ("model_dir",), config.tokenizer is not None)
+    for name, model in config.models.items():
+        yield from _model(model, ("models", name))
+
+
+def _is_tokenizer(path: FilePath) -> bool:
+    return path.is_file() or (path / "tokenizer.json").is_file()
+
+
+def _model(model: ModelConfig, path: Path) -> Iterator[Finding]:
+    if model.dir is not None:
+        yield from _model_dir(model.dir, (*path, "dir"), False)
+    if model.chat_template is not None and not FilePath(model.chat_template).is_file():
+        yield (*path, "chat_template"), f"no file {model.chat_template!r}", "write the path of a Jinja chat template"
+
+
+def _model_dir(folder: str, path: Path, tokenizer_elsewhere: bool) -> Iterator[Finding]:
+    if not FilePath(folder).is_dir():
+        yield path, f"no folder {folder!r}", "write a folder with tokenizer.json and tokenizer_config.json"
+        return
+    needed = ["tokenizer_config.json"] if tokenizer_elsewhere else ["tokenizer.json", "tokenizer_config.json"]
+    if missing := [name for name in needed if not (FilePath(folder) / name).is_file()]:
+        yield path, f"{folder!r} has no {' and no '.join(missing)}", "write the folder that vllm serves the model from"

@@ -1,0 +1,53 @@
+"""Check the settings of workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from backends.worker import parse_endpoint
+from policies.phases import DECODE, LABEL, PREFILL
+from router.config.findings import Finding
+from router.config.model import STRUCK_OUT, Config, WorkerConfig
+from router.config.tree import Path
+
+_EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
+
+
+def check(config: Config) -> Iterator[Finding]:
+    """Find mistakes in workers, and workers that are named twice."""
+    seen: dict[str, int] = {}
+    for index, worker in enumerate(config.workers):
+        path = ("workers", index)
+        found = list(worker_findings(worker, path))
+        yield from found
+        if any(where == (*path, "url") for where, _, _ in found):
+            continue
+        authority = parse_endpoint(worker.url).authority
+        first = seen.setdefault(authority, index)
+        if first != index:
+            yield (*path, "url"), f"{authority} is a worker already (workers[{first}])", "remove one of the two"
+
+
+def worker_findings(worker: WorkerConfig, path: Path) -> Iterator[Finding]:
+    """Find mistakes in one worker's settings, from a file or from the admin API."""
+    if worker.api_key == STRUCK_OUT:
+        yield (*path, "api_key"), f"api_key is {STRUCK_OUT}, which stands for a key that is not shown", "write the key"
+    try:
+        parse_endpoint(worker.url)
+    except ValueError as error:
+        problem, _, fix = str(error).partition("; ")
+        yield (*path, "url"), problem, fix
+    yield from _events(worker, (*path, "kv_events"))
+    lane = worker.labels.get(LABEL)
+    if lane not in (None, PREFILL, DECODE):
+        yield (*path, "labels", LABEL), f"{lane!r} is no lane", f"write {PREFILL} or {DECODE}, or leave it out"
+
+
+def _events(worker: WorkerConfig, path: Path) -> Iterator[Finding]:
+    if worker.kv_events is None:
+        return
+    addresses = {"endpoint": worker.kv_events.endpoint, "replay_endpoint": worker.kv_events.replay_endpoint}
+    for key, address in addresses.items():
+        if address is not None and not _EVENT_ADDRESS.fullmatch(address):
+            yield (*path, key), f"{address!r} is not a ZeroMQ address", "write tcp://HOST:PORT"
