@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from scipy.optimize import nnls
+
 _REWEIGHTINGS = 10
 
 
@@ -40,47 +43,11 @@ def relative_error(row: Row, parameters: Sequence[float]) -> float:
 
 
 def _solve_not_negative(rows: Sequence[Row], weights: Sequence[float]) -> list[float]:
-    """Least squares; the most negative parameter is set to 0 until none is left."""
-    count = len(rows[0].features)
-    active = list(range(count))
-    while True:
-        solution = _solve(*_normal_equations(rows, weights, active))
-        lowest, index = min(zip(solution, active, strict=True))
-        if lowest >= 0.0 or len(active) == 1:
-            parameters = [0.0] * count
-            for place, value in zip(active, solution, strict=True):
-                parameters[place] = max(0.0, value)
-            return parameters
-        active.remove(index)
-
-
-def _normal_equations(
-    rows: Sequence[Row], weights: Sequence[float], active: Sequence[int]
-) -> tuple[list[list[float]], list[float]]:
-    matrix = [[0.0] * len(active) for _ in active]
-    right = [0.0] * len(active)
-    for row, weight in zip(rows, weights, strict=True):
-        features = [row.features[index] for index in active]
-        for place, feature in enumerate(features):
-            scaled = weight * feature
-            right[place] += scaled * row.observed
-            line = matrix[place]
-            for other, value in enumerate(features):
-                line[other] += scaled * value
-    return matrix, right
-
-
-def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Gauss-Jordan elimination with pivoting; a parameter that nothing depends on is 0."""
-    size = len(right)
-    lines = [[*line, value] for line, value in zip(matrix, right, strict=True)]
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda line: abs(lines[line][column]))
-        lines[column], lines[pivot] = lines[pivot], lines[column]
-        if not lines[column][column]:
-            continue
-        for other in range(size):
-            if other != column:
-                factor = lines[other][column] / lines[column][column]
-                lines[other] = [x - factor * y for x, y in zip(lines[other], lines[column], strict=True)]
-    return [lines[n][size] / lines[n][n] if lines[n][n] else 0.0 for n in range(size)]
+    """Return the weighted least-squares solution without negative parameters; an unused parameter is 0."""
+    scale = np.sqrt(np.array(weights))
+    matrix = np.array([row.features for row in rows]) * scale[:, None]
+    # Features differ by many orders of magnitude (steps, tokens, tokens squared), and `nnls` has one tolerance for all.
+    norms = np.linalg.norm(matrix, axis=0)
+    norms[norms == 0.0] = 1.0
+    solution, _ = nnls(matrix / norms, np.array([row.observed for row in rows]) * scale)
+    return [float(value) for value in solution / norms]

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isinf, sqrt
+from math import sqrt
 from statistics import fmean, stdev
 
-from loadtest.report.student import above, point
+from scipy.special import stdtr
+
+from loadtest.report.confidence import half_width
 
 MARGIN = 0.02
 LEVEL = 0.05
@@ -87,12 +89,11 @@ def _chance(differences: Sequence[float], margin: float = 0.0) -> float | None:
         return None
     gap = margin - fmean(differences)
     error = stdev(differences) / sqrt(len(differences))
-    t = gap / error if error else (inf if gap > 0 else -inf)
-    return float(t < 0) if isinf(t) else above(t, len(differences) - 1)
+    if not error:
+        return 0.0 if gap > 0 else 1.0
+    return float(stdtr(len(differences) - 1, -gap / error))
 
 
 def _half(values: Sequence[float]) -> float | None:
-    """Half the width of the mean's 95 % interval."""
-    if len(values) < 2:
-        return None
-    return point(0.025, len(values) - 1) * stdev(values) / sqrt(len(values))
+    """Return half the width of the mean's 95 % interval, None with fewer than two values."""
+    return half_width(values) if len(values) > 1 else None

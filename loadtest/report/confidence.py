@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import nan, sqrt
 from statistics import fmean, stdev
 
-from loadtest.report.student import point
+from scipy.special import stdtrit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,15 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of `values`, taken as draws from one normal distribution (Student's t)."""
+    """Return the mean of `values` and its 95 % interval."""
+    return Interval(fmean(values), half_width(values) if len(values) > 1 else nan)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Return half the width of the mean's 95 % interval, by Student's t: `values` are draws from a normal distribution.
+
+    Raises:
+        StatisticsError: there are fewer than two values.
+    """
     count = len(values)
-    if count < 2:
-        return Interval(fmean(values), nan)
-    return Interval(fmean(values), point(0.025, count - 1) * stdev(values) / sqrt(count))
+    return float(-stdtrit(count - 1, 0.025)) * stdev(values) / sqrt(count)
