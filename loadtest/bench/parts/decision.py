@@ -1,24 +1,25 @@
-"""Time of one decision, views and residency match included: `python tests/bench/bench_decision.py`.
+"""Time of one decision, views and residency match included: ``python -m loadtest.bench.parts.decision``.
 
 A fleet of N ready workers, each with some load and a learned speed, and the next turns of one long conversation. Times
 are of `Dispatcher.dispatch`, booking included: CPU time of this thread, in microseconds.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import random
 import statistics
-import sys
 import time
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from typing import Any
 
 from backends.worker import Endpoint, RankCache, ServedModel, WorkerFacts
 from policies.registry import build_policy, policy_names
 from router.config.model import HealthConfig
-from router.placement.dispatcher import Dispatcher
+from router.placement.dispatcher import Dispatcher, Ticket
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request, Usage
 from router.residency.chain import extend_chain
@@ -29,11 +30,12 @@ BLOCK = 16
 FACTS = WorkerFacts(models=(ServedModel("m"),), caches={0: RankCache(BLOCK, 27_500, True)})
 
 
-def make_prompt(ids):
+def make_prompt(ids: Sequence[int]) -> Prompt:
+    """Return a prompt that keeps its block hashes, as the gateway's does."""
     tokens = array("I", ids)
-    chains = {}
+    chains: dict[int, Sequence[int]] = {}
 
-    def chain(block_tokens):
+    def chain(block_tokens: int) -> Sequence[int]:
         if block_tokens not in chains:
             whole = tokens[: len(tokens) // block_tokens * block_tokens].tobytes()
             chains[block_tokens] = extend_chain(0, whole, block_tokens, None)
@@ -42,11 +44,19 @@ def make_prompt(ids):
     return Prompt(len(ids), PromptSource.IDS, chain)
 
 
-def make_request(index, prompt):
+def make_request(index: int, prompt: Prompt) -> Request:
     return Request(f"r{index}", "/v1/completions", "m", prompt, prompt.tokens, 0.0)
 
 
-def make_dispatcher(workers, policy, rng):
+def placed(dispatcher: Dispatcher, request: Request, now_s: float) -> Ticket:
+    """Dispatch a request that a worker takes at once."""
+    ticket = dispatcher.dispatch(request, now_s)
+    assert isinstance(ticket, Ticket)
+    return ticket
+
+
+def make_dispatcher(workers: int, policy: str, rng: random.Random) -> Dispatcher:
+    """Return a dispatcher over ready workers with learned speeds and some load."""
     residency = ResidencyMap()
     fleet = Fleet(HealthConfig(), residency)
     dispatcher = Dispatcher(fleet, residency, build_policy(policy, {}, random.Random(0)), policy_name=policy)
@@ -55,14 +65,15 @@ def make_dispatcher(workers, policy, rng):
         fleet.probe_succeeded(endpoint.id, FACTS, 0.0)
     for index in range(workers * 12):  # every worker learns its speed, and some requests stay
         prompt = make_prompt([rng.randrange(30_000) for _ in range(rng.randint(64, 512))])
-        ticket = dispatcher.dispatch(make_request(index, prompt), index * 0.01)
+        ticket = placed(dispatcher, make_request(index, prompt), index * 0.01)
         dispatcher.first_token(ticket, index * 0.01 + prompt.tokens * 2e-5 + 0.01)
         if index % 3:
             dispatcher.finished(ticket, Usage(prompt.tokens, 20, 0), index * 0.01 + 0.2)
     return dispatcher
 
 
-def measure(workers, policy, rounds, tokens):
+def measure(workers: int, policy: str, rounds: int, tokens: int) -> dict[str, Any]:
+    """Return p50 and p99 of the decision's CPU time for one fleet and policy."""
     rng = random.Random(1)
     dispatcher = make_dispatcher(workers, policy, rng)
     conversation = [rng.randrange(30_000) for _ in range(tokens)]
@@ -74,6 +85,7 @@ def measure(workers, policy, rounds, tokens):
         started = time.thread_time()
         ticket = dispatcher.dispatch(request, now_s)
         times_us.append((time.thread_time() - started) * 1e6)
+        assert isinstance(ticket, Ticket)
         dispatcher.first_token(ticket, now_s + 0.02)
         dispatcher.finished(ticket, Usage(prompt.tokens, 20, None), now_s + 0.05)
         now_s += 0.01
@@ -86,8 +98,9 @@ def measure(workers, policy, rounds, tokens):
     }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    """Print one line per policy and fleet size."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--policy", nargs="+", default=policy_names(), choices=policy_names())
     parser.add_argument("--rounds", type=int, default=500)

@@ -1,4 +1,4 @@
-"""The peers' workload in virtual time: ``python tests/bench/bench_groups.py [--groups N] [--starts-per-s R ...]``.
+"""The peers' workload in virtual time: ``python -m loadtest.studies.groups [--groups N] [--starts-per-s R ...]``.
 
 48 conversations of 4 turns in N groups that share a system prompt of 4,400 tokens, over four engine models of
 Llama-3.1-8B on an H100 with 65,536 tokens of cache each; rates are those of unstretched steps. Prints means over seeds
@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import random
 from array import array
-from contextlib import contextmanager
 from statistics import fmean, stdev
 from typing import NamedTuple
+from unittest.mock import patch
 
 from backends.engine.profile import load_profile
 from loadtest.report.summary import percentile
@@ -37,7 +37,7 @@ class Row(NamedTuple):
     tpot_mean_ms: float
 
 
-def words(rng: random.Random, count: int) -> array:
+def words(rng: random.Random, count: int) -> array[int]:
     return array("I", (rng.randrange(300, 8_000) for _ in range(count)))
 
 
@@ -61,24 +61,16 @@ def sessions(seed: int, groups: int, starts_per_s: float) -> list[Session]:
 def run(policy: str, seed: int, groups: int, starts_per_s: float) -> Row:
     workers = tuple(WorkerSpec(PROFILE, num_blocks=4_096) for _ in range(4))
     setting = Setting(workers=workers, policy=policy, seed=seed)
-    outcomes = simulate(setting, sessions(seed, groups, starts_per_s)).outcomes
-    outcomes = [outcome for outcome in outcomes if outcome.session.startswith("played")]
-    ttft_ms = [outcome.ttft_s * 1e3 for outcome in outcomes]
+    played = simulate(setting, sessions(seed, groups, starts_per_s)).outcomes
+    outcomes = [outcome for outcome in played if outcome.session.startswith("played")]
+    ttft_ms = [outcome.ttft_s * 1e3 for outcome in outcomes if outcome.ttft_s is not None]
     return Row(
-        sum(outcome.cached_tokens for outcome in outcomes) / sum(outcome.prompt_tokens for outcome in outcomes),
+        sum(outcome.cached_tokens or 0 for outcome in outcomes) / sum(outcome.prompt_tokens for outcome in outcomes),
         fmean(ttft_ms),
         percentile(ttft_ms, 0.9),
         percentile(ttft_ms, 0.99),
-        fmean(outcome.tpot_s * 1e3 for outcome in outcomes),
+        fmean(outcome.tpot_s * 1e3 for outcome in outcomes if outcome.tpot_s is not None),
     )
-
-
-@contextmanager
-def no_crowd_term():
-    kept = marginal_cost.crowd_prices_s
-    marginal_cost.crowd_prices_s = lambda request, fleet, sharing: {}
-    yield
-    marginal_cost.crowd_prices_s = kept
 
 
 def main() -> None:
@@ -92,7 +84,7 @@ def main() -> None:
         rows = {}
         for policy in ("round_robin", "cache_aware", "marginal_cost"):
             rows[policy] = [run(policy, seed, args.groups, rate) for seed in range(args.seeds)]
-        with no_crowd_term():
+        with patch.object(marginal_cost, "crowd_prices_s", lambda request, fleet, sharing: {}):
             rows[WITHOUT] = [run("marginal_cost", seed, args.groups, rate) for seed in range(args.seeds)]
         for policy, results in rows.items():
             print(f"{policy:30}", *(f"{fmean(column):8.3f}" for column in zip(*results, strict=True)))

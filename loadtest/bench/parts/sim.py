@@ -1,36 +1,37 @@
-"""How much faster than real time the simulator is: ``python tests/bench/bench_sim.py [TRACE]``.
+"""How much faster than real time the simulator is: ``python -m loadtest.bench.parts.sim TRACE``.
 
 Plays a whole trace at its own rate through the gateway's core and eight modelled workers, at the trace's own block
 size, on one core: KV events, load reads, decisions and all. What counts is CPU time. A fixed loop of plain Python runs
 between the parts of each run; its time says how fast the core was meanwhile, to compare runs with each other.
 """
 
+from __future__ import annotations
+
 import argparse
 import cProfile
 import gc
 import pstats
 import random
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT))  # behind what is installed: that may be compiled
+import loadtest
+from backends.engine import engine
+from backends.engine.profile import load_profile
+from loadtest.sim.clients import Clients
+from loadtest.sim.gateway import Delays, SimulatedGateway
+from loadtest.sim.sessions import sessions_of
+from loadtest.sim.virtual_time import VirtualTime
+from loadtest.sim.worker import EngineWorker, WorkerSpec
+from loadtest.workload.plan import Plan
+from loadtest.workload.source import Trace
+from policies.registry import build_policy
+from router.residency.residency_map import ResidencyMap
 
-from backends.engine import engine  # noqa: E402
-from backends.engine.profile import load_profile  # noqa: E402
-from loadtest.sim.clients import Clients  # noqa: E402
-from loadtest.sim.gateway import Delays, SimulatedGateway  # noqa: E402
-from loadtest.sim.sessions import sessions_of  # noqa: E402
-from loadtest.sim.virtual_time import VirtualTime  # noqa: E402
-from loadtest.sim.worker import EngineWorker, WorkerSpec  # noqa: E402
-from loadtest.workload.source import Trace  # noqa: E402
-from policies.registry import build_policy  # noqa: E402
-from router.residency.residency_map import ResidencyMap  # noqa: E402
-
-TRACE = ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl.zst"
+ROOT = Path(loadtest.__file__).parents[1]
 PARTS = 40
 CASES = (
     ("llama-3.1-70b-4xh100", "lpwl"),
@@ -62,15 +63,16 @@ class Played:
 
 def reference() -> float:
     """CPU seconds of a loop that never changes."""
-    begun_s, kept, total = time.process_time(), {}, 0.0
+    begun_s, total = time.process_time(), 0.0
+    kept: dict[int, int] = {}
     for number in range(150_000):
         kept[number & 1023] = number
         total += number * 0.5
     return time.process_time() - begun_s
 
 
-def play(plan, spec: WorkerSpec, workers: int, policy: str, seed: int, every_step: bool) -> Played:
-    """The plan from its first call to its last token."""
+def play(plan: Plan, spec: WorkerSpec, workers: int, policy: str, seed: int, every_step: bool) -> Played:
+    """Play the plan from its first call to its last token."""
     gc.collect()
     gc.disable()  # as one `VirtualTime.run` would have it; here there are as many as parts
     begun_s = time.process_time()
@@ -99,7 +101,8 @@ def play(plan, spec: WorkerSpec, workers: int, policy: str, seed: int, every_ste
 def shares(profile: cProfile.Profile) -> Counter[str]:
     """Seconds by part of the project; what is built in counts where it was called from."""
     found: Counter[str] = Counter()
-    for (file, _, _), (_, _, own_s, _, callers) in pstats.Stats(profile).stats.items():
+    stats: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]  # typeshed leaves it out
+    for (file, _, _), (_, _, own_s, _, callers) in stats.items():
         if file == "~":
             for (caller, _, _), figures in callers.items():
                 found[part_of(caller)] += figures[2]
@@ -120,7 +123,7 @@ def part_of(file: str) -> str:
 def main() -> None:
     """One line per profile and policy: the best of the rounds; then where the time goes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trace", nargs="?", type=Path, default=TRACE)
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="Mooncake's conversation_trace.jsonl[.gz|.zst]")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--async-scheduling", action="store_true", help="as vLLM does by default")

@@ -1,4 +1,4 @@
-"""Where KV events are best ingested: ``python tests/bench/bench_ingest_placement.py [--rounds N] [--blocks-per-s R]``.
+"""Compare places to ingest KV events: ``python -m loadtest.bench.parts.ingest_placement [--rounds N]``.
 
 A loop that answers small requests, each with a look-up in the residency index and 100 us of Python beside it (about
 what the gateway spends), while a publisher sends events, in interleaved rounds:
@@ -22,7 +22,9 @@ import statistics
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from multiprocessing import Queue
+from typing import Any
 
 import uvloop
 import zmq
@@ -40,6 +42,7 @@ CLIENTS = 4
 PAUSE_S = 0.001
 WORK_S = 100e-6
 PLACEMENTS = ("none", "loop", "thread", "thread-1ms")
+Lock = AbstractContextManager[Any]
 
 
 def make_prompt() -> Prompt:
@@ -54,10 +57,11 @@ def make_prompt() -> Prompt:
 class Server(asyncio.Protocol):
     """Answers each line after a look-up and some work."""
 
-    def __init__(self, residency: ResidencyMap, prompt: Prompt, lock) -> None:
+    def __init__(self, residency: ResidencyMap, prompt: Prompt, lock: Lock) -> None:
         self._residency, self._prompt, self._lock = residency, prompt, lock
 
-    def connection_made(self, transport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -82,8 +86,10 @@ async def client(port: int, seconds: float) -> list[float]:
     return times
 
 
-def clients(port: int, seconds: float, results) -> None:
-    async def together():
+def clients(port: int, seconds: float, results: Queue[list[float]]) -> None:
+    """Run the closed loops and put their sorted answer times on `results`."""
+
+    async def together() -> list[list[float]]:
         return await asyncio.gather(*(client(port, seconds) for _ in range(CLIENTS)))
 
     results.put(sorted(one for times in uvloop.run(together()) for one in times))
@@ -94,8 +100,8 @@ def take(residency: ResidencyMap, frames: list[bytes]) -> None:
         residency.replay_ended(0, False)  # joined in mid-stream, and there is no replay socket
 
 
-def follow_in_thread(endpoint: str, residency: ResidencyMap, lock, ended: threading.Event) -> None:
-    socket = zmq.Context.instance().socket(zmq.SUB)
+def follow_in_thread(endpoint: str, residency: ResidencyMap, lock: Lock, ended: threading.Event) -> None:
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
     socket.setsockopt(zmq.RCVTIMEO, 100)
     socket.subscribe(b"")
     socket.connect(endpoint)
@@ -110,7 +116,7 @@ def follow_in_thread(endpoint: str, residency: ResidencyMap, lock, ended: thread
 
 
 def follow_on_loop(endpoint: str, residency: ResidencyMap) -> None:
-    socket = zmq.Context.instance().socket(zmq.SUB)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
     socket.subscribe(b"")
     pump = EventPump(lambda seconds: None)
 
@@ -131,7 +137,7 @@ def follow_on_loop(endpoint: str, residency: ResidencyMap) -> None:
 async def serve(placement: str, endpoint: str, seconds: float) -> tuple[list[float], int]:
     residency = ResidencyMap()
     residency.add(0, WorkerId("w:1"), publisher.BLOCK_TOKENS, 200_000, placement != "none")
-    lock = threading.Lock() if placement.startswith("thread") else nullcontext()
+    lock: Lock = threading.Lock() if placement.startswith("thread") else nullcontext()
     ended = threading.Event()
     if placement == "loop":
         follow_on_loop(endpoint, residency)
@@ -140,7 +146,7 @@ async def serve(placement: str, endpoint: str, seconds: float) -> tuple[list[flo
     prompt = make_prompt()
     server = await asyncio.get_running_loop().create_server(lambda: Server(residency, prompt, lock), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    results = multiprocessing.Queue()
+    results: Queue[list[float]] = multiprocessing.Queue()
     process = multiprocessing.Process(target=clients, args=(port, seconds, results))
     process.start()
     times = await asyncio.to_thread(results.get)

@@ -1,4 +1,4 @@
-"""How soon a throttled GPU is noticed: ``python tests/bench/bench_throttled.py --traces DIR``, a line per workload.
+"""How soon a throttled GPU is noticed: ``python -m loadtest.studies.throttled --traces DIR``, a line per workload.
 
 The tournament's windows in virtual time, played by the default rule. From minute 8 on one worker takes `--factor` times
 as long for everything. It counts as noticed once the time that the gateway expects of a token's prefill there has grown
@@ -6,20 +6,19 @@ half as far; that is looked at every second, and given with the worker's own fir
 what was sent in the two minutes after it is given over that of the run in which nothing happens.
 """
 
+from __future__ import annotations
+
 import argparse
-import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from loadtest.lab.cell import Cell  # noqa: E402
-from loadtest.lab.play import Stage, profile_of  # noqa: E402
-from loadtest.lab.sources import drawn  # noqa: E402
-from loadtest.sim.sessions import sessions_of  # noqa: E402
-from loadtest.tournament.contests import CONTESTS, full  # noqa: E402
+from loadtest.lab.cell import Cell
+from loadtest.lab.play import Stage, profile_of
+from loadtest.lab.sources import drawn
+from loadtest.sim.sessions import Session, sessions_of
+from loadtest.tournament.contests import CONTESTS, full
 
 RATES = {
     "conversation": 1.756,
@@ -40,22 +39,22 @@ class Throttled(Stage):
     noticed_s: float | None = None
     requests: int | None = None
 
-    def play(self, sessions):
-        """To the last token."""
+    def play(self, sessions: Iterable[Session]) -> None:
+        """Play to the last token; the worker slows down at AT_S."""
         self._time.at(AT_S, self._throttle)
         super().play(sessions)
 
-    def _token_us(self):
+    def _token_us(self) -> tuple[float, int]:
         first = next(iter(self._routers[0].dispatcher.statistics()["workers"].values()))
         return first["prefill_token_us"], first["observations"]
 
-    def _throttle(self):
+    def _throttle(self) -> None:
         self._workers[0].catch_up()
         self._workers[0].engine._timing._per_ms *= self.factor
         self._usual = self._token_us()
         self._time.after(LOOK_S, self._look)
 
-    def _look(self):
+    def _look(self) -> None:
         token_us, observations = self._token_us()
         if token_us >= self._usual[0] * (1.0 + self.factor) / 2.0:
             self.noticed_s, self.requests = self._time.now_s - AT_S, observations - self._usual[1]

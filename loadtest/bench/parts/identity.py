@@ -1,4 +1,4 @@
-"""What an identity costs: ``python tests/bench/bench_identity.py``. Prints microseconds, p50 and p99.
+"""What an identity costs: ``python -m loadtest.bench.parts.identity``. Prints microseconds, p50 and p99.
 
 Real text: the Python standard library's own sources, through the embedded worker's model folder.
 """
@@ -10,7 +10,8 @@ import asyncio
 import json
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,11 @@ def place(identity: Identity, data: bytes, path: str = CHAT_PATH) -> Prompt | No
     return prompt
 
 
+def place_one(identity: Identity, bodies: Sequence[bytes], number: int, *, path: str = CHAT_PATH) -> None:
+    """Place one of `bodies`."""
+    place(identity, bodies[number], path)
+
+
 async def settled(identity: Identity, data: bytes, path: str = CHAT_PATH) -> Prompt:
     prompt = await identity.identify(path, parse(path, data), None)
     assert prompt is not None and prompt.exact
@@ -98,16 +104,16 @@ async def main() -> None:
         questions = [{"role": "user", "content": text[-90_000 + 41 * n :][:560]} for n in range(RUNS)]
         turns = [body([*messages, answers[n], questions[n]]) for n in range(RUNS)]
         label = f"{prompt.tokens} tokens, {len(messages)} messages"
-        report(f"next turn, about 200 new tokens ({label})", lambda n, turns=turns: place(identity, turns[n]))
+        report(f"next turn, about 200 new tokens ({label})", partial(place_one, identity, turns))
         known = body(messages)
-        report(f"known request ({label})", lambda _, known=known: place(identity, known))
+        report(f"known request ({label})", partial(place_one, identity, [known] * RUNS))
     for path in (CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH):
         messages = conversation(text[9_000:], 30_000, 3_200)
         prompt = await settled(identity, body(messages, path), path)
         answers = [{"role": "assistant", "content": text[-50_000 + 37 * n :][:300]} for n in range(RUNS)]
         questions = [{"role": "user", "content": text[-90_000 + 41 * n :][:560]} for n in range(RUNS)]
         turns = [body([*messages, answers[n], questions[n]], path) for n in range(RUNS)]
-        report(f"next turn of {prompt.tokens} tokens, {path}", lambda n, t=turns, p=path: place(identity, t[n], p))
+        report(f"next turn of {prompt.tokens} tokens, {path}", partial(place_one, identity, turns, path=path))
     fresh = [body(conversation(text[3_000 * n :], 2_000, 1_600)) for n in range(60)]
     started = time.perf_counter()
     for data in fresh:

@@ -1,4 +1,4 @@
-"""Figures of the residency index against their bars: ``python tests/bench/bench_residency.py [--blocks N]``.
+"""Figures of the residency index against their bars: ``python -m loadtest.bench.parts.residency [--blocks N]``.
 
 Prints KV event ingest (decode, hash, upsert) in blocks per second of one core, memory per block for the first and for
 each further holder (engine hash map included), and the time of a match and of a booking. `--json` prints one object.

@@ -1,13 +1,14 @@
 """Would half of the workloads choose the parameters that are shipped, and what would it cost the other half?
 
-``python tests/bench/bench_halves.py DIR [NAME=DIR ...]`` reads what `python -m loadtest tournament` left in DIR: its
+``python -m loadtest.studies.halves DIR [NAME=DIR ...]`` reads what `python -m loadtest tournament` left in DIR: its
 first rule is what is shipped, the others are what might be. Of a further NAME=DIR the first rule is one more, called
 NAME: for constants that are no parameter. For each measure, each way to take half of the workloads chooses the rule
 whose mean logarithm over its cells is best; what that gains or loses on the other half is told against the shipped one.
 """
 
+from __future__ import annotations
+
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
@@ -15,17 +16,14 @@ from math import log
 from pathlib import Path
 from statistics import fmean
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from loadtest.lab.findings import Measure  # noqa: E402
-from loadtest.tournament import scores  # noqa: E402
+from loadtest.lab.findings import Measure
+from loadtest.tournament import scores
 
 Losses = dict[str, dict[str, float]]
 """By rule and workload: mean logarithm of its figures over the shipped rule's, turned so that more is worse."""
 
 
-def values(result, policy: str) -> dict[tuple[str, float, str], float]:
+def values(result: scores.Scores, policy: str) -> dict[tuple[str, float, str], float]:
     """Means over the seeds, by workload, load and measure."""
     return {
         (workload.name, row.load, measure.name): fmean(row.values[measure.name])
@@ -36,7 +34,7 @@ def values(result, policy: str) -> dict[tuple[str, float, str], float]:
     }
 
 
-def losses(found: dict[str, dict], shipped: str, measures: Sequence[Measure]) -> Losses:
+def losses(found: dict[str, dict[tuple[str, float, str], float]], shipped: str, measures: Sequence[Measure]) -> Losses:
     """Each rule's against the shipped one's."""
     names = sorted({name for name, _, _ in found[shipped]})
     return {
@@ -53,12 +51,13 @@ def losses(found: dict[str, dict], shipped: str, measures: Sequence[Measure]) ->
     }
 
 
-def told(title: str, lost: Losses) -> None:
+def report(title: str, lost: Losses) -> None:
     """One measure's line for the whole, and one for the halves."""
     names = list(next(iter(lost.values())))
     whole = {rule: 100 * fmean(by_name.values()) for rule, by_name in lost.items()}
     print(f"{title}: " + ", ".join(f"{rule} {loss:+.1f} %" for rule, loss in whole.items()))
-    chosen, elsewhere = Counter(), []
+    chosen: Counter[str] = Counter()
+    elsewhere = []
     for half in combinations(names, len(names) // 2):
         best = min(lost, key=lambda rule: fmean(lost[rule][name] for name in half))
         chosen[best] += 1
@@ -80,8 +79,8 @@ def main() -> None:
         other = scores.read(Path(folder) / scores.FILE)
         found[name] = values(other, other.judged)
     for measure in scores.RANKED:
-        told(measure.title, losses(found, result.judged, [measure]))
-    told("all of them", losses(found, result.judged, scores.RANKED))
+        report(measure.title, losses(found, result.judged, [measure]))
+    report("all of them", losses(found, result.judged, scores.RANKED))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rules side by side at fixed rates: ``python tests/bench/bench_policies.py [--trace FILE] [--seeds 3]``.
+"""Rules side by side at fixed rates: ``python -m loadtest.studies.policies [--trace FILE] [--seeds 3]``.
 
 Cells of the policy lab, short ones: four workers of one profile, the last three quarters of each window measured. Rates
 are what ``python -m loadtest sim`` found to be about 0.6 and 0.95 of lpwl's saturation over one seed; they are written
@@ -17,19 +17,14 @@ were found as the others were, over two seeds; rules are compared with the first
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import log, sqrt
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
-
-from router.placement import worker_load
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from unittest.mock import patch
 
 from loadtest.lab.cell import Cell, Fleet, Setting, Slo
 from loadtest.lab.measures import Figures
@@ -38,6 +33,7 @@ from loadtest.lab.play import play
 from loadtest.report.confidence import interval
 from loadtest.tournament.contests import CONTESTS, Contest, Extent
 from policies.sharing import Sharing
+from router.placement import worker_load
 
 CONTESTED = [contest.name for contest in CONTESTS]
 
@@ -80,19 +76,15 @@ BLOCK_TOKENS, SLO = 128, Slo(2_000.0, 200.0)
 @contextmanager
 def all_alike() -> Iterator[None]:
     """Every running request counts as drawn by the same prefix: the crowd term as it was."""
-    kept = Sharing.share
-    Sharing.share = lambda sharing, worker, request, blocks: 1.0  # type: ignore[method-assign]
-    yield
-    Sharing.share = kept  # type: ignore[method-assign]
+    with patch.object(Sharing, "share", lambda sharing, worker, request, blocks: 1.0):
+        yield
 
 
 @contextmanager
 def room_for_all() -> Iterator[None]:
     """No prompt ever waits for room, as far as views say."""
-    kept = worker_load.room_s
-    worker_load.room_s = lambda *_: 0.0
-    yield
-    worker_load.room_s = kept
+    with patch.object(worker_load, "room_s", lambda *_: 0.0):
+        yield
 
 
 VARIANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[None]]]] = {

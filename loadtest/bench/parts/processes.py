@@ -1,4 +1,4 @@
-"""What a second process costs and brings: ``python tests/bench/bench_processes.py [cost] [quality] [fleet]``.
+"""What a second process costs and brings: ``python -m loadtest.bench.parts.processes [cost] [quality] [fleet]``.
 
 cost: CPU time of all the gateway's processes per request, with one and with two of them, round by round in turn, in
 front of a stand-in worker, the default policy on. On N free cores the gateway's capacity is N over that, so the ratio
@@ -20,37 +20,35 @@ import argparse
 import os
 import random
 import statistics
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+import httpx
+import uvloop
 
-import httpx  # noqa: E402
-import uvloop  # noqa: E402
-
-from loadtest.approximate.workloads import workloads  # noqa: E402
-from loadtest.bench.bodies import plain_requests  # noqa: E402
-from loadtest.bench.measures.requests import closed_loop  # noqa: E402
-from loadtest.bench.measures.subject import Subject  # noqa: E402
-from loadtest.bench.proxies.entrant import standin  # noqa: E402
-from loadtest.demo import fleet  # noqa: E402
-from loadtest.demo.run import wait_until_ready  # noqa: E402
-from loadtest.drive.conversations import play  # noqa: E402
-from loadtest.fleet.process import Process, warmroute  # noqa: E402
-from loadtest.report.summary import percentile, summarise  # noqa: E402
-from loadtest.sim.clients import Clients  # noqa: E402
-from loadtest.sim.gateway import Delays, SimulatedGateway  # noqa: E402
-from loadtest.sim.outcome import Ending  # noqa: E402
-from loadtest.sim.virtual_time import VirtualTime  # noqa: E402
-from loadtest.sim.worker import EngineWorker  # noqa: E402
-from loadtest.workload.conversations import Shape, generate  # noqa: E402
-from policies.registry import build_policy  # noqa: E402
-from router.process.shared_memory.ledger import Ledger, make_table  # noqa: E402
-from router.residency.residency_map import ResidencyMap  # noqa: E402
+from loadtest.approximate.workloads import Workload, workloads
+from loadtest.bench.bodies import plain_requests
+from loadtest.bench.measures.requests import closed_loop
+from loadtest.bench.measures.subject import Subject
+from loadtest.bench.proxies.entrant import standin
+from loadtest.demo import fleet
+from loadtest.demo.run import wait_until_ready
+from loadtest.drive.conversations import play
+from loadtest.fleet.process import Process, warmroute
+from loadtest.report.summary import percentile, summarise
+from loadtest.sim.clients import Clients
+from loadtest.sim.gateway import DeferredCall, Delays, GatewayPlacement, Rejected, SimulatedGateway
+from loadtest.sim.outcome import Ending
+from loadtest.sim.sessions import Asked
+from loadtest.sim.virtual_time import VirtualTime
+from loadtest.sim.worker import EngineWorker
+from loadtest.workload.conversations import Shape, generate
+from policies.registry import build_policy
+from router.process.shared_memory.ledger import Ledger, make_table
+from router.residency.residency_map import ResidencyMap
 
 COUNTS = (1, 2)
 
@@ -124,12 +122,13 @@ class Dealt:
         self._gateways = gateways
         self._sessions: dict[str, SimulatedGateway] = {}
 
-    def place(self, name, session, call):
+    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | DeferredCall:
+        """Place a call through its session's gateway."""
         gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
         return gateway.place(name, session, call)
 
 
-def simulated(workload, seed: int, count: int, shared: bool) -> Quality:
+def simulated(workload: Workload, seed: int, count: int, shared: bool) -> Quality:
     """One run in virtual time."""
     time_, delays = SharedTime(count), Delays()
     workers = [
@@ -156,11 +155,12 @@ def simulated(workload, seed: int, count: int, shared: bool) -> Quality:
     os.close(table)
     done = [outcome for outcome in clients.outcomes if outcome.ending is Ending.FINISHED]
     names = [worker.name for worker in workers]
-    prefilled = [sum(o.prompt_tokens - o.cached_tokens for o in done if o.worker == name) for name in names]
+    cached = [(one.worker, one.prompt_tokens, one.cached_tokens or 0) for one in done]
+    prefilled = [sum(prompt - found for worker, prompt, found in cached if worker == name) for name in names]
     served = [sum(o.worker == name for o in done) for name in names]
-    waits_ms = [outcome.ttft_s * 1e3 for outcome in done]
+    waits_ms = [outcome.ttft_s * 1e3 for outcome in done if outcome.ttft_s is not None]
     return Quality(
-        sum(o.cached_tokens for o in done) / sum(o.prompt_tokens for o in done),
+        sum(found for _, _, found in cached) / sum(prompt for _, prompt, _ in cached),
         max(prefilled) / statistics.mean(prefilled),
         max(served) / statistics.mean(served),
         statistics.mean(waits_ms),
@@ -191,7 +191,7 @@ def real_quality(rounds: int, workers: int, conversations: int) -> None:
         print(f"median, {count} process(es): {line(found[count])}")
 
 
-def line(runs: list[Quality], middle=statistics.median) -> str:
+def line(runs: list[Quality], middle: Callable[[list[float]], float] = statistics.median) -> str:
     """The runs' figures, each by its median (or another middle)."""
 
     def of(field: str) -> float:
