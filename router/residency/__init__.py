@@ -1,6 +1,6 @@
-"""Who holds which prefix. Pure: no sockets, no clock.
+"""Which worker holds which prefix. Pure: no sockets, no clock.
 
-Nouns: `prompt.Prompt` (the identity of a request's prefix), `residency.ResidencyMap` (the facade the core asks),
-the exact index fed by KV events, and the approximate view where there are none. Imported by `router.placement`,
-`router.tokenization` and `router.workers`.
+Main types: `prompt.Prompt` (the identity of a request's prompt), `residency_map.ResidencyMap` (what the dispatcher
+asks), `exact.ExactView` (fed by KV events) and `approximate.ApproximateView` (a model for workers without events).
+Imported by `router.placement`, `router.tokenization` and `router.workers`.
 """

@@ -1,11 +1,11 @@
-"""A model of one worker's own cache, for workers that publish no events and for prompts known as text only.
+"""A model of one worker's cache, for workers that publish no events and for prompts known as text only.
 
-It follows vLLM: blocks enter when a request is served, room is made from the least recently finished request's tail
-towards its head, a running request takes room of its own, and generated tokens fill blocks too. Reported
-``cached_tokens`` correct it.
+It follows vLLM. Blocks enter when a request is served. Eviction takes the least recently finished request first, from
+its tail to its head. A running request takes space of its own, and generated tokens fill blocks too. Reported
+``cached_tokens`` correct the model.
 
-Blocks are kept in runs (8 bytes a block), each touched as a whole: a radix tree whose runs stand in one eviction
-order. A run never comes before its children there, since whoever touches a child touches its parents with it.
+Blocks are kept in runs, 8 bytes a block. The runs form a radix tree and stand in one eviction order. A parent never
+comes before its children there, since a request that touches a child touches the parents too.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 RUN_BYTES = 500
-"""Rough memory of one run besides its hashes (measured on CPython 3.11)."""
+"""Approximate memory of one run without its hashes (measured on CPython 3.11)."""
 
 HASH_BYTES = 8
 
-_FULL = 7 / 8
-"""Share of the room in use from which on blocks are missing for want of room, and not for another reason."""
+_FULL_SHARE = 7 / 8
+"""Share of the capacity in use above which missing blocks count as evicted. Below it, the cause is another one."""
 _LARGEST_STEP = 32
-"""One report changes the room by at most one part in so many."""
-_LEAST_ROOM = 4
-"""Unseen blocks never take more than all but one part in so many."""
+"""One report changes the capacity by at most 1/32."""
+_MIN_CAPACITY_PART = 4
+"""Unseen blocks take at most all but 1/4 of the capacity."""
 _ANSWERS = 16
-"""The mean length of answers is taken over about so many."""
+"""The mean answer length is taken over about 16 answers."""
 _CONTINUATIONS = 8
-"""Whether answers come back in later prompts is judged by about the last so many prompts that could tell."""
+"""Whether answers return in later prompts is judged by about the last 8 prompts that can show it."""
 
 
 class CachedRun:
-    """Consecutive blocks with one fate.
+    """Consecutive blocks that are stored and touched together.
 
-    A *generated* run holds blocks whose ids were never seen (the router does not tokenise answers): `hashes` is empty,
-    and it is hit by a prompt of more than `end_tokens` tokens that goes on from its parent.
+    A *generated* run holds blocks whose ids were never seen, because the router does not tokenise answers. Its `hashes`
+    are empty. A prompt that continues its parent and has more than `end_tokens` tokens hits it.
     """
 
     __slots__ = ("blocks", "children", "end_tokens", "generated", "hashes", "parent", "touched")
@@ -51,7 +51,7 @@ class CachedRun:
 
 
 class ApproximateView:
-    """The cache of one worker as far as this router's own traffic tells."""
+    """The cache of one worker as far as the traffic through this router shows it."""
 
     __slots__ = (
         "_answer_tokens",
@@ -72,10 +72,11 @@ class ApproximateView:
         self.capacity_blocks = capacity_blocks
         self.reserved_blocks = 0
         self.unseen_blocks = 0
-        """Part of the capacity that something else seems to take: other routers' traffic, or a smaller cache."""
+        """Part of the capacity that something else seems to take: traffic of other routers, or a smaller cache than
+        reported."""
         self.blocks = 0
         self.clock = 0
-        """Counts finished requests; runs remember when they were touched last."""
+        """Number of finished requests. A run remembers the clock of its last use."""
         self.corrections = 0
         self._answer_tokens = 0.0
         self._continued = 1.0
@@ -84,37 +85,39 @@ class ApproximateView:
 
     @property
     def size_bytes(self) -> int:
-        """Rough memory."""
+        """Return the approximate memory."""
         return len(self._order) * RUN_BYTES + self.blocks * HASH_BYTES
 
     @property
     def half_answer_tokens(self) -> int:
-        """What a running request has generated: on average, half of what answers come to."""
+        """Return what a running request has generated on average: half of the mean answer."""
         return round(self._answer_tokens / 2)
 
     @property
     def answers_return(self) -> bool:
-        """Whether prompts that go on from an earlier one carry its answer as it was generated.
+        """Return whether prompts that continue an earlier one contain its answer as it was generated.
 
-        Most chats do. Templates that strip a model's thinking do not, nor do clients that keep summaries.
+        Most chats do. Templates that strip a model's thinking do not, and neither do clients that keep summaries.
         """
         return self._continued >= 0.5
 
     def match(self, chain: Sequence[int], usable: int, tokens: int) -> int:
-        """Blocks of `chain` (its first `usable`) that the worker should have, for a prompt of `tokens` tokens."""
+        """Return how many of the first `usable` blocks of `chain` the worker should hold, for a prompt of `tokens`
+        tokens."""
         if not usable or chain[0] not in self._root.children:
-            return 0  # as on most workers, for most prompts
+            return 0  # the common case: most prompts on most workers
         depth, generated = self._continuation(chain, usable, tokens)
         return min(usable, depth + generated) if self.answers_return else depth
 
     def found(self, chain: Sequence[int], usable: int, tokens: int, hit_blocks: int) -> None:
-        """Learn from `hit_blocks` found whether answers return; ask before `finished` has changed what is known."""
+        """Learn from `hit_blocks` whether answers return. Call it before `finished` changes the model."""
         depth, generated = self._continuation(chain, usable, tokens)
         if generated and hit_blocks >= depth:
             self._continued += (float(hit_blocks > depth) - self._continued) / _CONTINUATIONS
 
     def _continuation(self, chain: Sequence[int], usable: int, tokens: int) -> tuple[int, int]:
-        """Blocks of `chain` by their hashes, and generated ones behind them that may be the prompt's, too."""
+        """Return the blocks of `chain` found by hash, and the generated blocks after them that may belong to the
+        prompt."""
         path, depth, whole = self._walk(chain, usable)
         generated = path[-1].generated if whole else None
         if generated is not None and depth < usable and tokens > generated.end_tokens:
@@ -122,24 +125,27 @@ class ApproximateView:
         return depth, 0
 
     def running(self, chain: Sequence[int], tokens: int) -> int:
-        """A request takes room: touch what it hits, make room for the rest; returns the blocks kept until
-        `end_running`. Say so when it is sent: it will have its room before a later one looks for its prefix."""
+        """Reserve space for a request: touch what it hits and evict for the rest. Return the blocks reserved until
+        `end_running`.
+
+        Call it when the request is sent: the request has its space before a later one looks for its prefix.
+        """
         path, depth, _ = self._walk(chain, len(chain))
         reserved = max(0, -(-tokens // self.block_size) - depth)
         self._touch(self._split_end(path, depth))
         self.reserved_blocks += reserved
-        self._make_room()
+        self._evict_to_fit()
         return reserved
 
     def end_running(self, reserved: int) -> None:
-        """A running request gave its room back."""
+        """Release the space of a running request."""
         self.reserved_blocks -= reserved
 
     def finished(self, chain: Sequence[int], tokens: int, generated_tokens: int, hit_blocks: int) -> None:
-        """A request was served: its prompt and what it generated are in the cache now, its tail first to go.
+        """Store the prompt and the answer of a served request; its tail is evicted first.
 
-        `hit_blocks` is how much of it was found there (reported, else predicted). The last generated token is never
-        computed, so blocks end at ``tokens + generated_tokens - 1``.
+        `hit_blocks` is how much of the prompt was found in the cache: reported, else predicted. The last generated
+        token is never computed, so blocks end at ``tokens + generated_tokens - 1``.
         """
         self.clock += 1
         if generated_tokens:
@@ -153,10 +159,11 @@ class ApproximateView:
         if more > 0:
             path.append(self._add_generated(path[-1], more, tokens + generated_tokens - 1))
         self._touch(path)
-        self._make_room()
+        self._evict_to_fit()
 
     def correct(self, chain: Sequence[int], hit_blocks: int, since: int) -> None:
-        """Only `hit_blocks` of `chain` were found: what lies behind them and was last touched by `since` is gone."""
+        """Drop the blocks of `chain` after the first `hit_blocks` that were last touched by `since`: they were not
+        found."""
         self.corrections += 1
         path, depth, whole = self._walk(chain, hit_blocks) if hit_blocks < len(chain) else ([], -1, True)
         if depth < hit_blocks:
@@ -178,31 +185,31 @@ class ApproximateView:
             self._drop_untouched(child, since)
 
     def fit(self, predicted_blocks: int, hit_blocks: int) -> None:
-        """Learn the room there really is: a full cache that had less than predicted is smaller, one that had more
-        is larger, up to its capacity."""
+        """Learn the real capacity. A full cache that held less than predicted is smaller; one that held more is larger,
+        up to its capacity."""
         half = (abs(predicted_blocks - hit_blocks) + 1) // 2
         step = min(half, max(1, self.capacity_blocks // _LARGEST_STEP))
         if hit_blocks > predicted_blocks:
             self.unseen_blocks = max(0, self.unseen_blocks - step)
-        elif hit_blocks < predicted_blocks and self.blocks + self.reserved_blocks >= self._room * _FULL:
-            most = self.capacity_blocks - self.capacity_blocks // _LEAST_ROOM
+        elif hit_blocks < predicted_blocks and self.blocks + self.reserved_blocks >= self._usable_blocks * _FULL_SHARE:
+            most = self.capacity_blocks - self.capacity_blocks // _MIN_CAPACITY_PART
             self.unseen_blocks = min(most, self.unseen_blocks + step)
-            self._make_room()
+            self._evict_to_fit()
 
     def resize(self, capacity_blocks: int) -> None:
-        """The worker's cache turned out to have this many blocks."""
+        """Set the capacity that the worker reports."""
         if capacity_blocks != self.capacity_blocks:
             self.capacity_blocks = capacity_blocks
             self.unseen_blocks = 0
-        self._make_room()
+        self._evict_to_fit()
 
     def shrink(self, size_bytes: int) -> None:
-        """Evict until no more than `size_bytes` are used."""
+        """Evict until at most `size_bytes` are used."""
         while self._order and self.size_bytes > size_bytes:
             self._evict(max(1, (self.size_bytes - size_bytes) // HASH_BYTES))
 
     def _walk(self, chain: Sequence[int], limit: int) -> tuple[list[CachedRun], int, bool]:
-        """Runs along `chain` from the root, blocks matched, and whether the last run matched whole."""
+        """Return the runs along `chain` from the root, the blocks matched, and whether the last run matched whole."""
         run = self._root
         path = [run]
         depth = 0
@@ -223,7 +230,7 @@ class ApproximateView:
         return sum(run.blocks for run in path[:-1])
 
     def _split_end(self, path: list[CachedRun], depth: int) -> list[CachedRun]:
-        """Make the last run of `path` end at `depth`; it must be touched next, to take its place in the order."""
+        """Make the last run of `path` end at `depth`. Touch it next, so that it takes its place in the order."""
         end = path[-1]
         keep = depth - self._depth_before(path)
         if end.parent is None or keep == end.blocks:
@@ -243,9 +250,9 @@ class ApproximateView:
         return run
 
     def _add_generated(self, parent: CachedRun, blocks: int, end_tokens: int) -> CachedRun:
-        """The newest answer is the one a next turn goes on from; an older one only takes up room.
+        """Add an answer. The next turn continues the newest answer; an older one only takes space.
 
-        So does the answer to a prompt of less than a block: nothing tells which prompt would go on from it.
+        An answer to a prompt shorter than a block cannot be continued either: no hash identifies the prompt.
         """
         run = CachedRun(parent, array("Q"), blocks, end_tokens)
         if parent is not self._root:
@@ -254,7 +261,7 @@ class ApproximateView:
         return run
 
     def _identify(self, parent: CachedRun, hit_blocks: int) -> None:
-        """A prompt that goes on from `parent` hit generated blocks: they are that prompt's from now on."""
+        """Give the generated blocks of `parent` to the prompt that continued it and hit them."""
         generated = parent.generated
         if generated is None or hit_blocks <= 0:
             return
@@ -268,21 +275,21 @@ class ApproximateView:
             self._order.move_to_end(run)
 
     @property
-    def _room(self) -> int:
+    def _usable_blocks(self) -> int:
         return self.capacity_blocks - self.unseen_blocks
 
-    def _make_room(self) -> None:
-        room = max(0, self._room - self.reserved_blocks)
-        while self.blocks > room:
-            self._evict(self.blocks - room)
+    def _evict_to_fit(self) -> None:
+        fitting = max(0, self._usable_blocks - self.reserved_blocks)
+        while self.blocks > fitting:
+            self._evict(self.blocks - fitting)
 
     def _evict(self, blocks: int) -> None:
-        """Take up to `blocks` from the tail of the run that is first in order."""
+        """Evict up to `blocks` from the tail of the run that is first in order."""
         run = next(iter(self._order))
         self._shorten(run, min(blocks, run.blocks))
 
     def _shorten(self, run: CachedRun, blocks: int) -> None:
-        """Take `blocks` off the end of a run without children."""
+        """Remove `blocks` from the end of a run without children."""
         self.blocks -= blocks
         run.blocks -= blocks
         if run.blocks == 0:
@@ -301,12 +308,12 @@ class ApproximateView:
             parent.generated = None
 
     def _drop(self, run: CachedRun) -> None:
-        """Remove a run and all below it."""
+        """Remove a run and all runs below it."""
         self._drop_below(run)
         self._shorten(run, run.blocks)
 
     def _drop_below(self, run: CachedRun) -> None:
-        """Remove all below a run, deepest first. Not recursive: a long conversation is a run per turn."""
+        """Remove all runs below a run, deepest first. Iterative, since a long conversation is a run per turn."""
         doomed = _below(run)
         for index, parent in enumerate(doomed):
             doomed[index + 1 : index + 1] = _below(parent)
@@ -328,7 +335,6 @@ class ApproximateView:
         self._shorten(run, run.blocks - keep)
 
     def statistics(self) -> dict[str, int]:
-        """Sizes and corrections."""
         return {
             "blocks": self.blocks,
             "runs": len(self._order),
@@ -344,7 +350,8 @@ def _below(run: CachedRun) -> list[CachedRun]:
 
 
 def _common(hashes: Sequence[int], chain: Sequence[int], at: int, longest: int) -> int:
-    """Blocks that `hashes` and ``chain[at:]`` share (at least one, at most `longest`): chained, so halving finds it."""
+    """Return how many blocks `hashes` and ``chain[at:]`` share: at least one, at most `longest`. The hashes are
+    chained, so bisection finds the first difference."""
     if hashes[longest - 1] == chain[at + longest - 1]:
         return longest
     low, high = 1, longest - 1

@@ -1,7 +1,7 @@
-"""One view's physical copies: engine hash -> row of the index, counted per medium and cache group.
+"""Physical copies of blocks in one view: engine hash -> row of the index, counted per medium and cache group.
 
-vLLM does not de-duplicate: one hash may sit in several blocks, each announced when it is filled and each removed when
-it is evicted. A block counts as held until its last copy is gone.
+vLLM does not deduplicate. One hash may be in several blocks; each is announced when it is filled and removed when it is
+evicted. A block counts as cached until its last copy is gone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from itertools import chain, islice
 from router.residency.blocks import KEY_MASK, BlockIndex
 
 MEDIA_KEPT = 8
-"""Distinct (medium, group) pairs tracked per view; vLLM knows three media and a handful of groups."""
+"""Distinct (medium, group) pairs tracked per view. vLLM has three media and a handful of groups."""
 
 LOWER_TIER_BLOCKS = 1_048_576
-"""Blocks tracked per slower medium and view: some connectors announce stores and never removals (LMCache#5076)."""
+"""Blocks tracked per slower medium and view. Some connectors announce stores and never removals (LMCache#5076)."""
 
 
 def engine_keys(hashes: Sequence[int | bytes]) -> list[int]:
-    """Engine hashes as keys; bytes count by their last eight, which is how vLLM makes ints of them."""
+    """Return engine hashes as integer keys. Bytes count by their last eight, as when vLLM converts them to integers."""
     try:
         return [value & KEY_MASK for value in hashes]  # type: ignore[operator]
     except TypeError:
@@ -28,7 +28,6 @@ def engine_keys(hashes: Sequence[int | bytes]) -> list[int]:
 
 
 def engine_key(value: int | bytes) -> int:
-    """One engine hash as a key."""
     return (value if isinstance(value, int) else int.from_bytes(value[-8:], "big")) & KEY_MASK
 
 
@@ -40,13 +39,13 @@ class TierCopies:
     def __init__(self, medium: str | None) -> None:
         self.medium = medium
         self.held: dict[int, int] = {}
-        """Engine key -> row, in the order they were first stored."""
+        """Engine key -> row, in the order in which the blocks were first stored."""
         self.extra: dict[int, int] = {}
-        """Engine key -> copies beyond the first, where there are any."""
+        """Engine key -> copies beyond the first, if there are any."""
 
 
 class BlockCopies:
-    """All shelves of one view, and its bit in the index."""
+    """All tiers of one view, and the view's bit in the index."""
 
     __slots__ = ("_doubled", "bit", "index", "tiers")
 
@@ -55,10 +54,10 @@ class BlockCopies:
         self.bit = index.take_bit()
         self.tiers: dict[tuple[str | None, int], TierCopies] = {}
         self._doubled: dict[str | None, dict[int, int]] = {None: {}}
-        """Medium -> row -> engine keys beyond the first that stand for the same block."""
+        """Medium -> row -> engine keys beyond the first for the same block."""
 
     def tier_copies(self, medium: str | None, group: int) -> TierCopies | None:
-        """The shelf, made when it is new; None when there are too many to be true."""
+        """Return the copies of a tier, created on first use; None beyond `MEDIA_KEPT` tiers, which no worker has."""
         tier_copies = self.tiers.get((medium, group))
         if tier_copies is None and len(self.tiers) < MEDIA_KEPT:
             tier_copies = self.tiers[medium, group] = TierCopies(medium)
@@ -66,7 +65,7 @@ class BlockCopies:
         return tier_copies
 
     def hash_of(self, engine: int, tier_copies: TierCopies) -> int | None:
-        """Block hash behind an engine key, looked for on `tier_copies` first."""
+        """Return the block hash of an engine key; `tier_copies` is searched first."""
         row = tier_copies.held.get(engine)
         if row is None:
             row = next((other.held[engine] for other in self.tiers.values() if engine in other.held), None)
@@ -75,7 +74,7 @@ class BlockCopies:
     def store(
         self, tier_copies: TierCopies, hashes: Iterable[int], engines: Iterable[int], *, new_copies: bool
     ) -> None:
-        """Blocks were announced. Those known already gain a copy, unless `new_copies` says it is a re-announcement."""
+        """Store announced blocks. A known block gains a copy, unless this is a re-announcement (`new_copies` false)."""
         if tier_copies.medium is not None:
             self._store_below(tier_copies, hashes, engines, new_copies)
             return
@@ -126,9 +125,9 @@ class BlockCopies:
             held[engine] = row
 
     def remove(self, tier_copies: TierCopies, engines: Iterable[int], departed: array[int] | None = None) -> list[int]:
-        """One copy of each went; returns the keys that were not held.
+        """Remove one copy of each block; return the keys that were not stored.
 
-        `departed` gets the hashes of blocks that are not in this medium any more.
+        Hashes of blocks that have left this medium are appended to `departed`.
         """
         index, bit, held, extra, medium = self.index, self.bit, tier_copies.held, tier_copies.extra, tier_copies.medium
         rows, masks, hash_of, doubled = index.rows, index.masks, index.hashes, self._doubled[medium]
@@ -155,7 +154,7 @@ class BlockCopies:
         return missing
 
     def thin(self, hashes: Iterable[int]) -> None:
-        """Keep one copy of each of these blocks, where the GPU was thought to hold more."""
+        """Keep one copy of each of these blocks, where more were assumed on the GPU."""
         rows = {self.index.rows.get(block_hash & KEY_MASK) for block_hash in hashes}
         for (medium, _), tier_copies in self.tiers.items():
             if medium is None:
@@ -163,13 +162,13 @@ class BlockCopies:
                     del tier_copies.extra[engine]
 
     def discard_oldest(self, tier_copies: TierCopies, blocks: int) -> None:
-        """Forget the `blocks` first stored, all copies of each."""
+        """Forget the `blocks` that were stored first, with all their copies."""
         for engine in list(islice(tier_copies.held, blocks)):
             tier_copies.extra.pop(engine, None)
             self.remove(tier_copies, (engine,))
 
     def clear_fastest(self) -> None:
-        """The GPU pool was reset; slower tiers stay."""
+        """Clear the GPU tier after a reset; slower tiers stay."""
         below = {place: tier_copies for place, tier_copies in self.tiers.items() if place[0] is not None}
         if not below:
             self.clear()
@@ -181,7 +180,7 @@ class BlockCopies:
         self.tiers = below
 
     def clear(self) -> None:
-        """Forget everything, at once for the caller: a fresh bit takes over, the old one is swept later."""
+        """Forget everything. A new bit takes over at once; the old bit is swept later."""
         self.give_up()
         self.bit = self.index.take_bit()
 
@@ -193,11 +192,10 @@ class BlockCopies:
 
     @property
     def blocks(self) -> int:
-        """Distinct blocks in the fastest tier, engine keys counted."""
+        """Return the distinct blocks in the fastest tier, counted by engine key."""
         return sum(len(tier_copies.held) for (medium, _), tier_copies in self.tiers.items() if medium is None)
 
     def statistics(self) -> dict[str, int]:
-        """Sizes."""
         return {
             "blocks": self.blocks,
             "blocks_in_slower_tiers": sum(len(s.held) for (medium, _), s in self.tiers.items() if medium is not None),

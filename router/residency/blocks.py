@@ -1,7 +1,7 @@
 """The exact index: block hash -> which views hold it, per tier, as bitmasks.
 
-Everything is sized for millions of blocks in plain Python: a block is a small int (its row), keys are cut to 60 bits
-(a CPython int of two digits takes 32 bytes, one of three takes 48), and equal masks are one object.
+The layout is sized for millions of blocks in plain Python. A block is a small int (its row), keys are cut to 60 bits (a
+CPython int of two digits takes 32 bytes, one of three takes 48), and equal masks are one object.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 KEY_MASK = (1 << 60) - 1
-"""Part of a 64-bit hash that is used as a key: a wrong match among 1 M blocks has a chance of 1 in 2 million."""
+"""Part of a 64-bit hash used as a key. The chance of a wrong match among 1 M blocks is 1 in 2 million."""
 
 _MASKS_KEPT = 65_536
-"""Distinct masks remembered for sharing; past that sharing starts over, which costs memory and nothing else."""
+"""Distinct masks remembered for sharing. Beyond that, sharing starts over, which only costs memory."""
 
 
 class BlockIndex:
-    """Rows of blocks, held by bits.
+    """Rows of blocks, each with the bits of the views that hold it.
 
-    A *bit* is one view's place in every mask. Giving a bit up (`drop`) is immediate for the caller; its traces in the
-    masks are swept a part at a time (`sweep`), and the bit is handed out again once they are gone. Until then masks
-    may show dropped bits: callers mask with the bits they ask for.
+    A *bit* is one view's place in every mask. `drop` gives a bit up at once for the caller. `sweep` clears its traces
+    in the masks a part at a time, then the bit is reused. Until then masks may show dropped bits, so callers mask with
+    the bits that they ask for.
 
-    The fields without underscore are read and written by `block_copies.BlockCopies`, whose loops are the hot
-    path of this package.
+    `block_copies.BlockCopies` reads and writes the fields without underscore; its loops are the hot path of this
+    package.
     """
 
     __slots__ = ("_dirty", "_free_bits", "_next_bit", "free", "hashes", "lower", "masks", "rows", "shared")
@@ -37,7 +37,7 @@ class BlockIndex:
         self.masks: list[int] = []
         """Row -> bits whose fastest tier (GPU) holds the block."""
         self.hashes = array("Q")
-        """Row -> the whole block hash, parent of what follows it."""
+        """Row -> full block hash, the parent of the next block."""
         self.lower: dict[str, dict[int, int]] = {}
         """Slower medium -> row -> bits."""
         self.free: list[int] = []
@@ -50,18 +50,18 @@ class BlockIndex:
         return len(self.rows)
 
     def take_bit(self) -> int:
-        """A clean bit, as ``1 << k``."""
+        """Return a free bit, as ``1 << k``."""
         if self._free_bits:
             return self._free_bits.pop()
         self._next_bit += 1
         return 1 << (self._next_bit - 1)
 
     def drop(self, bit: int, rows: Iterable[int]) -> None:
-        """Give up `bit`, which may be set for `rows` and no others."""
+        """Give up `bit`, which is set in `rows` at most."""
         self._dirty.append((bit, iter(rows)))
 
     def sweep(self, limit: int) -> int:
-        """Clear up to `limit` traces of dropped bits; returns how many were looked at."""
+        """Clear up to `limit` traces of dropped bits; return how many rows were visited."""
         done = 0
         while self._dirty and done < limit:
             bit, rows = self._dirty[0]
@@ -75,7 +75,7 @@ class BlockIndex:
         return done
 
     def _forget(self, row: int, bit: int) -> None:
-        """Take `bit` off `row` in every tier. The row may be another block's by now: then the bit is not there."""
+        """Clear `bit` from `row` in every tier. If the row was reused for another block, the bit is not set."""
         mask = self.masks[row]
         held = bool(mask & bit)
         if held:
@@ -95,13 +95,13 @@ class BlockIndex:
             tier.pop(row, None)
 
     def intern(self, mask: int) -> int:
-        """The one shared object equal to `mask`."""
+        """Return the one shared object equal to `mask`."""
         if len(self.shared) > _MASKS_KEPT:
             self.shared.clear()
         return self.shared.setdefault(mask, mask)
 
     def row_of(self, block_hash: int) -> int:
-        """The block's row, made when it is new."""
+        """Return the block's row, created on first use."""
         key = block_hash & KEY_MASK
         row = self.rows.get(key)
         if row is not None:
@@ -117,7 +117,7 @@ class BlockIndex:
         return row
 
     def hold(self, row: int, bit: int, medium: str | None) -> None:
-        """Set `bit` for a slower `medium`, or for the fastest tier when None."""
+        """Set `bit` for a slower `medium`, or for the fastest tier if None."""
         if medium is None:
             self.masks[row] = self.intern(self.masks[row] | bit)
         else:
@@ -125,7 +125,7 @@ class BlockIndex:
             tier[row] = self.intern(tier.get(row, 0) | bit)
 
     def unhold(self, row: int, bit: int, medium: str | None) -> None:
-        """Take `bit` off; the row goes when nobody holds it in any tier."""
+        """Clear `bit`; free the row once no view holds it in any tier."""
         if medium is None:
             self.masks[row] = self.intern(self.masks[row] & ~bit)
         else:
@@ -134,25 +134,24 @@ class BlockIndex:
         self.release(row)
 
     def release(self, row: int) -> None:
-        """Free `row` if nobody holds it."""
+        """Free `row` if no view holds it."""
         if not self.masks[row] and not any(row in tier for tier in self.lower.values()):
             del self.rows[self.hashes[row] & KEY_MASK]
             self.free.append(row)
 
     def holders(self, block_hash: int) -> int:
-        """Bits whose fastest tier holds the block (dropped bits may show)."""
+        """Return the bits whose fastest tier holds the block (dropped bits may show)."""
         row = self.rows.get(block_hash & KEY_MASK)
         return 0 if row is None else self.masks[row]
 
     def media(self, block_hash: int, bit: int) -> str | None:
-        """The slower medium in which `bit` holds the block, if any."""
+        """Return the slower medium in which `bit` holds the block, if any."""
         row = self.rows.get(block_hash & KEY_MASK)
         if row is None:
             return None
         return next((medium for medium, tier in self.lower.items() if tier.get(row, 0) & bit), None)
 
     def statistics(self) -> dict[str, int]:
-        """Sizes of the index."""
         return {
             "blocks": len(self.rows),
             "rows": len(self.masks),

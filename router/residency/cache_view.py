@@ -1,4 +1,4 @@
-"""One slot: a worker's view, or views, and the bookings on it."""
+"""The view of one slot's cache, and the reservations on the slot."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from router.residency.prompt import Prompt
 from router.residency.view import ViewState
 
 DEFAULT_CAPACITY_TOKENS = 32_768
-"""Cache assumed where the worker does not say: room beside an 8B model on a 24 GB GPU, about the least in use."""
+"""Cache size to assume if the worker reports none: the space beside an 8B model on a 24 GB GPU, a small cache today."""
 
 TEXT_TOLERANCE = 0.25
-"""Share by which a text prompt's prediction may exceed the report before it counts as wrong: its length is a guess."""
+"""Share by which the prediction for a text prompt may exceed the report before it counts as wrong. The length of a text
+prompt is an estimate."""
 
 _NO_EVENTS = (
     "the worker publishes no KV events; start vLLM with --kv-events-config "
@@ -32,9 +33,10 @@ SWITCHED_OFF = "KV events are switched off by residency.kv_events"
 class CacheView:
     """Facts and views of one worker.
 
-    `published` is the view made from events, None where there are none. `model` stands in for it while it says
-    nothing (`EventView.tells`), or not of this worker's prompts (`blind`), and serves prompts that are known as
-    text only; it is made when first needed. What a match reads is taken over from the views by `refresh`, when `stale`.
+    `event_view` is the view made from KV events; None if the worker publishes none. `model` replaces it in three cases:
+    the events say nothing (`EventView.informative` is false), they do not describe this worker's prompts (`blind`), or
+    the prompt is known as text only. The model is created on first use. `refresh` copies into this object what a match
+    reads, after a view has set `stale`.
     """
 
     __slots__ = (
@@ -43,9 +45,9 @@ class CacheView:
         "block_size",
         "capacity_blocks",
         "closed",
+        "event_view",
         "model",
         "modelled",
-        "published",
         "reservations",
         "residency",
         "self_test",
@@ -61,7 +63,7 @@ class CacheView:
         self.worker = worker
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks
-        self.published = EventView(index, block_size, capacity_blocks) if events else None
+        self.event_view = EventView(index, block_size, capacity_blocks) if events else None
         self.model: ApproximateView | None = None
         self.reservations: dict[int, ResidencyReservation] = {}
         self.self_test: tuple[Residency, str] = (Residency.UNKNOWN, "")
@@ -70,34 +72,34 @@ class CacheView:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take over what changed in the views."""
+        """Copy what a match reads from the views."""
         self.stale = False
         plain = self.self_test[0] is Residency.UNKNOWN and not self.blind
-        sound = plain and self.published is not None and self.published.sound
+        sound = plain and self.event_view is not None and self.event_view.sound
         self.residency = Residency.EXACT if sound else self.trust()[0]
         self.bit, self.closed, self.slower_tiers, self.modelled = 0, True, False, True
-        if self.published is not None:
-            self.modelled = self.blind or not self.published.tells
-            view = self.published.view
+        if self.event_view is not None:
+            self.modelled = self.blind or not self.event_view.informative
+            view = self.event_view.view
             self.block_size = view.block_size
             self.capacity_blocks = view.capacity_blocks
             self.bit = view.block_copies.bit
-            self.closed = self.published.closed
+            self.closed = self.event_view.closed
             self.slower_tiers = view.has_slower_tiers
 
     def configure(
         self, index: BlockIndex, block_size: int | None, capacity_blocks: int | None, events: bool | None
     ) -> None:
-        """Facts changed; None leaves one as it is."""
-        if events is False and self.published is not None:
-            self.published.view.block_copies.give_up()
-            self.published = None
-        if events and self.published is None:
+        """Apply changed facts; None leaves a value as it is."""
+        if events is False and self.event_view is not None:
+            self.event_view.view.block_copies.give_up()
+            self.event_view = None
+        if events and self.event_view is None:
             blocks = capacity_blocks or self.capacity_blocks
-            self.published = EventView(index, block_size or self.block_size, blocks)
+            self.event_view = EventView(index, block_size or self.block_size, blocks)
             self.blind = self.switched_off = False
-        elif self.published is not None:
-            self.published.view.configure(block_size, capacity_blocks)
+        elif self.event_view is not None:
+            self.event_view.view.configure(block_size, capacity_blocks)
         else:
             self.block_size = block_size or self.block_size
             self.capacity_blocks = capacity_blocks or self.capacity_blocks
@@ -121,41 +123,41 @@ class CacheView:
 
     @property
     def model_bytes(self) -> int:
-        """Rough memory of the model."""
+        """Return the approximate memory of the model."""
         return 0 if self.model is None else self.model.size_bytes
 
     def shrink(self, size_bytes: int) -> None:
-        """Make the model no larger than this."""
+        """Shrink the model to at most `size_bytes`."""
         if self.model is not None:
             self.model.shrink(size_bytes)
 
     def is_modelled(self, prompt: Prompt) -> bool:
-        """Whether `prompt` is looked up in the model, not in what events told."""
-        return self.published is None or self.blind or not self.published.tells or not prompt.exact
+        """Return whether `prompt` is looked up in the model instead of the events' view."""
+        return self.event_view is None or self.blind or not self.event_view.informative or not prompt.exact
 
     def _teaches_model(self, prompt: Prompt) -> bool:
-        """Whether the model looks on: it is in use for such prompts, or may soon have to take over."""
-        return self.is_modelled(prompt) or (self.published is not None and self.published.unproved)
+        """Return whether the model learns from `prompt`: it answers for it now, or may soon have to."""
+        return self.is_modelled(prompt) or (self.event_view is not None and self.event_view.unproved)
 
     def modelled_length(self, prompt: Prompt) -> int:
-        """Blocks of `prompt` that the model has."""
+        """Return how many blocks of `prompt` the model holds."""
         return self.modelled_blocks(*usable_chain(prompt, self.block_size), prompt.tokens)
 
     def modelled_blocks(self, chain: Sequence[int], usable: int, tokens: int) -> int:
-        """The same, of a prompt whose `usable_chain` is at hand."""
+        """Do the same for a prompt whose `usable_chain` is known."""
         return 0 if self.model is None else self.model.match(chain, usable, tokens)
 
     def needed_model(self) -> ApproximateView:
-        """The model, made if there was none."""
+        """Return the model; create it on first use."""
         if self.model is None or self.model.block_size != self.block_size:
             self.model = ApproximateView(self.block_size, self._model_blocks())
         return self.model
 
     def reserve(self, reservation: ResidencyReservation) -> None:
-        """A request was booked: in the model it takes its room at once.
+        """Reserve cache space in the model for a placed request, at once.
 
-        vLLM gives it that when it is scheduled, so first come, first served: by the time a later request looks for its
-        prefix, this one has evicted what it had to.
+        vLLM allocates blocks when it schedules a request, first come, first served. When a later request looks for its
+        prefix, this request has already evicted what it needed.
         """
         if self._teaches_model(reservation.prompt):
             model, prompt = self.needed_model(), reservation.prompt
@@ -163,7 +165,7 @@ class CacheView:
             reservation.reserved_blocks = model.running(chain, prompt.tokens + model.half_answer_tokens)
 
     def first_token(self, ticket_id: int) -> None:
-        """A booked request runs."""
+        """Mark the reserved request as running."""
         reservation = self.reservations.get(ticket_id)
         if reservation is not None:
             reservation.running = True
@@ -171,9 +173,9 @@ class CacheView:
     def finished(
         self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, ticket_id: int | None
     ) -> Difference | None:
-        """A request was served: compare with what was reported, correct, then put it into the model.
+        """Compare a served request with its report, correct the views and store its blocks in the model.
 
-        Returns why more or less was reported than had been predicted; None if neither, or if that cannot be said.
+        Return why the report differs from the prediction; None if it does not differ or the reason cannot be known.
         """
         reservation = None if ticket_id is None else self.reservations.get(ticket_id)
         if reservation is not None:
@@ -182,23 +184,23 @@ class CacheView:
             reservation.done = True
         reported_tokens = None if prompt.multiple else cached_tokens
         difference = None
-        if self.published is not None and prompt.exact:
-            published = self.published
-            published.served()
-            if reported_tokens is not None and published.begun:
-                block_size = published.view.block_size
+        if self.event_view is not None and prompt.exact:
+            event_view = self.event_view
+            event_view.served()
+            if reported_tokens is not None and event_view.begun:
+                block_size = event_view.view.block_size
                 if ticket_id is not None:
-                    published.found(ticket_id, reported_tokens)
+                    event_view.found(ticket_id, reported_tokens)
                 claim = None if ticket_id is None or reservation is None else reservation.claim(ticket_id, block_size)
-                difference = published.report(prompt.chain(block_size), reported_tokens, claim)
+                difference = event_view.report(prompt.chain(block_size), reported_tokens, claim)
             self.stale = True
         if self._teaches_model(prompt):
-            self._tell_model(prompt, generated_tokens, reported_tokens, reservation)
+            self._teach_model_request(prompt, generated_tokens, reported_tokens, reservation)
         elif reservation is not None:
             self._end_running(reservation)
         return _difference(reservation, reported_tokens, difference)
 
-    def _tell_model(
+    def _teach_model_request(
         self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, reservation: ResidencyReservation | None
     ) -> None:
         model = self.needed_model()
@@ -214,10 +216,10 @@ class CacheView:
             self._end_running(reservation)
         tokens, generated = prompt.tokens, generated_tokens
         if prompt.multiple:
-            # Tokens behind the first prompt's blocks belong to the others, whose hashes nobody has.
+            # Tokens after the first prompt's blocks belong to the other prompts, whose hashes are not known.
             tokens, generated = len(chain) * self.block_size, 0
         if reservation is None or not reservation.running:
-            # Nobody saw it run, but it took its room all the same, the last block not yet full included.
+            # The request was never seen running, but it took its space all the same, including the last, partial block.
             model.end_running(model.running(chain, tokens + generated))
         model.finished(chain, tokens, generated, hits)
 
@@ -225,7 +227,7 @@ class CacheView:
     def _correct(model: ApproximateView, chain: Sequence[int], hits: int, reservation: ResidencyReservation) -> None:
         predicted = reservation.start
         tolerated = predicted if reservation.prompt.exact else predicted * (1 - TEXT_TOLERANCE) - 1
-        # More than predicted may be what requests before it have just brought: that says nothing of the room.
+        # A hit beyond the prediction may come from requests just before this one. It says nothing about the capacity.
         brought = (reservation.predicted_tokens or 0) // reservation.block_size
         if hits < tolerated or hits > max(predicted, brought):
             model.fit(predicted, hits)
@@ -233,7 +235,7 @@ class CacheView:
             model.correct(chain, hits, reservation.clock)
 
     def release(self, reservation: ResidencyReservation) -> None:
-        """A booking is over; a request that ran and was cut off leaves its prompt in the cache."""
+        """End a reservation. A request that ran and was cut off leaves its prompt in the cache."""
         if reservation.running and not reservation.done and self._teaches_model(reservation.prompt):
             self._end_running(reservation)
             chain = reservation.prompt.chain(self.block_size)
@@ -246,26 +248,26 @@ class CacheView:
         reservation.reserved_blocks = 0
 
     def trust(self) -> tuple[Residency, str]:
-        """How far the slot's view can be trusted, and why."""
+        """Return how far the slot's view can be trusted, and why."""
         verdict, tested = self.self_test
         if verdict is Residency.OFF:
             return verdict, tested
-        if self.published is None:
+        if self.event_view is None:
             why = SWITCHED_OFF if self.switched_off else _NO_EVENTS
             return Residency.APPROXIMATE, _joined(why, self._assumption(), tested)
-        residency, reason = self.published.trust()
-        if self.blind and self.published.tells:
+        residency, reason = self.event_view.trust()
+        if self.blind and self.event_view.informative:
             return Residency.APPROXIMATE, f"{tested}; {MODELLED}"
         if residency is Residency.EXACT and verdict is Residency.APPROXIMATE:
             return verdict, tested
         return residency, _joined(reason, tested)
 
     def tested(self, verdict: Residency, reason: str, blind: bool) -> None:
-        """A self-test was made; `blind`: what events told was no use in it."""
+        """Record a self-test. `blind`: the events did not describe the prompts of the test."""
         self.self_test = (verdict, reason)
-        self.blind = blind and self.published is not None and self.published.heard
-        if blind and self.published is not None:
-            self.published.unheard()
+        self.blind = blind and self.event_view is not None and self.event_view.heard
+        if blind and self.event_view is not None:
+            self.event_view.unheard()
         self.stale = True
 
     def _assumption(self) -> str:
@@ -274,33 +276,32 @@ class CacheView:
         return f"its cache size is not known either: {DEFAULT_CAPACITY_TOKENS} tokens are assumed"
 
     def state(self) -> ViewState:
-        """The view in words and figures."""
+        """Describe the view for people."""
         residency, reason = self.trust()
-        published, model = self.published, self.model
+        event_view, model = self.event_view, self.model
         self.refresh()
-        if published is None or self.modelled:
+        if event_view is None or self.modelled:
             blocks = 0 if model is None else model.blocks
             return ViewState(residency, reason, blocks, self.block_size, self.capacity_blocks)
         return ViewState(
             residency,
             reason,
-            published.view.block_copies.blocks,
+            event_view.view.block_copies.blocks,
             self.block_size,
             self.capacity_blocks,
-            published.sequence.next_seq,
-            published.last_event_ts_s,
+            event_view.sequence.next_seq,
+            event_view.last_event_ts_s,
         )
 
     def statistics(self) -> dict[str, object]:
-        """Figures of the views."""
         self.refresh()
         figures: dict[str, object] = {
             "worker": self.worker,
             "residency": str(self.residency),
             "reservations": len(self.reservations),
         }
-        if self.published is not None:
-            figures |= self.published.statistics()
+        if self.event_view is not None:
+            figures |= self.event_view.statistics()
         if self.model is not None:
             figures["model"] = self.model.statistics()
         return figures
@@ -309,14 +310,14 @@ class CacheView:
 def _difference(
     reservation: ResidencyReservation | None, reported: int | None, judged: Difference | None
 ) -> Difference | None:
-    """What is said of one request: a prediction that was no exact one needs no explanation."""
+    """Return the reason to report for one request. A prediction that was not exact needs no explanation."""
     if reservation is None or reservation.predicted_tokens is None or reported in (None, reservation.predicted_tokens):
         return None
     return Difference.APPROXIMATE if judged is None or not reservation.exact else judged
 
 
 def _joined(*reasons: str) -> str:
-    """Those that say something, each once."""
+    """Join the non-empty reasons, each one once."""
     said: list[str] = []
     for reason in filter(None, reasons):
         if not any(reason in before for before in said):
@@ -325,6 +326,6 @@ def _joined(*reasons: str) -> str:
 
 
 def usable_chain(prompt: Prompt, block_size: int) -> tuple[Sequence[int], int]:
-    """The prompt's blocks, and how many a worker can use: the last token is always computed again."""
+    """Return the prompt's blocks and how many a worker can reuse: it always computes the last token again."""
     chain = prompt.chain(block_size)
     return chain, max(0, min(len(chain), (prompt.own_tokens - 1) // block_size))

@@ -1,6 +1,6 @@
-"""Block hashes: a chain of xxh3-64 over packed token ids, the one identity both sides of the index agree on.
+"""Block hashes: a chain of xxh3-64 over packed token ids, the identity that both sides of the index share.
 
-The request side (`router.tokenization`) and the event side (`router.residency`) must come to the same numbers, so both
+The request side (`router.tokenization`) and the event side (`router.residency`) must compute the same numbers, so both
 call `extend_chain` and neither hashes by itself. The engine's own hashes are never reproduced (they changed in vLLM
 0.29 and 0.31); they only name blocks within one worker.
 """
@@ -22,10 +22,10 @@ TOKEN_BYTES = 4
 
 
 def extra_bytes(values: Sequence[object] | None) -> bytes:
-    """Canonical bytes of one block's untagged extra keys, as KV events list them; b"" for none.
+    """Return the canonical bytes of one block's untagged extra keys, as KV events list them; b"" for none.
 
-    `values` holds, in vLLM's order, the LoRA name, one ``(multimodal id, offset)`` pair per item, the cache salt
-    (first block only) and the digest of prompt embeddings, each only where it applies.
+    `values` holds, in vLLM's order, the LoRA name, one ``(multimodal id, offset)`` pair per item, the cache salt (first
+    block only) and the digest of prompt embeddings, each only where it applies.
 
     Raises:
         TypeError: a value is not made of strings, bytes, numbers and sequences of them.
@@ -36,12 +36,12 @@ def extra_bytes(values: Sequence[object] | None) -> bytes:
 def extend_chain(
     parent: int, token_bytes: bytes, block_tokens: int, extras: Sequence[bytes] | None = None
 ) -> array[int]:
-    """Hash whole blocks that follow `parent` (`SEED` at the start of a prompt).
+    """Hash the whole blocks that follow `parent` (`SEED` at the start of a prompt).
 
-    `token_bytes` are token ids as little-endian u32; a part that fills no block is left out. `extras` runs parallel
-    to the blocks (`extra_bytes`); where it is shorter the rest has none. The i-th result is
-    ``xxh3_64(parent as 8 bytes little-endian + block i's token bytes + extras[i])`` with the (i-1)-th as parent, so
-    it stands for the whole prefix up to the end of block i.
+    `token_bytes` are token ids as little-endian u32; a last, partial block is left out. `extras` runs parallel to the
+    blocks (`extra_bytes`); blocks beyond its end have none. The i-th result is ``xxh3_64(parent as 8 bytes
+    little-endian + block i's token bytes + extras[i])`` with the (i-1)-th as parent, so it stands for the whole prefix
+    up to the end of block i.
     """
     width = block_tokens * TOKEN_BYTES
     end = len(token_bytes) - len(token_bytes) % width
@@ -63,9 +63,9 @@ def extend_chain(
 
 
 def pack_tokens(token_ids: Sequence[int]) -> bytes:
-    """Token ids as the bytes `extend_chain` takes.
+    """Pack token ids into the bytes that `extend_chain` takes.
 
     Raises:
-        struct.error: an id is no integer, or does not fit into 32 bits.
+        struct.error: an id is not an integer or does not fit into 32 bits.
     """
     return struct.pack(f"<{len(token_ids)}I", *token_ids)

@@ -1,4 +1,4 @@
-"""Why a worker reported other cached tokens than had been predicted for a request."""
+"""Why a worker reported more or fewer cached tokens than predicted."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from enum import StrEnum
 
 
 class Difference(StrEnum):
-    """What explains one request's difference. Requests that agree have none.
+    """The reason for one request's difference. A request whose report agrees has none.
 
-    A prediction is made when a request is placed; what the worker finds is settled when it schedules the request, later
-    by its queue; and what it did to its cache is told by events, later again.
+    The prediction is made when the request is placed. The worker's hit is fixed when it schedules the request, later by
+    its queue. The events about its cache arrive later again.
     """
 
     PENDING = "pending"
-    """Nothing so far; what explains it may still be on its way."""
+    """No reason yet; the events that explain it may still arrive."""
     SCHEDULED_SINCE = "scheduled_since"
-    """More was found: events have told of these blocks since, so they came, or word of them, after the decision."""
+    """More was found: events since then show that the blocks, or their events, arrived after the decision."""
     SLOWER_TIER = "slower_tier"
     """More was found, and the worker also caches outside its GPU."""
     EVICTED_WHILE_QUEUED = "evicted_while_queued"
-    """Less was found: an event has told since that the first missing block was evicted."""
+    """Less was found: an event since then shows the eviction of the first missing block."""
     RESERVED_NOT_SCHEDULED = "reserved_not_scheduled"
-    """Less was found: the missing blocks were those of a request in flight that had not come so far."""
+    """Less was found: the missing blocks belonged to a request in flight that was not scheduled yet."""
     CLEARED = "cleared"
     """The cache was cleared, the worker restarted, or its view was dropped in between."""
     APPROXIMATE = "approximate"
-    """The view was not exact, then or by the time of the report: the prediction was a guess."""
+    """The view was not exact at the placement or at the report, so the prediction was an estimate."""
     OTHER = "other"
-    """Nothing explains it: events were lost unnoticed, or the worker means other blocks than we do."""
+    """No reason found: events were lost unnoticed, or worker and router disagree about the blocks."""

@@ -1,4 +1,4 @@
-"""Whether what a worker reports agrees with what its events told, request by request, and what explains it if not."""
+"""Compare the cached tokens that a worker reports with its events, request by request, and explain the differences."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from router.residency.eviction_log import EvictionLog
 from router.residency.exact import ExactView
 
 WINDOW = 128
-"""Reports looked back on."""
+"""Number of latest reports considered."""
 TOLERATED = 7
-"""Of these, so many may go unexplained before the view is called approximate."""
+"""How many reports of the window may stay unexplained before the view is called approximate."""
 ROUNDS = 32
-"""Rounds to wait for what explains a difference: a round is over when a request booked after its start has reported.
+"""Rounds to wait for an explanation. A round ends when a request placed after its start has reported.
 
-That is at least so many times as long as a request takes, whatever the load; events that come later are as good as
-lost. Reports alone would not do: a step may end any number of requests at once."""
+The wait is at least 32 times as long as a request takes, whatever the load; events that come later count as lost. A
+count of reports alone would not do, because one step may end any number of requests at once.
+"""
 PENDING = 1_024
-"""Differences waited for at once; the oldest is judged early beyond that."""
+"""Differences that may wait at once. Beyond that the oldest is judged early."""
 
 
 class ViewMark(NamedTuple):
-    """Where a view stood: times it began anew, lapses in what it was told, blocks arrived and departed, reports, and
-    runs of blocks whose parent was not known."""
+    """Position of a view: restarts, lapses, arrivals, departures, reports, and runs with unknown parents."""
 
     generation: int
     lapses: int
@@ -36,13 +36,13 @@ class ViewMark(NamedTuple):
 
 
 class PredictedHit(NamedTuple):
-    """What a booked request was predicted to find of `chain`: `claimed` blocks, the first `start` of them resident.
+    """The predicted hit of a request on `chain`: `claimed` blocks, of which the first `start` were cached.
 
-    The rest of them were those of requests in flight. It can use no more than `usable`.
+    The rest were blocks of requests in flight. The request can use at most `usable` blocks.
     """
 
     ticket_id: int
-    booked: ViewMark
+    placed: ViewMark
     block_size: int
     chain: Sequence[int]
     usable: int
@@ -51,11 +51,11 @@ class PredictedHit(NamedTuple):
 
 
 class DisputedHit:
-    """A claim whose report differed: was there a moment since the decision when it would have been true?
+    """A prediction that the report contradicts. It is explained if it was true at some moment since the decision.
 
-    That is when `hits` blocks were there and the next one was not, by events in their order. `seen` says whether there
-    was such a moment so far; `look` goes on from where it stopped. Where more was found than the engine's own cache can
-    have, or part of a block, no moment explains it.
+    That is a moment at which `hits` blocks were cached and the next one was not, by the order of the events. `seen`
+    says whether such a moment was found; `look` continues where it stopped. No moment explains a hit on part of a
+    block, or on more than the engine's own cache can have.
     """
 
     __slots__ = (
@@ -80,16 +80,16 @@ class DisputedHit:
         self._last = claim.chain[hits - 1] if 0 < hits <= claim.usable else None
         self._next = claim.chain[hits] if hits < claim.usable else None
         self._there: dict[int | None, bool] = {self._last: hits <= claim.start, self._next: hits < claim.start}
-        self._arrivals, self._departures = claim.booked.arrivals, claim.booked.departures
+        self._arrivals, self._departures = claim.placed.arrivals, claim.placed.departures
         self._possible = hits <= claim.usable and hits != claim.claimed
         self.seen = self._possible and self._agrees()
 
     def look(self, eviction_log: EvictionLog) -> bool:
-        """Go through what events have told since."""
+        """Read the events since the last look."""
         if self.seen or not self._possible:
             return self.seen
         if not eviction_log.reaches(self._arrivals, self._departures):
-            self.seen = True  # so much came and went that nobody can say it was not so
+            self.seen = True  # The log no longer reaches back, so the prediction may have been true.
         wanted = [block_hash for block_hash in (self._last, self._next) if block_hash is not None]
         for change in eviction_log.changes(wanted, self._arrivals, self._departures):
             for block_hash, there in change.items():
@@ -104,16 +104,16 @@ class DisputedHit:
 
     @property
     def reason(self) -> Difference:
-        """What explains it once it was seen."""
+        """Return the explanation, once `seen`."""
         if self.hits > self.claim.claimed:
             return Difference.SCHEDULED_SINCE
         return Difference.EVICTED_WHILE_QUEUED if self.hits < self.claim.start else Difference.RESERVED_NOT_SCHEDULED
 
 
 class DriftMonitor:
-    """Judges reports. `found` says what was seen once too many went unexplained; it stays said.
+    """Judges reports. `found` describes the latest unexplained difference once there were too many; it stays set.
 
-    Each claim that differs is either explained at once or becomes `Difference.PENDING`; its verdict is put on `settled`
+    Each difference is explained at once or becomes `Difference.PENDING`. Its verdict is then appended to `settled`
     later, exactly once.
     """
 
@@ -123,16 +123,16 @@ class DriftMonitor:
         self._recent: deque[bool] = deque(maxlen=WINDOW)
         self._pending: deque[DisputedHit] = deque()
         self.settled: list[tuple[int, Difference]] = []
-        """Ticket and verdict, for the owner to take away."""
+        """Ticket and verdict of each settled difference; the owner takes them out."""
         self.found = ""
         self.mismatches = 0
 
     def report(self, claim: PredictedHit, cached_tokens: int, now: ViewMark, view: ExactView) -> Difference | None:
-        """A request found `cached_tokens`; None if that is what was claimed."""
+        """Judge a report of `cached_tokens`; None if it agrees with the prediction."""
         difference = None
         if cached_tokens != claim.claimed * claim.block_size:
             dispute = DisputedHit(claim, cached_tokens // claim.block_size, now.reports)
-            difference = _between(claim.booked, now) or _explained(dispute, view)
+            difference = _between(claim.placed, now) or _explained(dispute, view)
             if difference is None:
                 self._wait(dispute, view)
                 return Difference.PENDING
@@ -145,13 +145,13 @@ class DriftMonitor:
             oldest = self._pending.popleft()
             self._close(oldest, _explained(oldest, view) or Difference.OTHER, view)
 
-    def settle(self, booked: ViewMark, now: ViewMark, view: ExactView) -> None:
-        """A request booked at `booked` has reported: judge what that makes old enough."""
+    def settle(self, placed: ViewMark, now: ViewMark, view: ExactView) -> None:
+        """Judge the waiting differences that are old enough, after a request placed at `placed` has reported."""
         waiting: deque[DisputedHit] = deque()
         while self._pending:
             dispute = self._pending.popleft()
             difference = None
-            if booked.reports >= dispute.round_began:
+            if placed.reports >= dispute.round_began:
                 dispute.rounds += 1
                 dispute.round_began = now.reports
                 difference = _explained(dispute, view)
@@ -170,33 +170,33 @@ class DriftMonitor:
         if not wrong:
             return
         self.mismatches += 1
-        # What was not there has been computed again by now; copies beyond that one are not there either.
+        # A missing block has been computed again by now, so only its further copies are missing.
         view.block_copies.thin(dispute.claim.chain[dispute.hits : dispute.claim.start])
         wrongs = sum(self._recent)
         if wrongs > TOLERATED:
-            self.found = f"{wrongs} of the last {len(self._recent)} reports differed from what its events had told"
+            self.found = f"{wrongs} of the last {len(self._recent)} reports differed from its events"
 
     def give_up(self, difference: Difference) -> None:
-        """What is pending cannot be judged any more, for this reason."""
+        """Settle all pending differences with `reason`, because they cannot be judged any more."""
         self.settled += [(dispute.claim.ticket_id, difference) for dispute in self._pending]
         self._pending.clear()
 
     def clear(self) -> None:
-        """The view begins anew."""
+        """Start over with a new view."""
         self.give_up(Difference.CLEARED)
         self._recent.clear()
         self.found = ""
 
     def statistics(self) -> dict[str, int]:
-        """Differences that nothing explained, and those that something still may."""
+        """Return the number of unexplained and of pending differences."""
         return {"mismatches": self.mismatches, "pending_differences": len(self._pending)}
 
 
-def _between(booked: ViewMark, now: ViewMark) -> Difference | None:
-    """Whether something befell the whole view."""
-    if booked.generation != now.generation:
+def _between(placed: ViewMark, now: ViewMark) -> Difference | None:
+    """Return the difference that a change of the whole view explains, if any."""
+    if placed.generation != now.generation:
         return Difference.CLEARED
-    return Difference.APPROXIMATE if booked.lapses != now.lapses else None
+    return Difference.APPROXIMATE if placed.lapses != now.lapses else None
 
 
 def _explained(dispute: DisputedHit, view: ExactView) -> Difference | None:

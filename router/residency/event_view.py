@@ -1,4 +1,4 @@
-"""A worker's event stream as a whole: decoding, sequence, view, and how far it can be trusted."""
+"""One worker's event stream: decoding, order, the view it makes, and how far that view can be trusted."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from router.residency.sequence import EventSequence, SequenceStep
 from router.residency.view import Ingest, IngestOutcome
 
 ABSENT_REQUESTS = 8
-"""Requests served without word from the publisher before what it told last counts for less than a model."""
+"""Requests served without a new event before a view whose link is down counts for less than a model."""
 
 MODELLED = "its cache is modelled"
 
 
 class EventView:
-    """Takes published and replayed payloads, keeps an `ExactView`, and knows what it missed.
+    """Takes live and replayed batches, keeps an `ExactView` and knows whether batches were missed.
 
-    After a loss that no replay can fill, what events told is dropped and learned again from then on, from events and
-    from the ``cached_tokens`` that responses report: a match is about a lower bound. The view is exact again once the
-    worker clears its cache or starts anew. While a replay runs or the link is down a match is the last known state.
+    After a loss that no replay fills, the known blocks are dropped. They are learned again from events and from the
+    ``cached_tokens`` of responses; until then a match is about a lower bound. The view is exact again once the worker
+    clears its cache or restarts. While a replay runs or the link is down, a match uses the last known state.
 
-    Reports are compared with an exact view, too: where they differ and nothing explains it, it is repaired, and when
-    that goes on, called approximate (`drift`).
+    Reports are also compared with an exact view. The view is repaired after a difference without an explanation, and
+    called approximate if such differences continue (`drift`).
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class EventView:
         self.topic = ""
         self.last_event_ts_s: float | None = None
         self.begun = False
-        """The publisher was reached at least once."""
+        """Whether the publisher was reached at least once."""
         self._connected = False
         self._proved = False
         self._loss = ""
@@ -74,24 +74,24 @@ class EventView:
         self._decode_errors = 0
 
     def follow(self, address: str, topic: str) -> None:
-        """The publisher is at `address` and subscribed to by `topic`."""
+        """Set the address of the publisher and the subscribed topic."""
         if (address, topic) != (self.address, self.topic):
             self.address, self.topic = address, topic
             self._live_batches = self._unheard_hits = 0
 
     def link_up(self) -> Ingest:
-        """The subscription is connected."""
+        """Record that the subscription is connected."""
         self._connected = self.begun = True
         return self._do(self.sequence.link_up())
 
     def link_lost(self) -> None:
-        """The subscription dropped."""
+        """Record that the subscription dropped."""
         self._connected = self._proved = False
         self._lapse()
         self.sequence.link_lost()
 
     def ingest(self, seq: int, payload: bytes, replayed: bool) -> Ingest:
-        """One batch, live or replayed."""
+        """Apply one batch, live or replayed."""
         self._connected = self.begun = True
         if replayed:
             return self._do(self.sequence.offer_replayed(seq, payload))
@@ -99,7 +99,7 @@ class EventView:
         return self._do(self.sequence.offer(seq, payload))
 
     def replay_ended(self, ok: bool) -> Ingest:
-        """A replay is complete, or will not be."""
+        """Record that a replay is complete (`ok`) or failed."""
         return self._do(self.sequence.replay_ended(ok))
 
     def _do(self, step: SequenceStep) -> Ingest:
@@ -135,12 +135,12 @@ class EventView:
         return True
 
     def _relearned(self) -> None:
-        """What was missed has been evicted or announced again: what events told is all there is."""
+        """Record that nothing is missing: every missed block was evicted or announced again."""
         self._loss = ""
         self._lapse()
         self.view.relearning.relearned += 1
         self.view.relearning.end()
-        # Blocks known by reports alone were used before the witness was computed, so they went before it.
+        # Blocks known from reports alone were used before the witness was computed, so they were evicted before it.
         self.view.reported.bound(0)
 
     def _begin_anew(self) -> None:
@@ -150,7 +150,7 @@ class EventView:
         self.view.relearning.end()
 
     def _lapse(self) -> None:
-        """What was predicted until now cannot be held to the block: its evidence may have died with a publisher."""
+        """Record that earlier predictions cannot be checked: their evidence may be lost with a publisher."""
         self._lapses += 1
         self.drift.give_up(Difference.APPROXIMATE)
 
@@ -162,7 +162,7 @@ class EventView:
         self.view.relearning.begin()
 
     def _prove(self) -> None:
-        """Where nothing was missed, what reports taught meanwhile is told better by the events."""
+        """Drop what reports added if no batch was missed: the events describe these blocks better."""
         proved = self._connected and self.sequence.verified
         if proved and not self._proved:
             self._absent_requests = 0
@@ -170,10 +170,10 @@ class EventView:
                 self.view.reported.bound(0)
         self._proved = proved
 
-    # what responses report
+    # Reports of responses.
 
     def mark(self) -> ViewMark:
-        """Where the view stands, for a request that is being booked."""
+        """Return the current position of the view, for a request that is being placed."""
         view, eviction_log = self.view, self.view.eviction_log
         reports, orphans = view.reported.clock, view.orphans.added
         return ViewMark(
@@ -181,22 +181,22 @@ class EventView:
         )
 
     def unheard(self) -> None:
-        """A trial found blocks that events should have told of."""
+        """Record that a self-test found blocks that events did not announce."""
         if not self._live_batches:
             self._unheard_hits += 1
 
     def served(self) -> None:
-        """A request with token ids was served."""
+        """Count a served request with token ids."""
         if self.unproved:
             self._absent_requests += 1
 
     def report(self, chain: Sequence[int], cached_tokens: int, claim: PredictedHit | None) -> Difference | None:
-        """A request found so much of `chain`; returns how that differs from what was claimed, if anything was."""
+        """Compare the hit of a request on `chain` with its prediction; return the reason of a difference."""
         view = self.view
         hits = min(cached_tokens // view.block_size, len(chain))
         view.reported.clock += 1
         now = self.mark()
-        booked = now if claim is None else claim.booked
+        placed = now if claim is None else claim.placed
         missed = hits > 0 and not view.holds(chain[hits - 1])
         if missed:
             self.unheard()
@@ -204,74 +204,75 @@ class EventView:
         difference = None
         exact = self._proved and not self._loss
         if exact:
-            # What a slower tier held is no business of the GPU's events.
+            # The GPU's events do not describe the blocks of slower tiers.
             missed = missed and not view.has_slower_tiers
             if claim is not None:
-                self.drift.settle(booked, now, view)
+                self.drift.settle(placed, now, view)
                 difference = self.drift.report(claim, cached_tokens, now, view)
-        if (missed or view.reported or not exact or self.drift.found) and booked.generation == now.generation:
-            view.learn(chain, hits, booked.reports, booked.departures, 0 if claim is None else booked.orphans)
+        if (missed or view.reported or not exact or self.drift.found) and placed.generation == now.generation:
+            view.learn(chain, hits, placed.reports, placed.departures, 0 if claim is None else placed.orphans)
         return difference
 
-    # learning again
+    # Relearning.
 
     @property
     def incomplete(self) -> bool:
-        """There may be blocks that events have not told of, and announcements would be heard."""
+        """Whether some cached blocks may be unknown and their announcements would arrive."""
         if not self._connected or self._silent or self.sequence.replaying:
             return False
         return bool(self._loss) or self.unproved
 
     def reserved(self, ticket_id: int, prompt: Prompt) -> None:
-        """A request is on its way: see whether it may use blocks that nobody told of."""
+        """Record a placed request, and whether it may use unknown blocks."""
         if not self.incomplete:
             return
         view = self.view
         chain = prompt.chain(view.block_size) if prompt.exact and not prompt.multiple else ()
         usable = max(0, min(len(chain), (prompt.own_tokens - 1) // view.block_size))
-        told = self._told(chain, usable)
-        if not chain or view.relearning.may_find_more(chain, told, usable):
+        known = self._known_blocks(chain, usable)
+        if not chain or view.relearning.may_find_more(chain, known, usable):
             view.relearning.opened(ticket_id, chain[:usable])
 
     def asks_again(self, ticket_id: int, now_s: float, blocks_per_s: float) -> bool:
-        """Whether a booked request should have the worker announce again what it finds cached."""
+        """Return whether a placed request should ask the worker to announce its cached blocks again."""
         return self.incomplete and self.view.relearning.ask(ticket_id, now_s, blocks_per_s)
 
     def found(self, ticket_id: int, cached_tokens: int) -> None:
-        """The response to a booked request reported so much."""
+        """Record the cached tokens that the response to a placed request reported."""
         chain = self.view.relearning.chain_of(ticket_id)
         hits = min(cached_tokens // self.view.block_size, len(chain))
-        if chain and self._told(chain, hits) == hits:
+        if chain and self._known_blocks(chain, hits) == hits:
             self.view.relearning.seen(ticket_id)
 
-    def _told(self, chain: Sequence[int], blocks: int) -> int:
-        """How many of the first `blocks` of `chain` are there as events told."""
+    def _known_blocks(self, chain: Sequence[int], blocks: int) -> int:
+        """Return how many of the first `blocks` of `chain` are cached according to events."""
         reported, holds = self.view.reported, self.view.holds
         for position in range(blocks):
             if chain[position] in reported or not holds(chain[position]):
                 return position
         return blocks
 
-    # trust
+    # Trust.
 
     @property
     def closed(self) -> bool:
-        """Matches may jump ahead in a chain: all of it is known to be closed under prefixes."""
+        """Whether a match may jump ahead in a chain, because the known blocks are closed under prefixes."""
         return not self._loss and self.view.closed and not self.sequence.assumed
 
     @property
     def heard(self) -> bool:
-        """Batches have come in live."""
+        """Whether live batches have arrived."""
         return self._live_batches > 0
 
     @property
     def unproved(self) -> bool:
-        """Nothing says what was missed, and nobody is being asked: no link, or neither an event nor a replay on it."""
+        """Whether it is unknown what was missed and no replay runs: the link is down, or brought neither event nor
+        replay."""
         return not self._connected or not (self.sequence.verified or self.sequence.replaying)
 
     @property
-    def tells(self) -> bool:
-        """What events told is worth more than a model of the cache."""
+    def informative(self) -> bool:
+        """Whether the events' view is worth more than a model of the cache."""
         if not self.begun or self._silent or (self.unproved and self._absent_requests >= ABSENT_REQUESTS):
             return False
         return self._batches > 0 or self.sequence.verified
@@ -282,13 +283,13 @@ class EventView:
 
     @property
     def sound(self) -> bool:
-        """There is nothing to doubt: `trust` would say exact, at the cost of finding words for it."""
+        """Whether `trust` would return EXACT, without the cost of making up the reason."""
         sequence = self.sequence
         heard = self.begun and self._connected and sequence.verified and not sequence.replaying and not self._silent
         return heard and not (self._loss or self.view.doubts or self.drift.found or sequence.assumed)
 
     def trust(self) -> tuple[Residency, str]:
-        """How far, and why."""
+        """Return how far the view can be trusted, and why."""
         at = f" at {self.address}" if self.address else ""
         if not self.begun:
             return Residency.APPROXIMATE, f"KV events cannot be reached{at}; {MODELLED}"
@@ -297,10 +298,10 @@ class EventView:
         if self._connected and self._silent:
             return Residency.APPROXIMATE, f"{self._suspected()}; {MODELLED}"
         if self.unproved:
-            reason = "no event since the connection was made, and no replay to tell what was missed"
+            reason = "no event since the connection was made, and no replay to show what was missed"
             if not self._connected:
                 reason = f"no connection to the worker's KV event publisher{at}"
-            return (Residency.UNKNOWN, reason) if self.tells else (Residency.APPROXIMATE, f"{reason}; {MODELLED}")
+            return (Residency.UNKNOWN, reason) if self.informative else (Residency.APPROXIMATE, f"{reason}; {MODELLED}")
         return self._trust_in_order()
 
     def _trust_in_order(self) -> tuple[Residency, str]:
@@ -332,7 +333,7 @@ class EventView:
         return f"{words}; {waiting} blocks wait for their parents" if waiting else words
 
     def statistics(self) -> dict[str, int]:
-        """Counters since the view was made."""
+        """Return counters since the view was made."""
         return {
             **self.view.statistics(),
             **self.sequence.statistics(),

@@ -1,4 +1,5 @@
-"""What lately came to a worker's GPU and left it, as its events told: what was there at any moment since."""
+"""Recent arrivals and departures of blocks on a worker's GPU, from its KV events: the cache's content at any recent
+moment can be reconstructed."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 KEPT_BLOCKS = 65_536
-"""Latest arrivals, and departures, that are always known: 8 bytes each. A GPU that prefills 3,000 blocks/s takes 20 s
-to bring so many."""
+"""Arrivals and departures that are always kept, 8 bytes each. A GPU that prefills 3,000 blocks/s takes 20 s to bring
+this many."""
 
 _ENTRY_BYTES = 8
 
 
 class NumberLog:
-    """Numbers in the order they were written down; the oldest are forgotten. Positions count all there ever were."""
+    """Numbers in the order in which they were appended; the oldest are dropped. Positions count dropped numbers too."""
 
     __slots__ = ("before", "entries")
 
@@ -26,20 +27,20 @@ class NumberLog:
 
     @property
     def position(self) -> int:
-        """Entries so far."""
+        """Return how many entries were ever appended."""
         return self.before + len(self.entries)
 
     def forget(self, entries: int) -> None:
-        """Drop the oldest."""
+        """Drop the oldest entries."""
         del self.entries[:entries]
         self.before += entries
 
     def since(self, position: int) -> array[int]:
-        """Entries from `position` on, as far as they are known."""
+        """Return the entries from `position` on that are still kept."""
         return self.entries[max(0, position - self.before) :]
 
     def positions(self, wanted: int, position: int) -> Iterator[int]:
-        """Where `wanted` is written from `position` on."""
+        """Yield the positions of `wanted` from `position` on."""
         found = self.since(position).tobytes()
         first = max(position, self.before)
         needle = wanted.to_bytes(_ENTRY_BYTES, sys.byteorder)
@@ -51,10 +52,10 @@ class NumberLog:
 
 
 class EvictionLog:
-    """Arrivals, in runs that came at once, and departures, with the order between them.
+    """Arrivals, in runs announced together, and departures, with the order between them.
 
-    A block arrives again when a further copy of it is announced, and departs with its last copy. Written for every
-    event, in bulk (`block_copies.Holdings.remove` appends to `departed`); read only where a report differs.
+    A block arrives again with each further copy, and departs with its last copy. Events are written in bulk
+    (`block_copies.BlockCopies.remove` appends to `departed`) and read only if a report differs from the prediction.
     """
 
     __slots__ = ("_arrived", "_departed", "_departed_by_run", "_runs", "departed")
@@ -63,30 +64,30 @@ class EvictionLog:
         self._arrived = NumberLog()
         self._departed = NumberLog()
         self.departed = self._departed.entries
-        """Where hashes of departing blocks are appended."""
+        """Hashes of departed blocks are appended here."""
         self._runs = NumberLog()
-        """Position among arrivals at which each run begins."""
+        """Position among the arrivals at which each run begins."""
         self._departed_by_run = NumberLog()
-        """Departures before each run."""
+        """Number of departures before each run."""
 
     @property
     def arrivals(self) -> int:
-        """Blocks arrived so far."""
+        """Return how many blocks have arrived so far."""
         return self._arrived.position
 
     @property
     def departures(self) -> int:
-        """Blocks departed so far."""
+        """Return how many blocks have departed so far."""
         return self._departed.position
 
     def arrive(self, hashes: Sequence[int]) -> None:
-        """Blocks of one announcement."""
+        """Append the blocks of one announcement."""
         self._runs.entries.append(self._arrived.position)
         self._departed_by_run.entries.append(self._departed.position)
         self._arrived.entries.extend(hashes)
 
     def bound(self) -> None:
-        """Forget the oldest half where there is twice as much as must be known."""
+        """Drop the oldest half once there are twice as many entries as `KEPT_BLOCKS`."""
         if len(self._departed.entries) > 2 * KEPT_BLOCKS:
             self._departed.forget(KEPT_BLOCKS)
         if len(self._arrived.entries) > 2 * KEPT_BLOCKS:
@@ -96,15 +97,15 @@ class EvictionLog:
             self._departed_by_run.forget(runs)
 
     def reaches(self, arrivals: int, departures: int) -> bool:
-        """Whether all since then is known."""
+        """Return whether everything since these positions is still kept."""
         return arrivals >= self._arrived.before and departures >= self._departed.before
 
     def departed_since(self, departures: int) -> array[int] | None:
-        """What departed since there were so many; None when that is too long ago."""
+        """Return the departures since position `departures`; None if the oldest of them were dropped."""
         return self._departed.since(departures) if departures >= self._departed.before else None
 
     def changes(self, hashes: Sequence[int], arrivals: int, departures: int) -> Iterator[dict[int, bool]]:
-        """Which of `hashes` came (True) or went since then, moment by moment; what came in one run came at once."""
+        """Yield, moment by moment, which of `hashes` arrived (True) or departed. One run arrives in one moment."""
         moments: dict[tuple[float, float], dict[int, bool]] = {}
         for block_hash in hashes:
             for position in self._arrived.positions(block_hash, arrivals):

@@ -1,4 +1,4 @@
-"""One worker's view as its KV events tell it."""
+"""The view of one worker's cache from its KV events."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from router.residency.relearning import Relearning
 from router.residency.reported_hits import ReportedHits
 
 INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
-"""Cache groups whose blocks stand for a usable prefix; others keep only some of them."""
+"""Kinds of cache groups whose blocks form a usable prefix. Other groups keep only some of their blocks."""
 
 FASTEST_TIER_BLOCKS = 1_048_576
-"""Blocks tracked per view where the worker did not say how many it has."""
+"""Blocks tracked per view if the worker did not report its number of blocks."""
 
-"""Latest unknown parents compared with a reported block: about 1 us each."""
 
 NULL_BLOCKS = 1
-"""vLLM counts a block among ``num_gpu_blocks`` that it never gives to a request."""
+"""vLLM counts one block in ``num_gpu_blocks`` that it never gives to a request."""
 
 _CAPACITY_SLACK = 2
-"""A worker may announce finer blocks than it allocates; more than this times its tokens is a leak."""
+"""A worker may announce finer blocks than it allocates. More than twice its tokens is a leak."""
 
 
 class ExactView:
-    """Applies decoded batches to the index. `doubts` says why the result is less than exact, if it is."""
+    """Applies decoded batches to the index. `doubts` gives the reason if the result is not exact."""
 
     __slots__ = (
         "_adopted",
@@ -59,12 +58,12 @@ class ExactView:
         self.orphans = OrphanBlocks()
         self.relearning = Relearning()
         self.recomputing: dict[int, int] = {}
-        """First block of each request in flight that reads no cache: what it computes are new copies."""
+        """First block of each running request that reads no cache. The blocks that it computes are new copies."""
         self.reported = ReportedHits(self.block_copies)
         self.doubts: dict[str, str] = {}
         self._adopted = False
         self.accepts_hashes = False
-        """Blocks told of without token ids are known under hashes that are ours: so the simulator's publisher does."""
+        """Whether block hashes without token ids are in this router's own form, as from the simulator's publisher."""
         self.unknown_events = 0
         self.malformed_events = 0
         self.unknown_removals = 0
@@ -72,7 +71,7 @@ class ExactView:
         self.removed_blocks = 0
 
     def configure(self, block_size: int | None, capacity_blocks: int | None) -> None:
-        """Facts from a probe; once events told the block size they are believed."""
+        """Apply facts from a probe. A block size from events takes precedence."""
         if block_size is not None and not self._adopted:
             self._resize(block_size)
         if capacity_blocks is not None:
@@ -80,18 +79,18 @@ class ExactView:
 
     @property
     def closed(self) -> bool:
-        """Residency is closed under prefixes as far as is known: vLLM evicts a sequence's tail before its head."""
+        """Whether the cached blocks are closed under prefixes, as far as known: vLLM evicts from the tail."""
         return not self.doubts and not self.reported
 
     @property
     def has_slower_tiers(self) -> bool:
-        """Some blocks are held outside the GPU."""
+        """Whether some blocks are stored outside the GPU."""
         return any(
             medium is not None and tier_copies.held for (medium, _), tier_copies in self.block_copies.tiers.items()
         )
 
     def apply(self, batch: EventBatch) -> bool:
-        """Apply one batch in order; returns whether it cleared the GPU's cache."""
+        """Apply one batch in order; return whether it cleared the GPU's cache."""
         self.unknown_events += batch.unknown
         if batch.malformed:
             self._malformed(batch.malformed)
@@ -115,7 +114,7 @@ class ExactView:
             self.doubts.pop(doubt, None)
 
     def clear(self) -> None:
-        """Forget everything that was learned."""
+        """Forget everything."""
         self.block_copies.clear()
         self.reported.clear()
         self.orphans.clear()
@@ -123,7 +122,7 @@ class ExactView:
         self._adopted = False
 
     def forget_events(self) -> None:
-        """Events were missed: only what the worker itself reported is as good as before."""
+        """Forget the blocks known from events, after a loss. Blocks that the worker reported stay."""
         self.block_copies.clear()
         self.orphans.clear()
         self.doubts.clear()
@@ -131,16 +130,16 @@ class ExactView:
         self._adopted = False
 
     def holds(self, block_hash: int) -> bool:
-        """Whether the block is believed to be on the GPU."""
+        """Return whether the block should be on the GPU."""
         return bool(self.block_copies.index.holders(block_hash) & self.block_copies.bit)
 
     def learn(self, chain: Sequence[int], hits: int, reports: int, departures: int, orphans: int) -> None:
-        """A response said that of `chain` the first `hits` blocks were found, and no more.
+        """Learn from a response that the first `hits` blocks of `chain` were found, and no more.
 
-        Reports counted after `reports` (`ReportedHits.clock`) know better about the rest, and events about what
-        departed after `departures`: an answer may travel longer than word of an eviction. What the request went on to
-        compute may wait among the orphans that came after the first `orphans`: then the engine's name of the last
-        block found is known from here on.
+        Later reports (counted by `ReportedHits.clock` after `reports`) take precedence for the rest of the chain. So do
+        events about blocks departed after `departures`, because a response may arrive later than the event of an
+        eviction. The blocks that the request computed next may wait among the orphans added after the first `orphans`.
+        If so, they show the engine's name of the last block found.
         """
         if self.reported:
             self.reported.deny(chain[hits:], reports)
@@ -159,10 +158,11 @@ class ExactView:
         return [one for one in found if one not in left]
 
     def _recognise(self, parent: int, rest: Sequence[int], since: int) -> None:
-        """Which engine's name is that of `parent`? The one that a run waits for which is the `rest` of its prompt.
+        """Find the engine's name of `parent`: the name that a waiting run with the `rest` of its prompt has as its
+        parent.
 
-        Text repeats, so older runs may begin with the same tokens behind another block, even behind the next one of
-        this prompt: only what came since the request counts, and only if all of it names one block.
+        Text repeats, so an older run may begin with the same tokens after another block, even after the next one of
+        this prompt. Only runs added since the request count, and only if all of them name one block.
         """
         names = {run.parent for run in self.orphans.since(since) if run.begins(rest, parent, self.block_size)}
         if len(names) == 1:
@@ -171,7 +171,7 @@ class ExactView:
             self._adopt([engine], [parent])
 
     def _bound_reported(self) -> None:
-        """What events told of takes its room for certain; what is left may hold what was reported."""
+        """Limit the reported blocks to the capacity that the announced blocks leave."""
         capacity = FASTEST_TIER_BLOCKS if self.capacity_blocks is None else self.capacity_blocks - NULL_BLOCKS
         self.reported.bound(max(0, capacity - (self.block_copies.blocks - len(self.reported))))
 
@@ -240,7 +240,7 @@ class ExactView:
         self._bound(tier_copies)
 
     def _is_recomputed(self, event: BlockStored, first: int) -> bool:
-        """Whether this is a prompt's start that a request of ours computes anew although it is cached."""
+        """Return whether this is the start of a prompt that one of our requests computes again although cached."""
         if event.parent_block_hash is not None or not self.recomputing:
             return False
         ticket_id = next((ticket_id for ticket_id, block in self.recomputing.items() if block == first), None)
@@ -250,7 +250,7 @@ class ExactView:
         return True
 
     def _follow(self, event: BlockStored, hashes: Sequence[int], copies: bool) -> bool:
-        """Note what is learned again; returns whether blocks that are known gain a copy."""
+        """Record relearned blocks; return whether known blocks gain a copy."""
         relearning = self.relearning
         if event.parent_block_hash is not None:
             if relearning.active:
@@ -262,10 +262,10 @@ class ExactView:
         return copies and not expected
 
     def _adopt(self, engines: Sequence[int], hashes: Sequence[int], fresh: set[int] | None = None) -> None:
-        """Attach what waited for these blocks, and what waited for that in turn.
+        """Attach the runs that waited for these blocks, then the runs that waited for those runs.
 
-        `fresh` are blocks that became known by an announcement of what was there already: the first that waited under
-        the same name is that same copy.
+        `fresh` are engine keys that became known by an announcement of cached blocks. The first waiting run with such a
+        key describes the same copy.
         """
         known = list(zip(engines, hashes, strict=False))
         while known:
@@ -301,13 +301,14 @@ class ExactView:
         engines = engine_keys(event.block_hashes)
         departed = self.eviction_log.departed
         before = len(departed)
-        # Slower tiers are nobody's prediction.
+        # Predictions never include slower tiers.
         missing = self.block_copies.remove(tier_copies, engines, departed if tier_copies.medium is None else None)
         self.removed_blocks += len(engines) - len(missing)
         if missing and tier_copies.medium is None:
             unannounced = missing
             missing = self.reported.remove(unannounced, departed)
-            if len(missing) < len(unannounced):  # what was reported may have been announced behind a block unknown then
+            # A reported block may have been announced after a parent that was unknown then.
+            if len(missing) < len(unannounced):
                 self.orphans.remove(tier_copies, set(unannounced).difference(missing))
         if self.relearning.active:
             for block_hash in departed[before:]:
@@ -352,7 +353,6 @@ class ExactView:
         self.doubts["malformed"] = f"{self.malformed_events} events could not be read"
 
     def statistics(self) -> dict[str, int]:
-        """Counters and sizes."""
         return {
             **self.block_copies.statistics(),
             **self.relearning.statistics(),
@@ -369,20 +369,21 @@ class ExactView:
 
 
 def _tier(medium: str | None, locality: str | None) -> str | None:
-    """None for the worker's own GPU; a remote store counts by its locality, whatever it is made of."""
+    """Return the name of the tier, None for the worker's own GPU. A remote store counts by its locality, not its
+    medium."""
     if locality == "REMOTE":
         return "REMOTE"
     return None if medium is None or medium == "GPU" else medium
 
 
 def _is_new_copy(event: BlockStored) -> bool:
-    """Whether blocks known already gain a copy.
+    """Return whether known blocks gain a copy.
 
-    vLLM's full report mode announces reused blocks again, from the start of the prompt, with nothing to tell it from a
-    prompt computed anew without reading the cache (prompt_logprobs), unless the request came through us
-    (`ExactView.recomputing`). A run of several blocks from the start counts as the former: a copy too few is forgotten
-    at worst one eviction early, one too many would stay for good. A single
-    block is what a prompt of exactly one block recomputes each time.
+    In its full report mode vLLM announces reused blocks again, from the start of the prompt. The event looks like that
+    of a prompt computed without reading the cache (prompt_logprobs), unless the request passed this router
+    (`ExactView.recomputing`). A run of several blocks from the start counts as a re-announcement: one copy too few is
+    forgotten at worst one eviction early, but one copy too many would stay for good. A single block counts as a new
+    copy, because a prompt of exactly one block is computed again each time.
     """
     if event.origin is not None:
         return event.origin != "REUSED"
@@ -390,9 +391,9 @@ def _is_new_copy(event: BlockStored) -> bool:
 
 
 def _goes_on(event: BlockStored, events: Sequence[Event], position: int) -> bool:
-    """Whether a single block from the start of a prompt is followed, in the same step, by what comes behind it.
+    """Return whether the blocks after this single block, from the start of a prompt, follow in the same step.
 
-    Then it was announced again: a prompt that had been computed from its start on would have had both in one run.
+    If so, the block was announced again. A prompt computed from its start would have announced both in one run.
     """
     if event.parent_block_hash is not None or len(event.block_hashes) != 1:
         return False
@@ -407,7 +408,7 @@ def _own_hashes(event: BlockStored) -> Sequence[int]:
 
 
 def _extras(event: BlockStored, blocks: int) -> list[bytes] | None:
-    """Extra key bytes per block; publishers without `extra_keys` (vLLM < 0.19) name the adapter only."""
+    """Return the extra key bytes per block. Publishers without `extra_keys` (vLLM < 0.19) name the adapter only."""
     if event.extra_keys is not None:
         return [extra_bytes(keys) for keys in event.extra_keys]
     if event.lora_name is not None:

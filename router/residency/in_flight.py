@@ -1,7 +1,7 @@
-"""Blocks of booked requests: on their way into a worker's cache, so they count as there.
+"""Blocks of placed requests. They are on their way into a worker's cache and count as cached there.
 
-vLLM makes a block hittable when it is scheduled, before it is computed: a second request with the same prompt, sent
-right behind the first, finds it.
+vLLM makes a block reusable when it schedules it, before it computes it. A second request with the same prompt, sent
+right after the first, finds the block.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from router.residency.prompt import Prompt
 
 
 class ResidencyReservation:
-    """One booked request on one slot.
+    """One placed request on one slot.
 
-    `start` blocks of the `usable` ones were resident when it was booked; `added` are the hashes behind them.
-    `predicted_tokens` counts what was in flight, too, and is None where nobody asked; `exact` says whether it was no
-    guess. `clock` is the approximate view's time then, `reserved_blocks` what the running request takes from that
-    view's capacity; `mark` is where the view made from events stood.
+    `start` of the `usable` blocks were cached when the request was placed; `added` are the hashes after them.
+    `predicted_tokens` includes blocks in flight; None if there was no prediction. `exact` says whether the prediction
+    is exact. `clock` is the time of the approximate view at the placement, `reserved_blocks` the part of that view's
+    capacity that the running request takes. `mark` is the position of the events' view.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class ResidencyReservation:
         self.done = False
 
     def claim(self, ticket_id: int, block_size: int) -> PredictedHit | None:
-        """What was claimed of the blocks that events tell of; None where these were others, or nobody told of any."""
+        """Return the prediction about blocks known from events; None if it was about other blocks or there was none."""
         if self.mark is None or self.predicted_tokens is None or block_size != self.block_size:
             return None
         chain = self.prompt.chain(block_size)
@@ -71,20 +71,20 @@ class ResidencyReservation:
 
 
 class ReservedBlocks:
-    """Booked blocks over all slots: hash -> bits of slots, counted where several bookings share a block.
+    """Reserved blocks over all slots: hash -> bits of slots, with a count where several reservations share a block.
 
-    Bounded by what is in flight: a booking adds only blocks that were not resident when it was made.
+    The size is bounded by the requests in flight: a reservation adds only blocks that were not cached when it was made.
     """
 
     __slots__ = ("_more", "masks")
 
     def __init__(self) -> None:
         self.masks: dict[int, int] = {}
-        """Block hash -> ``1 << slot`` of each slot that has it booked."""
+        """Block hash -> ``1 << slot`` of each slot on which it is reserved."""
         self._more: dict[int, dict[int, int]] = {}
 
     def add(self, bit: int, hashes: Sequence[int]) -> None:
-        """A booking on the slot of `bit` adds `hashes`."""
+        """Add the `hashes` of a reservation on the slot of `bit`."""
         masks = self.masks
         more = self._more.setdefault(bit, {})
         for block_hash in hashes:
@@ -95,7 +95,7 @@ class ReservedBlocks:
                 masks[block_hash] = mask | bit
 
     def take_back(self, bit: int, hashes: Sequence[int]) -> None:
-        """The booking that added `hashes` is over."""
+        """Remove the `hashes` that a reservation added."""
         masks = self.masks
         more = self._more.get(bit, {})
         for block_hash in hashes:
@@ -115,5 +115,4 @@ class ReservedBlocks:
             self._more.pop(bit, None)
 
     def statistics(self) -> dict[str, int]:
-        """Blocks booked and not yet resident when they were."""
         return {"reserved_blocks": len(self.masks)}

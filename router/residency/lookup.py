@@ -1,4 +1,4 @@
-"""From a prompt and slots to lengths: events' index for some, the model of a cache for the others."""
+"""Longest cached prefixes of a prompt per slot, from the events' index or from the model of a cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from router.residency.prompt import Prompt
 
 
 class _Group:
-    """Slots looked up together: one block size. `closed` and `open_` are bits of the index."""
+    """Slots with one block size, looked up together. `closed` and `open_` are bits of the index."""
 
     __slots__ = ("closed", "open_", "slots")
 
@@ -19,13 +19,13 @@ class _Group:
         self.closed = 0
         self.open_ = 0
         self.slots: dict[int, int] = {}
-        """By bit of the index."""
+        """Slot by bit of the index."""
 
 
 def resident_lengths(
     index: BlockIndex, prompt: Prompt, views: Mapping[int, CacheView]
 ) -> dict[int, dict[int, list[int]]]:
-    """Block size -> blocks of `prompt` resident -> slots that have so many; each slot once."""
+    """Return block size -> cached blocks of `prompt` -> slots that hold this many; each slot occurs once."""
     found: dict[int, dict[int, list[int]]] = {}
     groups: dict[int, _Group] = {}
     chains: dict[int, tuple[Sequence[int], int]] = {}
@@ -69,7 +69,8 @@ def _probe(index: BlockIndex, chain: Sequence[int]) -> Probe:
 
 
 def by_tier(index: BlockIndex, chain: Sequence[int], start: int, usable: int, bit: int) -> dict[str, int]:
-    """Blocks per tier of the longest prefix over all tiers, the first `start` known to be on the GPU."""
+    """Return the blocks per tier of the longest prefix over all tiers. The first `start` blocks are known to be on the
+    GPU."""
     found = {"GPU": start}
     for block_hash in chain[start:usable]:
         tier = "GPU" if index.holders(block_hash) & bit else index.media(block_hash, bit)

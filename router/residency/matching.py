@@ -1,4 +1,4 @@
-"""Longest prefixes of many views at once: a probe says which bits hold a block, an answer is lengths by bits."""
+"""Longest prefixes of many views at once. A probe returns the bits that hold a block; the result is lengths by bits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ Probe = Callable[[int], int]
 """Index of a block in the chain -> bits that hold it."""
 
 Lengths = list[tuple[int, int]]
-"""Pairs of a length in blocks and the bits that have it; each bit asked for is in one pair."""
+"""Pairs of a length in blocks and the bits that have it; each requested bit is in one pair."""
 
 
 def lengths(probe: Probe, blocks: int, closed: int, open_: int, start: int = 0) -> Lengths:
-    """How far each bit holds the chain without a hole, from `start` to at most `blocks`.
+    """Return how far each bit holds the chain without a hole, from `start` to at most `blocks`.
 
-    Bits of `closed` are taken to hold every block before one they hold: doubling steps, then halving between two
-    probes that differ. Where probes prove that wrong for a bit, and for the bits of `open_`, the chain is walked.
+    Bits of `closed` are assumed to hold every block before one that they hold: steps that grow, then bisection between
+    two probes that differ. If probes show that this is wrong for a bit, and for all bits of `open_`, the chain is
+    walked.
     """
     found: Lengths = []
     if closed:
@@ -30,7 +31,8 @@ def lengths(probe: Probe, blocks: int, closed: int, open_: int, start: int = 0) 
 
 
 def _galloped(probe: Probe, start: int, blocks: int, want: int) -> list[tuple[int, int]]:
-    """Probes at doubling distances: (blocks held, bits that do), from all bits at `start` to the last of interest."""
+    """Probe at growing distances: (blocks, bits that hold them), from all bits at `start` to the last probe that
+    matters."""
     seen = [(start, want)]
     step = 1
     held = start
@@ -45,7 +47,7 @@ def _galloped(probe: Probe, start: int, blocks: int, want: int) -> list[tuple[in
 
 
 def _halved(probe: Probe, seen: list[tuple[int, int]]) -> tuple[Lengths, int]:
-    """Narrow each pair of neighbours that differ down to the block where bits end; second: bits with holes."""
+    """Bisect between neighbouring probes that differ, to the block where bits end. Also return the bits with holes."""
     want = seen[0][1]
     last, last_bits = seen[-1]
     found: Lengths = [(last, last_bits)] if last_bits else []
@@ -83,7 +85,7 @@ def _walked(probe: Probe, start: int, blocks: int, want: int) -> Lengths:
 
 
 def each_bit(bits: int) -> list[int]:
-    """The single bits of a mask, as ``1 << k``."""
+    """Return the single bits of a mask, as ``1 << k``."""
     singles: list[int] = []
     if bits & (bits - 1) == 0:
         return [bits] if bits else singles

@@ -1,4 +1,4 @@
-"""Blocks announced before the block they follow: kept, bounded, until their parent is known."""
+"""Blocks announced before their parent block: kept, up to a bound, until the parent is known."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from router.residency.block_copies import TierCopies
 from router.residency.chain import TOKEN_BYTES, extend_chain
 
 ORPHAN_BYTES = 4_194_304
-"""Bound on the orphans of one view; the oldest go first."""
+"""Bound on the orphans of one view; the oldest are dropped first."""
 
 _LATEST = 64
-"""Runs looked at when a response may tell whose children they are."""
+"""Runs compared with a reported block to find its children; about 1 us each."""
 _BLOCK_BYTES = 120
 _RUN_BYTES = 600
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanRun:
-    """One announcement whose parent is not known: packed tokens, engine keys and extra keys of a run of blocks.
+    """One announcement with an unknown parent: packed tokens, engine keys and extra keys of a run of blocks.
 
-    `own` are the blocks' hashes where the publisher told them in place of tokens (`ExactView.accepts_hashes`).
+    `own` are the blocks' hashes, if the publisher sent them in place of tokens (`ExactView.accepts_hashes`).
     """
 
     parent: int
@@ -34,11 +34,11 @@ class OrphanRun:
     own: Sequence[int] | None = None
 
     def hashes_after(self, parent: int, block_size: int) -> Sequence[int]:
-        """Hashes of its blocks if their parent's is this."""
+        """Return the hashes of the blocks after a parent with this hash."""
         return extend_chain(parent, self.token_bytes, block_size, self.extras) if self.own is None else self.own
 
     def begins(self, chain: Sequence[int], parent: int, block_size: int) -> bool:
-        """Whether it would stand for `chain` behind `parent`, as far as both of them reach."""
+        """Return whether the run after `parent` agrees with `chain`, as far as both reach."""
         reach = min(len(chain), len(self.engines))
         own = self.own
         if own is None:
@@ -47,12 +47,12 @@ class OrphanRun:
 
     @property
     def size_bytes(self) -> int:
-        """Rough memory of this run."""
+        """Return the approximate memory of this run."""
         return _RUN_BYTES + len(self.token_bytes) + _BLOCK_BYTES * len(self.engines)
 
 
 class OrphanBlocks:
-    """Orphans by the parent they wait for, and the removals that came meanwhile."""
+    """Orphans by the parent they wait for, and the removals that arrived in the meantime."""
 
     __slots__ = (
         "_by_parent",
@@ -67,7 +67,7 @@ class OrphanBlocks:
 
     def __init__(self) -> None:
         self.added = 0
-        """Runs that ever came."""
+        """Number of runs ever added."""
         self._latest: deque[tuple[int, OrphanRun]] = deque(maxlen=_LATEST)
         self._by_parent: OrderedDict[int, list[OrphanRun]] = OrderedDict()
         self._present: dict[int, int] = {}
@@ -83,7 +83,7 @@ class OrphanBlocks:
         return bool(self._by_parent)
 
     def add(self, orphans: OrphanRun) -> None:
-        """Keep a run, dropping the oldest ones over the bound."""
+        """Keep a run; drop the oldest runs over the bound."""
         self._by_parent.setdefault(orphans.parent, []).append(orphans)
         self.added += 1
         self._latest.append((self.added, orphans))
@@ -99,7 +99,7 @@ class OrphanBlocks:
                 self.dropped_blocks += len(run.engines)
 
     def remove(self, tier_copies: TierCopies, engines: Iterable[int]) -> int:
-        """Note removals of blocks that wait here; returns how many were of blocks unknown here too."""
+        """Record removals of waiting blocks; return how many of the blocks are unknown here."""
         unknown = 0
         for engine in engines:
             place = (id(tier_copies), engine)
@@ -110,7 +110,7 @@ class OrphanBlocks:
         return unknown
 
     def since(self, added: int) -> Iterator[OrphanRun]:
-        """The latest runs, of those that came after the first `added` and still wait."""
+        """Yield the waiting runs that were added after the first `added`, latest first."""
         for number, run in reversed(self._latest):
             if number <= added:
                 return
@@ -124,7 +124,7 @@ class OrphanBlocks:
         return runs
 
     def take_removals(self, run: OrphanRun) -> list[int]:
-        """Take out the removals that came for blocks of `run` while it waited."""
+        """Take out the removals that arrived for blocks of `run` while it waited."""
         found = []
         for engine in run.engines:
             place = (id(run.tier_copies), engine)
@@ -136,7 +136,7 @@ class OrphanBlocks:
         return found
 
     def _leave(self, run: OrphanRun) -> None:
-        # Out of here too, or runs that are gone would take room that nobody counts.
+        # Remove it from the latest runs too, or runs that are gone would use uncounted memory.
         self._latest = deque([entry for entry in self._latest if entry[1] is not run], _LATEST)
         self.size_bytes -= run.size_bytes
         self.waiting_blocks -= len(run.engines)
@@ -146,7 +146,7 @@ class OrphanBlocks:
                 del self._present[engine]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything."""
         self._by_parent.clear()
         self._latest.clear()
         self._present.clear()

@@ -1,4 +1,4 @@
-"""The identity of one request's prompt, as the router uses it."""
+"""The identity of one request's prompt."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class PromptSource(StrEnum):
 
 
 class Prompt:
-    """A prompt's length and its chained block hashes, computed once per block size on demand.
+    """A prompt's length and its chained block hashes, computed on demand and once per block size.
 
-    `tokens` is its length. When `exact`, hashes are over the engine's own token ids and compare equal with those
-    the residency index made from KV events; otherwise they are over text (`PromptSource.TEXT`), `tokens` is an
-    estimate, and they compare only with each other. `chain(b)` has ``tokens // b`` hashes, the i-th standing for
-    the prefix that ends with block i.
+    `tokens` is its length. If `exact`, the hashes are over the engine's own token ids and compare equal with the hashes
+    in the index, made from KV events. Otherwise (`PromptSource.TEXT`) the hashes are over text and compare only with
+    each other, and `tokens` is an estimate. `chain(b)` has ``tokens // b`` hashes; the i-th stands for the prefix that
+    ends with block i.
     """
 
     __slots__ = ("_chains", "_hash", "exact", "multiple", "own_tokens", "shared_tokens", "source", "tokens")
@@ -40,16 +40,17 @@ class Prompt:
         self.source = source
         self.exact = source is not PromptSource.TEXT
         self.multiple = multiple
-        """The body holds several prompts; `tokens` counts all, the hashes are those of the one that is reported of."""
+        """The body holds several prompts: `tokens` counts all, and the hashes are of the prompt whose cached tokens are
+        reported."""
         self.own_tokens = tokens if own_tokens is None else own_tokens
-        """Tokens of the prompt that the hashes are of."""
+        """Tokens of the prompt that is hashed."""
         self.shared_tokens = shared_tokens
-        """With so many of them a prompt begins that comes before it in the same body."""
+        """Length of the prefix that the prompt shares with an earlier prompt of the same body."""
         self._hash = chain
         self._chains: dict[int, Sequence[int]] = {}
 
     def chain(self, block_tokens: int) -> Sequence[int]:
-        """Chained 64-bit hashes of the full blocks of `block_tokens` tokens each."""
+        """Return the chained 64-bit hashes of the full blocks of `block_tokens` tokens each."""
         chain = self._chains.get(block_tokens)
         if chain is None:
             chain = self._chains[block_tokens] = self._hash(block_tokens)

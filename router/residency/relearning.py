@@ -1,8 +1,8 @@
-"""Learning again what a cache held before its events could be followed.
+"""Learn again what a cache contained before its events could be followed.
 
 vLLM 0.26 and later announces the cached blocks that a request reuses, from the prompt's first block on, if the request
-asks for it (``vllm_xargs: {"kv_cache_report_mode": "full"}``); no copy is made, nothing is reset. So a view that missed
-events is completed by the requests that pass anyway.
+asks for it (``vllm_xargs: {"kv_cache_report_mode": "full"}``). No copy is made and nothing is reset. A view that missed
+events is completed by the normal traffic in this way.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 
 ASKED_KEPT = 256
-"""First blocks of prompts that asked of late: by these an announcement is told from a prompt that was new."""
+"""First blocks of prompts that asked recently. They distinguish an announcement from a new prompt."""
 
 WITNESSES = 256
-"""Blocks watched for the first to be evicted. Any of them will do; the earliest go first."""
+"""Blocks watched for the first eviction. Any of them will do; the earliest are dropped first."""
 
 ROUNDS = 2
-"""Evictions of a witness to wait for, each one's witnesses being computed after the one before."""
+"""Evictions of a witness to wait for. The witnesses of each round are computed after the previous one."""
 
 BURST_S = 8.0
-"""Seconds of the allowance that may be spent at once."""
+"""Seconds of the budget that may be spent at once."""
 
 LEAST_BLOCKS = 2
-"""Prompts of fewer full blocks do not ask: one block announced alone looks like a prompt of one block computed anew."""
+"""Prompts of fewer full blocks do not ask. One announced block alone looks like a prompt of one block computed again.
+"""
 
 
 class AnnouncementBudget:
-    """Blocks that may be announced again: a bucket that fills steadily and may be overdrawn by one prompt."""
+    """Token bucket of blocks that may be announced again. One prompt may overdraw it."""
 
     __slots__ = ("_at_s", "_blocks")
 
@@ -36,7 +37,7 @@ class AnnouncementBudget:
         self._at_s = 0.0
 
     def has_any(self, now_s: float, blocks_per_s: float) -> bool:
-        """Whether there is something left at `now_s`."""
+        """Return whether blocks are left at `now_s`."""
         full = blocks_per_s * BURST_S
         left = full if self._blocks is None else self._blocks + (now_s - self._at_s) * blocks_per_s
         self._blocks = min(full, left)
@@ -44,13 +45,13 @@ class AnnouncementBudget:
         return self._blocks > 0
 
     def take(self, blocks: int) -> None:
-        """Spend `blocks`; a negative number gives back."""
+        """Spend `blocks`; a negative number gives blocks back."""
         if self._blocks is not None:
             self._blocks -= blocks
 
 
 class OpenRequest:
-    """A request that may use unknown blocks."""
+    """A running request that may use unknown blocks."""
 
     __slots__ = ("asked", "chain", "seen")
 
@@ -61,22 +62,24 @@ class OpenRequest:
 
 
 class Relearning:
-    """What one view missed, as far as it can be told: which requests should ask, and when nothing is missing any more.
+    """What one view missed: which requests should ask, and when nothing is missing any more.
 
-    *Asking.* While `active`, a request asks if blocks it may find are unknown: none of its prompt is known, or the last
-    one known was itself learned by an announcement. Behind a block that was computed since, nothing can be unknown,
-    since a cache holds no block without the one before. Announcements repeat known blocks too, and vLLM repeats them
-    on every step in which a request waits for room at the head of the queue; each block announced is paid for from
-    an `AnnouncementBudget`, in advance by the length of the prompt.
+    *Asking.* While `active`, a request asks if it may find unknown blocks: none of its prompt is known, or the last
+    known block was itself learned from an announcement. After a block that was computed since the loss, nothing can be
+    unknown: a cache holds no block without the one before. Announcements repeat known blocks too, and vLLM repeats them
+    in every step in which the request at the head of the queue waits for KV space. Each announced block is paid from an
+    `AnnouncementBudget`, in advance by the length of the prompt.
 
-    *The end.* vLLM evicts the block that was freed the longest ago. A block that was computed, and so freed, after the
-    last use of any unknown one is evicted after all of those. Such blocks are the witnesses: those of a prompt that
-    the worker looked for and did not have, so that there is one copy of each. When the first is evicted, no unknown
-    block is left but those whose unknown second copy was taken for the only one when it went; a second round of
-    witnesses outlasts these. Whatever may have used an unknown block starts the wait again: a request of ours that did
-    not ask and may have found more than was known (`closed`), and blocks stored behind one that is unknown, which shows
-    the requests of others. What stays unseen is another's request that uses unknown blocks and fills not one block:
-    then the view knows too little, never too much, and reports show it.
+    *The end.* vLLM evicts the block that was freed the longest ago. A block computed, and so freed, after the last use
+    of every unknown block is evicted after all of them. Such blocks are the witnesses. They come from prompts that the
+    worker did not have cached, so that there is one copy of each. When the first witness is evicted, the unknown blocks
+    are gone, except blocks with an unknown second copy that were removed with the known one. A second round of
+    witnesses outlasts these.
+
+    The wait starts again after any possible use of an unknown block. Such a use is a request of ours that did not ask
+    and may have found more than was known (`closed`), or blocks stored after an unknown block, which show requests of
+    other clients. One case stays unseen: another client's request that uses unknown blocks and fills no block. The view
+    then knows too little, never too much, and reports show it.
     """
 
     __slots__ = (
@@ -99,59 +102,59 @@ class Relearning:
     def __init__(self) -> None:
         self.active = False
         self.over = False
-        """A witness has been evicted: nothing is missing any more."""
+        """Whether a witness was evicted, so that nothing is missing any more."""
         self.asks = 0
         self.unanswered = 0
-        """Requests that asked, and nothing was announced from their first block on."""
+        """Requests that asked without an announcement from their first block on."""
         self.announced_blocks = 0
-        """Blocks announced from the start of a prompt that asked. Those of new prompts look the same and count, too."""
+        """Blocks announced from the start of a prompt that asked. Those of new prompts look the same and count too."""
         self.learned_blocks = 0
-        """Of these, those that were not known, since `begin`."""
+        """Announced blocks that were not known, since `begin`."""
         self.relearned = 0
-        """Times that a view became whole again."""
+        """How often the view became complete again."""
         self._allowance = AnnouncementBudget()
         self._asked: OrderedDict[int, deque[int]] = OrderedDict()
-        """First block -> blocks paid for by each request that asked and has not been answered."""
+        """First block -> blocks paid for by each request that asked and has no answer yet."""
         self._late: Counter[int] = Counter()
-        """First block -> such requests that are over."""
+        """First block -> requests that asked and ended without an answer."""
         self._open: dict[int, OpenRequest] = {}
-        """Requests under way that may use unknown blocks, by ticket."""
+        """Running requests that may use unknown blocks, by ticket."""
         self._uncertain: set[int] = set()
-        """Blocks learned by an announcement: not computed since, so there may be more behind them."""
+        """Blocks learned from an announcement. They were not computed since the loss, so unknown blocks may follow
+        them."""
         self._witnesses: set[int] = set()
         self._rounds = 0
 
     def begin(self) -> None:
-        """Events were missed, and what was known is given up."""
+        """Start relearning after events were missed."""
         self.active = True
         self.learned_blocks = 0
         self._uncertain.clear()
         self.touched()
 
     def end(self) -> None:
-        """Nothing is missing: the cache was reset, or began anew, or has turned over."""
+        """Stop relearning: the cache was reset, the worker restarted, or all old blocks are gone."""
         self.active = False
         self._uncertain.clear()
         self.touched()
 
-    # requests
+    # Requests.
 
-    def may_find_more(self, chain: Sequence[int], told: int, usable: int) -> bool:
-        """Whether the worker may have cached more of the prompt than the first `told` of its `usable` blocks."""
-        return told < usable and (not told or chain[told - 1] in self._uncertain)
+    def may_find_more(self, chain: Sequence[int], known: int, usable: int) -> bool:
+        """Return whether the worker may have more of the prompt than the first `known` of its `usable` blocks."""
+        return known < usable and (not known or chain[known - 1] in self._uncertain)
 
     def opened(self, ticket_id: int, chain: Sequence[int]) -> None:
-        """A request that may use unknown blocks is on its way; `chain` is what it can use, empty where that is not
-        known."""
+        """Record a placed request that may use unknown blocks. `chain` is what it can use, empty if unknown."""
         self._open[ticket_id] = OpenRequest(chain)
 
     def chain_of(self, ticket_id: int) -> Sequence[int]:
-        """What an open request can use."""
+        """Return the blocks that an open request can use."""
         request = self._open.get(ticket_id)
         return () if request is None else request.chain
 
     def ask(self, ticket_id: int, now_s: float, blocks_per_s: float) -> bool:
-        """Whether a request is to ask: it is open, and the allowance has room for its announcement."""
+        """Return whether a request should ask: it is open, and the budget covers its announcement."""
         request = self._open.get(ticket_id)
         if request is None or request.asked:
             return request is not None
@@ -168,27 +171,27 @@ class Relearning:
         return True
 
     def seen(self, ticket_id: int) -> None:
-        """An open request found nothing that was not known."""
+        """Record that an open request found no unknown block."""
         self._open[ticket_id].seen = True
 
     def closed(self, ticket_id: int) -> None:
-        """A request is over."""
+        """Record that a request is over."""
         request = self._open.pop(ticket_id, None)
         if request is None:
             return
         if request.asked and self._asked.get(request.chain[0]):
-            self._late[request.chain[0]] += 1  # events may be behind the answer, for a while
+            self._late[request.chain[0]] += 1  # Its events may arrive a little after the response.
         elif not request.asked and not request.seen:
             self.touched()
 
-    # events
+    # Events.
 
     def expects(self, first: int) -> bool:
-        """Whether blocks announced from `first` on may be the answer to a request that asked."""
+        """Return whether blocks announced from `first` on may be the answer to a request that asked."""
         return first in self._asked
 
     def announced(self, hashes: Sequence[int], unknown: Sequence[int]) -> None:
-        """Blocks were announced from the start of a prompt, `unknown` ones among them."""
+        """Record blocks announced from the start of a prompt; `unknown` are those not known before."""
         if self.active:
             self._uncertain.update(unknown)
         waiting = self._asked.get(hashes[0])
@@ -201,13 +204,16 @@ class Relearning:
             self._late -= Counter({hashes[0]: 1})
 
     def computed(self, run: Sequence[int]) -> None:
-        """A run of blocks was filled behind a known one. The first may be there twice: vLLM computes the last block of
-        a prompt again, whether it has it or not; and so may blocks filled one by one, with what was generated."""
+        """Record a run of blocks computed after a known block.
+
+        The first block may exist twice: vLLM always computes the last block of a prompt again. The same holds for
+        blocks filled one by one with generated tokens.
+        """
         if len(self._witnesses) < WITNESSES:
             self._witnesses.update(run[1 : WITNESSES + 1])
 
     def evicted(self, block_hash: int) -> None:
-        """The last known copy of a block went."""
+        """Record that the last known copy of a block was evicted."""
         self._uncertain.discard(block_hash)
         if block_hash not in self._witnesses:
             return
@@ -228,13 +234,13 @@ class Relearning:
         self._late.clear()
 
     def touched(self) -> None:
-        """Unknown blocks may have been used until now."""
+        """Record that unknown blocks may have been used until now."""
         self._witnesses.clear()
         self._rounds = 0
         self.over = False
 
     def statistics(self) -> dict[str, int]:
-        """Counters since the view was made; `relearned_blocks` since the last loss."""
+        """Return counters since the view was made; `relearned_blocks` counts since the last loss."""
         return {
             "relearn_asks": self.asks,
             "relearn_unanswered": self.unanswered,

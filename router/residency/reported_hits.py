@@ -1,4 +1,4 @@
-"""Blocks that a worker has said it found, where its events cannot have told of them."""
+"""Blocks that a worker reported as found in its cache, but did not announce by events."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from router.residency.block_copies import BlockCopies, TierCopies
 from router.residency.blocks import KEY_MASK
 
 _GROUP = -1
-"""Cache group of their shelf: no publisher numbers one so."""
+"""Cache group of the tier for these blocks. No publisher uses this number."""
 
 
 class ReportedHits:
-    """Copies known by ``cached_tokens`` alone, on a shelf of their own, least recently reported first.
+    """Copies known from ``cached_tokens`` alone, in a tier of their own, least recently reported first.
 
-    The engine's names of these blocks are not known, so most removals pass them by. They go when a report says that
-    less was found, when an event announces them (its removal will be told then), when an event removes one whose name
-    was learned since, or when there is no room left for them. `clock` counts reports.
+    The engine's names of these blocks are not known, so most removal events do not match them. A block leaves when a
+    report finds less, when an event announces it, when an event removes it by a name learned since, or when the
+    capacity is used up. `clock` counts reports.
     """
 
     __slots__ = ("_block_copies", "_engines", "_names", "_seen", "clock")
@@ -25,11 +25,11 @@ class ReportedHits:
     def __init__(self, block_copies: BlockCopies) -> None:
         self._block_copies = block_copies
         self._seen: dict[int, int] = {}
-        """Block hash -> the report that last confirmed it."""
+        """Block hash -> the report that confirmed it last."""
         self._names: dict[int, int] = {}
-        """Engine key -> block hash, where that was learned."""
+        """Engine key -> block hash, if it was learned."""
         self._engines: dict[int, int] = {}
-        """The same the other way round."""
+        """Block hash -> engine key, the reverse of `_names`."""
         self.clock = 0
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class ReportedHits:
         return block_hash in self._seen
 
     def confirm(self, chain: Sequence[int]) -> None:
-        """All of `chain` was found: take in what is not held yet. Its tail will be the first to go."""
+        """Store the blocks of `chain`, all of which were found. The tail of the chain is evicted first."""
         tier_copies = self._tier_copies()
         if tier_copies is None:
             return
@@ -52,31 +52,31 @@ class ReportedHits:
             self._seen[block_hash] = self.clock
 
     def deny(self, chain: Iterable[int], since: int) -> None:
-        """None of `chain` was found: forget what no report after `since` has confirmed."""
+        """Forget the blocks of `chain`, none of which were found, unless a report after `since` confirmed them."""
         for block_hash in chain:
             if self._seen.get(block_hash, since + 1) <= since:
                 self._drop(block_hash)
 
     def supersede(self, hashes: Iterable[int]) -> None:
-        """Events announced these."""
+        """Forget blocks that events have announced."""
         for block_hash in hashes:
             if block_hash in self._seen:
                 self._drop(block_hash)
 
     def name(self, engine: int, block_hash: int) -> None:
-        """The engine calls the block so."""
+        """Record the engine's name of a block."""
         if block_hash in self._seen and block_hash not in self._engines:
             self._names[engine] = block_hash
             self._engines[block_hash] = engine
 
     def named(self, engine: int) -> int | None:
-        """The block that the engine calls so."""
+        """Return the block with this engine key, if known."""
         return self._names.get(engine)
 
     def remove(self, engines: Sequence[int], departed: array[int]) -> list[int]:
-        """Removals of blocks that events did not announce; returns those not known here either.
+        """Remove blocks by their engine keys; return the keys that are not known here either.
 
-        `departed` gets the hashes of the others.
+        Hashes of the removed blocks are appended to `departed`.
         """
         if not self._names:
             return list(engines)
@@ -91,18 +91,18 @@ class ReportedHits:
         return missing
 
     def bound(self, blocks: int) -> None:
-        """Keep no more than `blocks`."""
+        """Keep at most `blocks` blocks."""
         while len(self._seen) > blocks:
             self._drop(next(iter(self._seen)))
 
     def clear(self) -> None:
-        """The shelf is gone already."""
+        """Forget all blocks, after the view has dropped their tier."""
         self._seen.clear()
         self._names.clear()
         self._engines.clear()
 
     def carry_over(self) -> None:
-        """The shelf is gone, but not for any reason that concerns these: put them up again."""
+        """Store all blocks again, after the view has dropped their tier for an unrelated reason."""
         seen = dict(self._seen)
         self.clear()
         self.confirm(list(seen)[::-1])

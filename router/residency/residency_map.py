@@ -1,4 +1,4 @@
-"""The facade the rest of the router asks: which worker holds how much of a prompt."""
+"""What the dispatcher asks: how much of a prompt each worker has cached."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from router.residency.prompt import Prompt
 from router.residency.view import Ingest, IngestOutcome, Match, ViewState
 
 _SWEEP_BLOCKS = 512
-"""Traces of dropped views cleaned up per call: about 0.1 ms."""
+"""Traces of dropped views cleaned up per call; takes about 0.1 ms."""
 
 _SHRINK_PARTS = 64
-"""Over the bound, a view gives up at least this part of it, so that the next request does not have to."""
+"""A view over the bound gives up at least 1/64 of the bound, so that the next request does not have to."""
 
 _IGNORED = Ingest(IngestOutcome.IGNORED)
 _ABSENT = Match(0, 0, Residency.UNKNOWN)
@@ -28,14 +28,14 @@ _LOOKED_UP = (Residency.EXACT, Residency.APPROXIMATE)
 
 
 class ResidencyMap:
-    """One view per slot: exact where KV events come in, a model of the worker's cache where they do not.
+    """One view per slot: exact if the worker publishes KV events, else a model of its cache.
 
-    A slot is a small int, unique among live candidates, reused after `remove`. Calls for a slot that is not there
-    are ignored: a worker may go while a call for it is on its way.
+    A slot is a small int, unique among live candidates and reused after `remove`. Calls for an unknown slot are
+    ignored, because a worker may leave while a call for it is on its way.
 
-    Memory: an exact view is bounded by its worker's cache (twice its tokens, `exact.FASTEST_TIER_BLOCKS` where it did
-    not say), slower tiers by `block_copies.LOWER_TIER_BLOCKS`, orphans by `orphans.ORPHAN_BYTES`, batches held back by
-    `sequence.PENDING_BYTES`; all approximate views together by `approximate_bytes`.
+    Memory: an exact view is bounded by the worker's cache (twice its tokens; `exact.FASTEST_TIER_BLOCKS` if not
+    reported), slower tiers by `block_copies.LOWER_TIER_BLOCKS`, orphans by `orphans.ORPHAN_BYTES`, delayed batches by
+    `sequence.PENDING_BYTES`. `approximate_bytes` bounds all approximate views together.
     """
 
     def __init__(self, approximate_bytes: int = 134_217_728, relearn_blocks_per_s: int = 1_000) -> None:
@@ -46,10 +46,10 @@ class ResidencyMap:
         self._in_flight = ReservedBlocks()
         self._slots: dict[int, CacheView] = {}
         self.on_settled: list[Callable[[int, Difference], None]] = []
-        """Called with a ticket's id once it is known what explains a difference that was pending."""
+        """Called with a ticket's id once the reason of a pending difference is known."""
 
     def add(self, slot: int, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool) -> None:
-        """Start a view. `events` False (or no publisher known yet) makes it approximate.
+        """Start a view. It is approximate if `events` is False (or the publisher is not known yet).
 
         Raises:
             ValueError: `block_size` is not positive.
@@ -67,101 +67,102 @@ class ResidencyMap:
         capacity_blocks: int | None = None,
         events: bool | None = None,
     ) -> None:
-        """Facts changed (a probe learned more). None leaves a value as it is; a view starts over only if it must."""
+        """Apply facts from a probe. None leaves a value as it is. The view starts over only if it must."""
         if view := self._slots.get(slot):
-            before = view.published
+            before = view.event_view
             view.configure(self._index, block_size, capacity_blocks, events)
-            if before is not view.published:
+            if before is not view.event_view:
                 self._abandon(before)
             self._recount()
 
     def remove(self, slot: int) -> None:
-        """Forget the slot, its bookings included."""
+        """Remove the slot and its reservations."""
         view = self._slots.pop(slot, None)
         if view is None:
             return
         for reservation in view.reservations.values():
             self._in_flight.take_back(1 << slot, reservation.added)
-        if view.published is not None:
-            view.published.view.block_copies.give_up()
-        self._abandon(view.published)
+        if view.event_view is not None:
+            view.event_view.view.block_copies.give_up()
+        self._abandon(view.event_view)
         self._recount()
 
-    def _abandon(self, published: EventView | None) -> None:
-        if published is not None:
-            published.drift.give_up(Difference.CLEARED)
-            self._tell(published)
+    def _abandon(self, event_view: EventView | None) -> None:
+        if event_view is not None:
+            event_view.drift.give_up(Difference.CLEARED)
+            self._pass_on_settled(event_view)
 
-    def _tell(self, published: EventView) -> None:
-        """Pass on what has become of differences that were pending."""
-        settled, published.drift.settled = published.drift.settled, []
+    def _pass_on_settled(self, event_view: EventView) -> None:
+        """Pass on the differences that are settled."""
+        settled, event_view.drift.settled = event_view.drift.settled, []
         for ticket_id, difference in settled:
-            for told in self.on_settled:
-                told(ticket_id, difference)
+            for notify in self.on_settled:
+                notify(ticket_id, difference)
 
     def events_from(self, slot: int, address: str, topic: str = "") -> None:
-        """Where the slot's publisher is, and what of it is subscribed to: said when nothing comes from there."""
+        """Set the address and topic of the slot's publisher, which the view names if no event arrives."""
         view = self._slots.get(slot)
-        if view is not None and view.published is not None:
-            view.published.follow(address, topic)
+        if view is not None and view.event_view is not None:
+            view.event_view.follow(address, topic)
             view.stale = True
 
     def accept_hashes(self, slot: int) -> None:
-        """Where the slot's publisher tells no token ids its block hashes are ours: prompts' chains are made of them."""
+        """Accept block hashes from the slot's publisher in place of token ids: they are in this router's own form."""
         view = self._slots.get(slot)
-        if view is not None and view.published is not None:
-            view.published.view.accepts_hashes = True
+        if view is not None and view.event_view is not None:
+            view.event_view.view.accepts_hashes = True
 
     def events_switched_off(self, slot: int) -> None:
-        """The worker may publish, but by the configuration nobody listens."""
+        """Record that the configuration switches off this worker's events."""
         if view := self._slots.get(slot):
             view.switched_off = True
 
     def unproved(self, slot: int) -> bool:
-        """Nothing says whether events were missed: another replay may."""
+        """Return whether it is unknown if events were missed, so that another replay may help."""
         view = self._slots.get(slot)
-        return view is not None and view.published is not None and view.published.unproved
+        return view is not None and view.event_view is not None and view.event_view.unproved
 
     def link_up(self, slot: int) -> Ingest:
-        """The subscription is connected, for the first time or again. Asks for a replay: from 0 the first time."""
+        """Record that the subscription is connected. Asks for a replay, the first time from 0."""
         view = self._slots.get(slot)
-        if view is None or view.published is None:
+        if view is None or view.event_view is None:
             return _IGNORED
         view.stale = True
-        return view.published.link_up()
+        return view.event_view.link_up()
 
     def link_lost(self, slot: int) -> None:
-        """The subscription dropped: unknown until a replay or the next batch proves that nothing was missed."""
+        """Record that the subscription dropped. The view is uncertain until a replay or the next batch shows that
+        nothing was missed."""
         view = self._slots.get(slot)
-        if view is not None and view.published is not None:
+        if view is not None and view.event_view is not None:
             view.stale = True
-            view.published.link_lost()
-            self._tell(view.published)
+            view.event_view.link_lost()
+            self._pass_on_settled(view.event_view)
 
     def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
-        """Decode, put in sequence and apply one batch. Never raises for what is on the wire."""
+        """Decode, order and apply one batch. Never raises, whatever the payload is."""
         self._index.sweep(_SWEEP_BLOCKS)
         view = self._slots.get(slot)
-        if view is None or view.published is None:
+        if view is None or view.event_view is None:
             return _IGNORED
         view.stale = True
-        ingest = view.published.ingest(seq, payload, replayed)
-        if view.published.drift.settled:
-            self._tell(view.published)
+        ingest = view.event_view.ingest(seq, payload, replayed)
+        if view.event_view.drift.settled:
+            self._pass_on_settled(view.event_view)
         return ingest
 
     def replay_ended(self, slot: int, ok: bool) -> Ingest:
-        """The END marker came (`ok`), or no answer will (no replay socket, time-out, error). May ask once more."""
+        """Record the END marker (`ok`) or a failed replay (no socket, timeout, error). May ask for one more replay."""
         view = self._slots.get(slot)
-        if view is None or view.published is None:
+        if view is None or view.event_view is None:
             return _IGNORED
         view.stale = True
-        ingest = view.published.replay_ended(ok)
-        self._tell(view.published)
+        ingest = view.event_view.replay_ended(ok)
+        self._pass_on_settled(view.event_view)
         return ingest
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
-        """Cached tokens of `prompt` on each of `slots`; a slot that is not there has none, and is unknown."""
+        """Return the cached tokens of `prompt` on each of `slots`. An unknown slot has none and residency UNKNOWN."""
         matches: dict[int, Match] = {}
         views: dict[int, CacheView] = {}
         known = self._slots
@@ -185,13 +186,13 @@ class ResidencyMap:
     def _with_reserved(
         self, chain: Sequence[int], start: int, usable: int, here: list[int]
     ) -> list[tuple[int, list[int]]]:
-        """Slots of `here` hold `start` blocks: how far what is booked behind them goes on."""
-        booked = self._in_flight.masks
-        next_reserved = booked.get(chain[start], 0) if booked and start < usable else 0
+        """Extend the match of the slots `here`, which hold `start` blocks, by the reserved blocks that follow."""
+        reserved = self._in_flight.masks
+        next_reserved = reserved.get(chain[start], 0) if reserved and start < usable else 0
         if not next_reserved:
             return [(start, here)]
         going_on = next_reserved & sum([1 << slot for slot in here])
-        ends = lengths(lambda index: booked.get(chain[index], 0), usable, going_on, 0, start)
+        ends = lengths(lambda index: reserved.get(chain[index], 0), usable, going_on, 0, start)
         further = [(end, [bit.bit_length() - 1 for bit in each_bit(bits)]) for end, bits in ends]
         return [*further, (start, [slot for slot in here if not going_on >> slot & 1])]
 
@@ -239,10 +240,11 @@ class ResidencyMap:
         recomputes: bool = False,
         found: Match | None = None,
     ) -> None:
-        """A request is on its way to the slot: its blocks count as there until `released`.
+        """Reserve the blocks of a placed request: they count as cached on the slot until `release`.
 
-        `predicted_tokens` are what the answer will report of it, None where that is not known. `recomputes`: it reads
-        no cache, and writes a copy of its own. `found` is what `match` has just said; without it that is asked again.
+        `predicted_tokens` is the expected report of cached tokens; None if unknown. With `recomputes` the request reads
+        no cache and writes a copy of its own. `found` is the result of the latest `match`; without it the prompt is
+        matched again.
         """
         self._index.sweep(_SWEEP_BLOCKS)
         view = self._slots.get(slot)
@@ -257,19 +259,19 @@ class ResidencyMap:
             predicted_tokens,
             exact=prompt.exact and view.residency is Residency.EXACT,
             clock=view.model.clock if view.model is not None else 0,
-            mark=view.published.mark() if view.published is not None else None,
+            mark=view.event_view.mark() if view.event_view is not None else None,
         )
         self._in_flight.add(1 << slot, reservation.added)
-        if view.published is not None:
-            view.published.reserved(ticket_id, prompt)
+        if view.event_view is not None:
+            view.event_view.reserved(ticket_id, prompt)
             if recomputes and prompt.exact and (chain := prompt.chain(block_size)):
-                view.published.view.recomputing[ticket_id] = chain[0]
+                view.event_view.view.recomputing[ticket_id] = chain[0]
         before = view.model_bytes
         view.reserve(reservation)
         self._bound(view.model_bytes - before)
 
     def _resident(self, slot: int, view: CacheView, prompt: Prompt, found: Match | None) -> tuple[int, int]:
-        """The slot's block size, and how many blocks of `prompt` it has, what is booked left out."""
+        """Return the slot's block size and how many blocks of `prompt` are cached there, without reserved ones."""
         if found is not None and found.residency in _LOOKED_UP:
             return view.block_size, (found.tokens - found.reserved_tokens) // view.block_size
         view.refresh()
@@ -278,18 +280,18 @@ class ResidencyMap:
         return block_size, start
 
     def asks_again(self, slot: int, ticket_id: int, now_s: float) -> bool:
-        """Whether a booked request should have its worker announce again what it finds cached of the prompt.
+        """Return whether a placed request should ask its worker to announce the prompt's cached blocks again.
 
-        Only where events were missed and this prompt's cached blocks may not be known; of one worker no more blocks
-        are asked for than `relearn_blocks_per_s`. True is counted on: then the request must ask.
+        True only if events were missed and cached blocks of this prompt may be unknown, at most `relearn_blocks_per_s`
+        blocks per worker. After True the request must ask, since the view waits for the announcement.
         """
         view = self._slots.get(slot)
-        if view is None or view.published is None or view.blind:
+        if view is None or view.event_view is None or view.blind:
             return False
-        return view.published.asks_again(ticket_id, now_s, self._relearn_blocks_per_s)
+        return view.event_view.asks_again(ticket_id, now_s, self._relearn_blocks_per_s)
 
     def first_token(self, slot: int, ticket_id: int) -> None:
-        """The booked request is running: cut off from now on, it leaves its prompt in the cache."""
+        """Record that a reserved request runs. If it is cut off from now on, its prompt stays in the cache."""
         if view := self._slots.get(slot):
             view.first_token(ticket_id)
 
@@ -301,13 +303,13 @@ class ResidencyMap:
         cached_tokens: int | None,
         ticket_id: int | None = None,
     ) -> Difference | None:
-        """Served to the end; call before `released`. Approximate views learn here, exact ones are compared.
+        """Record a request that was served to its end; call it before `release`.
 
-        `generated_tokens` and `cached_tokens` are what the response reported, None where it did not. Without
-        `ticket_id` the view cannot tell what it had predicted, and learns without being corrected.
+        Approximate views learn from it, exact views are compared. `generated_tokens` and `cached_tokens` are the
+        response's report, None if absent. Without `ticket_id` the view has no prediction to correct.
 
-        Returns what explains that `cached_tokens` are others than were predicted, None where they are not or nothing
-        was. `Difference.PENDING` is followed by a call of `on_settled`.
+        Return the reason why `cached_tokens` differs from the prediction; None if it does not or there was no
+        prediction. After `Difference.PENDING`, `on_settled` is called later.
         """
         view = self._slots.get(slot)
         if view is None:
@@ -315,26 +317,26 @@ class ResidencyMap:
         before = view.model_bytes
         difference = view.finished(prompt, generated_tokens or 0, cached_tokens, ticket_id)
         self._bound(view.model_bytes - before)
-        if view.published is not None:
-            self._tell(view.published)
+        if view.event_view is not None:
+            self._pass_on_settled(view.event_view)
         return difference
 
     def release(self, slot: int, ticket_id: int) -> None:
-        """The booking is over (finished, failed or cancelled). Idempotent."""
+        """Release a reservation after the request finished, failed or was cancelled. Idempotent."""
         view = self._slots.get(slot)
         reservation = None if view is None else view.reservations.pop(ticket_id, None)
         if view is None or reservation is None:
             return
         self._in_flight.take_back(1 << slot, reservation.added)
-        if view.published is not None:
-            view.published.view.relearning.closed(ticket_id)
-            view.published.view.recomputing.pop(ticket_id, None)
+        if view.event_view is not None:
+            view.event_view.view.relearning.closed(ticket_id)
+            view.event_view.view.recomputing.pop(ticket_id, None)
         before = view.model_bytes
         view.release(reservation)
         self._bound(view.model_bytes - before)
 
     def _bound(self, grown_bytes: int) -> None:
-        """Hold the sum of all models under the bound: the largest gives way, a part of the bound at a time."""
+        """Keep the sum of all models under the bound by shrinking the largest, a part of the bound at a time."""
         self._modelled_bytes += grown_bytes
         while self._modelled_bytes > self._approximate_bytes:
             largest = max((view for view in self._slots.values()), key=lambda view: view.model_bytes)
@@ -347,16 +349,16 @@ class ResidencyMap:
         self._modelled_bytes = sum(view.model_bytes for view in self._slots.values())
 
     def set_self_test(self, slot: int, verdict: Residency, reason: str, *, blind: bool = False) -> None:
-        """What a trial showed: EXACT (events and reports agree), APPROXIMATE (they do not), OFF (no prefix caching).
+        """Record a self-test: EXACT (events and reports agree), APPROXIMATE (they do not), OFF (no prefix caching),
+        UNKNOWN (no test, or no result).
 
-        UNKNOWN says that no trial was made, or that it showed nothing. `blind`: the worker had the prompt cached and
-        its events did not help to know that, so the model serves.
+        `blind`: the worker had the prompt cached but its events did not show it, so the model is used.
         """
         if view := self._slots.get(slot):
             view.tested(verdict, reason, blind)
 
     def state(self, slot: int) -> ViewState:
-        """How far the slot's view can be trusted.
+        """Describe how far the slot's view can be trusted.
 
         Raises:
             KeyError: there is no such slot.
@@ -364,7 +366,7 @@ class ResidencyMap:
         return self._slots[slot].state()
 
     def statistics(self) -> dict[str, object]:
-        """Totals, and per slot under "slots"."""
+        """Return totals, and per slot under "slots"."""
         return {
             **self._index.statistics(),
             **self._in_flight.statistics(),

@@ -1,7 +1,7 @@
-"""Sequence numbers of one publisher: what is next, what is missing, when it began again.
+"""Sequence numbers of one publisher: the next one, gaps, and restarts.
 
-A publisher counts batches from 0 and keeps the last few thousand for replay. It never says how many it dropped for a
-slow subscriber; a jump in the count is the only sign. It may also restart, and then counts from 0 again.
+A publisher counts batches from 0 and keeps the last few thousand for replay. It never reports how many it dropped for a
+slow subscriber; a jump in the count is the only sign. After a restart it counts from 0 again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from router.residency.view import IngestOutcome
 
 PENDING_BYTES = 33_554_432
-"""Live batches kept while a replay runs; more come than fit, the newest are left out and asked for again."""
+"""Live batches kept while a replay runs. If more arrive, the newest are dropped and asked for again."""
 
 _PENDING_BATCH_BYTES = 200
 _RECENT_BATCHES = 256
@@ -61,9 +61,10 @@ class EventSequence:
         self.verified = False
         """Nothing can have been missed before `next_seq`."""
         self.assumed = False
-        """`verified` by the count alone: reconnected, no replay, and the next batch had the next number."""
+        """Whether `verified` rests on the count alone: reconnected, no replay, and the next batch had the next number.
+        """
         self.gaps = 0
-        """Times that batches were missing, whether a replay then brought them or not."""
+        """How often batches were missing, whether or not a replay brought them."""
         self.restarts = 0
         self.replayed = 0
         self.overflowed = 0
@@ -84,25 +85,25 @@ class EventSequence:
         self._recent.clear()
 
     def link_up(self) -> SequenceStep:
-        """Connected, to the same publisher or another: ask for all since the last batch applied, and that one."""
+        """Record a connection to the same or another publisher; ask for the last applied batch and all after it."""
         self.verified = False
         self._last_live = -1
         self._replayed_since = None
-        # What waited came from whoever published before; a replay brings it again.
+        # Waiting batches came from the publisher before; a replay sends them again.
         self._pending.clear()
         self._pending_bytes = 0
         return self._ask_to_know(IngestOutcome.GAP)
 
     def begun_anew(self) -> None:
-        """What was known before now does not matter any more."""
+        """Record that nothing before now matters any more."""
         self.assumed = False
 
     def link_lost(self) -> None:
-        """Not connected: batches may be missed from now on."""
+        """Record a lost connection: batches may be missed from now on."""
         self.verified = False
 
     def offer(self, seq: int, payload: bytes) -> SequenceStep:
-        """A live batch."""
+        """Take a live batch."""
         if seq <= self._last_live or seq < self.next_seq:
             if self._contradicts(seq, payload) and not self._outrun(seq):
                 return self._restart(seq, payload)
@@ -125,14 +126,14 @@ class EventSequence:
         return step
 
     def offer_replayed(self, seq: int, payload: bytes) -> SequenceStep:
-        """A batch of a replay's answer."""
+        """Take a batch of a replay."""
         if not self.replaying or self._discarding:
             return SequenceStep(IngestOutcome.STALE)
         if seq < self.next_seq:
             return self._offer_known(seq, payload)
         step = SequenceStep(IngestOutcome.APPLIED)
         if seq > self.next_seq or self._overlap is not None:
-            # Without the last batch applied nothing says that these come from the same publisher.
+            # Without the last applied batch nothing shows that these come from the same publisher.
             self._lose(seq, step)
         self.replayed += 1
         if self._replayed_since is None:
@@ -144,7 +145,7 @@ class EventSequence:
         if self._contradicts(seq, payload):
             step = SequenceStep(IngestOutcome.RESTARTED)
             self._forget(step)
-            # What else this answer brings starts in the middle; the next one, from 0, is asked for at its end.
+            # The rest of this replay starts in the middle. The next one, from 0, is asked for at its end.
             self.replaying = self._discarding = True
             return step
         if seq == self._overlap:
@@ -152,7 +153,7 @@ class EventSequence:
         return SequenceStep(IngestOutcome.STALE)
 
     def replay_ended(self, ok: bool) -> SequenceStep:
-        """The answer is complete (`ok`), or none will come."""
+        """Record that the replay is complete (`ok`) or will not come."""
         if not self.replaying:
             return SequenceStep(IngestOutcome.STALE)
         if self._discarding and ok:
@@ -160,7 +161,7 @@ class EventSequence:
             return self._ask(IngestOutcome.GAP, 0)
         step = SequenceStep(IngestOutcome.APPLIED)
         if self._overlap is not None and ok:
-            # The last batch applied is always in its publisher's buffer: this is another publisher.
+            # The last applied batch is always in its publisher's buffer, so this is another publisher.
             self._forget(step)
             return self._ask_again(step)
         self._discarding = False
@@ -182,7 +183,7 @@ class EventSequence:
         return step
 
     def _ask_to_know(self, outcome: IngestOutcome) -> SequenceStep:
-        """Ask for the last batch applied too: if it differs, this is another publisher."""
+        """Ask for the last applied batch too: if it differs, this is another publisher."""
         self._overlap = self.next_seq - 1 if self.next_seq else None
         return self._ask(outcome, max(0, self.next_seq - 1))
 
@@ -192,14 +193,14 @@ class EventSequence:
         return SequenceStep(outcome, replay_from=start)
 
     def _contradicts(self, seq: int, payload: bytes) -> bool:
-        """Whether a number from the past carries something else than it did, or too old a number to tell."""
+        """Return whether a past number carries another payload than before, or is too old to compare."""
         if seq in self._pending:
             return self._pending[seq] != payload
         known = self._recent.get(seq)
         return known is None or known != xxh3_64_intdigest(payload)
 
     def _outrun(self, seq: int) -> bool:
-        """Whether a replay brought `seq` before the live stream did, and all that is known agrees with that."""
+        """Return whether a replay brought `seq` before the live stream did, and all known batches agree."""
         since = self._replayed_since
         return since is not None and since <= seq and seq > self._last_live and seq not in self._recent
 
@@ -211,7 +212,7 @@ class EventSequence:
         return step
 
     def _forget(self, step: SequenceStep) -> None:
-        """Another publisher answers: begin from 0."""
+        """Start from 0, because another publisher answers."""
         step.restarted = True
         step.outcome = IngestOutcome.RESTARTED
         step.ready.clear()
@@ -243,7 +244,7 @@ class EventSequence:
             self._recent.popitem(last=False)
 
     def _drain(self, step: SequenceStep) -> None:
-        """Move what now follows from the buffer to `ready`."""
+        """Move the batches that are next in order from the buffer to `ready`."""
         for seq in [seq for seq in self._pending if seq < self.next_seq]:
             self._pending_bytes -= len(self._pending.pop(seq)) + _PENDING_BATCH_BYTES
         while self.next_seq in self._pending:
@@ -252,7 +253,7 @@ class EventSequence:
             self._accept(self.next_seq, payload, step)
 
     def statistics(self) -> dict[str, int]:
-        """Counters since the view was made, and the batches waiting for a replay."""
+        """Return counters since the view was made, and the batches that wait for a replay."""
         return {
             "next_seq": self.next_seq,
             "gaps": self.gaps,

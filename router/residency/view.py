@@ -1,4 +1,4 @@
-"""What the residency map says: matches, the state of a worker's view, what became of an event batch."""
+"""Results of the residency map: matches, the state of a view, the outcome of an event batch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from policies.view import Residency
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
-    """How much of a prompt one slot has, in tokens, whole blocks only and at most ``n - 1`` rounded down.
+    """Cached tokens of a prompt on one slot: whole blocks, at most ``n - 1`` tokens rounded down.
 
-    `tokens` counts the worker's fastest tier plus what requests already booked there will have put into it;
-    `reserved_tokens` is the part of `tokens` that rests on bookings alone. `by_tier` is None where only the fastest
-    tier is known; otherwise it splits the longest prefix found over all tiers (``{"GPU": 96, "CPU": 32}``, bookings
-    left out).
+    `tokens` counts the worker's fastest tier plus the blocks of requests placed there. `reserved_tokens` is the part of
+    `tokens` from reservations alone. `by_tier` is None if only the fastest tier is known; else it splits the longest
+    prefix over all tiers (``{"GPU": 96, "CPU": 32}``, without reservations).
 
-    With `Residency.APPROXIMATE` the figure is the model's (`approximate.ApproximateView`), or what was learned from
-    events and reports since some were missed; with `Residency.UNKNOWN` it is the last known state, and with
-    `Residency.OFF` 0. `event_view.EventView` says which is when.
+    With `Residency.APPROXIMATE`, `tokens` comes from the model (`approximate.ApproximateView`), or from events and
+    reports since a loss of events. With `Residency.UNKNOWN` it is the last known state, with `Residency.OFF` it is 0.
+    `event_view.EventView` defines which applies.
     """
 
     tokens: int
@@ -31,19 +30,19 @@ class Match(msgspec.Struct, frozen=True, gc=False):
 
 
 class IngestOutcome(StrEnum):
-    """What became of one event batch."""
+    """The outcome of one event batch."""
 
     APPLIED = "applied"
     BUFFERED = "buffered"
-    """Kept until the replay under way has filled what is missing before it."""
+    """Kept until the running replay has filled the gap before it."""
     GAP = "gap"
     """Batches before this one are missing; it is buffered."""
     STALE = "stale"
     """Already applied; nothing done."""
     RESTARTED = "restarted"
-    """The publisher began again; the slot's old view was dropped."""
+    """The publisher restarted; the slot's old view was dropped."""
     REJECTED = "rejected"
-    """Not readable; counted, and the view is learned anew from here on."""
+    """Not readable; counted, and the view starts over."""
     IGNORED = "ignored"
     """The slot takes no events (unknown slot, or an approximate view)."""
 
@@ -52,7 +51,7 @@ class IngestOutcome(StrEnum):
 class Ingest:
     """`outcome`, and the sequence number from which to ask the publisher for a replay, if one is needed.
 
-    `missing` batches were found to be lost for good.
+    `missing` batches are lost for good.
     """
 
     outcome: IngestOutcome
@@ -64,8 +63,8 @@ class Ingest:
 class ViewState:
     """How far one slot's view can be trusted, in words an operator can act on.
 
-    `blocks` are distinct blocks believed to be in the fastest tier; `last_event_ts_s` is the worker's own wall clock
-    in its last batch.
+    `blocks` are distinct blocks in the fastest tier; `last_event_ts_s` is the worker's own wall clock in its last
+    batch.
     """
 
     residency: Residency
