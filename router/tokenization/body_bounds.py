@@ -1,4 +1,4 @@
-"""What a body may become: how large its decoded form may be, and what is done on the event loop."""
+"""Bounds for bodies: how large a decoded body may be, and which ones are handled on the event loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from router.tokenization.fields import BodyFields
 from router.tokenization.intake import WHOLE_BYTES, ParsedBody
 
 INLINE_TURNS = 512
-"""Messages of a chat that is rendered on the event loop: at most some 5 ms."""
+"""Messages of a chat that is rendered on the event loop: at most about 5 ms."""
 INLINE_BRACKETS = 1_024
-"""The same for a body that has more than messages of text in it: objects and arrays, whatever they are."""
+"""The bound for a body with more than plain text messages: objects and arrays of any kind."""
 INLINE_COMMAS = 8_192
 INLINE_IDS = 32_768
 """Elements of such a body, and of a completion's list of token ids or texts."""
@@ -16,21 +16,21 @@ ALWAYS_INLINE_BYTES = 8_192
 _PLAIN_MEMBERS = 4
 MAX_BRACKETS = 100_000
 MAX_COMMAS = 400_000
-"""Bodies with more in them are not decoded: one call of the parser, which nothing can interrupt, stays below 30 ms."""
+"""Bodies beyond these counts are not decoded. One call of the parser cannot be interrupted and stays below 30 ms."""
 FREE_BRACKETS = 1_024
 BYTES_A_BRACKET = 16
-"""More brackets than these, and one for so many bytes, are in no conversation: the shortest message takes 30 bytes."""
+"""No conversation has more brackets than 1,024 and one per 16 bytes: the shortest message takes 30 bytes."""
 MAX_DECODED_BYTES = 32 * 1024 * 1024
-"""What one decoded body may take."""
+"""Largest decoded body."""
 BRACKET_BYTES = 300
 COMMA_BYTES = 60
-"""Memory for an object or array with the names in it, and for one further element (CPython 3.11), rounded up."""
+"""Memory of an object or array with its names, and of one further element (CPython 3.11), rounded up."""
 WIDE_CHARACTER_BYTES = 4
-"""One character outside of Latin scripts makes every character of its string take as much."""
+"""One character outside Latin scripts makes every character of its string take this much."""
 
 
 def fits_inline(parsed: ParsedBody) -> bool:
-    """Whether the body is so small and so simple that its prompt can be rendered on the event loop."""
+    """Return whether the body is small and simple enough to render its prompt on the event loop."""
     body = parsed.body
     if body is None or len(body) > WHOLE_BYTES:
         return False
@@ -41,9 +41,9 @@ def fits_inline(parsed: ParsedBody) -> bool:
 
 
 def decoded_bytes(parsed: ParsedBody) -> int | None:
-    """About how much memory the decoded body would take; None where it is not to be decoded.
+    """Estimate the memory of the decoded body; None if it is not to be decoded.
 
-    Brackets and commas inside strings count, too: telling them apart would cost more than it saves.
+    Brackets and commas inside strings count too: to exclude them would cost more than it saves.
     """
     body, survey = parsed.body, parsed.survey
     if body is None:
@@ -60,7 +60,7 @@ def decoded_bytes(parsed: ParsedBody) -> int | None:
 
 
 def _is_plain_chat(fields: BodyFields) -> bool:
-    """Whether there are few messages of plain text, and nothing else that takes time."""
+    """Return whether the body has few messages of plain text, and nothing else that takes time."""
     messages = fields.messages
     if not isinstance(messages, list) or len(messages) > INLINE_TURNS or fields.tools or fields.documents:
         return False

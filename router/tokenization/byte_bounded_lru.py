@@ -1,4 +1,4 @@
-"""A map that forgets what was used longest ago once it holds too many bytes."""
+"""An LRU cache bounded by bytes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 ENTRY_BYTES = 200
-"""What an entry costs beside its value: key, place in the map, size record."""
+"""Cost of an entry beyond its value: key, place in the map, size record."""
 
 
 class ByteBoundedLru(Generic[K, V]):
-    """Least recently used entries leave when the sum of sizes passes `max_bytes`."""
+    """Evicts the least recently used entries when the sum of sizes exceeds `max_bytes`.
+
+    `cachetools.LRUCache` is not used here: its `get` takes four times as long, on the path of every request (decision
+    0025).
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -24,7 +28,7 @@ class ByteBoundedLru(Generic[K, V]):
         self._misses = 0
 
     def get(self, key: K) -> V | None:
-        """The value, now the most recently used; None when it is not there."""
+        """Return the value and mark it as most recently used; None if it is absent."""
         entry = self._entries.get(key)
         if entry is None:
             self._misses += 1
@@ -34,7 +38,7 @@ class ByteBoundedLru(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
-        """Keep `value`, unless it alone is over the limit."""
+        """Store `value`, unless it alone exceeds the limit."""
         self.drop(key)
         size = size_bytes + ENTRY_BYTES
         if size > self._max_bytes:
@@ -46,11 +50,11 @@ class ByteBoundedLru(Generic[K, V]):
             self._bytes -= freed
 
     def drop(self, key: K) -> None:
-        """Forget `key` if it is there."""
+        """Forget `key` if present."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= entry[1]
 
     def statistics(self) -> dict[str, int]:
-        """Entries, bytes, hits and misses."""
+        """Return entries, bytes, hits and misses."""
         return {"entries": len(self._entries), "bytes": self._bytes, "hits": self._hits, "misses": self._misses}

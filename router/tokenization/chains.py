@@ -1,4 +1,4 @@
-"""Block hashes on demand: what a `Prompt` calls for each block size it is asked about."""
+"""Block hashes on demand: the function that a `Prompt` calls for each block size."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from router.tokenization.memo import MemoNode, SegmentMemo, packed_ids
 
 TEXT_SEED = 0x7465_7874_6964_656E
 TEXT_BYTES_PER_TOKEN = 4
-"""UTF-8 bytes that stand for one token in text hashes, whatever the tokenizer: near the mean of current ones."""
+"""UTF-8 bytes that stand for one token in text hashes, for every tokenizer: near the mean of current ones."""
 
 
 MAX_ENCODED_BYTES = 65_536
-"""Longer texts are not tokenised again, on the event loop, for a block size that the memo did not keep: it does from
+"""Longer texts are not tokenised on the event loop for a block size that the memo did not keep. It keeps that size from
 then on."""
 MAX_HASHED_BYTES = 2_097_152
-"""Text hashes stop here: a router gains nothing from telling longer prefixes apart, and these take about 8 ms."""
+"""Text hashes stop here. Longer prefixes give a router nothing, and these hashes take about 8 ms."""
 HELD_BYTES = 300
-"""What a held chain costs beside its text."""
+"""Memory of a held chain beyond its text."""
 
 
 class ReleasableText(Protocol):
-    """Holds a prompt's text or ids, and can let go of them."""
+    """Holds a prompt's text or ids, and can release them."""
 
     def release(self) -> None:
-        """Let go; block sizes not asked for so far have no hashes from then on."""
+        """Release the text or ids. Block sizes not requested so far have no hashes from then on."""
         ...
 
 
 class NodeChain:
-    """Hashes of a prefix in the memo; of a block size that the memo does not keep, from the text itself."""
+    """Hashes of a prefix in the memo; for a block size that the memo does not keep, from the text itself."""
 
     __slots__ = ("_framed", "_keys", "_local", "_memo", "_node", "_text")
 
@@ -51,7 +51,7 @@ class NodeChain:
         self._framed = framed
 
     def __call__(self, block_tokens: int) -> array[int]:
-        """All block hashes of that size."""
+        """Return all block hashes of that size."""
         chain = self._memo.chain(self._node, block_tokens)
         if chain is not None:
             return chain
@@ -64,7 +64,7 @@ class NodeChain:
         return chain_of(packed_ids(array("I", ids)), block_tokens, self._keys)
 
     def release(self) -> None:
-        """Let go of the text."""
+        """Release the text."""
         self._text = None
 
 
@@ -78,20 +78,20 @@ class IdsChain:
         self._keys = keys
 
     def __call__(self, block_tokens: int) -> array[int]:
-        """All block hashes of that size."""
+        """Return all block hashes of that size."""
         return chain_of(self._packed, block_tokens, self._keys)
 
     def release(self) -> None:
-        """Let go of the ids."""
+        """Release the ids."""
         self._packed = b""
 
 
 class TextChain:
     """Hashes over text: block i ends after ``(i + 1) * block_tokens * TEXT_BYTES_PER_TOKEN`` bytes.
 
-    The width in bytes never changes, so a longer conversation keeps the hashes of its shorter self, and requests
-    before and after a change of the learned bytes per token still compare; that ratio only decides how many tokens
-    the prompt is said to have, and so where the chain ends. Chains of different block sizes do not compare.
+    The width in bytes never changes, so a longer conversation keeps the hashes of its shorter form. Requests before and
+    after a change of the learned bytes per token still compare: that ratio only sets the prompt's estimated length, and
+    so the end of the chain. Chains of different block sizes do not compare.
     """
 
     __slots__ = ("_data", "_seed", "_tokens")
@@ -102,7 +102,7 @@ class TextChain:
         self._seed = TEXT_SEED ^ keys.seed
 
     def __call__(self, block_tokens: int) -> array[int]:
-        """Hashes of that size, at most one per full block of the estimated length."""
+        """Return hashes of that size, at most one per full block of the estimated length."""
         width = block_tokens * TEXT_BYTES_PER_TOKEN
         blocks = min(len(self._data) // width, self._tokens // block_tokens)
         key = self._seed ^ block_tokens
@@ -113,15 +113,15 @@ class TextChain:
         return hashes
 
     def release(self) -> None:
-        """Let go of the text."""
+        """Release the text."""
         self._data = b""
 
 
 class RecentTexts:
-    """Keeps the texts of the latest prompts, at most `max_bytes`, and makes older ones let go.
+    """Keeps the texts of the latest prompts, up to `max_bytes`, and releases older ones.
 
-    A prompt lives as long as its response, its text is needed only when it is placed: without this bound the texts
-    of all running requests would stay in memory for a block size that nobody asks for.
+    A prompt lives as long as its response, but its text is needed only when it is placed. Without this bound the texts
+    of all running requests would stay in memory, for a block size that no worker uses.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -130,7 +130,7 @@ class RecentTexts:
         self._bytes = 0
 
     def hold(self, chain: ReleasableText, size_bytes: int) -> None:
-        """Keep what `chain` holds for a while."""
+        """Keep the text of `chain` until newer texts need the space."""
         size_bytes += HELD_BYTES
         self._held.append((chain, size_bytes))
         self._bytes += size_bytes
@@ -140,5 +140,4 @@ class RecentTexts:
             oldest.release()
 
     def statistics(self) -> dict[str, int]:
-        """Texts and bytes held."""
         return {"texts": len(self._held), "bytes": self._bytes}

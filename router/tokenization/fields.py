@@ -11,7 +11,7 @@ import msgspec
 
 
 class BodyFields(msgspec.Struct):
-    """The fields, as they came; an absent one is None, as a null one is (but for `truncation`)."""
+    """The raw fields. An absent field is None, like a null one (except `truncation`)."""
 
     model: Any = None
     stream: Any = None
@@ -60,28 +60,28 @@ PROMPT_FIELDS = (
     "chat_template", "chat_template_kwargs", "reasoning", "thinking", "output_config", "mm_processor_kwargs",
     "kv_transfer_params", "ec_transfer_params", "sampling_params", "prompt_embeds",
 )  # fmt: skip
-"""Fields that may be of any size. Of a large body they are decoded only where its prompt is identified."""
+"""Fields of any size. In a large body they are decoded only to identify the prompt."""
 
 SpannedFields = msgspec.defstruct(
     "SpannedFields", [(name, msgspec.Raw, msgspec.Raw()) for name in BodyFields.__struct_fields__]
 )
-"""The same fields, each as the bytes of its value; no object is made for anything inside them."""
+"""The same fields, each as the bytes of its value; no object is made for its contents."""
 
 
 class ReusedTokens(msgspec.Struct, forbid_unknown_fields=True):
-    """The one member of `kv_transfer_params` that is no connector's."""
+    """The one member of `kv_transfer_params` that is not for a connector."""
 
     prompt_token_ids: msgspec.Raw = msgspec.Raw()
 
 
 class SamplingParams(msgspec.Struct):
-    """Where a token-in request (`/inference/v1/generate`) has arguments that vLLM passes on."""
+    """The place in a token-in request (`/inference/v1/generate`) for arguments that vLLM passes on."""
 
     extra_args: msgspec.Raw = msgspec.Raw()
 
 
 class EngineArguments(msgspec.Struct):
-    """The arguments among those that a connector reads."""
+    """The arguments of these that a connector reads."""
 
     kv_transfer_params: msgspec.Raw = msgspec.Raw()
     ec_transfer_params: msgspec.Raw = msgspec.Raw()

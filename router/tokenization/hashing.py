@@ -1,4 +1,4 @@
-"""What splits the cache besides tokens, and chains over packed ids with it."""
+"""Cache keys besides the tokens, and block chains over packed ids with these keys."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from router.residency.chain import SEED, TOKEN_BYTES, extend_chain, extra_bytes
 
 @dataclass(frozen=True, slots=True)
 class CacheKeys:
-    """A request's extra keys, as canonical bytes: of its first block, and of every further one.
+    """A request's extra keys as canonical bytes, for its first block and for every further one.
 
-    vLLM puts the LoRA name on every block and `cache_salt` on the first only (chaining spreads it).
+    vLLM puts the LoRA name on every block, and `cache_salt` on the first only (chaining spreads it).
     """
 
     first: bytes = b""
@@ -23,7 +23,7 @@ class CacheKeys:
 
     @classmethod
     def of(cls, adapter: str | None, cache_salt: str | None) -> CacheKeys:
-        """Keys of a request to LoRA `adapter` (None: the base model) with `cache_salt`."""
+        """Return the keys of a request to LoRA `adapter` (None: the base model) with `cache_salt`."""
         if not adapter and not cache_salt:
             return _NO_KEYS
         name = [adapter] if adapter else []
@@ -31,11 +31,11 @@ class CacheKeys:
 
     @property
     def seed(self) -> int:
-        """A number that differs where the keys do."""
+        """Return a number that differs if the keys do."""
         return xxh3_64_intdigest(self.first + b"\x00" + self.rest) if self.first else 0
 
     def extras(self, first_block: int, blocks: int) -> Sequence[bytes] | None:
-        """Extra bytes of `blocks` blocks from block number `first_block` on."""
+        """Return the extra bytes of `blocks` blocks from block number `first_block` on."""
         if not self.first or not blocks:
             return None
         if first_block:
@@ -47,6 +47,6 @@ _NO_KEYS = CacheKeys()
 
 
 def chain_of(packed: bytes, block_tokens: int, keys: CacheKeys) -> array[int]:
-    """Block hashes of a whole prompt, given as packed ids."""
+    """Return the block hashes of a whole prompt, given as packed ids."""
     blocks = len(packed) // (block_tokens * TOKEN_BYTES)
     return extend_chain(SEED, packed, block_tokens, keys.extras(0, blocks))

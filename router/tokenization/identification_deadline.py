@@ -1,4 +1,4 @@
-"""How long an identification may take, and what becomes of one that takes longer."""
+"""The time limit of an identification, and what happens to a late one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ MAX_LIMIT_S = 3.0
 
 
 class IdentificationTimeout(Exception):
-    """Identification has taken as long as it may."""
+    """Identification has reached its time limit."""
 
 
 def limit_s(size_bytes: int) -> float:
-    """How long the identification of a body may take, its wait for a thread included. A worker computes a long prompt
-    for seconds, so that knowing it is worth a longer wait."""
+    """Return how long the identification of a body may take, including its wait for a thread.
+
+    A worker computes a long prompt for seconds, so knowing the prompt is worth a longer wait.
+    """
     return min(MAX_LIMIT_S, LIMIT_S + size_bytes * LIMIT_S_PER_BYTE)
 
 
 class IdentificationDeadline:
-    """Waits for identifications. One that is late goes on without anybody waiting for it if a thread is at work on it,
-    so that what comes of it is remembered; else it is cancelled."""
+    """Waits for identifications.
+
+    A late one is cancelled, unless a thread already works on it. Then it continues in the background, and its result is
+    remembered.
+    """
 
     def __init__(self, limit_s: Callable[[int], float]) -> None:
         self._limit_s = limit_s
@@ -36,10 +41,10 @@ class IdentificationDeadline:
         self._late = 0
 
     async def wait(self, parsed: ParsedBody, work: Callable[[], Awaitable[T]], *, asks_worker: bool = False) -> T:
-        """What `work` comes to. `asks_worker`: it is a worker that tokenises, whose question has a limit of its own.
+        """Return the result of `work`. With `asks_worker` a worker tokenises, which has a limit of its own.
 
         Raises:
-            IdentificationTimeout: it is not in time.
+            IdentificationTimeout: the limit has passed.
         """
         task: asyncio.Task[T] = asyncio.get_running_loop().create_task(_run(work))
         limit_s = MAX_LIMIT_S if asks_worker else self._limit_s(parsed.size_bytes)
@@ -52,7 +57,8 @@ class IdentificationDeadline:
             try:
                 return task.result()
             finally:
-                # an error keeps this frame, which would keep the task, which keeps the error, and all that was decoded
+                # The error's traceback keeps this frame alive, the frame keeps the task, and the task the error and the
+                # decoded body.
                 del task
         self._late += 1
         begun = parsed.pending
@@ -66,15 +72,14 @@ class IdentificationDeadline:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._unfinished.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not log it: the request has gone on long ago
+            task.exception()  # Retrieved so that asyncio does not log it; the request has continued without it.
 
     def close(self) -> None:
-        """Let go of what nobody waits for."""
+        """Cancel the late identifications that still run."""
         for task in self._unfinished:
             task.cancel()
 
     def statistics(self) -> dict[str, int]:
-        """Identifications that came too late."""
         return {"late": self._late}
 
 

@@ -1,7 +1,7 @@
-"""The identity of a request's prompt, from the best source at hand.
+"""The identity of a request's prompt, from the best source available.
 
-In this order: ids in the body itself; a local model folder (configured, or found by what the workers say); a worker's
-/tokenize; the text alone. `identify_now` answers what costs little, `identify` everything, and neither ever raises.
+The sources in order: ids in the body; a local model folder (configured, or found by the names that workers report); a
+worker's /tokenize; the text alone. `identify_now` handles the cheap cases, `identify` all of them. Neither raises.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from router.tokenization.unidentified import UnidentifiedReasons
 T = TypeVar("T")
 
 INLINE_NEW_BYTES = 4_096
-"""Text tokenised on the event loop: about 0.6 ms. A hop to a thread and back costs about 0.1 ms."""
+"""New text tokenised on the event loop: about 0.6 ms. A hop to a thread and back costs about 0.1 ms."""
 UNDECODED = "the body is too large, or has too many elements, to be decoded"
 LOADING_WAIT_S = 5.0
 """How long a prompt waits for tokenizer files that are being read."""
 
 
 class PendingIdentity(Protocol):
-    """The rest of the way, for a coroutine."""
+    """The rest of an identification, to be awaited."""
 
     def __call__(self) -> Awaitable[IdentityResult]:
-        """Go on."""
+        """Continue the identification."""
         ...
 
 
 class AwaitingTokenizer(NamedTuple):
-    """It has to wait for tokenizer files."""
+    """The identification has to wait for tokenizer files."""
 
     prompt_request: PromptRequest
 
@@ -93,16 +93,16 @@ class Identity:
         self._answers = dict.fromkeys(PromptSource, 0)
         self._deadlines = IdentificationDeadline(limit_s)
 
-    # asking
+    # Identification.
 
     def identify_now(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
-        """The prompt, if that takes well under a millisecond; None where `identify` has to be awaited.
+        """Return the prompt if that takes well under a millisecond; None if `identify` has to be awaited.
 
-        `adapter` is the LoRA adapter that the request's model names, if it names one. Never raises.
+        `adapter` is the LoRA adapter that the request's model names, if any. Never raises.
         """
         try:
             answer = self._begin(path, parsed, adapter)
-        except Exception as error:  # what a body or a template can do wrong has no end; its text remains
+        except Exception as error:  # A body or a template can fail in any way. The text remains.
             answer = self._failed(path, parsed, adapter, error)
             if answer is None:
                 answer = _no_prompt
@@ -113,7 +113,7 @@ class Identity:
         return None
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
-        """The prompt by whatever it takes; None where the path or the body has none. Never raises."""
+        """Return the prompt, however long it takes; None if the path or the body has none. Never raises."""
         pending, parsed.pending = parsed.pending, None
         try:
             answer: IdentityResult = pending if pending is not None else self._begin(path, parsed, adapter)  # type: ignore[assignment]
@@ -129,10 +129,10 @@ class Identity:
             return None
 
     def charge_to(self, memory: MemoryBudget) -> None:
-        """Have the memory of decoded bodies taken from `memory`."""
+        """Charge the memory of decoded bodies to `memory`."""
         self._threads.memory = memory
 
-    # learning
+    # Learning.
 
     def learn(
         self,
@@ -142,19 +142,20 @@ class Identity:
         parent: str | None = None,
         context_tokens: int | None = None,
     ) -> None:
-        """A worker serves `model` from `root`, and tokenises at `tokenize_url`; an adapter names its base `parent`.
+        """Record that a worker serves `model` from `root` and tokenises at `tokenize_url`; `parent` is an adapter's
+        base model.
 
-        `context_tokens` is how much it serves of the model's context window.
+        `context_tokens` is the part of the model's context window that the worker serves.
         """
         self._sources.learn(model, root, tokenize_url, parent, context_tokens)
 
     def observe_usage(self, model: str | None, prompt: Prompt, prompt_tokens: int) -> None:
-        """A worker reported how long `prompt` was: that teaches the length of a token in text."""
+        """Learn the bytes per token from the length that a worker reported for `prompt`."""
         if isinstance(prompt, TextPrompt) and not prompt.multiple:
             self._token_lengths.observe(model or "", prompt.text_bytes, prompt_tokens)
 
     def describe(self, model: str) -> str:
-        """Where ids of `model`'s prompts come from, for people."""
+        """Say where the ids of `model`'s prompts come from, for people."""
         return self._sources.describe(model, self._remote.trouble)
 
     async def aclose(self) -> None:
@@ -165,7 +166,7 @@ class Identity:
         await self._remote.aclose()
 
     def statistics(self) -> dict[str, object]:
-        """Prompts by source, reasons for text, and what the memories hold."""
+        """Return prompts by source, reasons for text prompts, and the contents of the memories."""
         return {
             "prompts": {source.value: count for source, count in self._answers.items()},
             **self._threads.statistics(),
@@ -177,7 +178,7 @@ class Identity:
             **self._sources.statistics(),
         }
 
-    # the way to an answer
+    # Steps of an identification.
 
     def _begin(self, path: str, parsed: ParsedBody, adapter: str | None) -> IdentityResult:
         if path not in PROMPT_PATHS or not parsed.has_prompt:
@@ -197,7 +198,7 @@ class Identity:
         return partial(self._beside, prompt_request)
 
     async def _beside(self, prompt_request: PromptRequest) -> IdentityResult:
-        """Decode and render a large body, or with a strange template, in a thread: the loop serves others meanwhile."""
+        """Decode and render a large body, or one with its own template, in a thread. The event loop stays free."""
         parsed = prompt_request.parsed
         memory_bytes = decoded_bytes(parsed)
         if memory_bytes is None:
@@ -206,7 +207,7 @@ class Identity:
         return self._go_on(prompt_request, await self._in_thread(parsed, work, parsed.size_bytes, memory_bytes))
 
     def _go_on(self, prompt_request: PromptRequest, prepared: PreparedPrompt) -> IdentityResult:
-        """With what the body's fields have come to."""
+        """Continue with the work that the body's fields require."""
         if isinstance(prepared, SegmentedText):
             return self._by_units(prompt_request, prepared)
         if isinstance(prepared, GivenIds):
@@ -223,7 +224,7 @@ class Identity:
         return self._text_prompt(prompt_request.parsed, prompt_request.keys, prepared.texts)
 
     def _by_units(self, prompt_request: PromptRequest, text: SegmentedText) -> IdentityResult:
-        """From a text in units: tokenised here if little of it is new, else in a thread."""
+        """Tokenise a segmented text: here if little of it is new, else in a thread."""
         most = prompt_request.truncation.tokens if prompt_request.truncation is not None else None
         rendered = self._memory.look_up(prompt_request.key, prompt_request.keys, text, most)
         if rendered.new_bytes > INLINE_NEW_BYTES:
@@ -242,13 +243,13 @@ class Identity:
         return prompt if prompt is not None else partial(self._truncated, prompt_request, rendered.text)
 
     async def _truncated(self, prompt_request: PromptRequest, text: SegmentedText) -> IdentityResult:
-        """A prompt that is a part of its text: tokenised whole, since its blocks may start anywhere."""
+        """Tokenise the whole text of a truncated prompt, since its blocks may start anywhere."""
         work = partial(prompt_request.encoded, text.local, text.data.decode(), framed=text.framed)
         ids = await self._in_thread(prompt_request.parsed, work, len(text.data))
         return self._memory.of_ids([ids], prompt_request.keys, PromptSource.RENDERED)
 
     async def _several(self, prompt_request: PromptRequest, several: SeveralTexts) -> IdentityResult:
-        """Several prompts in one body: each is a request of its own to the engine."""
+        """Tokenise several prompts of one body; each is a request of its own to the engine."""
         size = sum(map(len, several.texts))
         ids = await self._in_thread(prompt_request.parsed, partial(_all_encoded, prompt_request, several), size)
         return self._memory.of_ids(ids, prompt_request.keys, PromptSource.RENDERED, stream=prompt_request.parsed.stream)
@@ -259,7 +260,7 @@ class Identity:
             done, _ = await asyncio.wait([asyncio.wrap_future(loading)], timeout=LOADING_WAIT_S)
             if not done:
                 raise Unrenderable("tokenizer files are still being read")
-            done.pop().exception()  # looked at, so that asyncio does not log it; `sources` tells of it
+            done.pop().exception()  # Retrieved so that asyncio does not log it; `sources` reports it.
         return self._begin(prompt_request.path, prompt_request.parsed, prompt_request.adapter)
 
     async def _from_worker(self, prompt_request: PromptRequest, question: TokenizeQuestion) -> IdentityResult:
@@ -274,7 +275,7 @@ class Identity:
         return self._memory.of_ids([ids], prompt_request.keys, PromptSource.WORKER)
 
     def _failed(self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception) -> IdentityResult:
-        """The last resort: the text, or the size where the body is not to be decoded. Never raises."""
+        """Return the text, or None (the size decides) if the body is not to be decoded. Never raises."""
         self._reasons.count(error)
         keys = CacheKeys.of(adapter, parsed.cache_salt)
         if not fits_inline(parsed):
@@ -290,7 +291,7 @@ class Identity:
             return None
 
     async def _by_text(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> IdentityResult:
-        """The text of a body that is decoded in a thread."""
+        """Return a text prompt for a body that is decoded in a thread."""
         memory_bytes = decoded_bytes(parsed)
         if memory_bytes is None:
             raise TextUnavailable(UNDECODED)
@@ -307,7 +308,7 @@ class Identity:
         return prompt
 
     async def _in_time(self, parsed: ParsedBody, answer: IdentityResult, adapter: str | None) -> Prompt | None:
-        """Go on to the prompt, as long as that may take."""
+        """Continue to the prompt within the time limit."""
         if answer is None or isinstance(answer, Prompt):
             return answer
         asks_worker = self._sources.of(parsed.model, adapter).local is None
@@ -325,11 +326,11 @@ class Identity:
 
 
 async def _no_prompt() -> None:
-    """What is left to find out where not even the text says anything."""
+    """Return None: not even the text of the prompt is known."""
 
 
 async def _settled(answer: IdentityResult) -> Prompt | None:
-    """Go from answer to answer, until one is the last."""
+    """Continue from result to result until one is final."""
     while answer is not None and not isinstance(answer, Prompt):
         if isinstance(answer, AwaitingTokenizer):
             raise Unrenderable("tokenizer files are still being read")

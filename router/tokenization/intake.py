@@ -1,11 +1,11 @@
 """Reads the few fields of a request body that the router uses.
 
-Nothing that vLLM would take is refused here: fields it converts (``"stream": "true"``, ``"max_tokens": 5.0``) are
-converted the same way, JSON that only Python's own parser takes (NaN, UTF-16) is read with that, and what is merely
-missing or odd is left for the worker to judge.
+Nothing that vLLM accepts is refused here. Fields that it converts (``"stream": "true"``, ``"max_tokens": 5.0``) are
+converted the same way. JSON that only Python's own parser accepts (NaN, UTF-16) is read with that parser. Missing and
+odd fields are left to the worker to judge.
 
-A body of at most `WHOLE_BYTES` is decoded in one go. Of a larger one only the small fields are: `spans` has their
-places, which `skim` finds in a very large one. The prompt is decoded by `ParsedBody.decoded`, off the event loop and
+A body of at most `WHOLE_BYTES` is decoded at once. Of a larger body only the small fields are decoded: `json_spans`
+finds their places, `large_json` in a very large body. `ParsedBody.decoded` decodes the prompt, off the event loop and
 within bounds: objects take up to forty times the bytes of their JSON.
 """
 
@@ -46,33 +46,32 @@ PROMPT_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_
 """Paths whose bodies are understood."""
 
 WHOLE_BYTES = 262_144
-"""Bodies up to this size are decoded whole: at most 4 ms and 10 MB, whatever they hold, and for a moment only."""
+"""Bodies up to this size are decoded whole: at most 4 ms and, for a moment, 10 MB, whatever they contain."""
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
 _OTHER_JSON = re.compile(rb'[ \t\r\n]{0,64}[\["0-9tfn-]')
-"""How JSON begins that is no object, in any encoding."""
+"""The beginning of JSON that is not an object, in any encoding."""
 _EXTRA_ARGS = ("extra_args",)
 _PROMPT_OF = {CHAT_PATH: "messages", MESSAGES_PATH: "messages", RESPONSES_PATH: "input", COMPLETIONS_PATH: "prompt"}
 LENIENT_ELEMENTS = 16_384
-"""JSON that only Python's parser takes, like NaN, is read up to so many brackets and commas: at most 5 ms."""
+"""Brackets and commas up to which JSON that only Python's parser accepts (NaN) is read: at most 5 ms."""
 READ_AT_ONCE_BYTES = 1_048_576
-"""Bodies up to this size are read in one go, in at most 2 ms; larger ones step by step."""
+"""Bodies up to this size are read at once, in at most 2 ms; larger ones step by step."""
 
 
 class ParsedBody:
-    """What the gateway reads of a body, and in `fields` the rest for `router.tokenization.identity`.
+    """The fields of a body that the gateway reads; `fields` has the rest for `router.tokenization.identity`.
 
-    `max_tokens` is the output limit under any of its names. `reads_cache` is False where vLLM computes the whole
-    prompt for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes. A field that
-    vLLM does not read on this path counts as absent. `has_prompt` and `has_tools`: these fields are not empty.
-    `transfer_field` names the field that tells a KV or encoder connector what to transfer, None where none does.
+    `max_tokens` is the output limit under any of its names. `reads_cache` is False if vLLM computes the whole prompt
+    for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes. A field that vLLM
+    does not read on this path counts as absent. `has_prompt` and `has_tools`: these fields are not empty.
+    `transfer_field` names the field that tells a KV or encoder connector what to transfer, None if there is none.
 
-    `whole`: `fields` has the prompt's fields, too (`PROMPT_FIELDS`); else they are None there, and `decoded` reads
-    them. `release` lets go of them and of the body. `survey` tells of a body that was read step by step.
+    With `whole`, `fields` contains the prompt's fields too (`PROMPT_FIELDS`); otherwise they are None and `decoded`
+    reads them. `release` drops these fields and the body. `survey` describes a body that was read step by step.
 
-    `pending` is `Identity`'s own: what `identify_now` had worked out when it found that the rest takes too long for
-    the event loop.
+    `pending` belongs to `Identity`: the state of `identify_now` when the rest takes too long for the event loop.
     """
 
     __slots__ = (
@@ -115,10 +114,10 @@ class ParsedBody:
             self.transfer_field = spans.transfer_field(look_inside=survey is None)
 
     def decoded(self) -> BodyFields:
-        """All fields, decoded again from the body unless they are at hand. Takes time and memory by what they hold.
+        """Return all fields; decode the body again unless they are present. Time and memory depend on the content.
 
         Raises:
-            RequestError: the body is not valid JSON after all, or has been let go of.
+            RequestError: the body is not valid JSON, or has been released.
         """
         if self.whole:
             return self.fields
@@ -127,15 +126,17 @@ class ParsedBody:
         return _whole(self.body)
 
     def drop_prompt(self) -> None:
-        """Let go of the decoded prompt: whoever needs it later has it decoded again."""
+        """Drop the decoded prompt. It is decoded again if it is needed later."""
         if self.whole:
             self.whole = False
             for name in PROMPT_FIELDS:
                 setattr(self.fields, name, None)
 
     def release(self) -> None:
-        """The prompt is identified: neither its fields nor the body are needed here any longer. What rewrites look at
-        stays; a new object for that takes a tenth of the time that clearing each other field does."""
+        """Drop the prompt's fields and the body after the prompt is identified; the rewrites' fields stay.
+
+        A new object for these takes a tenth of the time of clearing each other field.
+        """
         if self.whole:
             self.whole = False
             fields = self.fields
@@ -152,7 +153,7 @@ def _output_limit(path: str, fields: BodyFields) -> int | None:
 
 
 def _echoes_logprobs(path: str, fields: BodyFields) -> bool:
-    """An echoed prompt comes with its log-probabilities: in a chat always, in a completion where they are asked for."""
+    """Return whether an echoed prompt has log-probabilities: always in a chat, on request in a completion."""
     return as_bool(fields.echo) is True and (path == CHAT_PATH or fields.logprobs is not None)
 
 
@@ -160,11 +161,12 @@ _decode = msgspec.json.Decoder(BodyFields).decode
 
 
 def parse(path: str, body: bytes) -> ParsedBody:
-    """Read the body of a request to `path`. A very large one is read in one go as well: `parse_steps` does not.
+    """Read the body of a request to `path` at once, even a very large one; see `parse_steps`.
 
     Raises:
-        RequestError: INVALID_JSON, or INVALID_BODY for a field whose type no vLLM takes and, on the paths whose bodies
-            are understood, for a lone surrogate.
+        RequestError: INVALID_JSON; INVALID_BODY for a field whose type no vLLM accepts or, on the paths whose bodies
+            are
+            understood, for a lone surrogate.
     """
     if len(body) > READ_AT_ONCE_BYTES:
         return _finished(parse_steps(path, body))
@@ -182,7 +184,7 @@ def parse(path: str, body: bytes) -> ParsedBody:
 
 
 def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
-    """Read a very large body of a request to `path` step by step, each of at most a few milliseconds.
+    """Read a very large body of a request to `path` in steps of at most a few milliseconds.
 
     Raises:
         RequestError: as `parse`; also INVALID_BODY for thousands of members, and for a lone surrogate on any path.
@@ -205,7 +207,7 @@ def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
 
 
 def _transfer_field_steps(body: bytes, places: Places) -> Generator[None, None, str | None]:
-    """`spans.transfer_field` of what stands within the objects at `places`."""
+    """Find `json_spans.transfer_field` within the objects at `places`."""
     params = yield from _skimmed(body, places.get("kv_transfer_params"), REUSED)
     if params.others:
         return "kv_transfer_params"
@@ -221,7 +223,7 @@ def _transfer_field_steps(body: bytes, places: Places) -> Generator[None, None, 
 def _skimmed(
     body: bytes, place: tuple[int, int] | None, names: Collection[str]
 ) -> Generator[None, None, LargeObjectScan]:
-    """The members of the object at `place`; none where there is no object."""
+    """Return the members of the object at `place`; none if there is no object."""
     skim = LargeObjectScan(body, names)
     if place is not None and body[place[0] : place[0] + 1] == b"{":
         yield from skim.steps(place[0])
@@ -229,7 +231,7 @@ def _skimmed(
 
 
 def _given_in(body: bytes, skim: LargeObjectScan) -> str | None:
-    """Which transfer field is there and not null."""
+    """Return the transfer field that is present and not null."""
     return next((name for name, (start, _) in skim.spans.items() if body[start : start + 1] != b"n"), None)
 
 
@@ -249,7 +251,7 @@ def _checked(
 
 
 def _finished(steps: Generator[None, None, T]) -> T:
-    """What the steps come to, taken one after another."""
+    """Run all steps and return their result."""
     while True:
         try:
             next(steps)
@@ -259,7 +261,7 @@ def _finished(steps: Generator[None, None, T]) -> T:
 
 
 def as_bool(value: object) -> bool | None:
-    """A flag as pydantic reads one; None when it would not."""
+    """Return a flag as pydantic reads it; None if pydantic refuses it."""
     if isinstance(value, str):
         text = value.lower()
         return True if text in _TRUE else False if text in _FALSE else None
@@ -267,7 +269,7 @@ def as_bool(value: object) -> bool | None:
 
 
 def as_int(value: object) -> int | None:
-    """A whole number as pydantic reads one; None when it would not."""
+    """Return a whole number as pydantic reads it; None if pydantic refuses it."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, float):
@@ -287,7 +289,7 @@ def _whole(body: bytes) -> BodyFields:
 
 
 def _spanned(body: bytes, routed: bool) -> tuple[JsonSpans | None, BodyFields]:
-    """The small fields of a body that is not decoded whole. Without spans, the body has been decoded after all."""
+    """Return the small fields of a body that is not decoded whole. Without spans, the body was decoded after all."""
     try:
         spans = find_spans(body)
     except (ValueError, RecursionError) as error:
@@ -303,11 +305,11 @@ def _spanned(body: bytes, routed: bool) -> tuple[JsonSpans | None, BodyFields]:
     except RequestError as error:
         if len(body) > WHOLE_BYTES or error.kind is not ErrorKind.INVALID_JSON:
             raise
-        return None, _by_python(body, routed)  # a number or a string that only Python's parser takes
+        return None, _by_python(body, routed)  # a number or a string that only Python's parser accepts
 
 
 def _by_python(body: bytes, routed: bool) -> BodyFields:
-    """All fields from Python's parser, which is vLLM's: slower, and more lenient."""
+    """Return all fields from Python's parser, which vLLM uses: slower and more lenient."""
     if body.count(b"[") + body.count(b"{") + body.count(b",") > LENIENT_ELEMENTS:
         message = f"it has more than {LENIENT_ELEMENTS} elements, and NaN, a wrong encoding or another mistake"
         raise UnreadBody(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {message}.")
@@ -328,7 +330,7 @@ def _by_python(body: bytes, routed: bool) -> BodyFields:
 
 
 def _is_unicode(found: object) -> bool:
-    """Whether no string in `found` has a lone surrogate."""
+    """Return whether no string in `found` has a lone surrogate."""
     try:
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -348,7 +350,7 @@ def _check_prompt(path: str, fields: BodyFields, spans: JsonSpans | None) -> Non
 
 
 def _is_of(value: object, spans: JsonSpans | None, name: str, types: tuple[type, ...]) -> bool:
-    """Whether a field is of one of these types, seen by its first byte where it has not been decoded."""
+    """Return whether a field has one of these types; a field that is not decoded shows it by its first byte."""
     if spans is None:
         return isinstance(value, types)
     opening = spans.opening(name)

@@ -1,6 +1,6 @@
-"""Where the fields of a JSON body stand, without an object for anything inside them.
+"""Places of the fields in a JSON body, found without an object for their contents.
 
-msgspec skips what is not asked for at about 0.5 to 2 ms per MB, and gives the bytes of what is.
+msgspec skips other fields at about 0.5 to 2 ms per MB, and returns the bytes of the requested ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from router.tokenization.fields import (
 )
 
 SMALL_FIELD_BYTES = 16_384
-"""How long the JSON of a field beside the prompt may be in a large body."""
+"""Largest JSON of a field other than the prompt in a large body."""
 _EMPTY = re.compile(rb'null|false|0|""|\[[ \t\r\n]*\]|\{[ \t\r\n]*\}')
 _EMPTY_WITHIN_BYTES = 64
 FIELDS = frozenset(BodyFields.__struct_fields__)
@@ -30,7 +30,7 @@ _ABSENT = memoryview(b"")
 _SMALL_FIELDS = tuple(name for name in BodyFields.__struct_fields__ if name not in PROMPT_FIELDS)
 _OBJECTS = frozenset({"stream_options", "vllm_xargs"})
 _UNREAD = "too long to be read"
-"""Stands for an object of options that is not small: neither an object nor absent."""
+"""Replaces an object of options that is not small: neither an object nor absent."""
 
 _find = msgspec.json.Decoder(SpannedFields).decode
 _decode = msgspec.json.Decoder().decode
@@ -53,16 +53,16 @@ class JsonSpans:
         self._found = found
 
     def filled(self, name: str) -> bool:
-        """Whether the field is there and neither null, false, zero nor empty."""
+        """Return whether the field is present and neither null, false, zero nor empty."""
         value = self._view(name)
         return len(value) > _EMPTY_WITHIN_BYTES or (len(value) > 0 and _EMPTY.fullmatch(value) is None)
 
     def opening(self, name: str) -> bytes:
-        """The first byte of the field's value, which says of what type it is; empty where there is no such field."""
+        """Return the first byte of the field's value, which shows its type; empty if there is no such field."""
         return bytes(self._view(name)[:1])
 
     def small_fields(self) -> BodyFields:
-        """All fields but the prompt's, decoded.
+        """Decode all fields except the prompt's.
 
         Raises:
             RequestError: INVALID_BODY for a field that is too long; INVALID_JSON for a number of thousands of digits.
@@ -82,8 +82,10 @@ class JsonSpans:
         return fields
 
     def transfer_field(self, *, look_inside: bool = True) -> str | None:
-        """As the function of that name, for values that have not been decoded. Without `look_inside` it leaves to the
-        caller what takes a look into an object."""
+        """Do what the function of this name does, for values that are not decoded.
+
+        Without `look_inside`, the caller has to examine objects itself.
+        """
         params = self._view("kv_transfer_params")
         if _given(params) and not (params[0] == _OBJECT and (not look_inside or _only_reused(params))):
             return "kv_transfer_params"
@@ -100,10 +102,10 @@ class JsonSpans:
 
 
 def find_spans(body: bytes) -> JsonSpans:
-    """The fields of `body`, a JSON object.
+    """Find the fields of `body`, a JSON object.
 
     Raises:
-        ValueError: it is no object, or no JSON to msgspec, which is stricter than Python's parser.
+        ValueError: it is not an object, or not JSON to msgspec, which is stricter than Python's parser.
         RecursionError: it is nested too deeply.
     """
     found = _find(body)
@@ -112,11 +114,12 @@ def find_spans(body: bytes) -> JsonSpans:
 
 
 def transfer_field(fields: BodyFields) -> str | None:
-    """Which field of a decoded body tells a KV or an encoder connector what to transfer; None where none does.
+    """Return the field of a decoded body that tells a KV or an encoder connector what to transfer; None if there is
+    none.
 
-    ``prompt_token_ids`` alone do not: vLLM's renderer takes them out, and no connector sees them. `vllm_xargs` and a
-    token-in request's ``sampling_params.extra_args`` become the arguments that vLLM puts the two fields into, so they
-    count where they have members of these names.
+    ``prompt_token_ids`` alone does not count: vLLM's renderer takes it out, and no connector sees it. vLLM puts the two
+    fields into the arguments that it makes from `vllm_xargs` and from a token-in request's
+    ``sampling_params.extra_args``. Members with these names in them count too.
     """
     params = fields.kv_transfer_params
     if params is not None and not (isinstance(params, dict) and params.keys() <= REUSED):
@@ -141,7 +144,7 @@ def _named_in(value: memoryview) -> str | None:
     try:
         found = _arguments(value)
     except ValueError:
-        return None  # no object: vLLM refuses it
+        return None  # not an object: vLLM refuses it
     return next((name for name in TRANSFER_FIELDS if _given(memoryview(getattr(found, name)))), None)
 
 
@@ -163,16 +166,16 @@ def _only_reused(params: memoryview) -> bool:
 
 
 def _given(value: memoryview) -> bool:
-    """Whether a field is there, and not null."""
+    """Return whether a field is present and not null."""
     return len(value) > 0 and value[0] != _NULL
 
 
 class UnreadBody(RequestError):
-    """The body was not decoded, and may be JSON all the same to a worker, whose Python has other limits."""
+    """The body was not decoded. It may still be JSON to a worker, whose Python has other limits."""
 
 
 def invalid_json(error: Exception) -> RequestError:
-    """The refusal of a body that cannot be decoded."""
+    """Return the refusal of a body that cannot be decoded."""
     kind = UnreadBody if isinstance(error, RecursionError) else RequestError
     return kind(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.")
 

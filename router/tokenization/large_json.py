@@ -1,10 +1,10 @@
-"""Surveys a large JSON body and finds its members step by step, so that no step holds up the event loop.
+"""Reads a large JSON body and finds its members step by step, so that no step blocks the event loop.
 
-msgspec skips a body in one call, which takes up to 2 ms per MB and which nothing can interrupt. These steps take about
-as long together where a body is made of long strings, and up to twenty times as long where it is made of brackets.
+msgspec skips a body in one call, which takes up to 2 ms per MB and cannot be interrupted. The steps together take about
+as long for a body of long strings, and up to twenty times as long for a body of brackets.
 
-Nothing is validated: of JSON that is valid to Python's parser the members come out right, and what is not valid is for
-the worker to refuse. No object is made for what a member holds: its place is all that is kept.
+Nothing is validated. The members of JSON that is valid to Python's parser are found correctly; invalid JSON is for the
+worker to refuse. No object is made for a member's value; only its place is kept.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from xxhash import xxh3_128
 from router.errors import ErrorKind, RequestError
 
 STEP_BYTES = 65_536
-"""At most some 4 ms."""
+"""A step of this size takes at most about 4 ms."""
 MAX_MEMBERS = 4_096
-"""No request has so many fields."""
+"""No request has this many fields."""
 NOT_AN_OBJECT = "The request body must be a JSON object."
 SURROGATE = "The request body has a lone surrogate in a string; that is not valid Unicode."
 _MEMBERS_A_STEP = 64
 _MAX_NAME_BYTES = 256
 _FIRST_WINDOW_BYTES = 128
 _PASSES = 4
-"""Pairs of brackets without brackets in them are taken out so often before what is left is walked through."""
+"""How often pairs of brackets without brackets in them are removed, before the rest is walked."""
 
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _SCALAR = re.compile(rb'[^ \t\r\n"{}\[\]:,]*+')
 RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
-"""A surrogate written in UTF-8, which is none; Python's parser takes it."""
+"""A surrogate written in UTF-8, which is invalid; Python's parser accepts it."""
 _PAIRED = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?:[^dD].{3}|[dD][0-7].{2})|\\u[dD][89abAB].{2}\\u[dD][c-fC-F].{2})*+", re.DOTALL
 )
-"""Text in which every surrogate stands in a pair."""
+"""Text in which every surrogate is part of a pair."""
 _PAIR_BYTES = 12
 _OVERLAP = 2
 _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
@@ -50,10 +50,10 @@ Steps: TypeAlias = Generator[None, None, int]
 
 
 class LargeObjectScan:
-    """The members of one JSON object, found by going through `steps`.
+    """Finds the members of one JSON object; run `steps` to the end.
 
-    `spans` has start and end of each value whose name is in `names`, the last one where a name stands twice. `others`:
-    there are members of other names.
+    `spans` has start and end of each value whose name is in `names`; the last one if a name occurs twice. `others` says
+    whether there are members with other names.
     """
 
     __slots__ = ("_body", "_names", "_size", "others", "spans")
@@ -66,11 +66,11 @@ class LargeObjectScan:
         self.others = False
 
     def steps(self, start: int = 0) -> Steps:
-        """Step by step through the object that begins at `start`; returns where it ends.
+        """Step through the object that begins at `start`; return where it ends.
 
         Raises:
-            RequestError: INVALID_BODY where no object begins or it has too many members, INVALID_JSON where one of them
-                cannot go on so.
+            RequestError: INVALID_BODY if no object begins there or it has too many members; INVALID_JSON if a member is
+                broken.
         """
         body = self._body
         place = yield from self._past(_SPACE, start)
@@ -108,7 +108,7 @@ class LargeObjectScan:
             self.others = True
 
     def _value(self, place: int) -> Steps:
-        """Past the value that begins at `place`."""
+        """Return the place after the value that begins at `place`."""
         opening = self._body[place : place + 1]
         if opening == b'"':
             return (yield from self._string(place))
@@ -120,7 +120,7 @@ class LargeObjectScan:
         return end
 
     def _string(self, place: int) -> Steps:
-        """Past the string that begins at `place`."""
+        """Return the place after the string that begins at `place`."""
         if self._body[place : place + 1] != b'"':
             raise _broken(place)
         end = yield from self._past(_STRING, place + 1)
@@ -129,7 +129,7 @@ class LargeObjectScan:
         return end + 1
 
     def _past(self, pattern: re.Pattern[bytes], place: int) -> Steps:
-        """Past all that `pattern` takes; it matches anywhere, even nothing."""
+        """Return the place after the match of `pattern`; it matches anywhere, even nothing."""
         while True:
             window = min(place + STEP_BYTES, self._size)
             found = pattern.match(self._body, place, window)
@@ -140,8 +140,10 @@ class LargeObjectScan:
             yield
 
     def _nested(self, place: int) -> Steps:
-        """Past the array or object whose inside begins at `place`: window by window, as long as none of them can have
-        its end."""
+        """Return the place after the array or object whose inside begins at `place`.
+
+        It goes window by window, as long as a window cannot contain the end.
+        """
         depth, in_string, window = 1, False, _FIRST_WINDOW_BYTES
         done = place
         while place < self._size:
@@ -161,14 +163,14 @@ class LargeObjectScan:
         raise _broken(self._size)
 
     def _window_end(self, start: int, end: int) -> int:
-        """`end`, or one byte less where that would divide an escape."""
+        """Return `end`, or one byte less where it would divide an escape."""
         if end >= self._size:
             return self._size
         window = self._body[start:end]
         return end - (len(window) - len(window.rstrip(b"\\"))) % 2
 
     def _closing(self, place: int, depth: int, in_string: bool) -> int:
-        """Where depth comes to nothing, which is near."""
+        """Return the near place at which the depth becomes zero."""
         body = self._body
         while place < self._size:
             byte = body[place]
@@ -187,8 +189,11 @@ class LargeObjectScan:
 
 
 class BodySurvey:
-    """What kind of text a body is, found by going through `steps`: how many `brackets` open and `commas` stand in it,
-    strings included; whether it is `wide`, with characters beyond ASCII; `digest` is its xxh3-128."""
+    """Properties of a body; run `steps` to the end.
+
+    `brackets` that open and `commas` are counted, inside strings too. `wide`: characters beyond ASCII occur. `digest`
+    is the xxh3-128 of the body.
+    """
 
     __slots__ = ("_surrogates", "brackets", "commas", "digest", "wide")
 
@@ -200,10 +205,10 @@ class BodySurvey:
         self._surrogates = False
 
     def steps(self, body: bytes) -> Generator[None, None, None]:
-        """Through the whole body.
+        """Step through the whole body.
 
         Raises:
-            RequestError: INVALID_BODY, for a lone surrogate in a string.
+            RequestError: INVALID_BODY for a lone surrogate in a string.
         """
         digest = xxh3_128()
         for start in range(0, len(body), STEP_BYTES):
@@ -228,7 +233,7 @@ class BodySurvey:
 
 
 def _check_surrogates(body: bytes) -> Generator[None, None, None]:
-    """Refuse a body in which one half of a surrogate pair is written without the other."""
+    """Refuse a body with one half of a surrogate pair without the other."""
     place = 0
     while place < len(body):
         window = min(place + STEP_BYTES, len(body))
@@ -241,7 +246,8 @@ def _check_surrogates(body: bytes) -> Generator[None, None, None]:
 
 
 def _outside_strings(piece: bytes, in_string: bool) -> tuple[bytes, bool]:
-    """The brackets of `piece` that are in no string, and whether it ends in one. It must not divide an escape."""
+    """Return the brackets of `piece` outside strings, and whether it ends in a string. `piece` must not divide an
+    escape."""
     if b'"' not in piece:
         return (b"" if in_string else piece.translate(None, _NO_BRACKETS)), in_string
     if b"\\" in piece:
@@ -252,7 +258,7 @@ def _outside_strings(piece: bytes, in_string: bool) -> tuple[bytes, bool]:
 
 
 def _balance(brackets: bytes) -> tuple[int, int]:
-    """How much deeper it is behind `brackets` than before them, and how deep at the lowest place within (at most 0)."""
+    """Return how much deeper it is after `brackets` than before, and the lowest depth within (at most 0)."""
     for _ in range(_PASSES):
         left = brackets.replace(b"[]", b"").replace(b"{}", b"")
         if len(left) == len(brackets):

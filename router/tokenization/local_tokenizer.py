@@ -1,4 +1,4 @@
-"""One model folder at work: rendering, tokenising, cutting."""
+"""One model folder: rendering, tokenising and segmenting its texts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from router.tokenization.segmenter import Segmenter, Segments
 
 _PROBES = ("a", "b 1", "0", "あ")
 _UNKNOWN = "a\u0378\U0010fffd\ue0a0 \u0378 \U00013080\U00012080 \U00013081"
-"""Characters that no vocabulary lists, some of them letters, so that no normalizer takes them away: what is left to a
-tokenizer is bytes, or its unknown token."""
+"""Characters that no vocabulary lists, some of them letters, so that no normalizer removes them. A tokenizer can only
+use bytes or its unknown token for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Where a model's files lie. `chat_template` is a file or the template itself; paths are not checked here."""
+    """The places of a model's files. `chat_template` is a file or the template itself; paths are not checked here."""
 
     folder: Path
     tokenizer: Path | None = None
@@ -31,9 +31,9 @@ class ModelFiles:
 
 
 class LocalModel:
-    """A loaded folder. `memo_off` says why its texts are tokenised whole, None when they are not.
+    """A loaded folder. `memo_off` says why its texts are tokenised whole; None if they are not.
 
-    `seed` differs from folder to folder; `prefix` are the ids that a plain completion gets in front.
+    `seed` differs between folders; `prefix` are the ids put before a plain completion.
     """
 
     def __init__(self, files: ModelFiles) -> None:
@@ -53,20 +53,21 @@ class LocalModel:
         self.seed = xxh3_64_intdigest(json.dumps(names).encode())
 
     def encode_from(self, text: str, segments: Segments, first: int) -> list[array[int]] | None:
-        """Ids per unit of `text`, which is what follows the first `first` units; None when they cannot be told apart.
+        """Return the ids of `text` per segment; None if they cannot be split. `text` starts after the first `first`
+        segments.
 
-        Pure and without the GIL for most of its time: made for a thread.
+        Pure, and without the GIL most of the time: made for a thread.
 
         Raises:
-            Unrenderable: text that is no valid Unicode.
+            Unrenderable: the text is not valid Unicode.
         """
         return self.segmenter.split_ids(self.encode(text, framed=False), segments, first)
 
     def encode(self, text: str, *, framed: bool) -> array[int]:
-        """Ids of a whole text, with the tokenizer's own ones where it is `framed`. A long text takes little memory.
+        """Return the ids of a whole text, with the tokenizer's own ones if `framed`. A long text takes little memory.
 
         Raises:
-            Unrenderable: text that is no valid Unicode, or that is long and cannot be divided.
+            Unrenderable: the text is not valid Unicode, or is long and cannot be divided.
         """
         if len(text) <= SHORT_CHARS:
             return array("I", self.renderer.encode(text, framed))
@@ -76,7 +77,7 @@ class LocalModel:
         return self.prefix + ids if framed else ids
 
     def _framing(self) -> tuple[array[int], array[int]]:
-        """Ids that the tokenizer itself puts before and after a text."""
+        """Return the ids that the tokenizer puts before and after a text."""
         for probe in _PROBES:
             bare, framed = self.renderer.encode(probe, False), self.renderer.encode(probe, True)
             for start in range(len(framed) - len(bare) + 1):
@@ -85,6 +86,6 @@ class LocalModel:
         return array("I"), array("I", framed)
 
     def describe(self) -> str:
-        """Where prompts are rendered, and how, for people."""
-        told = f"rendered locally from {self.files.folder}"
-        return told if self.memo_off is None else f"{told} (prefix memo off: {self.memo_off})"
+        """Say where and how prompts are rendered, for people."""
+        source = f"rendered locally from {self.files.folder}"
+        return source if self.memo_off is None else f"{source} (prefix memo off: {self.memo_off})"

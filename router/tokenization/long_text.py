@@ -1,8 +1,8 @@
-"""Tokenises a long text piece by piece, with the same ids as if it were done at once.
+"""Tokenises a long text piece by piece, with the same ids as at once.
 
 The tokenizer takes 100 to 280 bytes of memory per byte of text while it works. A text is divided before white space
-that follows a word, where the tokens around it, of some hundred characters on either side, are the same with and
-without the division: what tokenizers look at beyond a word's edge is far shorter.
+after a word, where the tokens of some hundred characters on either side are the same with and without the division.
+Tokenizers look far less than that beyond a word's edge.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TypeAlias
 from backends.vllm.unrenderable import Unrenderable
 
 PIECE_CHARS = 32_768
-"""About 15 ms and 5 MB of the tokenizer's, four times that outside of Latin scripts."""
+"""About 15 ms and 5 MB of tokenizer memory; four times that outside Latin scripts."""
 SHORT_CHARS = 2 * PIECE_CHARS
 """Texts up to this length are tokenised at once."""
 MAX_WHOLE_BYTES = 262_144
-"""The same, in UTF-8, for a text that cannot be divided: some 30 MB of the tokenizer's, and never more than 75."""
+"""The limit in UTF-8 for a text that cannot be divided: about 30 MB of tokenizer memory, never more than 75."""
 _AROUND_CHARS = 256
 _SEARCHED_CHARS = 8_192
 _TRIES = 16
@@ -30,10 +30,10 @@ Encode: TypeAlias = Callable[[str], list[int]]
 
 
 def encode_in_pieces(encode: Encode, text: str) -> array[int]:
-    """Ids of `text`, which `encode` gives for texts without special tokens added.
+    """Return the ids of `text`. `encode` returns the ids of a text without added special tokens.
 
     Raises:
-        Unrenderable: it is too long to be tokenised at once, and has no place to divide it.
+        Unrenderable: the text is too long to tokenise at once and cannot be divided.
     """
     ids = array("I")
     start = 0
@@ -51,7 +51,7 @@ def encode_in_pieces(encode: Encode, text: str) -> array[int]:
 
 
 def _joint(encode: Encode, text: str, place: int) -> int | None:
-    """The first place from `place` on where the text can be divided; None where there is none near."""
+    """Return the first place from `place` on where the text can be divided; None if there is none near."""
     places = _WORD_END.finditer(text, place, min(place + _SEARCHED_CHARS, len(text)))
     for match in islice(places, _TRIES):
         joint = match.start()

@@ -1,9 +1,8 @@
-"""Remembers tokenised prefixes: per prefix its length in tokens and its block hashes, not its token ids.
+"""Remembers tokenised prefixes: the length in tokens and the block hashes of each, not its token ids.
 
-A trie of text units (`router.tokenization.segmenter`), kept flat: a prefix is found by the running xxh3-64 of its
-units, seeded with everything besides text that its hashes depend on. For the next turn of a conversation that is one
-pass over the text; only units that were never seen are tokenised, and their block hashes continue those of the known
-prefix.
+It is a trie of text segments (`router.tokenization.segmenter`), kept flat. A prefix is found by the running xxh3-64 of
+its segments, seeded with everything else that its hashes depend on. The next turn of a conversation takes one pass over
+the text. Only new segments are tokenised, and their block hashes continue the hashes of the known prefix.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from router.tokenization.hashing import CacheKeys
 MAX_BLOCK_SIZES = 4
 """Block sizes whose hashes are kept; a fleet has one or two."""
 NODE_BYTES = 350
-"""A node's own objects and its place in the map, measured with tracemalloc (CPython 3.11), rounded up."""
+"""Memory of a node and its place in the map, measured with tracemalloc (CPython 3.11), rounded up."""
 RUN_BYTES = 240
-"""The same for a run without its hashes and tail."""
+"""Memory of a run without its hashes and tail, measured in the same way."""
 
 
 class BlockRun(msgspec.Struct, frozen=True, gc=False):
-    """Blocks of one size that a unit completed.
+    """Blocks of one size that a segment completed.
 
-    `hashes` are the new ones, `last` the latest of the whole prefix, `blocks` how many the prefix has, `tail` the
-    packed ids after the last full block.
+    `hashes` are the new ones, `last` is the latest hash of the whole prefix, `blocks` the number of blocks in the
+    prefix, `tail` the packed ids after the last full block.
     """
 
     hashes: array[int]
@@ -41,9 +40,9 @@ class BlockRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class MemoNode(msgspec.Struct, frozen=True, gc=False):
-    """A known prefix: `tokens` long, `runs` parallel to the memo's block sizes. The root has no parent.
+    """A known prefix of `tokens` tokens; `runs` is parallel to the memo's block sizes. The root has no parent.
 
-    `path_bytes` is what it and its own prefixes take in memory, `generation` the memo's when it was made.
+    `path_bytes` is its memory together with its own prefixes, `generation` the memo's generation at its creation.
     """
 
     key: int
@@ -55,12 +54,12 @@ class MemoNode(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def own_bytes(self) -> int:
-        """What it takes without its prefixes."""
+        """Return its memory without its prefixes."""
         return self.path_bytes - (self.parent.path_bytes if self.parent is not None else 0)
 
 
 class SegmentMemo:
-    """All known prefixes, at most `max_bytes` of them; used from one thread."""
+    """All known prefixes, up to `max_bytes`. Used from one thread."""
 
     def __init__(self, max_bytes: int, block_sizes: Sequence[int] = (16,)) -> None:
         self._max_bytes = max_bytes
@@ -73,13 +72,14 @@ class SegmentMemo:
         self._evicted = 0
 
     def root(self, seed: int, keys: CacheKeys, prefix: array[int]) -> MemoNode:
-        """Where the prefixes of one tokenizer and one set of extra keys start; `prefix` are ids put before any text."""
+        """Return the start of all prefixes with one tokenizer and one set of extra keys; `prefix` are ids before any
+        text."""
         empty = BlockRun(array("Q"), SEED, 0, b"")
         bare = MemoNode(seed ^ keys.seed, None, 0, (empty,) * len(self._block_sizes), 0, self._generation)
         return self._grown(bare, bare.key, prefix, keys) if prefix else bare
 
     def find(self, root: MemoNode, parts: Sequence[bytes]) -> tuple[MemoNode, int]:
-        """The longest known prefix of `parts`, and how many of them it spans."""
+        """Return the longest known prefix of `parts`, and how many of them it spans."""
         node, get, digest = root, self._nodes.get, xxh3_64_intdigest
         for index, part in enumerate(parts):
             child = get(digest(part, node.key))
@@ -89,9 +89,9 @@ class SegmentMemo:
         return node, len(parts)
 
     def extend(self, node: MemoNode, parts: Sequence[bytes], ids: Sequence[array[int]], keys: CacheKeys) -> MemoNode:
-        """Remember that `parts` after `node` have these `ids`; answers the last prefix.
+        """Remember the `ids` of `parts` after `node`; return the last prefix.
 
-        A `node` from before the block sizes changed cannot be continued: the answer then knows its length only.
+        A `node` from before a change of the block sizes cannot be extended. The result then only has a length.
         """
         self._found_tokens += node.tokens
         if node.generation != self._generation:
@@ -106,14 +106,15 @@ class SegmentMemo:
         return node
 
     def touch(self, node: MemoNode | None) -> None:
-        """Mark a prefix as used, its own prefixes after it, so that these leave later than it does."""
+        """Mark a prefix as used, then its own prefixes, so that these are evicted after it."""
         nodes = self._nodes
         while node is not None and node.key in nodes:
             nodes.move_to_end(node.key)
             node = node.parent
 
     def chain(self, node: MemoNode, block_tokens: int) -> array[int] | None:
-        """Block hashes of a prefix; None when this block size is not kept (it is from then on, if there is room)."""
+        """Return the block hashes of a prefix; None if this block size is not kept (it is from now on, within the
+        bound)."""
         place = self._block_sizes.index(block_tokens) if block_tokens in self._block_sizes else MAX_BLOCK_SIZES
         if place >= len(node.runs):
             self._want(block_tokens)
@@ -129,7 +130,7 @@ class SegmentMemo:
         return chain
 
     def statistics(self) -> dict[str, int]:
-        """Prefixes and bytes held; tokens that were found, and that had to be made; prefixes evicted."""
+        """Return prefixes and bytes held, tokens found, tokens computed, and prefixes evicted."""
         return {
             "prefixes": len(self._nodes),
             "bytes": self._bytes,
@@ -139,7 +140,7 @@ class SegmentMemo:
         }
 
     def _want(self, block_tokens: int) -> None:
-        """Keep one more block size. What is known lacks its hashes, so the memo starts over; that is once per size."""
+        """Keep one more block size. The memo starts over, because known prefixes lack its hashes; once per size."""
         if block_tokens in self._block_sizes or len(self._block_sizes) >= MAX_BLOCK_SIZES:
             return
         self._block_sizes += (block_tokens,)
@@ -167,7 +168,7 @@ class SegmentMemo:
 
 
 def packed_ids(ids: array[int]) -> bytes:
-    """Token ids as little-endian u32."""
+    """Return token ids as little-endian u32."""
     if sys.byteorder == "big":
         ids = ids[:]
         ids.byteswap()
@@ -175,7 +176,7 @@ def packed_ids(ids: array[int]) -> bytes:
 
 
 def common_tokens(one: bytes, other: bytes) -> int:
-    """With how many equal ids two prompts begin, given as packed ids."""
+    """Return the length of the common prefix of two prompts, given as packed ids."""
     low, high = 0, min(len(one), len(other)) // TOKEN_BYTES
     while low < high:
         middle = (low + high + 1) // 2

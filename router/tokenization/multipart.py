@@ -1,4 +1,4 @@
-"""Finds the `model` field of a multipart form (RFC 7578), in time that grows with the body's size and no faster."""
+"""Finds the `model` field of a multipart form (RFC 7578), in time linear in the body's size."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 MAX_PARTS = 32
-"""Parts looked at. The longest OpenAI form with a model, of an audio transcription, has some 12."""
+"""Parts examined. The longest OpenAI form with a model, of an audio transcription, has some 12."""
 MAX_PART_HEAD_BYTES = 8_192
 """Largest head of a part, as in python-multipart, which vLLM uses."""
 MAX_PARAMETERS = 16
-"""Parameters of one header that are looked at."""
+"""Parameters of one header that are examined."""
 MAX_MODEL_BYTES = 1_024
-"""A longer name is cut here: no model is called so, and the name is repeated in the error."""
+"""A longer model name is cut here. No model has such a name, and the error repeats it."""
 
 _PARAMETER = re.compile(rb';[ \t]*+([^\s;="]++)[ \t]*+=[ \t]*+(?:"((?:[^"\\]++|\\.)*+)"[ \t]*+|([^;"]*+))')
 """Every quantifier is possessive: an attempt that fails is not repeated with a shorter match."""
@@ -24,11 +24,11 @@ _ESCAPE = b"\\u00"
 MAX_ESCAPES = 4_096
 """JSON escapes of the first 256 characters in a form, which are searched one by one."""
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|6[0-9a-fA-F]|7[0-9aA])")
-"""A small letter or an underscore as a JSON escape: nobody writes them so, but to hide a name."""
+"""A small letter or an underscore as a JSON escape, which is only used to hide a name."""
 
 
 def multipart_model(content_type: str, body: bytes) -> str | None:
-    """The `model` field of a form; None where none is found in its first parts."""
+    """Return the `model` field of a form; None if its first parts have none."""
     boundary = _parameters(content_type.encode("latin-1", "replace")).get(b"boundary")
     if not boundary:
         return None
@@ -40,7 +40,7 @@ def multipart_model(content_type: str, body: bytes) -> str | None:
 
 
 def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[bytes | None, int, int]]:
-    """Name of each part, and where its content starts and ends in `body`."""
+    """Yield the name of each part, and where its content starts and ends in `body`."""
     opening = delimiter[2:]
     place = 0 if body.startswith(opening) else _line_after(body.find(delimiter))
     for _ in range(MAX_PARTS):
@@ -60,7 +60,7 @@ def _line_after(line_break: int) -> int:
 
 
 def _field_name(head: bytes) -> bytes | None:
-    """`head` starts with what stands behind the boundary on its line: nothing, or it was no delimiter."""
+    """Return the field's name. `head` starts with the rest of the boundary's line, empty after a delimiter."""
     behind, *lines = head.split(b"\r\n")
     if behind.strip(b" \t"):
         return None
@@ -72,7 +72,8 @@ def _field_name(head: bytes) -> bytes | None:
 
 
 def _parameters(header: bytes) -> dict[bytes, bytes]:
-    """Parameters of a header such as ``form-data; name="model"``, names in lower case; an error ends them."""
+    """Return the parameters of a header such as ``form-data; name="model"``, names in lower case, up to the first
+    error."""
     found: dict[bytes, bytes] = {}
     place = header.find(b";")
     for _ in range(MAX_PARAMETERS if place >= 0 else 0):
@@ -86,15 +87,15 @@ def _parameters(header: bytes) -> dict[bytes, bytes]:
 
 
 def in_utf8(content_type: bytes) -> bool:
-    """Whether the form's fields are in UTF-8 or alike: its header may name another character set for them."""
+    """Return whether the form's fields are in UTF-8 or similar; its header may name another character set."""
     return all(named[1].lower() in _ASCII_ALIKE for named in _CHARSET.finditer(content_type))
 
 
 def transfer_argument(body: bytes) -> str | None:
-    """What of a form may be a transfer field in `vllm_xargs`, which vLLM would take for an argument.
+    """Return what may be a transfer field in a form's `vllm_xargs`, which vLLM passes on as an argument.
 
-    The whole body is searched, since vLLM takes more parts and more spellings of a part's name than are looked at here:
-    for the two names as they end in JSON, and for names that are written with escapes.
+    The whole body is searched, since vLLM accepts more parts and more spellings of a part's name than are examined
+    here. The search is for the two names as they end in JSON, and for names written with escapes.
     """
     for name in _TRANSFER_NAMES:
         if name in body:

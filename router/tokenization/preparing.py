@@ -1,4 +1,4 @@
-"""From the decoded fields of one request to what has to be tokenised. Pure: for the event loop and for a thread."""
+"""From the decoded fields of one request to the text to tokenise. Pure: for the event loop and for a thread."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from router.tokenization.threads import TextUnavailable
 from router.tokenization.unidentified import reason_of
 
 MAX_CHARS_PER_TOKEN = 16
-"""No text comes near it as a whole: prose has four to five characters a token, indented code up to eight."""
+"""No whole text comes near this ratio: prose has four to five characters a token, indented code up to eight."""
 MAX_ASKED_CHARS = 2_097_152
-"""A worker tokenises texts up to this length: some 500,000 tokens, whose ids take 10 ms to read."""
+"""Longest text that a worker is asked to tokenise: about 500,000 tokens, whose ids take 10 ms to read."""
 MAX_SEVERAL_CHARS = 2_097_152
-"""Several prompts in one body are tokenised up to this length: a second or two."""
+"""Longest sum of several prompts in one body: a second or two of work."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """One request on its way; `key` is shared by equal requests only, `truncation` is what it says about that."""
+    """One request to identify. Only equal requests share a `key`; `truncation` is the request's own setting."""
 
     path: str
     parsed: ParsedBody
@@ -47,23 +47,23 @@ class PromptRequest:
     truncation: Truncation | None
 
     def shortened(self, ids: array[int], frame: int) -> array[int]:
-        """What the request's truncation leaves of `ids`."""
+        """Return the `ids` that the request's truncation leaves."""
         return self.truncation.shortened(ids, frame) if self.truncation is not None else ids
 
     def encoded(self, local: LocalModel, text: str, *, framed: bool) -> array[int]:
-        """A whole text's ids, less what the request has cut off."""
+        """Return the ids of a whole text after the request's truncation."""
         frame = len(local.prefix) if framed else 0
         return self.shortened(local.encode(text, framed=framed), frame)
 
 
 class GivenIds(NamedTuple):
-    """Prompts given by their ids, shortened as the request says."""
+    """Prompts given as ids, after the request's truncation."""
 
     prompts: list[array[int]]
 
 
 class SeveralTexts(NamedTuple):
-    """Texts that are requests of their own to the engine, for one local model."""
+    """Texts that are separate requests to the engine, for one local model."""
 
     local: LocalModel
     texts: list[str]
@@ -71,17 +71,17 @@ class SeveralTexts(NamedTuple):
 
 
 class TokenizeQuestion(NamedTuple):
-    """A body for a worker's /tokenize; None where that path cannot tell the prompt's ids."""
+    """A body for a worker's /tokenize; None if that path cannot return the prompt's ids."""
 
     body: bytes | None
 
 
 class TokenizerLoading(NamedTuple):
-    """Tokenizer files are still being read: what to do is not known yet."""
+    """Tokenizer files are still being read, so the next step is not known yet."""
 
 
 class TextOnly(NamedTuple):
-    """All that could be found out is the text, for this reason."""
+    """Only the text is known, for this reason."""
 
     texts: list[bytes]
     reason: str
@@ -91,10 +91,10 @@ PreparedPrompt: TypeAlias = GivenIds | SegmentedText | SeveralTexts | TokenizeQu
 
 
 def prepare(prompt_request: PromptRequest, fields: BodyFields) -> PreparedPrompt:
-    """From ids in the body, or else for the model's source.
+    """Decide how to identify the prompt: from ids in the body, else by the model's source.
 
     Raises:
-        Unrenderable: with the reason.
+        Unrenderable: the prompt has no ids; the error gives the reason.
     """
     source = prompt_request.source
     texts: list[str] = []
@@ -136,7 +136,7 @@ def _for_local(
 
 
 def _check_length(prompt_request: PromptRequest, chars: int) -> None:
-    """Refuse to render or tokenise what no worker would compute, as vLLM does before it tokenises."""
+    """Refuse to render or tokenise a prompt that no worker would compute; vLLM checks before it tokenises too."""
     tokens = prompt_request.source.longest_context_tokens
     if tokens is not None and prompt_request.truncation is None and chars > tokens * MAX_CHARS_PER_TOKEN:
         raise TextUnavailable("the prompt is longer than the model's context window")
@@ -145,30 +145,31 @@ def _check_length(prompt_request: PromptRequest, chars: int) -> None:
 
 
 def _check_question(prompt_request: PromptRequest, chars: int) -> None:
-    """The same for a text that a worker would tokenise: its answer is read on the event loop."""
+    """Check a text that a worker would tokenise. Its answer is read on the event loop."""
     _check_length(prompt_request, chars)
     if chars > MAX_ASKED_CHARS:
         raise Unrenderable("the prompt is too long to be tokenised by a worker")
 
 
 def prepare_or_text(prompt_request: PromptRequest) -> PreparedPrompt:
-    """The same from the body, for a thread: what cannot be rendered comes back as text, so that the decoded fields
-    need not leave the thread.
+    """Decode the body and call `prepare`, in a thread. A body that cannot be rendered becomes a text.
+
+    The decoded fields never leave the thread.
 
     Raises:
-        RequestError: the body is not valid JSON after all.
+        RequestError: the body is not valid JSON.
     """
     fields = prompt_request.parsed.decoded()
     try:
         return prepare(prompt_request, fields)
     except TextUnavailable:
         raise
-    except Exception as error:  # what a body or a template can do wrong has no end; its text remains
+    except Exception as error:  # A body or a template can fail in any way. The text remains.
         return TextOnly(texts_of(prompt_request.path, fields), reason_of(error))
 
 
 def texts_of(path: str, fields: BodyFields) -> list[bytes]:
-    """The prompt's text, or the texts of several prompts; empty where there is none.
+    """Return the prompt's text, or the texts of several prompts; empty if there is none.
 
     Raises:
         Unrenderable: the body has no text.

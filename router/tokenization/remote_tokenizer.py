@@ -1,4 +1,4 @@
-"""Token ids from a worker's own /tokenize, remembered by what was asked."""
+"""Token ids from a worker's own /tokenize, cached by request."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from router.tokenization.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSE
 from router.tokenization.request import api_body
 
 TIMEOUT_S = 2.0
-"""One question's limit: past it, load alone is a better guide than a late identity."""
+"""Limit of one question. After it, load alone is a better guide than a late identity."""
 PAUSE_S = 5.0
-"""A worker that failed to answer is not asked again for so long."""
+"""How long a worker that failed to answer is not asked again."""
 MAX_TROUBLES = 1_000
 """Workers whose last failure is remembered."""
 MAX_IN_FLIGHT = 16
-"""Questions at once; further prompts go without ids."""
+"""Concurrent questions; further prompts go without ids."""
 MAX_ANSWER_BYTES = 8 << 20
-"""About a million ids, which take some 20 ms of the event loop to decode."""
+"""About a million ids, which take about 20 ms of the event loop to decode."""
 BYTES_PER_ID = 9
-"""Of JSON, separator included: no vocabulary has more than seven digits. A token stands for at least one byte of the
-question."""
+"""JSON bytes per id, separator included: no vocabulary has more than seven digits. Each token stands for at least one
+byte of the question."""
 SLACK_BYTES = 65_536
-"""What an answer may have beside the ids of the question's text: the chat template's own text, and other fields."""
+"""Size of an answer beyond the ids of the question's text: the chat template's own text, and other fields."""
 
 _PATH = "/tokenize"
 
@@ -47,7 +47,7 @@ class _TokenizeResponse(msgspec.Struct):
 
 
 class WorkerTokenizer:
-    """Asks workers for ids. What it learned is kept up to `max_bytes`."""
+    """Asks workers for ids and caches the answers, up to `max_bytes`."""
 
     def __init__(
         self,
@@ -65,14 +65,17 @@ class WorkerTokenizer:
         self._failed = 0
 
     def known(self, key: int) -> array[int] | None:
-        """Ids that were asked for before under `key`."""
+        """Return the cached ids of `key`."""
         return self._known.get(key)
 
     async def ask(
         self, key: int, urls: Sequence[str], tokenize_question: bytes, most_tokens: int | None = None
     ) -> array[int] | None:
-        """Ids from the first of `urls` that is not paused. None when there is none, it does not answer, or the answer
-        is longer than `most_tokens` ids can be: no worker computes that prompt."""
+        """Return the ids from the first of `urls` that is not paused.
+
+        None if there is none, it does not answer, or the answer is longer than `most_tokens` ids can be: no worker
+        computes such a prompt.
+        """
         now_s = self._clock()
         self._paused = {url: until_s for url, until_s in self._paused.items() if until_s > now_s}
         url = next((url for url in urls if url not in self._paused), None)
@@ -97,7 +100,7 @@ class WorkerTokenizer:
         return ids
 
     def trouble(self, urls: Sequence[str]) -> str | None:
-        """How the first of `urls` failed to answer, if the last question to each of them failed."""
+        """Return how the first of `urls` failed, if the last question to each of them failed."""
         found = [self._troubles.get(url) for url in urls]
         return found[0] if found and None not in found else None
 
@@ -106,7 +109,7 @@ class WorkerTokenizer:
         await self._client.aclose()
 
     def statistics(self) -> dict[str, int]:
-        """Questions asked and failed, and what is remembered."""
+        """Return the questions asked and failed, and the cache's size."""
         return {"asked": self._asked, "failed": self._failed, **self._known.statistics()}
 
     async def _post(self, url: str, tokenize_question: bytes, most_tokens: int | None) -> array[int] | None:
@@ -126,7 +129,7 @@ class WorkerTokenizer:
 
 
 def answer_limit_bytes(tokenize_question: bytes) -> int:
-    """The largest answer to `tokenize_question` that is read."""
+    """Return the largest answer to `tokenize_question` that is read."""
     return min(MAX_ANSWER_BYTES, BYTES_PER_ID * len(tokenize_question) + SLACK_BYTES)
 
 
@@ -137,7 +140,7 @@ def _trouble(error: Exception) -> str:
 
 
 class _AssumedHabits:
-    """The habits of a template that only workers have."""
+    """Assumed habits of a template that only workers have."""
 
     @property
     def merges_late_system(self) -> bool:
@@ -149,12 +152,12 @@ class _AssumedHabits:
 
 
 def tokenize_question(path: str, fields: BodyFields, model: str | None) -> bytes | None:
-    """The body for /tokenize that gives a request's ids; None where that path cannot know them.
+    """Return the body for /tokenize that gives a request's ids; None if that path cannot know them.
 
-    /tokenize lacks `documents` and `reasoning_effort`, and multimodal content would be fetched by the worker twice.
+    /tokenize lacks `documents` and `reasoning_effort`, and the worker would fetch multimodal content twice.
 
     Raises:
-        Unrenderable: as rendering here does.
+        Unrenderable: for the same reasons as local rendering.
     """
     prompt_request = _chat(path, fields) if path != COMPLETIONS_PATH else {"prompt": fields.prompt}
     lacking = any(getattr(fields, name) is not None for name in _NOT_TOKENIZES) or bool(fields.mm_processor_kwargs)

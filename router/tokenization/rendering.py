@@ -1,4 +1,4 @@
-"""From rendered text to a prompt, by way of what is remembered of earlier ones."""
+"""From rendered text to a prompt, with the help of remembered prefixes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from router.tokenization.memo import MemoNode, SegmentMemo, common_tokens, packe
 from router.tokenization.segmenter import Segments
 
 RECENT_BYTES = 8 * 1024 * 1024
-"""Texts of the latest prompts, kept for block sizes that are asked for when a prompt is placed."""
+"""Texts of the latest prompts, kept for block sizes that are requested when a prompt is placed."""
 MAX_TEXT_BYTES = 8 * 1024 * 1024
-"""Longer prompts than any context window go without token ids."""
+"""Prompts longer than any context window go without token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentedText:
-    """A prompt's text (UTF-8) in its units. `framed`: the tokenizer's own first tokens are asked for."""
+    """A prompt's text (UTF-8) in segments. `framed`: it gets the tokenizer's own first tokens."""
 
     local: LocalModel
     framed: bool
@@ -33,10 +33,10 @@ class SegmentedText:
 
 
 def segmented_text(local: LocalModel, text: str, *, framed: bool) -> SegmentedText:
-    """Find the units of `text`. Pure.
+    """Divide `text` into segments. Pure.
 
     Raises:
-        Unrenderable: it is too long, no valid Unicode, or the tokenizer would append tokens to it.
+        Unrenderable: it is too long, not valid Unicode, or the tokenizer would append tokens to it.
     """
     try:
         data = text.encode()
@@ -53,9 +53,9 @@ def segmented_text(local: LocalModel, text: str, *, framed: bool) -> SegmentedTe
 
 @dataclass(frozen=True, slots=True)
 class KnownPrefix:
-    """A text of which the memo knows the first `known` units, up to `node`. `key` stands for the request.
+    """A text of which the memo knows the first `known` segments, up to `node`. `key` stands for the request.
 
-    A prompt of more than `most` tokens is not the whole text.
+    A prompt of more than `most` tokens is truncated, so it is not the whole text.
     """
 
     key: int
@@ -67,12 +67,12 @@ class KnownPrefix:
 
     @property
     def new_bytes(self) -> int:
-        """How much text has to be tokenised."""
+        """Return the bytes of text to tokenise."""
         text = self.text
         return len(text.data) - text.segments.starts[self.known] if self.known < len(text.parts) else 0
 
     def encode(self) -> list[array[int]] | array[int]:
-        """Ids of the new units; or of the whole text, where they cannot be told apart. Pure: made for a thread."""
+        """Return the ids of the new segments; of the whole text if they cannot be split. Pure: made for a thread."""
         text = self.text
         if not self.new_bytes:
             return [array("I")] * (len(text.parts) - self.known)
@@ -85,14 +85,14 @@ class KnownPrefix:
 
 @dataclass(frozen=True, slots=True)
 class _IdentifiedRequest:
-    """A prompt answered before, and the prefix that it keeps in use."""
+    """A prompt identified before, and the prefix that it keeps in use."""
 
     prompt: Prompt
     node: MemoNode
 
 
 class PromptMemory:
-    """Known prefixes and whole requests answered before, within `max_bytes`; besides these the latest texts."""
+    """Known prefixes and identified requests, within `max_bytes`; in addition the latest texts."""
 
     def __init__(self, max_bytes: int) -> None:
         self._memo = SegmentMemo(max_bytes * 3 // 4)
@@ -100,7 +100,7 @@ class PromptMemory:
         self._recent = RecentTexts(RECENT_BYTES)
 
     def answered(self, key: int) -> Prompt | None:
-        """The prompt of an equal request."""
+        """Return the prompt of an equal request."""
         answered = self._answered.get(key)
         if answered is None:
             return None
@@ -108,7 +108,7 @@ class PromptMemory:
         return answered.prompt
 
     def look_up(self, key: int, keys: CacheKeys, text: SegmentedText, most: int | None = None) -> KnownPrefix:
-        """Find what of a text is known."""
+        """Find the known prefix of a text."""
         local = text.local
         root = self._memo.root(local.seed ^ text.framed, keys, local.prefix if text.framed else array("I"))
         node, known = self._memo.find(root, text.parts)
@@ -133,10 +133,10 @@ class PromptMemory:
     def of_ids(
         self, prompts: list[array[int]], keys: CacheKeys, source: PromptSource, *, stream: bool = False
     ) -> Prompt:
-        """A prompt given by its ids; of several, the one whose cached tokens vLLM reports.
+        """Return a prompt given by its ids; of several, the one whose cached tokens vLLM reports.
 
-        In a stream that is the one that answers first; in a whole answer the last, which finds what those before it
-        have brought.
+        In a stream that is the prompt that answers first. In a whole answer it is the last one, which finds the blocks
+        of the prompts before it.
         """
         packed = packed_ids(prompts[0 if stream else -1])
         before = [] if stream else [packed_ids(prompt) for prompt in prompts[:-1]]
@@ -152,11 +152,11 @@ class PromptMemory:
         )
 
     def hold_text(self, chain: TextChain, size_bytes: int) -> None:
-        """Bound the text that a text prompt holds."""
+        """Count a text prompt's text against the bound for recent texts."""
         self._recent.hold(chain, size_bytes)
 
     def statistics(self) -> dict[str, object]:
-        """What is held, and how often it served."""
+        """Return the contents of the memories and their hits."""
         return {
             "memo": self._memo.statistics(),
             "requests": self._answered.statistics(),

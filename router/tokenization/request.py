@@ -34,23 +34,23 @@ _PASSED_ON = {
 _TEXT_PARTS = frozenset(
     {"text", "input_text", "output_text", "refusal", "thinking", "tool_reference", "tool_use", "redacted_thinking"}
 )
-"""Parts and blocks of a message that are no media."""
+"""Parts and blocks of a message that are not media."""
 
 
 def request_key(path: str, parsed: ParsedBody, seed: int, keys: CacheKeys) -> int:
-    """A number that two requests share only if their bodies, tokenizer `seed` and extra keys are the same."""
+    """Return a number that two requests share only if their bodies, tokenizer `seed` and extra keys are equal."""
     return hash((path, parsed.digest, parsed.size_bytes, seed, keys.seed))
 
 
 def turns(path: str, fields: BodyFields) -> Any:
-    """What a chat in any of its APIs is made of, or a completion: None or empty where there is no prompt."""
+    """Return the content of a chat in any of its APIs, or of a completion; None or empty if there is no prompt."""
     if path == RESPONSES_PATH:
         return [fields.input] if isinstance(fields.input, str) else fields.input
     return fields.prompt if path == COMPLETIONS_PATH else fields.messages
 
 
 def text_chars(path: str, fields: BodyFields) -> int:
-    """How many characters of text a chat's messages have, at least: what stands in them plainly."""
+    """Return a lower bound of the characters in a chat: its plain text."""
     found = turns(path, fields)
     return sum(map(_text_chars, found)) if isinstance(found, list) else 0
 
@@ -65,10 +65,10 @@ def _text_chars(message: Any) -> int:
 
 
 def render_chat(path: str, fields: BodyFields, renderer: ChatRenderer) -> str:
-    """The prompt text of a chat in any of its APIs.
+    """Return the prompt text of a chat in any of its APIs.
 
     Raises:
-        Unrenderable: with the reason.
+        Unrenderable: the error gives the reason.
     """
     if path == MESSAGES_PATH:
         return renderer.render_messages(api_body(path, fields))
@@ -78,7 +78,7 @@ def render_chat(path: str, fields: BodyFields, renderer: ChatRenderer) -> str:
 
 
 def api_body(path: str, fields: BodyFields) -> dict[str, Any]:
-    """The part of the body that its prompt depends on."""
+    """Return the part of the body that its prompt depends on."""
     body = {name: value for name in _PASSED_ON[path] if (value := getattr(fields, name)) is not None}
     if path == CHAT_PATH:
         for name in ("add_generation_prompt", "continue_final_message"):
@@ -89,7 +89,7 @@ def api_body(path: str, fields: BodyFields) -> dict[str, Any]:
 
 
 def adds_special_tokens(path: str, fields: BodyFields) -> bool:
-    """Whether the tokenizer's own framing (a BOS, mostly) is asked for: by completions and Responses unless told."""
+    """Return whether the tokenizer adds its own tokens (mostly a BOS): the default of completions and Responses."""
     if path != COMPLETIONS_PATH and gives_token_ids(fields.chat_template_kwargs):
         return False
     if path in (MESSAGES_PATH, RESPONSES_PATH):
@@ -99,10 +99,10 @@ def adds_special_tokens(path: str, fields: BodyFields) -> bool:
 
 
 def completion_prompts(fields: BodyFields) -> tuple[list[str], list[array[int]]]:
-    """The prompts of a completions body: texts, or else lists of token ids.
+    """Return the prompts of a completions body: texts, or else lists of token ids.
 
     Raises:
-        Unrenderable: neither, or embeddings.
+        Unrenderable: it has neither, or embeddings.
     """
     if fields.prompt_embeds is not None:
         raise Unrenderable("the request sends embeddings")
@@ -117,9 +117,9 @@ def completion_prompts(fields: BodyFields) -> tuple[list[str], list[array[int]]]
 
 
 def reused_ids(path: str, fields: BodyFields) -> array[int] | None:
-    """Ids that ``kv_transfer_params.prompt_token_ids`` tells vLLM to run instead of rendering.
+    """Return the ids in ``kv_transfer_params.prompt_token_ids``, which vLLM runs instead of rendering.
 
-    vLLM renders all the same where it is to echo the messages, or where they hold media.
+    vLLM renders all the same if it has to echo the messages, or if they contain media.
     """
     params = fields.kv_transfer_params
     ids = params.get("prompt_token_ids") if isinstance(params, dict) else None
@@ -149,7 +149,7 @@ def _ids(value: Any) -> array[int]:
 
 
 def _converted_ids(value: Any) -> array[int]:
-    """Ids that pydantic makes of whole floats and flags."""
+    """Return the ids that pydantic makes of whole floats and flags."""
     whole = isinstance(value, list) and all(isinstance(item, (int, float)) for item in value)
     ids = [as_int(item) for item in value] if whole else [None]
     try:
@@ -160,10 +160,10 @@ def _converted_ids(value: Any) -> array[int]:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How vLLM shortens a prompt of more than `tokens` tokens: to so many of its last ones, or its first ones.
+    """How vLLM truncates a prompt to `tokens` tokens: it keeps the last ones, or the first ones.
 
-    `framed_first`: the tokenizer's own first tokens are cut like all others; else they stay, whatever goes. `to_fit`:
-    `tokens` is what the smallest context window leaves, and what a worker keeps of a longer prompt is its own affair.
+    `framed_first`: the tokenizer's own first tokens are cut like all others; otherwise they stay. `to_fit`: `tokens` is
+    the space in the smallest context window, and each worker truncates a longer prompt in its own way.
     """
 
     tokens: int
@@ -172,10 +172,10 @@ class Truncation:
     to_fit: bool = False
 
     def shortened(self, ids: array[int], frame: int) -> array[int]:
-        """What is left of a prompt's `ids`, of which the first `frame` are the tokenizer's own.
+        """Return the rest of a prompt's `ids`, of which the first `frame` are the tokenizer's own.
 
         Raises:
-            Unrenderable: `to_fit`, and it does not.
+            Unrenderable: `to_fit`, and the prompt is longer.
         """
         if len(ids) <= self.tokens:
             return ids
@@ -190,10 +190,10 @@ class Truncation:
 
 
 def truncation(path: str, fields: BodyFields, context_tokens: int | None) -> Truncation | None:
-    """What the request says about truncation; `context_tokens` is the smallest window among the model's workers.
+    """Return the request's truncation; `context_tokens` is the smallest window among the model's workers.
 
     Raises:
-        Unrenderable: it truncates to what the context window leaves, and that is not known; or a wrong value.
+        Unrenderable: a wrong value, or a truncation to the context window while that is not known.
     """
     prompt_request = fields.truncate_prompt_tokens if path in (CHAT_PATH, COMPLETIONS_PATH) else None
     tokens = -1 if path == RESPONSES_PATH and fields.truncation != "disabled" else as_int(prompt_request)

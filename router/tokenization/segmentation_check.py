@@ -1,7 +1,7 @@
-"""Tries a tokenizer's cuts on a corpus made from its own added tokens: wherever one is wrong, none is used.
+"""Tests a tokenizer's segment boundaries on a corpus of its own added tokens. If one is wrong, none is used.
 
-What has to hold of a cut is all that the memo builds on: the ids of the text before it and of the text after it are,
-joined, those of the whole, and counting added tokens in the ids of the whole leads to the same place between them.
+The memo builds on two properties of a boundary. The ids of the text before and after it, joined, are the ids of the
+whole. And counting added tokens in the ids of the whole leads to the same boundary.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.segmenter import Segmenter
 
 MAX_TRIED_TOKENS = 12
-"""Added tokens tried where a tokenizer has hundreds (the rest are placeholders of the same kind)."""
+"""Added tokens tried if a tokenizer has hundreds (the rest are placeholders of the same kind)."""
 MIXED_TEXTS = 150
-"""Texts of tokens, their neighbours and look-alikes at random. All texts together take about a tenth of a second."""
+"""Random texts of tokens, their neighbours and look-alikes. All texts together take about a tenth of a second."""
 
 _FRAGMENTS = (
     "",
@@ -47,7 +47,7 @@ _FRAGMENTS = (
 
 
 def segmentation_error(renderer: ChatRenderer, segmenter: Segmenter) -> str | None:
-    """None when every cut of the corpus holds, else the first that does not, in words."""
+    """Return the first wrong boundary of the corpus, in words; None if all are right."""
     if not segmenter.enabled:
         return "no added token that is looked for in raw text"
     tried = _tried(renderer.special)
@@ -60,8 +60,10 @@ def segmentation_error(renderer: ChatRenderer, segmenter: Segmenter) -> str | No
 
 
 def _wrong_boundary(renderer: ChatRenderer, segmenter: Segmenter, text: str, *, must_split: bool) -> str | None:
-    """The first cut of `text` that does not hold. Ids that cannot be told apart are tokenised whole, which is right
-    but slow: only a text that `must_split` may not come to that."""
+    """Return the first wrong boundary of `text`, in words.
+
+    Ids that cannot be split are tokenised whole, which is right but slow. A text that `must_split` may not end so.
+    """
     data = text.encode()
     whole = renderer.encode(text, False)
     segments = segmenter.segments(data, least_bytes=1)
@@ -81,7 +83,7 @@ def _wrong_boundary(renderer: ChatRenderer, segmenter: Segmenter, text: str, *, 
 
 
 def _orderly(tried: list[str]) -> Iterator[str]:
-    """Texts with every tried token before and after every fragment, and next to itself and its neighbour."""
+    """Yield texts with every tried token before and after every fragment, and next to itself and its neighbour."""
     for index, token in enumerate(tried):
         after = tried[(index + 1) % len(tried)]
         for fragment in _FRAGMENTS:
@@ -90,7 +92,7 @@ def _orderly(tried: list[str]) -> Iterator[str]:
 
 
 def _mixed(tried: list[str]) -> Iterator[str]:
-    """Texts of tokens side by side, with parts of them and what normalisation may turn into them in between."""
+    """Yield texts of adjacent tokens, with parts of them and possible results of normalisation between them."""
     random = Random(0)
     for left, right in product(tried[:MAX_TRIED_TOKENS], repeat=2):
         yield f"a{left}{right}b {left} {right}{left[:-1]}{right}{left}{right[1:]}"
@@ -105,7 +107,7 @@ def _alike(token: str) -> tuple[str, ...]:
 
 
 def _tried(special: Sequence[SpecialToken]) -> list[str]:
-    """All tokens with a habit of their own, and a spread of the rest."""
+    """Return all tokens with special behaviour, and a sample of the rest."""
     odd = [t.text for t in special if t.lstrip or t.rstrip or t.single_word or t.normalized or not t.special]
     known = frozenset(odd)
     plain = [t.text for t in special if t.text not in known]

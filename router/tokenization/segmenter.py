@@ -1,10 +1,10 @@
-"""Where a text may be cut so that the tokens of its parts, joined, are the tokens of the whole.
+"""Divides a text so that the tokens of its segments, joined, are the tokens of the whole.
 
-Tokenizers split text at added tokens before anything else happens to it, so the start of an added token is such a
-place, as long as the token is found in the raw text and whatever its neighbours are. Two passes look for added tokens:
-one for those that are not `normalized`, in the raw text; another for the rest, in the normalised text of what lies
-between. Cuts are made at those of the first pass (of the second where the first has none and nothing is normalised).
-Whether that holds for a given tokenizer is not believed but tried: see `router.tokenization.segmentation_check`.
+Tokenizers split text at added tokens before any other step. So the start of an added token is a boundary, if the token
+is found in the raw text whatever its neighbours are. Tokenizers look for added tokens in two passes: for those that are
+not `normalized` in the raw text, then for the rest in the normalised text between them. Boundaries are at tokens of the
+first pass (of the second if the first has none and nothing is normalised). `router.tokenization.segmentation_check`
+tests whether this holds for a given tokenizer.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from dataclasses import dataclass
 from backends.vllm.tokenizer import SpecialToken
 
 MIN_SEGMENT_BYTES = 64
-"""Cuts closer than this to the previous one are passed over: a memo entry costs more than so few tokens."""
+"""Shorter segments are not made: a memo entry costs more than so short a text."""
 GROWTH_SHIFT = 9
-"""That distance grows by 1/512 of the place in the text, so that even a text made of added tokens only has a few
-thousand units. It depends on the text before a cut alone, so a longer text is cut at the same places."""
+"""The minimum grows by 1/512 of the place in the text, so even a text of added tokens only has a few thousand segments.
 
-# White_Space of Unicode, which is what the tokenizers' lstrip takes away.
+It depends on the text before a boundary alone, so a longer text has the same boundaries.
+"""
+
+# White_Space of Unicode, which the tokenizers' lstrip removes.
 _WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Units of one text. `starts` are byte offsets, the first one 0, the units reach to the next start or the end.
+    """Segments of one text. `starts` are byte offsets, the first one 0; a segment ends at the next start or the end.
 
-    `ordinals` says how many added tokens lie before each start, `tokens_found` how many there are in all.
+    `ordinals` has the number of added tokens before each start, `tokens_found` their number in all.
     """
 
     starts: list[int]
@@ -40,11 +42,11 @@ class Segments:
 
 
 class Segmenter:
-    """Finds the cuts of one tokenizer; without usable added tokens (`enabled` False) a text is one unit.
+    """Finds the segments for one tokenizer; without usable added tokens (`enabled` False) a text is one segment.
 
-    `ambiguous` are ids that the tokenizer also gives to ordinary text (the unknown token): no cut is made there. Nor at
-    a token that counts as a whole word only, since that hangs on its neighbours; nor right behind one, since there it
-    would have lost a neighbour. Nor at a token of white space that takes in more of it.
+    `ambiguous` are ids that the tokenizer also gives to ordinary text (the unknown token): they make no boundary.
+    Neither does a token that counts as a whole word only, since it depends on its neighbours, nor the place right after
+    one, which would remove a neighbour. Neither does a white space token that absorbs more white space.
     """
 
     def __init__(
@@ -66,11 +68,11 @@ class Segmenter:
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
 
     def disable(self) -> None:
-        """Treat every text as one unit from now on."""
+        """Treat every text as one segment from now on."""
         self.enabled = False
 
     def segments(self, data: bytes, least_bytes: int = MIN_SEGMENT_BYTES) -> Segments:
-        """The units of a text, given as UTF-8, each but the last of `least_bytes` or more."""
+        """Return the segments of a text in UTF-8, each but the last of at least `least_bytes`."""
         starts, ordinals = [0], [0]
         if not self.enabled:
             return Segments(starts, ordinals, 0)
@@ -92,7 +94,7 @@ class Segmenter:
         return Segments(starts, ordinals, found)
 
     def split_ids(self, ids: Sequence[int], segments: Segments, first: int) -> list[array[int]] | None:
-        """Ids of the text from unit `first` on, per unit; None when the added tokens in them do not add up."""
+        """Return the ids of the text from segment `first` on, per segment; None if their added tokens do not match."""
         packed = array("I", ids)
         if first == len(segments.starts) - 1:
             return [packed]
@@ -106,5 +108,5 @@ class Segmenter:
 
 
 def _fades(token: SpecialToken) -> bool:
-    """Whether a token before it may take in so much white space that nothing of `token` is left, not even its id."""
+    """Return whether a token before `token` may absorb all of it as white space, so that not even its id remains."""
     return token.lstrip and token.text[:1] in _WHITESPACE

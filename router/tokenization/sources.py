@@ -1,4 +1,4 @@
-"""Which source of token ids a served model has: configured files, files found by its name, a worker, or none."""
+"""The source of token ids for each served model: configured files, files found by its name, a worker, or none."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 @dataclass(slots=True)
 class TokenizerSource:
-    """What is known of one served model. `why` tells why there is no local folder.
+    """What is known of one served model. `why` is the reason if there is no local folder.
 
-    `context_tokens` is the smallest context window that a worker gives it, `longest_context_tokens` the largest;
+    `context_tokens` is the smallest context window of its workers, `longest_context_tokens` the largest.
     `trusts_templates`: chat templates in requests are run.
     """
 
@@ -62,7 +62,7 @@ class ModelSources:
         parent: str | None,
         context_tokens: int | None = None,
     ) -> None:
-        """Take in what a worker says of a model it serves. Cheap when it is nothing new."""
+        """Learn from a worker's report about a model that it serves. Cheap if nothing is new."""
         if parent is not None:
             if len(self._bases) < MAX_MODELS:
                 self._bases[model] = parent
@@ -85,7 +85,7 @@ class ModelSources:
             self._look_for_files(source, model, root)
 
     def of(self, model: str | None, adapter: str | None) -> TokenizerSource:
-        """The source for a request's model; an adapter's prompts are those of its base model."""
+        """Return the source for a request's model. An adapter's prompts are those of its base model."""
         name = self._bases.get(adapter) if adapter is not None else model
         if name is not None and name in self._sources:
             return self._settled(self._sources[name])
@@ -94,7 +94,7 @@ class ModelSources:
         return self._default
 
     def describe(self, model: str, trouble: Callable[[Sequence[str]], str | None] = lambda urls: None) -> str:
-        """Where ids of `model`'s prompts come from, for people. `trouble` tells why workers' /tokenize is no use."""
+        """Say where the ids of `model`'s prompts come from. `trouble` returns why workers' /tokenize fails."""
         source = self.of(model, model if model in self._bases else None)
         if source.local is not None:
             return source.local.describe()
@@ -106,7 +106,7 @@ class ModelSources:
         return "worker's /tokenize" if failure is None else f"text only: {source.why}, and {failure}"
 
     def statistics(self) -> dict[str, object]:
-        """Models by source, and why texts of some are tokenised whole."""
+        """Return models by source, and the reasons why texts of some are tokenised whole."""
         known = list(self._sources.values())
         return {
             "models_without_memo": {
@@ -162,7 +162,8 @@ class ModelSources:
             source.loading = self._executor.submit(LocalModel, files)
 
     def _folder(self, name: str | None) -> Path | None:
-        """A folder on this machine by path, or by hub name in the Hugging Face cache. Nothing is ever downloaded."""
+        """Return a folder on this machine by path, or by hub name in the Hugging Face cache. Nothing is ever
+        downloaded."""
         if not name:
             return None
         path = Path(name)
@@ -179,13 +180,13 @@ class ModelSources:
                 self._loaded[source.local.files] = source.local
             except Unrenderable as error:
                 source.why = error.reason
-            except Exception as error:  # a folder found by name may hold anything; the next source takes over
+            except Exception as error:  # A folder found by name may contain anything; the next source takes over.
                 source.why = f"{type(error).__name__}: {error}"
         return source
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps models, by its own environment variables."""
+    """Return the folder in which huggingface_hub keeps models, from its own environment variables."""
     if environ.get("HF_HUB_CACHE"):
         return Path(environ["HF_HUB_CACHE"])
     home = environ.get("HF_HOME") or os.path.join(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
@@ -193,7 +194,7 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
 
 
 def cached_snapshot(hub: Path, name: str) -> Path | None:
-    """The folder of model `name` (org/model) at its main revision in a hub cache, if it has a tokenizer."""
+    """Return the folder of model `name` (org/model) at its main revision in a hub cache, if it has a tokenizer."""
     if not _HUB_NAME.fullmatch(name):
         return None
     home = hub / f"models--{name.replace('/', '--')}"

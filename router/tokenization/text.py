@@ -1,4 +1,4 @@
-"""Identity without token ids: one canonical text per body, and the learned length of a token in it."""
+"""Identity without token ids: one canonical text per body, and the learned bytes per token."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MAX_MODELS = 1_000
 
 _TEXT_PARTS = ("text", "refusal", "thinking")
 _OBJECT_PARTS = frozenset({"tool_use", "tool_reference", "redacted_thinking"})
-"""Blocks that stand in the prompt as they are."""
+"""Blocks that are put into the prompt unchanged."""
 
 
 class TextPrompt(Prompt):
-    """A prompt known by its text only; `text_bytes` is that text's length."""
+    """A prompt known by its text only; `text_bytes` is the length of the text."""
 
     __slots__ = ("text_bytes", "text_chain")
 
@@ -43,25 +43,24 @@ class TokenLengths:
         self._learned: dict[str, float] = {}
 
     def of(self, model: str | None) -> float:
-        """Bytes per token, 4 where nothing was learned."""
+        """Return the bytes per token; 4 if nothing was learned."""
         return self._learned.get(model or "", float(TEXT_BYTES_PER_TOKEN))
 
     def observe(self, model: str, text_bytes: int, prompt_tokens: int) -> None:
-        """A text of that many bytes was reported to be that many tokens."""
+        """Learn from a text of `text_bytes` bytes that was reported as `prompt_tokens` tokens."""
         if text_bytes <= 0 or prompt_tokens <= 0 or (model not in self._learned and len(self._learned) >= MAX_MODELS):
             return
         seen = min(16.0, max(0.5, text_bytes / prompt_tokens))
         self._learned[model] = self.of(model) + self._WEIGHT * (seen - self.of(model))
 
     def statistics(self) -> dict[str, float]:
-        """Bytes per token by model."""
         return dict(self._learned)
 
 
 def canonical_text(path: str, fields: BodyFields) -> bytes:
-    """One text per conversation that only grows at its end when messages are added; key order plays no part.
+    """Return one text per conversation, which only grows at its end when messages are added. Key order does not matter.
 
-    Empty where the body says only a part of the conversation: what it would have in common with others is not known.
+    Empty if the body contains only a part of the conversation: its common prefix with others is not known.
     """
     if fields.previous_response_id is not None and path == RESPONSES_PATH:
         return b""
@@ -81,8 +80,8 @@ def _message(message: object) -> bytes:
         return _canonical_json(message) + b"\x1e"
     rest = {key: value for key, value in message.items() if key not in ("role", "content") and value is not None}
     content = message.get("content")
-    told = content if isinstance(content, list) else [content]
-    body = b"\n".join(_part(part) for part in told if part is not None)
+    parts = content if isinstance(content, list) else [content]
+    body = b"\n".join(_part(part) for part in parts if part is not None)
     tail = b"\x1f" + _canonical_json(rest) if rest else b""
     return _utf8(str(message.get("role"))) + b"\x1f" + body + tail + b"\x1e"
 

@@ -1,7 +1,7 @@
 """The threads that render and tokenise: one for small prompts, one for large ones.
 
-A small prompt never waits behind a large one, and decoded bodies and the tokenizer's memory exist for one large prompt
-at a time. Used from the event loop only.
+A small prompt never waits behind a large one. Decoded bodies and the tokenizer's memory exist for one large prompt at a
+time. Used from the event loop only.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from backends.vllm.unrenderable import Unrenderable
 T = TypeVar("T")
 
 SMALL_BYTES = 65_536
-"""Work on up to so much text takes some 30 ms."""
+"""Work on this much text takes about 30 ms."""
 MAX_WAITING_BYTES = 33_554_432
-"""Text in one lane: half a minute of work. Further prompts go without token ids."""
+"""Text waiting for one thread: half a minute of work. Further prompts go without token ids."""
 
 
 class MemoryBudget(Protocol):
     """Memory that decoded bodies share with others; `router.gateway.http.body_buffer_limit.BodyBufferLimit` is one."""
 
     def lend(self, size_bytes: int) -> bool:
-        """Take `size_bytes`, if there are so many."""
+        """Take `size_bytes` if they are available."""
         ...
 
     def give_back(self, size_bytes: int) -> None:
-        """They are needed no longer."""
+        """Give `size_bytes` back."""
         ...
 
 
 class TextUnavailable(Exception):
-    """Not even the text of a prompt is to be had, for this reason: the size of its body decides."""
+    """Not even the text of a prompt is available, for the given reason; the size of its body is used instead."""
 
 
 class TokenizerTask:
-    """Work for a thread: on `text_bytes` of text, with `memory_bytes` of memory. `running` once it has begun."""
+    """Work for a thread on `text_bytes` of text, with `memory_bytes` of memory. `running` after it has begun."""
 
     __slots__ = ("memory_bytes", "running", "text_bytes")
 
@@ -59,11 +59,11 @@ class TokenizerThread:
         self.refused = 0
 
     async def run(self, task: TokenizerTask, work: Callable[[], T], memory: MemoryBudget | None) -> T:
-        """Do `work` in the thread, after what waits already. Cancelling ends the wait, but no work that has begun.
+        """Run `work` in the thread, in order of arrival. Cancelling ends the wait, but not work that has begun.
 
         Raises:
-            Unrenderable: too much waits.
-            TextUnavailable: there is no room for what it takes.
+            Unrenderable: too much work waits.
+            TextUnavailable: the memory that the work takes is not available.
         """
         if self.text_bytes and self.text_bytes + task.text_bytes > self._max_bytes:
             self.refused += 1
@@ -88,7 +88,7 @@ class TokenizerThread:
                 memory.give_back(task.memory_bytes)
             self._leave(task)
             if not future.cancelled():
-                future.exception()  # looked at, so that asyncio does not log what nobody waits for any more
+                future.exception()  # Retrieved so that asyncio does not log an error without a reader.
 
         future.add_done_callback(ended)
         return future
@@ -103,7 +103,7 @@ class TokenizerThread:
 
 
 class TokenizerThreads:
-    """Both lanes. `memory` is where the memory of decoded bodies is taken from."""
+    """Both threads. `memory` is the budget for decoded bodies."""
 
     def __init__(self) -> None:
         self._small = TokenizerThread("tokens-small")
@@ -112,7 +112,7 @@ class TokenizerThreads:
         self.memory: MemoryBudget | None = None
 
     async def run(self, task: TokenizerTask, work: Callable[[], T]) -> T:
-        """In the lane for the task's size; raises as `TokenizerThread.run` does."""
+        """Run `work` in the thread for the task's size; raises as `TokenizerThread.run` does."""
         self._begun += 1
         thread = self._small if task.text_bytes <= SMALL_BYTES else self._large
         return await thread.run(task, work, self.memory)
@@ -123,7 +123,7 @@ class TokenizerThreads:
         self._large.close()
 
     def statistics(self) -> dict[str, int]:
-        """Work given to the threads so far and refused because too much waited, and text in the lanes now."""
+        """Return the tasks given to the threads, the tasks refused because too much waited, and the waiting text."""
         return {
             "off_loop": self._begun,
             "threads_refused": self._small.refused + self._large.refused,

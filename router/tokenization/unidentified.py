@@ -1,4 +1,4 @@
-"""Counts why prompts had to go without token ids."""
+"""Counts why prompts went without token ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_REASON_CHARS = 200
 
 
 def reason_of(error: Exception) -> str:
-    """An error in words. Kept instead of the error, whose traceback keeps all that was decoded."""
+    """Return an error in words. The error itself is not kept, since its traceback keeps the decoded body alive."""
     if isinstance(error, Unrenderable):
         reason = error.reason
     elif isinstance(error, TextUnavailable | IdentificationTimeout):
@@ -22,18 +22,17 @@ def reason_of(error: Exception) -> str:
 
 
 class UnidentifiedReasons:
-    """Counts by reason; kinds beyond `MAX_REASONS` are counted together, since templates word their own."""
+    """Counts by reason. Kinds beyond `MAX_REASONS` are counted together, since templates word their own errors."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def count(self, error: Exception | str) -> None:
-        """One more prompt for this reason."""
+        """Count one more prompt for this reason."""
         reason = error if isinstance(error, str) else reason_of(error)
         if reason not in self._counts and len(self._counts) >= MAX_REASONS:
             reason = "other"
         self._counts[reason] = self._counts.get(reason, 0) + 1
 
     def statistics(self) -> dict[str, int]:
-        """Prompts by reason."""
         return dict(self._counts)
