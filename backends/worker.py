@@ -12,9 +12,9 @@ _EXAMPLE = "http://HOST:PORT or https://HOST:PORT"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a worker listens. `base_path` is "" or starts with a slash and has none at its end.
+    """Where a worker listens. `base_path` is "" or starts with a slash, without a slash at its end.
 
-    It goes in front of every path sent there, as a proxy in front of the worker may want it.
+    It precedes every path sent to the worker, for example for a proxy in front of it.
     """
 
     scheme: str
@@ -24,21 +24,21 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """``host:port``, IPv6 hosts in brackets."""
+        """Return ``host:port``, IPv6 hosts in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """The endpoint's base URL, without a slash at its end."""
+        """Return the endpoint's base URL, without a slash at its end."""
         return f"{self.scheme}://{self.authority}{self.base_path}"
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """Read a worker's base URL; ``host:port`` alone means http. Without a port it is the scheme's.
+    """Read a worker's base URL. ``host:port`` alone means http; without a port it is the scheme's.
 
     Raises:
-        ValueError: naming what is wrong and, after a semicolon, what to write instead.
+        ValueError: the message names the mistake and, after a semicolon, the fix.
     """
     text = url.strip()
     if "://" not in text:
@@ -80,7 +80,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class KvEventSource:
-    """One rank's KV event publisher, addresses already made connectable from here."""
+    """One rank's KV event publisher, with addresses that can be reached from here."""
 
     rank: int
     endpoint: str
@@ -102,13 +102,13 @@ class RankCache:
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens the rank's cache holds when full."""
+        """Return the tokens in the rank's full cache."""
         return self.block_size * self.num_gpu_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What a probe of one endpoint learned. Fields stay None or empty where the worker did not say."""
+    """What a probe learned about one endpoint. Fields that the worker did not report are None or empty."""
 
     version: str | None = None
     models: tuple[ServedModel, ...] = ()
@@ -116,11 +116,11 @@ class WorkerFacts:
     event_sources: tuple[KvEventSource, ...] = ()
     sleeping: bool = False
     notes: tuple[str, ...] = ()
-    """What the worker left unanswered and how to change that, in words for an operator."""
+    """What the worker did not report and how to change that, in words for an operator."""
 
     @property
     def ranks(self) -> int:
-        """Data-parallel ranks behind the endpoint, at least one."""
+        """Return the number of data-parallel ranks behind the endpoint, at least one."""
         return max(1, len(self.caches), len(self.event_sources))
 
 

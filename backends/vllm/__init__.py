@@ -1,6 +1,7 @@
-"""vLLM's dialect: how its workers are spoken to.
+"""vLLM's dialect.
 
 `render` turns a request body into the text and token ids that vLLM would run (`conversation` normalises messages,
-`templates` compiles chat templates, `tokenizer` reads the model folder); `events` decodes KV events; `probe` and
-`metrics` read what a worker says of itself. Imported by `router` and by `backends.simulated`; no `router` in here.
+`templates` compiles chat templates, `tokenizer` reads the model folder). `events` decodes KV events; `probe` and
+`metrics` read what a worker reports about itself. Imported by `router` and by `backends.simulated`; does not import
+`router`.
 """

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection to a worker for control calls, whose answers are bounded in size.
+"""One HTTP/1.1 connection to a worker for control calls, with bounded answers.
 
-llhttp reads the answer. Head, interim answers (1xx), trailers and chunk framing are bounded as well as the body, so
-that a worker can neither fill memory nor keep the event loop busy beyond the bytes that were allowed to it.
+llhttp reads the answer. Head, interim answers (1xx), trailers, chunk framing and body are bounded, so that a worker can
+neither fill memory nor occupy the event loop beyond the allowed bytes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, cast
 import httptools
 
 MAX_HEAD_BYTES = 65_536
-"""An answer's head, together with the interim answers before it. Also what framing may add to a body."""
+"""Largest head of an answer, together with the interim answers before it. Framing may add this much to a body too."""
 
 
 class BrokenAnswer(Exception):
-    """No whole answer came. `unsent`: not a byte of one, so that a kept connection had been closed by the worker."""
+    """The answer is incomplete. `unsent`: not one byte arrived, so the worker had closed a kept connection."""
 
     def __init__(self, reason: str, *, unsent: bool = False) -> None:
         super().__init__(reason)
@@ -25,7 +25,7 @@ class BrokenAnswer(Exception):
 
 
 class LargeAnswer(Exception):
-    """The answer's body is larger than was allowed."""
+    """The answer's body is larger than allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,21 @@ class WorkerAnswer:
     body: bytes = b""
 
     def header(self, name: bytes) -> str:
-        """A header's value, "" where there is none."""
+        """Return a header's value; "" if absent."""
         return self.headers.get(name, b"").decode("latin-1")
 
     @property
     def compressed(self) -> bool:
-        """Whether the body has a content coding."""
+        """Return whether the body has a content coding."""
         return self.header(b"content-encoding") not in ("", "identity")
 
 
 class Connection(asyncio.Protocol):
-    """Carries one request at a time. It also takes llhttp's callbacks."""
+    """Carries one request at a time. It also receives llhttp's callbacks."""
 
     def __init__(self) -> None:
         self.reusable = False
-        """Another request can be sent: the last answer ended where its framing said."""
+        """Whether another request can be sent: the last answer ended where its framing said."""
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[WorkerAnswer] | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -60,7 +60,8 @@ class Connection(asyncio.Protocol):
         self._begin(0)
 
     async def ask(self, request: bytes, max_bytes: int) -> WorkerAnswer:
-        """Send `request` and wait for the answer. The caller limits the time; it closes the connection if not reusable.
+        """Send `request` and wait for the answer. The caller limits the time, and closes the connection if it is not
+        reusable.
 
         Raises:
             BrokenAnswer: the worker closed the connection, or does not speak HTTP/1.1.
@@ -78,18 +79,18 @@ class Connection(asyncio.Protocol):
             self._waiter = None
 
     def rest(self, limit_s: float) -> None:
-        """Stay open for `limit_s` more; `wake` ends that."""
+        """Stay open for `limit_s` more; `wake` ends the limit."""
         self._expiry = asyncio.get_running_loop().call_later(limit_s, self.close)
 
     def wake(self) -> None:
-        """Have it stay open without a limit again."""
+        """Stay open without a limit again."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
 
     @property
     def alive(self) -> bool:
-        """The connection is open."""
+        """Return whether the connection is open."""
         return self._transport is not None and not self._transport.is_closing()
 
     def close(self) -> None:
@@ -99,16 +100,14 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # asyncio
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Up."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Read a piece of the answer."""
         if self._waiter is None or self._waiter.done():
-            self.close()  # nobody asked
+            self.close()  # No request is waiting for it.
             return
         self._wire_bytes += len(data)
         try:
@@ -121,37 +120,35 @@ class Connection(asyncio.Protocol):
         self._judge()
 
     def eof_received(self) -> None:
-        """The worker closed its side: that ends a body without a length."""
+        """End a body without a length: the worker closed its side."""
         if self._final and not {b"content-length", b"transfer-encoding"} & self._headers.keys():
             self._behind = self._complete = True
             self._judge()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Down."""
         reason = str(exc) if exc else "the connection was closed"
         self._fail(BrokenAnswer(reason, unsent=not self._wire_bytes))
 
-    # llhttp
+    # Callbacks of llhttp.
 
     def on_message_begin(self) -> None:
-        """An answer begins, interim ones included."""
+        """Begin an answer, possibly an interim one."""
         self._behind = self._complete
         if not self._complete:
             self._headers.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; trailers are not kept."""
+        """Keep a header; drop trailers."""
         if not self._final:
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        """A head ended. 101 would switch to another protocol, which nobody asked for."""
+        """End a head. A 101 would switch to another protocol, which was not requested."""
         status = self._parser.get_status_code()
         if not self._final and (status >= 200 or status == 101):
             self._final, self._status = True, status
 
     def on_body(self, data: bytes) -> None:
-        """Content."""
         if self._complete:
             return
         self._body_bytes += len(data)
@@ -159,10 +156,9 @@ class Connection(asyncio.Protocol):
             self._pieces.append(data)
 
     def on_message_complete(self) -> None:
-        """An answer ended."""
         self._complete = self._final
 
-    # within
+    # Internals.
 
     def _begin(self, max_bytes: int) -> None:
         self._parser: Any = httptools.HttpResponseParser(self)
@@ -173,7 +169,7 @@ class Connection(asyncio.Protocol):
         self._final = self._complete = self._behind = self.reusable = False
 
     def _judge(self) -> None:
-        """After each piece: is the answer whole, or too large?"""
+        """Check after each piece whether the answer is complete or too large."""
         framing_bytes = self._wire_bytes - self._body_bytes
         if not self._final:
             if framing_bytes > MAX_HEAD_BYTES:
@@ -201,6 +197,6 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         self.close()
-        self._pieces = []  # this object and its parser hold each other until the garbage collector comes by
+        self._pieces = []  # This object and its parser reference each other until the garbage collector runs.
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)

@@ -1,8 +1,8 @@
-"""Control-plane HTTP to workers. Every call to a worker that is not a client's request goes through here.
+"""Control-plane HTTP to workers: every call to a worker that is not a client's request.
 
-Each call has a limit on the size of the answer and one on the whole time, and the calls to one worker at a time are
-limited in number. Redirects are not followed, compressed bodies are refused (they could not be bounded before they
-are unpacked), and every failure is a `ProbeError`.
+Each call has a limit on the size of the answer and on the whole time, and the concurrent calls to one worker are
+limited. Redirects are not followed. Compressed bodies are refused, because their size is unknown before they are
+unpacked. Every failure is a `ProbeError`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from backends.worker import Endpoint
 
 MAX_ANSWER_BYTES = 1 << 20
 MAX_CALLS = 8
-"""Calls to one worker at a time. Further ones wait, within their own time limit."""
+"""Concurrent calls to one worker. Further ones wait, within their own time limit."""
 KEEP_ALIVE_S = 4.0
 """vLLM closes a connection that was idle for 5 s."""
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -34,7 +34,7 @@ class ProbeError(Exception):
 
 
 class RefusedError(ProbeError):
-    """The endpoint answered with another status than 200."""
+    """The endpoint answered with a status other than 200."""
 
     def __init__(self, reason: str, status: int) -> None:
         super().__init__(reason)
@@ -42,9 +42,9 @@ class RefusedError(ProbeError):
 
 
 class WorkerClient:
-    """Calls workers, and keeps connections for further calls. Proxies named in the environment are not used.
+    """Calls workers, and keeps connections for further calls. Proxies from the environment are not used.
 
-    `api_key` is shown to the worker if it is given. `tls` says what to reach an https endpoint with.
+    `api_key` is sent to the worker if given. `tls` returns the context for an https endpoint.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class WorkerClient:
         self._lanes: dict[tuple[str, str], _WorkerConnections] = {}
 
     async def get(self, endpoint: Endpoint, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-        """The body of the 200 answer to a GET, of at most `max_bytes`, within `timeout_s` for everything.
+        """Return the body of the 200 answer to a GET, of at most `max_bytes`, within `timeout_s` in all.
 
         Raises:
             RefusedError: another status.
-            ProbeError: anything else.
+            ProbeError: any other failure.
         """
         head = self._head(endpoint, "GET", path, {})
         return await self._fetch(endpoint, path, head, timeout_s, max_bytes)
@@ -74,11 +74,11 @@ class WorkerClient:
         timeout_s: float,
         max_bytes: int = MAX_ANSWER_BYTES,
     ) -> bytes:
-        """The body of the 200 answer to a JSON POST, with the limits of `get`.
+        """Return the body of the 200 answer to a JSON POST, with the limits of `get`.
 
         Raises:
             RefusedError: another status.
-            ProbeError: anything else.
+            ProbeError: any other failure.
         """
         every = {**(headers or {}), "content-type": "application/json", "content-length": str(len(body))}
         request = self._head(endpoint, "POST", path, every) + body
@@ -88,7 +88,7 @@ class WorkerClient:
         """Close all connections; calls in progress fail."""
         while self._lanes:
             self._lanes.popitem()[1].close()
-        await asyncio.sleep(0)  # transports close in the loop's next turn
+        await asyncio.sleep(0)  # transports close in the loop's next iteration
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,7 +110,7 @@ class WorkerClient:
             raise ProbeError(f"{endpoint.url!r} is not a usable address: {_why(error)}") from None
 
     async def _fetch(self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float, max_bytes: int) -> bytes:
-        """The body of a 200 answer. Any failure, of whatever kind, is a `ProbeError`."""
+        """Return the body of a 200 answer. Every failure is a `ProbeError`."""
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._lane(endpoint).ask(request, max_bytes)
@@ -120,7 +120,7 @@ class WorkerClient:
             raise ProbeError(f"{path} gave no answer within {timeout_s:g} s") from None
         except LargeAnswer:
             raise ProbeError(f"{path} answered more than {max_bytes} bytes: is this a vLLM server?") from None
-        except Exception as error:  # what speaks on that port is not ours to foresee, and must not end the watch
+        except Exception as error:  # Anything may listen on that port, and it must not end the watch.
             raise ProbeError(f"{path} broke off: {_why(error)}") from None
         return _judged(answer, path)
 
@@ -147,11 +147,12 @@ class _WorkerConnections:
 
     @property
     def idle(self) -> bool:
-        """Nobody calls, and no connection is kept."""
+        """Return whether no call runs and no connection is kept."""
         return not self._calls and not any(connection.alive for connection in self._resting)
 
     async def ask(self, request: bytes, max_bytes: int) -> WorkerAnswer:
-        """One call, on a kept connection if there is one. It is sent again where such a connection was just closed."""
+        """Send one call, on a kept connection if there is one. Send it again if the worker had just closed that
+        connection."""
         self._calls += 1
         try:
             async with self._turns:
@@ -189,7 +190,7 @@ class _WorkerConnections:
             _, connection = await asyncio.get_running_loop().create_connection(
                 Connection, endpoint.host, endpoint.port, ssl=tls, server_hostname=name
             )
-        except (OSError, ValueError) as error:  # a host that is no name is a ValueError
+        except (OSError, ValueError) as error:  # a host that is not a name is a ValueError
             raise ProbeError(f"cannot connect to {endpoint.authority}: {_why(error)}") from None
         return connection
 

@@ -1,9 +1,9 @@
-"""OpenAI chat messages and tools as a chat template gets to see them.
+"""OpenAI chat messages and tools in the form in which a chat template receives them.
 
-What vLLM 0.33 does between request validation and the template, as seen at its render endpoint: of a message the
-known fields remain, in one order; in a tool call, a tool of a developer message and a text part the known fields come
-first, in the order of OpenAI's types, then all others as they came (it shows wherever a template dumps an object as
-JSON); tool call arguments become objects, text parts become one string unless the template walks over parts itself.
+This is what vLLM 0.33 does between request validation and the template, as seen at its render endpoint. Of a message
+the known fields remain, in one order. In a tool call, a tool of a developer message and a text part, the known fields
+come first, in the order of OpenAI's types, then all others in their own order; this shows if a template dumps an object
+as JSON. Tool call arguments become objects. Text parts become one string unless the template loops over parts.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _PART_FIELDS = frozenset(
         "name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url",
     }
 )  # fmt: skip
-"""Fields of content parts that vLLM knows, and does not show a template that walks over parts."""
+"""Fields of content parts that vLLM knows but does not pass to a template that loops over parts."""
 _BILLING_LINE = "x-anthropic-billing-header"
 """A line that changes with every request of one client; vLLM drops it from system messages."""
 
 
 def conversation(messages: object, *, parts: bool, typed: bool = True) -> list[Message]:
-    """Messages for the template; with `parts` content is a list of ``{"type": "text", "text": ...}``.
+    """Return messages for the template; with `parts`, content is a list of ``{"type": "text", "text": ...}``.
 
-    `typed`: they pass through OpenAI's message types on their way, which put a tool call's fields into their own
-    order. What vLLM makes of a Responses body does not.
+    `typed`: they pass through OpenAI's message types, which put a tool call's fields into their own order. vLLM does
+    not do this for a Responses body.
 
     Raises:
         Unrenderable: images, audio or video in a message, or a shape that vLLM refuses.
@@ -74,7 +74,7 @@ def _content(content: object, role: str, parts: bool) -> str | list[dict[str, An
         content = _without_billing_line(content)
     if type(content) is str:
         return [{"type": "text", "text": content}] if parts and role != "tool" else content
-    told = _told(content)
+    told = _parts_with_text(content)
     if parts and role != "tool":
         return [{"type": "text", "text": text, **_unknown_fields(part)} for part, text in told]
     if parts:
@@ -82,8 +82,8 @@ def _content(content: object, role: str, parts: bool) -> str | list[dict[str, An
     return "\n".join([text for _, text in told if text])
 
 
-def _told(content: object) -> list[tuple[object, str]]:
-    """Parts with their texts, less those that have none."""
+def _parts_with_text(content: object) -> list[tuple[object, str]]:
+    """Return the parts with text."""
     if content is None:
         return []
     if not isinstance(content, list):
@@ -113,7 +113,7 @@ def _part_text(part: object) -> str | None:
 
 
 def _without_billing_line(content: object) -> object:
-    """System content less that line; only of plain text and of parts of type "text"."""
+    """Return system content without the billing line; only in plain text and in parts of type "text"."""
     if isinstance(content, str) and not content.startswith(_BILLING_LINE):
         return content
     if not isinstance(content, (str, list)):
@@ -156,12 +156,12 @@ def _tool_call(call: object, typed: bool) -> dict[str, Any]:
 
 
 def _with_rest(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """`known` fields, and after them the others of `given`."""
+    """Return the `known` fields, then the others of `given`."""
     return {**known, **{key: value for key, value in given.items() if key not in known}}
 
 
 def _arguments(arguments: object) -> dict[str, Any]:
-    """A tool call's arguments as an object; text that is no JSON object counts as none."""
+    """Return a tool call's arguments as an object; text that is not a JSON object counts as none."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -171,7 +171,7 @@ def _arguments(arguments: object) -> dict[str, Any]:
 
 
 def tools_for_template(tools: object) -> list[dict[str, Any]] | None:
-    """The request's tools as vLLM's own types dump them.
+    """Return the request's tools as vLLM's own types dump them.
 
     Raises:
         Unrenderable: a shape that vLLM refuses.
@@ -209,7 +209,7 @@ _TOOL_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _developer_tools(tools: object) -> object:
-    """Tools inside a developer message: in the order of OpenAI's types if all fit these, else as they came."""
+    """Return tools inside a developer message: in the order of OpenAI's types if all fit these, else unchanged."""
     if not isinstance(tools, list) or not all(map(_is_typed_tool, tools)):
         return tools
     return [_developer_tool(tool) for tool in tools]
@@ -230,10 +230,10 @@ def _developer_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_developer_role(messages: list[Message]) -> list[Message]:
-    """For a template that does not know the role: developer messages become system ones, merged at the front.
+    """Turn developer messages into system messages, for a template without that role, and merge these at the front.
 
-    The text of all system messages is joined by blank lines into one first message where there is more than one of
-    them, or the only one is not first.
+    Blank lines join the text of all system messages into one first message, if there is more than one of them or the
+    only one is not first.
     """
     renamed = [_as_system(message) if message["role"] == "developer" else message for message in messages]
     places = [index for index, message in enumerate(renamed) if message["role"] == "system"]

@@ -1,8 +1,8 @@
-"""Tokens that lie beside tokenizer.json, and what a tokenizer's class makes of that file.
+"""Tokens declared beside tokenizer.json, and changes that a tokenizer's class makes to that file.
 
-As transformers 5 does it, which vLLM 0.33 needs: tokenizer_config.json declares tokens with flags, names for some, and
-further ones; added_tokens.json and special_tokens_map.json count only where tokenizer_config.json has no
-`added_tokens_decoder`. What the tokenizer lacks of all these it gets, at the next free ids.
+This follows transformers 5, which vLLM 0.33 needs. tokenizer_config.json declares tokens with flags, names for some,
+and further ones. added_tokens.json and special_tokens_map.json count only if tokenizer_config.json has no
+`added_tokens_decoder`. Declared tokens that the tokenizer lacks are added, at the next free ids.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LLAMA_NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTokens:
-    """The files beside tokenizer.json, as objects: empty where a file is missing."""
+    """The files beside tokenizer.json, as objects: empty if a file is missing."""
 
     config: Mapping[str, Any]
     special_tokens_map: Mapping[str, Any]
@@ -31,13 +31,15 @@ class DeclaredTokens:
 
     @property
     def builds_llama(self) -> bool:
-        """Whether transformers builds the tokenizer anew from the file's vocabulary and merges. For other families it
-        takes no notice of this class's name."""
+        """Return whether transformers builds the tokenizer again from the file's vocabulary and merges.
+
+        For other families it ignores the name of this class.
+        """
         name = self.config.get("tokenizer_class") or self.model_config.get("tokenizer_class")
         return str(name).removesuffix("Fast") == _LLAMA and self.model_config.get("model_type") == "llama"
 
     def named(self) -> dict[str, AddedToken]:
-        """Tokens by name ("bos_token"), also by names that only this model has ("image_token")."""
+        """Return tokens by name ("bos_token"), including names that only this model has ("image_token")."""
         found = dict(_LLAMA_NAMES) if self.builds_llama else {}
         found |= {key: value for key, value in self._settings().items() if key.endswith("_token") and _is_token(value)}
         extra = self.config.get("extra_special_tokens")
@@ -45,7 +47,7 @@ class DeclaredTokens:
         return {name: _token(found[name]) for name in (*NAMES, *(found.keys() - set(NAMES))) if name in found}
 
     def missing_in(self, tokenizer: Tokenizer) -> list[AddedToken]:
-        """Declared tokens that `tokenizer` has not among its added ones, or with other flags."""
+        """Return declared tokens that are not among the added ones of `tokenizer`, or have other flags there."""
         table = list(tokenizer.get_added_tokens_decoder().values())
         named, known = self.named(), {_identity(token) for token in table}
         missing = [token for token in self._by_id() if _identity(token) not in known]
@@ -73,7 +75,7 @@ class DeclaredTokens:
         return [_token(value) for value in listed if _is_token(value)] if isinstance(listed, list) else []
 
     def _by_id(self) -> list[AddedToken]:
-        """Those with an id of their own, in its order."""
+        """Return the tokens with an id of their own, in the order of ids."""
         if not self._counts_all_files:
             entries = self.config["added_tokens_decoder"] or {}
             ordered = sorted(entries.items(), key=lambda item: int(item[0]))
@@ -84,9 +86,10 @@ class DeclaredTokens:
 
 
 def llama_from(tokenizer: Tokenizer, config: Mapping[str, Any]) -> Tokenizer:
-    """What ``LlamaTokenizer`` keeps of a file: vocabulary, merges, added tokens and what it puts in front of a text.
+    """Return what ``LlamaTokenizer`` keeps of a file: vocabulary, merges, added tokens and the tokens put before a
+    text.
 
-    A folder of the Llama-2 era has a normalizer that puts a space behind every special token; that is gone here.
+    A folder of the Llama-2 era has a normalizer that puts a space after every special token; the class drops it.
     """
     content = json.loads(tokenizer.to_str())
     if content["model"]["type"] != "BPE":
@@ -111,7 +114,7 @@ def _is_token(value: object) -> bool:
 
 
 def _token(value: Any, *, special: bool = True) -> AddedToken:
-    """A token given as text, or with its flags. Those in a table by id say themselves whether they are special."""
+    """Return a token given as text, or with its flags. Tokens in a table by id carry their own `special` flag."""
     if isinstance(value, str):
         return AddedToken(value, special=special)
     flags = {name: bool(value[name]) for name in _FLAGS if name in value}

@@ -1,8 +1,8 @@
-"""KV events on the wire: what a vLLM publisher sends over ZMQ, decoded. No sockets here.
+"""KV events on the wire: decodes what a vLLM publisher sends over ZMQ. No sockets here.
 
-Two shapes are in the field: events as positional arrays (vLLM <= 0.23) and as maps with a ``type`` key (>= 0.24,
-vllm#42892); the batch around them is an array in both. Typed decoders read either at once; what they refuse is read
-again field by field, so that an unknown event or one odd field never costs the rest of the batch.
+Two shapes are in use: events as positional arrays (vLLM <= 0.23) and as maps with a ``type`` key (>= 0.24, vllm#42892).
+The batch around them is an array in both. Typed decoders read either at once. Batches that they refuse are read again
+field by field, so that an unknown event or one odd field never costs the rest of the batch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _END_SEQ = b"\xff" * SEQ_BYTES
 
 
 class WireError(ValueError):
-    """Frames or payload that no known publisher sends."""
+    """Frames or a payload that no known publisher sends."""
 
 
 class BlockStored(Struct, gc=False, tag_field="type", tag="BlockStored"):
     """Blocks that became cached: one chain, following `parent_block_hash` (None: the start of a prompt).
 
-    `token_ids` holds ``len(block_hashes) * block_size`` ids. `extra_keys` runs parallel to the blocks (untagged LoRA
+    `token_ids` has ``len(block_hashes) * block_size`` ids. `extra_keys` runs parallel to the blocks (untagged LoRA
     name, ``[multimodal id, offset]`` pairs, salt; None for none). `medium` is "GPU", "CPU", "STORAGE" or None (GPU).
-    `origin` is proposed in vllm#51699: "REUSED" re-announces a block without a new copy.
+    `origin` is proposed in vllm#51699: "REUSED" announces a block again without a new copy.
     """
 
     block_hashes: list[int | bytes]
@@ -81,8 +81,8 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 class EventBatch(Struct, gc=False):
     """One engine step's events.
 
-    `ts` is the worker's wall clock in seconds, `rank` its data-parallel rank (None: not said). `unknown` counts
-    events of types not known here, `malformed` those of a known type that could not be read: something was missed.
+    `ts` is the worker's wall clock in seconds, `rank` its data-parallel rank (None: not given). `unknown` counts events
+    of unknown types, `malformed` events of a known type that could not be read, so that information is missing.
     """
 
     ts: float
@@ -115,7 +115,7 @@ def decode_batch(payload: bytes) -> EventBatch:
     """Decode one batch of either shape.
 
     Raises:
-        WireError: the payload is not MessagePack, or not a batch at all.
+        WireError: the payload is not MessagePack, or not a batch.
     """
     for decode in _TYPED:
         try:
@@ -151,7 +151,7 @@ _KINDS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in (BlockStore
 
 
 def _fields(value: object) -> tuple[type[Event] | None, dict[str, Any]]:
-    """An event's type and its fields by name, whichever shape it has; type None for one not known."""
+    """Return an event's type and its fields by name, in either shape; type None if unknown."""
     if isinstance(value, dict):
         name = value.get("type")
         kind = _KINDS.get(name) if isinstance(name, str) else None
@@ -163,11 +163,11 @@ def _fields(value: object) -> tuple[type[Event] | None, dict[str, Any]]:
 
 
 _IDENTITY = frozenset({"medium", "lora_name", "lora_id", "extra_keys", "group_idx", "kv_cache_spec_kind"})
-"""Optional fields without which an event would be put down as something it is not."""
+"""Optional fields without which an event would be read as another one."""
 
 
 def _build(kind: type[Event], fields: dict[str, Any]) -> Event | None:
-    """The event, leaving out optional fields of the wrong type; None if a needed one is missing or wrong."""
+    """Return the event without optional fields of the wrong type; None if a required one is missing or wrong."""
     taken: dict[str, Any] = {}
     for spec in msgspec.structs.fields(kind):
         if spec.name not in fields:
@@ -193,7 +193,7 @@ def _integer(value: object) -> int | None:
 
 
 def split_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
-    """Sequence number and payload of one published message: ``[topic, seq, payload]``.
+    """Return sequence number and payload of one published message: ``[topic, seq, payload]``.
 
     Raises:
         WireError: other frames.
@@ -204,7 +204,7 @@ def split_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
 
 
 def replay_request(start_seq: int) -> list[bytes]:
-    """Frames that ask a publisher's ROUTER socket (from a DEALER) for its batches from `start_seq` on."""
+    """Return frames that ask a publisher's ROUTER socket (from a DEALER) for its batches from `start_seq` on."""
     return [b"", start_seq.to_bytes(SEQ_BYTES, "big")]
 
 
@@ -223,7 +223,7 @@ class ReplayedBatch:
 
 
 def parse_replay(frames: Sequence[bytes]) -> ReplayedBatch | ReplayEnd:
-    """One replay reply: ``[b"", seq, payload]`` (vLLM <= 0.25) or ``[b"", topic, seq, payload]`` (>= 0.26).
+    """Parse one replay reply: ``[b"", seq, payload]`` (vLLM <= 0.25) or ``[b"", topic, seq, payload]`` (>= 0.26).
 
     Raises:
         WireError: other frames.

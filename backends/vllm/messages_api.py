@@ -1,9 +1,9 @@
 """Anthropic Messages bodies as the chat bodies that vLLM makes of them.
 
-What vLLM 0.33 does (``entrypoints/anthropic``), as observed: the system prompt becomes one first message; of a
-message's blocks, text stays, thinking becomes reasoning, tool_use a tool call, and a user's tool_result a message of
-its own ahead of the text beside it; empty text, redacted thinking and every field not named here are lost. Two things
-depend on the model's chat template, see `TemplateHabits`.
+This is what vLLM 0.33 does (``entrypoints/anthropic``), as observed. The system prompt becomes one first message. Of a
+message's blocks, text stays, thinking becomes reasoning, and tool_use a tool call. A user's tool_result becomes a
+message of its own before the text beside it. Empty text, redacted thinking and every field not named here are dropped.
+Two details depend on the model's chat template, see `TemplateHabits`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from backends.vllm.unrenderable import Unrenderable
 
 THINKING_EFFORTS = ("low", "medium", "high", "xhigh", "max")
-"""The efforts that `output_config` may name; vLLM compares how they render to find out what "none" does."""
+"""The efforts that `output_config` may name. vLLM compares how they render to find out what "none" does."""
 
 _BILLING_LINE = "x-anthropic-billing-header"
 _NO_CONTENT_BLOCKS = frozenset({"redacted_thinking", "tool_reference"})
@@ -31,18 +31,18 @@ class TemplateHabits(Protocol):
 
     @property
     def merges_late_system(self) -> bool:
-        """System messages in mid-conversation go into the first one, since the template would refuse them."""
+        """Whether later system messages go into the first one, since the template would refuse them."""
         ...
 
     @property
     def disabled_effort(self) -> str:
-        """The reasoning effort that stands for thinking being disabled."""
+        """The reasoning effort that stands for disabled thinking."""
         ...
 
 
 @dataclass(slots=True)
 class _OpenMessage:
-    """What the blocks of one message add up to; `before` are messages that go ahead of it."""
+    """The message made of one message's blocks; `before` are messages that precede it."""
 
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
@@ -51,10 +51,10 @@ class _OpenMessage:
 
 
 def chat_of_messages(body: Mapping[str, Any], habits: TemplateHabits) -> dict[str, Any]:
-    """The chat completions body with the same prompt. Pure, and shares no list or object with `body` that it changes.
+    """Return the chat completions body with the same prompt. Pure: `body` is not changed or shared with the result.
 
     Raises:
-        Unrenderable: pictures, a change of tools in mid-conversation, or a shape that vLLM refuses.
+        Unrenderable: pictures, a later change of tools, or a shape that vLLM refuses.
     """
     messages = _listed(body.get("messages"), "messages")
     merge = any(_role(message) == "system" for message in messages) and habits.merges_late_system
@@ -70,10 +70,10 @@ def chat_of_messages(body: Mapping[str, Any], habits: TemplateHabits) -> dict[st
 
 
 def refuses_late_system(template: str) -> bool:
-    """Whether vLLM takes `template` for one that wants its system message first.
+    """Return whether vLLM takes `template` for one that requires its system message first.
 
-    It renders four plain messages without the names that chat templates are given, so that any use of
-    ``raise_exception`` or ``strftime_now`` on that way counts as a refusal, too.
+    vLLM renders four plain messages without the names that chat templates are given. Any use of ``raise_exception`` or
+    ``strftime_now`` on that path counts as a refusal too.
     """
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     turns = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
@@ -81,13 +81,13 @@ def refuses_late_system(template: str) -> bool:
         environment.from_string(template).render(messages=turns, add_generation_prompt=False)
     except TemplateError:
         return True
-    except Exception as error:  # then vLLM itself does not start; whatever it is, it says nothing about the order
+    except Exception as error:  # vLLM itself does not start then; the error says nothing about the order
         raise Unrenderable(f"chat template: {type(error).__name__}: {error}") from error
     return False
 
 
 def _system(body: Mapping[str, Any], merged: list[Any]) -> list[dict[str, Any]]:
-    """The first message: the system prompt, and the text of `merged` messages that are system ones."""
+    """Return the first message: the system prompt, and the text of those `merged` messages that are system ones."""
     system = body.get("system")
     texts = [system] if isinstance(system, str) else _system_texts(_listed(system or [], "system"))
     texts += [_system_text(message) for message in merged if message["role"] == "system"]
@@ -124,7 +124,7 @@ def _turns(messages: list[Any], merged: bool) -> list[dict[str, Any]]:
 
 
 def _turn(role: str, blocks: list[Any]) -> list[dict[str, Any]]:
-    """A message given as blocks; tool results come first, and a user's message of nothing else is not there."""
+    """Return a message given as blocks. Tool results come first; a user's message of tool results only is dropped."""
     turn = _OpenMessage()
     for block in blocks:
         _add_block(turn, role, block)
@@ -193,7 +193,7 @@ def _tool(tool: Any) -> dict[str, Any]:
 
 
 def _effort(body: Mapping[str, Any], habits: TemplateHabits) -> str | None:
-    """The reasoning effort that `thinking` or `output_config` asks for, as vLLM words it."""
+    """Return the reasoning effort that `thinking` or `output_config` asks for, in vLLM's words."""
     thinking, output = body.get("thinking"), body.get("output_config")
     if isinstance(thinking, dict) and thinking.get("type") == "disabled":
         return habits.disabled_effort

@@ -1,8 +1,8 @@
 """The few lines of vLLM's ``/metrics`` that a router needs.
 
-A page has about a thousand lines, nearly all of them histogram buckets, and is read every second from every worker:
-so the wanted samples are picked out by one regular expression and the rest is never split into lines. Both
-generations of names are read: up to 0.11 the cache gauges and counters carried a ``gpu_`` prefix.
+A page has about a thousand lines, nearly all of them histogram buckets, and is read every second from every worker. One
+regular expression picks out the wanted samples; the rest is never split into lines. Both generations of names are read:
+up to 0.11 the cache gauges and counters had a ``gpu_`` prefix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OLDER_NAMES: Mapping[str, str] = {
     QUERIES: "vllm:gpu_prefix_cache_queries_total",
     HITS: "vllm:gpu_prefix_cache_hits_total",
 }
-"""Read where the page lacks the newer name; 0.11 has both."""
+"""Read if the page lacks the newer name; 0.11 has both."""
 
 _NAMES = "|".join((RUNNING, WAITING, USAGE, QUERIES, HITS, SLEEP, CACHE, STARTED, *OLDER_NAMES.values()))
 _SAMPLE = re.compile(
@@ -36,25 +36,25 @@ _SAMPLE = re.compile(
     re.MULTILINE,
 )
 _LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]++|\\.)*+)"')
-"""Tried at the beginning of a word only, and with possessive quantifiers, as `_SAMPLE`: a worker may send 8 MB of one
-word, which would cost the square of its length, and memory for every way back."""
+"""Tried at the beginning of a word only, and with possessive quantifiers, as `_SAMPLE`. A worker may send 8 MB of one
+word, which would otherwise cost quadratic time, and memory for backtracking."""
 
 _MAX_RANK = 4095
 _LARGEST = 1e18
-"""Samples beyond it are odd lines: their sums could overflow."""
+"""Larger samples are skipped: their sums could overflow."""
 MAX_BLOCK_TOKENS = 1 << 24
 """Larger blocks are a mistake: no context is that long."""
 MAX_BLOCKS = 1 << 32
-"""The same for a number of blocks. With both bounds a cache's size in tokens fits in 64 bits."""
+"""Largest number of blocks. With both bounds a cache's size in tokens fits in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    """What one read of ``/metrics`` says.
+    """One read of ``/metrics``.
 
-    `started_s` is the process's start as Unix time (absent with several API server processes): another value means
-    another process. Ranks count from 0 within the endpoint, whatever numbers its engines have within a larger
-    deployment: that is also how vLLM reads ``X-data-parallel-rank``.
+    `started_s` is the process's start as Unix time (absent with several API server processes). Another value means
+    another process. Ranks count from 0 within the endpoint, whatever numbers its engines have in a larger deployment;
+    vLLM reads ``X-data-parallel-rank`` in the same way.
     """
 
     caches: Mapping[int, RankCache]
@@ -64,7 +64,7 @@ class MetricsPage:
 
 
 def parse_metrics(text: str) -> MetricsPage:
-    """Pick caches, loads, sleep state and process start out of Prometheus text. Never fails: odd lines are skipped."""
+    """Read caches, loads, sleep state and process start from Prometheus text. Never fails: odd lines are skipped."""
     sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     caches: dict[int, RankCache] = {}
     sleeping = False
@@ -94,7 +94,7 @@ def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
             value = float(number)
         except ValueError:
             continue
-        if abs(value) <= _LARGEST:  # no NaN either
+        if abs(value) <= _LARGEST:  # excludes NaN too
             yield name, dict(_LABEL.findall(labels or "")), value
 
 
@@ -108,7 +108,7 @@ def _cache(labels: Mapping[str, str]) -> RankCache | None:
     num_blocks = _count(labels.get("num_gpu_blocks"), MAX_BLOCKS)
     if block_size is None or num_blocks is None:
         return None
-    # With several ranks vLLM 0.33 sums num_gpu_blocks over them and shows the sum for each; this label is one rank's.
+    # With several ranks vLLM 0.33 shows the sum of num_gpu_blocks for each rank; this label is one rank's number.
     own_tokens = _int(labels.get("kv_cache_size_tokens"))
     if own_tokens is not None and own_tokens > 0:
         num_blocks = min(num_blocks, -(-own_tokens // block_size))
@@ -149,7 +149,7 @@ def _within_the_endpoint(page: MetricsPage) -> MetricsPage:
 
 
 def _count(text: str | None, most: int) -> int | None:
-    """A number from 1 to `most`."""
+    """Return a number from 1 to `most`."""
     number = _int(text)
     return number if number is not None and 1 <= number <= most else None
 

@@ -1,6 +1,6 @@
-"""Asking one vLLM endpoint what it is and how it does.
+"""Asks one vLLM endpoint for its identity and its state.
 
-Whatever answers on that port, the outcome is a value or a `ProbeError` whose reason an operator can act on.
+Whatever answers on that port, the result is a value or a `ProbeError` with a reason that an operator can act on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backends.vllm.metrics import MetricsPage, parse_metrics
 from backends.worker import Endpoint, KvEventSource, ServedModel, WorkerFacts
 
 MAX_METRICS_BYTES = 8 << 20
-"""A page of one engine is about 0.1 MB; a deployment with many ranks and adapters has a few."""
+"""A page of one engine is about 0.1 MB; a deployment with many ranks and adapters has a few MB."""
 
 _WILDCARD = re.compile(r"tcp://(?:\*|0\.0\.0\.0|\[::\]|::):(\d+)")
 _TCP_PORT = re.compile(r"(tcp://.+:)(\d+)")
@@ -54,10 +54,10 @@ class _Source(msgspec.Struct):
 
 
 async def quick_probe(client: WorkerClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> None:
-    """Ask ``/health`` only, or ``/v1/models`` where that path does not exist.
+    """Ask ``/health`` only, or ``/v1/models`` if that path does not exist.
 
     Raises:
-        ProbeError: anything but a timely 200.
+        ProbeError: any result but a timely 200.
     """
     try:
         await client.get(endpoint, "/health", timeout_s)
@@ -69,7 +69,7 @@ async def quick_probe(client: WorkerClient, endpoint: Endpoint, *, timeout_s: fl
 
 
 async def _lists_models(client: WorkerClient, endpoint: Endpoint, timeout_s: float) -> bool:
-    """Whether a server of OpenAI's API answers there, which need not have ``/health``."""
+    """Return whether a server with OpenAI's API answers; it may lack ``/health``."""
     try:
         body = await client.get(endpoint, "/v1/models", timeout_s)
         return bool(_decode(body, _Models, "/v1/models").data)
@@ -97,10 +97,10 @@ async def probe(
     events: KvEventSource | None = None,
     timeout_s: float = 2.0,
 ) -> WorkerFacts:
-    """Learn what `endpoint` is: health, version, models, caches and event sources; each question has `timeout_s`.
+    """Learn about `endpoint`: health, version, models, caches and event sources. Each question has `timeout_s`.
 
-    `events` is the configured publisher of rank 0, used instead of asking. What vLLM may leave unanswered
-    (``/version``, models behind an API key, metrics, event sources) stays empty and is said in the facts' notes.
+    `events` is the configured publisher of rank 0, used instead of asking. Answers that vLLM may refuse (``/version``,
+    models behind an API key, metrics, event sources) stay empty; the facts' notes say so.
 
     Raises:
         ProbeError: not healthy, or not a vLLM server.
@@ -124,7 +124,7 @@ async def probe(
 
 
 def configured_sources(first: KvEventSource, endpoint: Endpoint, ranks: int) -> tuple[KvEventSource, ...]:
-    """`first`, and the publishers of the further ranks on the ports after it, as vLLM numbers them."""
+    """Return `first` and the publishers of the further ranks on the ports after it, as vLLM numbers them."""
     return tuple(
         replace(
             first,
@@ -139,7 +139,7 @@ def configured_sources(first: KvEventSource, endpoint: Endpoint, ranks: int) -> 
 
 
 def connectable(address: str, endpoint: Endpoint) -> str:
-    """`address` with a wildcard host (``*``, ``0.0.0.0``, ``[::]``) replaced by `endpoint`'s."""
+    """Return `address` with a wildcard host (``*``, ``0.0.0.0``, ``[::]``) replaced by the host of `endpoint`."""
     if match := _WILDCARD.fullmatch(address):
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
         return f"tcp://{host}:{match[1]}"
@@ -206,7 +206,7 @@ async def _event_sources(
 
 
 def _usable(answer: Mapping[str, _Source], endpoint: Endpoint, notes: list[str]) -> tuple[KvEventSource, ...]:
-    """Ranks count from 0 within the endpoint, as in `MetricsPage`."""
+    """Return usable sources. Ranks count from 0 within the endpoint, as in `MetricsPage`."""
     sources = []
     for rank, key in enumerate(sorted(answer, key=lambda key: int(key) if key.isdecimal() else _MAX_RANK)):
         source = answer[key]

@@ -1,9 +1,9 @@
 """From a request body to the text and token ids that vLLM would run for it.
 
-Facts of vLLM 0.33 kept here: ``add_generation_prompt`` defaults to true and wins over `chat_template_kwargs`;
-variables that a template does not name are dropped, and those given as null or "auto"; ``reasoning_effort`` switches
-`enable_thinking` on or off unless the request says; ``continue_final_message`` is no variable; chat prompts get no
-special tokens beyond the template's, plain completions and Responses do.
+Facts of vLLM 0.33 kept here: ``add_generation_prompt`` defaults to true and takes precedence over
+`chat_template_kwargs`. Variables that a template does not name are dropped, and so are those given as null or "auto".
+``reasoning_effort`` switches `enable_thinking` on or off unless the request sets it. ``continue_final_message`` is not
+a variable. Chat prompts get no special tokens beyond the template's; plain completions and Responses do.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _RESERVED_KWARGS = frozenset(
 )
 """Parameters of transformers' ``apply_chat_template`` that change more than a variable of the template."""
 _WITH_TOKENS_KWARGS = frozenset({"max_length", "padding", "return_tensors", "tokenizer_kwargs", "truncation"})
-"""Those that count only where the request has the template's text tokenised on the spot (``tokenize``)."""
+"""Parameters that count only if the request has the template's text tokenised at once (``tokenize``)."""
 _NO_VARIABLES = _WITH_TOKENS_KWARGS | {"continue_final_message", "return_dict", "tokenize"}
 _GIVEN_TEMPLATES = 16
 """Templates from requests kept compiled."""
 _UNSET = (None, "auto")
 _DEFAULT_KWARGS = {"cohere_format": "cmd4"}
-"""What vLLM gives every template, whatever the model (``--cohere-format``)."""
+"""What vLLM passes to every template, whatever the model (``--cohere-format``)."""
 
 
 class ChatRenderer:
@@ -55,22 +55,23 @@ class ChatRenderer:
     ) -> ChatRenderer:
         """Read tokenizer.json, tokenizer_config.json and chat_template.jinja from `folder`.
 
-        `chat_template` is a file or the template itself, as for ``vllm serve --chat-template``; `tokenizer` names
-        a tokenizer.json, or its folder, that lies apart from `folder`.
+        `chat_template` is a file or the template itself, as for ``vllm serve --chat-template``. `tokenizer` is a
+        tokenizer.json, or a folder with one, outside `folder`.
 
         Raises:
-            Unrenderable: the files do not tell how vLLM renders this model.
+            Unrenderable: the files do not show how vLLM renders this model.
         """
         files = read_tokenizer_files(Path(folder), Path(tokenizer) if tokenizer is not None else None)
         return cls(files, _template_text(chat_template))
 
     @property
     def reads_clock(self) -> bool:
-        """Whether equal bodies may render differently at different times."""
+        """Return whether equal bodies may render differently at different times."""
         return any(template.reads_clock for template in self._templates.values())
 
     def render(self, body: Mapping[str, Any]) -> str:
-        """The prompt text of a chat completions body. Its `chat_template`, if it has one, is run: trust it.
+        """Return the prompt text of a chat completions body. Its `chat_template`, if any, is run, so it must be
+        trusted.
 
         Raises:
             Unrenderable: with the reason; no other exception leaves this method.
@@ -78,11 +79,11 @@ class ChatRenderer:
         return _guarded(lambda: self._render(body))
 
     def render_messages(self, body: Mapping[str, Any]) -> str:
-        """The prompt text of an Anthropic Messages body; raises as `render` does."""
+        """Return the prompt text of an Anthropic Messages body; raises as `render` does."""
         return _guarded(lambda: self._render(chat_of_messages(body, self)))
 
     def render_responses(self, body: Mapping[str, Any]) -> str:
-        """The prompt text of an OpenAI Responses body; raises as `render` does."""
+        """Return the prompt text of an OpenAI Responses body; raises as `render` does."""
         return _guarded(lambda: self._render(chat_of_responses(body), typed=False))
 
     @cached_property
@@ -92,7 +93,7 @@ class ChatRenderer:
 
     @cached_property
     def disabled_effort(self) -> str:
-        """See `backends.vllm.messages_api.TemplateHabits`: "low" where the template knows no "none", or ignores it."""
+        """See `backends.vllm.messages_api.TemplateHabits`: "low" if the template knows no "none", or ignores it."""
         without = self._probe("none")
         if without is None or any(self._probe(effort) == without for effort in THINKING_EFFORTS):
             return "low"
@@ -105,10 +106,10 @@ class ChatRenderer:
             return None
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`. Releases the GIL while it works.
+        """Return the token ids of `text`. Releases the GIL while it works.
 
         Raises:
-            Unrenderable: text that is no valid Unicode.
+            Unrenderable: text that is not valid Unicode.
         """
         try:
             ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
@@ -119,7 +120,7 @@ class ChatRenderer:
         return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Text of token ids."""
+        """Return the text of token ids."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
@@ -170,7 +171,7 @@ class ChatRenderer:
 
 
 def gives_token_ids(chat_template_kwargs: object) -> bool:
-    """Whether a request has transformers tokenise the template's text, which never adds the tokenizer's own tokens."""
+    """Return whether transformers tokenises the template's text, without the tokenizer's own tokens."""
     return isinstance(chat_template_kwargs, dict) and bool(chat_template_kwargs.get("tokenize"))
 
 
@@ -187,15 +188,15 @@ _USED_TEMPLATES = ("default", "tool_use")
 
 
 def _refuse_unknown_outcome(body: Mapping[str, Any]) -> None:
-    """Fields whose effect on the prompt is the worker's own affair."""
+    """Refuse fields whose effect on the prompt depends on the worker."""
     if body.get("mm_processor_kwargs"):
         raise Unrenderable("the request sets mm_processor_kwargs")
 
 
 def _render_open_ended(template: ChatTemplate, variables: dict[str, Any], messages: list[Message]) -> str:
-    """Render so that the last message stays open: marked, rendered, and cut at the mark.
+    """Render so that the last message stays open: mark its end, render, and cut at the mark.
 
-    Where the template trims the text's end, trailing space of the message is lost with it, as in transformers.
+    If the template trims the text's end, trailing space of the message is lost with it, as in transformers.
     """
     if variables["add_generation_prompt"]:
         raise Unrenderable("continue_final_message and add_generation_prompt exclude each other", refused=True)
@@ -218,7 +219,7 @@ def _render_open_ended(template: ChatTemplate, variables: dict[str, Any], messag
 
 
 def _template_text(chat_template: str | None) -> str | None:
-    """A template given as text or as a file's path."""
+    """Return a template given as text or as a file's path."""
     if chat_template is None or any(character in chat_template for character in "{}\n"):
         return chat_template
     try:

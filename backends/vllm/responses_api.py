@@ -1,9 +1,9 @@
 """OpenAI Responses bodies as the chat bodies that vLLM makes of them.
 
-What vLLM 0.33 does (``entrypoints/openai/responses``) for models that it renders by a chat template, as observed: the
-instructions become a system message; items that belong to one assistant turn (reasoning, text, calls) are merged into
-one message as long as it has no such field yet; of an item with several parts only the first counts; unfinished
-assistant items at the end are left open. Other than a chat, the rendered text gets the tokenizer's own first tokens.
+This is what vLLM 0.33 does (``entrypoints/openai/responses``) for models that it renders by a chat template, as
+observed. The instructions become a system message. Items of one assistant turn (reasoning, text, calls) are merged into
+one message as long as it lacks the field. Of an item with several parts only the first counts. Unfinished assistant
+items at the end are left open. Unlike a chat, the rendered text gets the tokenizer's own first tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from backends.vllm.unrenderable import Unrenderable
 
 _UNFINISHED = ("in_progress", "incomplete")
 _ELSEWHERE = ("previous_response_id", "previous_input_messages", "prompt")
-"""Fields that bring in text which is not in the body."""
+"""Fields that add text from outside the body."""
 _NAMESPACE_MARK = "__"
 _FREEFORM_FIELD = "input"
 """A custom tool is shown as a function with this one argument."""
@@ -33,10 +33,11 @@ Message = dict[str, Any]
 
 
 def chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The chat completions body with the same prompt. Pure; `body` is not changed.
+    """Return the chat completions body with the same prompt. Pure; `body` is not changed.
 
     Raises:
-        Unrenderable: text from elsewhere, media, tools that the worker itself runs, or a shape that vLLM refuses.
+        Unrenderable: text from outside the body, media, tools that the worker itself runs, or a shape that vLLM
+            refuses.
     """
     for name in _ELSEWHERE:
         if body.get(name) is not None:
@@ -60,7 +61,7 @@ def chat_of_responses(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unfinished(item: Any) -> bool:
-    """Whether the last item is not complete, so that the model goes on with it. Whose it is does not matter."""
+    """Return whether the last item, of any role, is incomplete, so that the model continues it."""
     if not isinstance(item, dict) or item.get("type", "message") not in ("message", "reasoning"):
         return False
     return item.get("status") in _UNFINISHED
@@ -109,7 +110,7 @@ def _add_message(messages: list[Message], item: Item) -> None:
 
 
 def _first_text(item: Item, parts: list[Any]) -> str:
-    """The text of an assistant message's first part, the only one that counts."""
+    """Return the text of an assistant message's first part, the only one that counts."""
     kinds = {part.get("type") if isinstance(part, dict) else None for part in parts}
     own = item.get("type") == "message"
     if not kinds or not (kinds <= {"input_text"} or (own and kinds <= {"output_text"})):
@@ -118,7 +119,7 @@ def _first_text(item: Item, parts: list[Any]) -> str:
 
 
 def _merge(messages: list[Message], name: str, text: str) -> None:
-    """Into the assistant's message at the end, if there is one without `name`, else a new one."""
+    """Merge into the assistant's message at the end if it has no `name` yet, else into a new one."""
     last = messages[-1] if messages else None
     if last is not None and last["role"] == "assistant" and last.get(name) is None:
         last[name] = text
@@ -178,7 +179,7 @@ def _tools(tools: object) -> list[dict[str, Any]]:
 
 
 def _functions(tool: Any) -> list[dict[str, Any]]:
-    """What the model is shown of one tool; a namespace is shown as its functions."""
+    """Return what the model sees of one tool; a namespace is shown as its functions."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind == "function":
         return [{name: tool.get(name) for name in _TOOL_FIELDS}]

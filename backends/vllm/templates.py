@@ -1,7 +1,7 @@
-"""Chat templates: compiled once, run in a sandbox, with the names and habits that Hugging Face gives them.
+"""Chat templates: compiled once and run in a sandbox, with the names and behaviour that Hugging Face gives them.
 
 Reference for behaviour: transformers' ``utils/chat_template_utils.py`` (environment, filters, globals) and vLLM's
-``renderers/hf.py`` (which variables pass, whether a template wants content as text or as a list of parts).
+``renderers/hf.py`` (which variables pass, whether a template takes content as text or as a list of parts).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from jinja2.utils import Namespace
 from backends.vllm.unrenderable import Unrenderable
 
 MAX_RENDERED_CHARS = 64 * 1024 * 1024
-"""A rendering that grows past this is given up."""
+"""A rendering that grows past this is stopped."""
 MAX_REPEATED_ITEMS = 1_000_000
-"""Longest text or list that ``*`` may make. Jinja itself holds ``range`` to 100,000."""
+"""Longest text or list that ``*`` may make. Jinja itself limits ``range`` to 100,000."""
 
 
 class ChatTemplate:
-    """One compiled template. `wants_parts`: it walks over content, so content is given as a list of parts.
+    """One compiled template. `wants_parts`: it loops over content, so content is given as a list of parts.
 
     `reads_clock`: it asks for the date, so the same request may render differently later.
     """
@@ -48,7 +48,7 @@ class ChatTemplate:
         self.knows_developer = '"developer"' in source or "'developer'" in source
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """The text.
+        """Return the rendered text.
 
         Raises:
             Unrenderable: the template raised, or produced too much.
@@ -64,7 +64,7 @@ class ChatTemplate:
                     raise Unrenderable("the rendered prompt is too long")
         except Unrenderable:
             raise
-        except Exception as error:  # a template is a program: anything may come out of it
+        except Exception as error:  # a template is a program and may raise anything
             raise Unrenderable(f"chat template: {type(error).__name__}: {error}", refused=True) from error
         return "".join(pieces)
 
@@ -134,7 +134,7 @@ def _strftime_now(format: str) -> str:  # noqa: A002 - templates may name it
 
 
 def _walks_over_content(tree: nodes.Template) -> bool:
-    """Whether a loop of the template runs over a message's content (vLLM's content format "openai")."""
+    """Return whether a loop of the template runs over a message's content (vLLM's content format "openai")."""
     try:
         return any(True for _ in _content_loops(tree))
     except (AttributeError, AssertionError, RecursionError):
@@ -157,7 +157,7 @@ def _content_loops(tree: nodes.Template) -> Iterator[nodes.For]:
 
 
 def _loops_in_macros(tree: nodes.Template, items: set[str]) -> dict[int, set[str]]:
-    """Per loop inside a macro: the macro's parameters that some call fills with a message's content."""
+    """Return per loop inside a macro the macro's parameters that some call fills with a message's content."""
     found: dict[int, set[str]] = {}
     for macro in tree.find_all(nodes.Macro):
         names = [argument.name for argument in macro.args]
@@ -173,7 +173,7 @@ def _loops_in_macros(tree: nodes.Template, items: set[str]) -> dict[int, set[str
 
 
 def _aliases(tree: nodes.Template, name: str) -> set[str]:
-    """Names, dotted for namespace attributes, that some assignment makes equal to `name` or a part of it."""
+    """Return names, dotted for namespace attributes, that some assignment makes equal to `name` or a part of it."""
     known = {name}
     waiting = [name]
     while waiting:
@@ -199,7 +199,7 @@ def _assigned_from(assignment: nodes.Assign, source: str) -> list[str]:
 
 
 def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
-    """Whether `node` is ``name`` or ``name[key]``, through filters, tests and slices."""
+    """Return whether `node` is ``name`` or ``name[key]``, through filters, tests and slices."""
     if isinstance(node, (nodes.Filter, nodes.Test)):
         return _reads(node.node, name, key)
     if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):

@@ -44,7 +44,7 @@ class SpecialToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """What a folder says: the tokenizer, named tokens ("bos_token" -> text), chat templates by name, added tokens."""
+    """Contents of a folder: the tokenizer, named tokens ("bos_token" -> text), chat templates by name, added tokens."""
 
     tokenizer: Any
     named_tokens: dict[str, str]
@@ -53,11 +53,11 @@ class TokenizerFiles:
 
 
 def read_tokenizer_files(folder: Path, tokenizer: Path | None = None) -> TokenizerFiles:
-    """Read `folder`; `tokenizer` is a tokenizer.json, or a folder with one, that lies apart from it.
+    """Read `folder`; `tokenizer` is a tokenizer.json, or a folder with one, outside it.
 
-    Some classes of transformers build a tokenizer of their own from the file (``tokenizer_class``). Of these
-    ``LlamaTokenizer`` is followed; where another one's differs from the file, ids differ from the worker's, which its
-    self-test shows.
+    Some classes of transformers build a tokenizer of their own from the file (``tokenizer_class``). Of these only
+    ``LlamaTokenizer`` is followed. If another one's result differs from the file, ids differ from the worker's, and the
+    worker's self-test shows it.
 
     Raises:
         Unrenderable: files are missing or broken, or vLLM does not render this family from them.
@@ -82,7 +82,7 @@ def read_tokenizer_files(folder: Path, tokenizer: Path | None = None) -> Tokeniz
 
 
 def special_tokens(tokenizer: Any) -> tuple[SpecialToken, ...]:
-    """The table of added tokens."""
+    """Return the table of added tokens."""
     return tuple(
         SpecialToken(t.content, token_id, t.special, t.normalized, t.lstrip, t.rstrip, t.single_word)
         for token_id, t in sorted(tokenizer.get_added_tokens_decoder().items())
@@ -91,8 +91,10 @@ def special_tokens(tokenizer: Any) -> tuple[SpecialToken, ...]:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether `error` is one of the code's: any `Exception`, or a panic of Rust code, whose class derives from none and
-    cannot be imported; not an interrupt."""
+    """Return whether `error` is a failure of the code and not an interrupt: any `Exception`, or a panic of Rust code.
+
+    The class of a panic derives from BaseException only and cannot be imported.
+    """
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -121,7 +123,7 @@ def _refuse_native(folder: Path) -> None:
 
 
 def _templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Chat templates by name; files win over tokenizer_config.json."""
+    """Return chat templates by name; files take precedence over tokenizer_config.json."""
     found = {path.stem: _read_text(path) for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
     if (folder / "chat_template.jinja").is_file():
         found["default"] = _read_text(folder / "chat_template.jinja")

@@ -1,13 +1,13 @@
-"""Why a prompt cannot be rendered here."""
+"""The error for a prompt that cannot be rendered here."""
 
 from __future__ import annotations
 
 
 class Unrenderable(Exception):
-    """This body's token ids cannot be told from local files; `reason` is for logs and counters.
+    """This body's token ids cannot be known from local files; `reason` is for logs and counters.
 
-    `refused` says that the request itself is at fault (a worker is expected to refuse it too); then asking a worker
-    to tokenise it is pointless.
+    `refused` means that the request itself is at fault, and a worker should refuse it too. To ask a worker to tokenise
+    it is then pointless.
     """
 
     def __init__(self, reason: str, *, refused: bool = False) -> None:
