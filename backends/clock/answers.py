@@ -1,4 +1,4 @@
-"""Which token comes next: a word that the tokenizer reads back as itself, the end, or what a grammar allows."""
+"""Chooses the next token: a word that the tokenizer reads back as itself, the end, or what a grammar allows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tokenizers import Tokenizer
 from backends.clock.batches import KnownRequest, allowed_tokens
 from backends.simulated.vocabulary import Vocabulary
 
-# Random JSON would hardly ever end: under a grammar, half of the draws close what is open where that is allowed.
+# Random JSON would hardly ever end. Under a grammar, half of the draws close what is open, if allowed.
 _CLOSING = frozenset('"]},')
 _CLOSE_PROBABILITY = 0.5
 
 
 class NoTokenizer(ValueError):
-    """The model folder has no tokenizer.json; the message says what to do."""
+    """The model folder has no tokenizer.json; the message gives the fix."""
 
 
 class Answers:
-    """Draws tokens by seed. `stop_ids` end an answer, with `stop_probability` after each token and, under a grammar,
-    as soon as it allows one."""
+    """Draws tokens by seed. `stop_ids` end an answer, with `stop_probability` after each token and, under a grammar, as
+    soon as it allows one."""
 
     __slots__ = ("_blank", "_closing", "_random", "_stop_ids", "_stop_probability", "_tokens", "_vocabulary")
 
@@ -37,7 +37,7 @@ class Answers:
         self._closing = frozenset(id_ for id_, text in enumerate(texts) if text in _CLOSING)
 
     def draw(self, known: KnownRequest, bitmask_row: Sequence[int] | None = None) -> int:
-        """The next token of a request; remembers it as the last one."""
+        """Draw the next token of a request and remember it as the last one."""
         token = self._free(known) if bitmask_row is None else self._constrained(known, bitmask_row)
         known.last_token = token
         known.answered = True
@@ -59,12 +59,12 @@ class Answers:
         return allowed[int(self._random() * len(allowed))] if allowed else self._free(known)
 
     def statistics(self) -> dict[str, int]:
-        """Tokens drawn and the words there were."""
+        """Return the tokens drawn and the number of words."""
         return {"tokens": self._tokens, **self._vocabulary.statistics()}
 
 
 def read_tokenizer(folder: str) -> Tokenizer:
-    """The tokenizer of a model folder.
+    """Return the tokenizer of a model folder.
 
     Raises:
         NoTokenizer: it has no tokenizer.json.

@@ -1,4 +1,4 @@
-"""The modelled GPU: it does one step after another, each as long as the profile says."""
+"""The modelled GPU: it runs one step after another, each as long as the profile says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 class Device:
     """A queue of steps on a clock of its own.
 
-    A step begins when it is launched or when the one before it ends, whichever is later: so async scheduling, which
-    launches a step while another runs, loses no time between the two. `wait` is given the end that `launch` returned.
+    A step begins when it is launched or when the one before it ends, whichever is later. So async scheduling, which
+    launches a step while another runs, loses no time between the two. `wait` takes the end that `launch` returned.
     """
 
     __slots__ = ("_busy_until_s", "_clock", "_late_s", "_launched", "_sleep", "_time_scale")
@@ -23,19 +23,19 @@ class Device:
         self._late_s = 0.0
 
     def launch(self, step_s: float) -> float:
-        """Put a step of `step_s` modelled seconds on the device; returns when it will have ended, by the clock."""
+        """Launch a step of `step_s` modelled seconds; return the time of its end on the clock."""
         start_s = max(self._clock(), self._busy_until_s)
         self._busy_until_s = start_s + step_s * self._time_scale
         self._launched += 1
         return self._busy_until_s
 
     def wait(self, end_s: float) -> None:
-        """Sleep until then."""
+        """Sleep until `end_s`."""
         left_s = end_s - self._clock()
         if left_s > 0:
             self._sleep(left_s)
         self._late_s += max(0.0, self._clock() - end_s)
 
     def statistics(self) -> dict[str, float]:
-        """Steps launched, and the seconds by which their results were collected after they were there."""
+        """Return the steps launched, and the seconds between their ends and the collection of their results."""
         return {"steps": self._launched, "late_s": self._late_s}

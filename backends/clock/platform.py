@@ -16,13 +16,13 @@ from backends.engine.profile import load_profile
 WORKER = "backends.clock.worker.ClockWorker"
 DEFAULT_BLOCK_SIZE = 16
 _HOST_GIB = 1 << 40
-# Older versions know ValueError alone as the client's fault.
+# Older versions treat only ValueError as the client's fault.
 _Refusal: type[Exception] = getattr(exceptions, "VLLMValidationError", ValueError)
 _log = logging.getLogger("vllm.warmroute_clock")
 
 
 class ClockPlatform(Platform):
-    """A device that has the size and the pace of the profile's, and computes nothing."""
+    """A device with the size and the speed of the profile's, which computes nothing."""
 
     _enum = PlatformEnum.OOT
     device_name = "clock"
@@ -32,11 +32,11 @@ class ClockPlatform(Platform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """Put our worker in place of the GPU's.
+        """Replace the GPU's worker by `ClockWorker`.
 
         Raises:
-            ClockMisconfigured: for a variable that cannot be used.
-            ValueError: for a flag whose work cannot be modelled.
+            ClockMisconfigured: a variable cannot be used.
+            ValueError: the work of a flag cannot be modelled.
         """
         settings = read_settings(os.environ)
         if vllm_config.speculative_config is not None:
@@ -56,53 +56,55 @@ class ClockPlatform(Platform):
 
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: Any) -> None:
-        """No attention backend has a say."""
+        """Do nothing: no attention backend sets the block size."""
 
     @classmethod
     def validate_request(cls, processed_inputs: Any, params: Any, *rest: Any) -> None:
-        """Refuse what only a model could answer (prompt log-probabilities come back empty instead: asking for them
-        is the way to have a prompt computed without its cached prefix).
+        """Refuse what only a model could answer.
+
+        Prompt log-probabilities come back empty instead: asking for them is the way to have a prompt computed without
+        its cached prefix.
 
         Raises:
-            VLLMValidationError: which vLLM answers with status 400.
+            VLLMValidationError: vLLM answers it with status 400.
         """
         if getattr(params, "logprobs", None) is not None:
             raise _Refusal("logprobs are not available: this worker runs without a model (WARMROUTE_CLOCK=1)")
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
-        """What the profile models."""
+        """Return the modelled device."""
         return load_profile(read_settings(os.environ).profile).hardware
 
     @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:
-        """More than anything asks for."""
+        """Return more than any request needs."""
         return _HOST_GIB
 
     @classmethod
     def get_current_memory_usage(cls, device: Any = None) -> float:
-        """Nothing is computed."""
+        """Return 0: nothing is computed."""
         return 0.0
 
     @classmethod
     def inference_mode(cls) -> Any:
-        """Nothing is differentiated."""
+        """Return a context without effect: nothing is differentiated."""
         return torch.no_grad()
 
     @classmethod
     def set_device(cls, device: Any) -> None:
-        """There is none."""
+        """Do nothing: there is no device."""
 
     @classmethod
     def manual_seed_all(cls, seed: int) -> None:
-        """The seed is WARMROUTE_CLOCK_SEED."""
+        """Do nothing: the seed is WARMROUTE_CLOCK_SEED."""
 
     @classmethod
     def is_pin_memory_available(cls) -> bool:
-        """No device, no pinned memory."""
+        """Return False: no device, no pinned memory."""
         return False
 
     @classmethod
     def get_punica_wrapper(cls) -> str:
-        """Adapters are names here; vLLM wants to know of a kernel."""
+        """Return a kernel name, which vLLM requires; adapters are only names here."""
         return "vllm.lora.punica_wrapper.punica_cpu.PunicaWrapperCPU"

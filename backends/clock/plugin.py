@@ -1,4 +1,4 @@
-"""The entry point that vLLM asks for platforms (group ``vllm.platform_plugins``)."""
+"""The entry point from which vLLM loads platforms (group ``vllm.platform_plugins``)."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ PLATFORM = "backends.clock.platform.ClockPlatform"
 
 
 def platform() -> str | None:
-    """The platform's qualified name where ``WARMROUTE_CLOCK=1``, else None: beside a real GPU nothing changes."""
+    """Return the platform's qualified name if ``WARMROUTE_CLOCK=1``, else None: beside a real GPU nothing changes."""
     return PLATFORM if os.environ.get(SWITCH) == "1" else None

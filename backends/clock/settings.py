@@ -1,4 +1,4 @@
-"""What the plug-in is told: environment variables, since vLLM hands nothing else down to a platform."""
+"""The plug-in's options: environment variables, since vLLM passes nothing else to a platform."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _PREFIX = SWITCH + "_"
 
 
 class ClockMisconfigured(ValueError):
-    """A variable cannot be used; the message names it and what to write."""
+    """A variable cannot be used; the message names it and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockSettings:
     """One vLLM engine's modelled GPU.
 
-    `profile` names the step times (`backends/engine/profiles`). `kv_gib` is the KV cache to pretend, in GiB of the
-    served model's own KV layout; None: as many tokens as the profile says. `time_scale` stretches every wait (0 = no
-    waiting), `speed` divides the modelled step time, `jitter` spreads it, and `stop_probability` is the chance that
-    the model ends its answer after any one token, for requests without ``ignore_eos``.
+    `profile` names the step times (`backends/engine/profiles`). `kv_gib` is the modelled KV cache, in GiB of the served
+    model's own KV layout; None: the profile's tokens. `time_scale` stretches every wait (0 = no waiting), `speed`
+    divides the modelled step time, and `jitter` spreads it. `stop_probability` is the chance that the model ends its
+    answer after any one token, for requests without ``ignore_eos``.
     """
 
     profile: str = "llama-3.1-8b-h100"
@@ -35,7 +35,7 @@ class ClockSettings:
     seed: int = 0
 
     def environment(self) -> dict[str, str]:
-        """The variables that say the same, the switch included."""
+        """Return the variables with these values, including the switch."""
         values = {name: getattr(self, name) for name in _READERS if getattr(self, name) is not None}
         return {SWITCH: "1", **{_PREFIX + name.upper(): str(value) for name, value in values.items()}}
 
@@ -44,7 +44,7 @@ def read_settings(environ: Mapping[str, str]) -> ClockSettings:
     """Read ``WARMROUTE_CLOCK_*``.
 
     Raises:
-        ClockMisconfigured: for a value that cannot be used or a variable that does not exist.
+        ClockMisconfigured: a value cannot be used or a variable does not exist.
     """
     given = {name.removeprefix(_PREFIX).lower(): text for name, text in environ.items() if name.startswith(_PREFIX)}
     unknown = sorted(given.keys() - _READERS.keys())
@@ -55,7 +55,7 @@ def read_settings(environ: Mapping[str, str]) -> ClockSettings:
 
 
 def clock_variables() -> set[str]:
-    """Names of the variables, the switch aside."""
+    """Return the names of the variables, without the switch."""
     return {_PREFIX + name.upper() for name in _READERS}
 
 

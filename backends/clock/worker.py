@@ -33,12 +33,12 @@ class PendingOutput(AsyncModelRunnerOutput):
         self._end_s = end_s
 
     def get_output(self) -> Any:
-        """The tokens, once the step is over."""
+        """Return the tokens, once the step is over."""
         self._device.wait(self._end_s)
         return self._output
 
     def get_kv_connector_output(self) -> None:
-        """No connector takes part."""
+        """Return None: there is no connector."""
 
 
 class ClockWorker(worker_base.WorkerBase):
@@ -61,10 +61,10 @@ class ClockWorker(worker_base.WorkerBase):
         self._launched: tuple[BatchShape, float] | None = None
         self._seed = settings.seed * 1_000 + rank
 
-    # starting
+    # Start-up.
 
     def init_device(self) -> None:
-        """Read the tokenizer to answer with."""
+        """Read the tokenizer for the answers."""
         tokenizer = read_tokenizer(self.model_config.tokenizer)
         self._answers = Answers(tokenizer, self._seed, self._stop_ids(), self._settings.stop_probability)
 
@@ -75,14 +75,14 @@ class ClockWorker(worker_base.WorkerBase):
         return list(stop) if isinstance(stop, list | tuple) else [int(stop)]
 
     def load_model(self, **kwargs: Any) -> None:
-        """No weights."""
+        """Load no weights."""
 
     def get_model(self) -> Any:
-        """There is none to inspect."""
+        """Raise: there is no model to inspect."""
         raise NotImplementedError("this worker runs without a model (WARMROUTE_CLOCK=1)")
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
-        """Full attention in every layer, of the model's own shape."""
+        """Return full attention in every layer, of the model's own shape."""
         config = self.model_config
         spec = FullAttentionSpec(
             block_size=self.cache_config.block_size,
@@ -93,11 +93,11 @@ class ClockWorker(worker_base.WorkerBase):
         return {f"layers.{n}.attn": spec for n in range(config.get_num_layers(self.parallel_config))}
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """Any would do: nothing is stored."""
+        """Return any layout: nothing is stored."""
         return ["NHD"]
 
     def determine_available_memory(self) -> int:
-        """Bytes of KV cache to pretend; this decides ``num_gpu_blocks``."""
+        """Return the bytes of the modelled KV cache, which decide ``num_gpu_blocks``."""
         if self.cache_config.kv_cache_memory_bytes:
             return int(self.cache_config.kv_cache_memory_bytes)
         if self._settings.kv_gib is not None:
@@ -107,31 +107,31 @@ class ClockWorker(worker_base.WorkerBase):
         return int(blocks * sum(layer.page_size_bytes for layer in layers))
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """Nothing to allocate."""
+        """Allocate nothing."""
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
-        """Nothing to allocate (older versions ask this way)."""
+        """Allocate nothing (the call of older versions)."""
 
     def update_max_model_len(self, max_model_len: int) -> None:
-        """``--max-model-len auto`` was cut to what the cache holds."""
+        """Take over a ``--max-model-len auto`` that was limited to the cache."""
         self.model_config.max_model_len = max_model_len
 
     def compile_or_warm_up_model(self) -> Any:
-        """Nothing to compile."""
+        """Compile nothing."""
         times = getattr(worker_base, "CompilationTimes", None)
         return times(0.0, 0.0) if times is not None else 0.0
 
     def get_supported_tasks(self) -> tuple[str, ...]:
-        """Text generation alone."""
+        """Return text generation alone."""
         return ("generate",)
 
     def get_kv_connector_handshake_metadata(self) -> None:
-        """No connector takes part."""
+        """Return None: there is no connector."""
 
-    # running
+    # Steps.
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Launch a step; `sample_tokens` follows at once, except where nothing was scheduled."""
+        """Launch a step; `sample_tokens` follows at once, unless nothing was scheduled."""
         step = self._batches.step(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
             return EMPTY_MODEL_RUNNER_OUTPUT
@@ -140,7 +140,7 @@ class ClockWorker(worker_base.WorkerBase):
         return None
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """The tokens of the step launched last, to be had when it is over."""
+        """Return the tokens of the step launched last, available when it is over."""
         assert self._launched is not None and self._answers is not None
         step, end_s = self._launched
         self._launched = None
@@ -154,54 +154,54 @@ class ClockWorker(worker_base.WorkerBase):
         index = {request_id: position for position, request_id in enumerate(step.request_ids)}
         output = ModelRunnerOutput(req_ids=step.request_ids, req_id_to_index=index, sampled_token_ids=tokens)
         pending = PendingOutput(output, self._device, end_s)
-        # a synchronous engine wants the tokens themselves: 0.33 waits for them, 0.23 does not
+        # A synchronous engine needs the tokens themselves: 0.33 waits for them, 0.23 does not.
         return pending if self.vllm_config.scheduler_config.async_scheduling else pending.get_output()
 
     def execute_dummy_batch(self) -> None:
-        """An idle data-parallel rank's step."""
+        """Run the step of an idle data-parallel rank."""
 
     def take_draft_token_ids(self) -> None:
-        """No speculation."""
+        """Return None: no speculation."""
 
-    # adapters, sleep and caches: nothing but bookkeeping
+    # Adapters, sleep and caches: bookkeeping only.
 
     def add_lora(self, lora_request: Any) -> bool:
-        """Adapters need no weights here."""
+        """Record an adapter, which needs no weights here."""
         self._adapters.add(lora_request.lora_int_id)
         return True
 
     def remove_lora(self, lora_id: int) -> bool:
-        """Whether it was there."""
+        """Remove an adapter; return whether it was loaded."""
         known = lora_id in self._adapters
         self._adapters.discard(lora_id)
         return known
 
     def pin_lora(self, lora_id: int) -> bool:
-        """Whether it is there."""
+        """Return whether the adapter is loaded."""
         return lora_id in self._adapters
 
     def list_loras(self) -> set[int]:
-        """Ids of the loaded adapters."""
+        """Return the ids of the loaded adapters."""
         return set(self._adapters)
 
     def sleep(self, level: int = 1) -> None:
-        """Nothing to unload."""
+        """Unload nothing."""
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Nothing to load."""
+        """Load nothing."""
 
     def reset_mm_cache(self) -> None:
-        """There is none."""
+        """Do nothing: there is no such cache."""
 
     def reset_encoder_cache(self) -> None:
-        """There is none."""
+        """Do nothing: there is no such cache."""
 
     def profile(self, is_start: bool = True, *args: Any, **kwargs: Any) -> None:
-        """Nothing runs that a profiler could see."""
+        """Do nothing: there is nothing to profile."""
 
 
 def _grammar_rows(grammar_output: Any) -> dict[str, Any]:
-    """Each constrained request's row of the bitmask."""
+    """Return each constrained request's row of the bitmask."""
     if grammar_output is None:
         return {}
     return dict(zip(grammar_output.structured_output_request_ids, grammar_output.grammar_bitmask, strict=False))

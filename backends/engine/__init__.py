@@ -1,6 +1,6 @@
 """A pure model of one vLLM worker: what it caches, what it schedules, how long each step takes.
 
-`Engine` is driven step by step by whoever owns the clock: `backends.simulated` in real time, the simulator in virtual
-time. `BlockCache` is its paged KV cache, `Scheduler` its continuous batching, `StepTiming` its step time over a
-`Profile` (`profiles/*.toml`). No sockets, no event loop, no clock and no randomness of its own.
+The owner of the clock drives `Engine` step by step: `backends.simulated` in real time, the simulator in virtual time.
+`BlockCache` is its paged KV cache, `Scheduler` its continuous batching, `StepTiming` its step time over a `Profile`
+(`profiles/*.toml`). It has no sockets, no event loop, no clock and no randomness of its own.
 """

@@ -9,12 +9,12 @@ from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared, Ca
 
 
 class BlockCache:
-    """Physical blocks, who refers to them, and which hashes they hold. Block ids are small ints.
+    """Physical blocks, their references, and the hashes they hold. Block ids are small ints.
 
-    The rules are those of vLLM 0.33.0's block pool: a block with references cannot be evicted; a free block keeps its
-    content and is reused least recently freed first; of a sequence that is given back the tail goes first, and blocks
-    that never filled go before everything else; equal content may sit in several blocks, each announced when it fills
-    and when it is evicted. Block 0 is never given out (vLLM's null block), so `num_blocks` - 1 are usable.
+    The rules are those of vLLM 0.33.0's block pool. A block with references cannot be evicted. A free block keeps its
+    content; the block freed least recently is reused first. Of a released sequence the tail goes first, and blocks that
+    never filled go before all others. Equal content may be in several blocks, each announced when it fills and when it
+    is evicted. Block 0 is never given out (vLLM's null block), so `num_blocks` - 1 are usable.
     """
 
     __slots__ = (
@@ -39,19 +39,19 @@ class BlockCache:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._references = [0] * num_blocks
         self._hashes: list[int | None] = [None] * num_blocks
-        self._copies: dict[int, int | dict[int, None]] = {}  # a dict only where copies are several: memory
+        self._copies: dict[int, int | dict[int, None]] = {}  # a dict only for several copies, to save memory
         self._cached = 0
         self._events: list[CacheEvent] = []
         self._evictions = 0
 
     @property
     def usable_blocks(self) -> int:
-        """Blocks that requests can have together."""
+        """Blocks that all requests together can use."""
         return self.num_blocks - 1
 
     @property
     def free_blocks(self) -> int:
-        """Blocks without references, cached content or not."""
+        """Blocks without references, with or without cached content."""
         return len(self._free)
 
     @property
@@ -60,7 +60,7 @@ class BlockCache:
         return 1.0 - len(self._free) / self.usable_blocks
 
     def match(self, hashes: Sequence[int], limit: int) -> list[int]:
-        """Blocks that hold the longest cached prefix of `hashes`, at most `limit` of them. Takes no references."""
+        """Return the blocks of the longest cached prefix of `hashes`, at most `limit` of them. Takes no references."""
         copies = self._copies
         found: list[int] = []
         for block_hash in hashes[:limit]:
@@ -71,7 +71,7 @@ class BlockCache:
         return found
 
     def fits(self, matched: Sequence[int], new_blocks: int) -> bool:
-        """Whether `new_blocks` can be allocated beside taking the matched ones, which may be free themselves."""
+        """Return whether `new_blocks` can be allocated and the matched ones taken, which may be free themselves."""
         references = self._references
         return new_blocks + sum(1 for block in matched if not references[block]) <= len(self._free)
 
@@ -84,7 +84,7 @@ class BlockCache:
             references[block] += 1
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks for new content, evicting what they held. The caller has asked `fits`."""
+        """Take `count` blocks for new content and evict their content. The caller has called `fits`."""
         free = self._free
         references = self._references
         blocks: list[int] = []
@@ -97,7 +97,7 @@ class BlockCache:
         return blocks
 
     def store(self, blocks: Sequence[int], run: BlocksCached) -> None:
-        """Make newly full blocks hittable under the hashes of `run`, and announce them."""
+        """Make newly full blocks reusable under the hashes of `run`, and announce them."""
         for block, block_hash in zip(blocks, run.hashes, strict=True):
             self._hashes[block] = block_hash
             holders = self._copies.setdefault(block_hash, block)
@@ -109,7 +109,7 @@ class BlockCache:
         self._events.append(run)
 
     def announce(self, run: BlocksCached) -> None:
-        """Tell again of blocks that are cached; nothing else happens."""
+        """Announce cached blocks again, without any other effect."""
         self._events.append(run)
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -128,7 +128,7 @@ class BlockCache:
             free.move_to_end(block, last=False)
 
     def reset(self) -> bool:
-        """Forget all content; False, and nothing happens, while any block has references."""
+        """Forget all content; return False without effect while any block has references."""
         if self.free_blocks != self.usable_blocks:
             return False
         self._hashes = [None] * self.num_blocks
@@ -139,11 +139,11 @@ class BlockCache:
 
     @property
     def has_events(self) -> bool:
-        """Whether there is something to announce."""
+        """Whether there is an event to announce."""
         return bool(self._events)
 
     def take_events(self) -> list[CacheEvent]:
-        """Events since the last call, in order."""
+        """Return the events since the last call, in order."""
         events = self._events
         if events:
             self._events = []
@@ -151,7 +151,7 @@ class BlockCache:
         return []
 
     def statistics(self) -> dict[str, int | float]:
-        """Sizes in blocks; `cached_blocks` counts physical copies, `evictions` is cumulative."""
+        """Return sizes in blocks; `cached_blocks` counts physical copies, `evictions` is cumulative."""
         return {
             "num_blocks": self.num_blocks,
             "free_blocks": self.free_blocks,

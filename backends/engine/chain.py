@@ -1,7 +1,7 @@
-"""Block hashes of one worker: chained, and split by what splits vLLM's cache.
+"""Block hashes of one worker: chained, and split by the same keys as vLLM's cache.
 
-They stand for vLLM's own block hashes and are private to the engine: whoever listens to its events must take them as
-opaque, as with the real thing.
+They stand for vLLM's own block hashes and are private to the engine. A listener must treat them as opaque, as with a
+real worker.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ SEED = 0x77_61_72_6D_72_6F_75_74
 
 
 class BlockHasher:
-    """Hashes one request's blocks; holds what besides tokens goes into them.
+    """Hashes one request's blocks, with the keys other than tokens that go into them.
 
-    The LoRA name enters every block, the cache salt the first one, from where the chain spreads it.
+    The LoRA name enters every block; the cache salt enters the first one, and the chain spreads it.
     """
 
     __slots__ = ("_block_tokens", "_first_suffix", "_suffix", "first_extra", "later_extra")
@@ -36,7 +36,7 @@ class BlockHasher:
         )
 
     def extend(self, hashes: list[int], tokens: array[int]) -> None:
-        """Append the hashes of those full blocks of `tokens` that `hashes` lacks."""
+        """Append the hashes of full blocks of `tokens` that `hashes` lacks."""
         start = len(hashes)
         end = len(tokens) // self._block_tokens
         if start == end:
@@ -51,6 +51,6 @@ class BlockHasher:
             hashes.append(parent)
 
     def extra_keys(self, first: int, last: int) -> tuple[BlockExtraKeys, ...]:
-        """Extra keys of the blocks with index `first` to `last`, exclusive."""
+        """Return the extra keys of the blocks with index `first` to `last`, exclusive."""
         later = (self.later_extra,) * (last - first)
         return (self.first_extra, *later[1:]) if first == 0 and later else later

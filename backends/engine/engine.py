@@ -29,18 +29,18 @@ __all__ = [
 UNNAMED_TOKEN = -1
 """Stands for a generated token of a request that is known by hashes alone."""
 _LOOKED_AHEAD = 64
-"""Steps timed at once; what comes between makes the rest of them vain."""
+"""Steps timed at once. An event in between makes the rest useless."""
 
 StepOutput = tuple[str, int, FinishReason | None]
-"""Request id, generated token id, and the reason if it was the request's last."""
+"""Request id, generated token id, and the reason if it was the request's last token."""
 
 
 class StepResult(msgspec.Struct, frozen=True):
     """One engine step. Outputs and events belong to its end, ``started_s + duration_s``.
 
-    `outputs` holds one entry per request that produced a token. `prefill_tokens` were computed in
-    `prefills` chunks beside `decodes` single-token decodes; `preempted` requests were pushed back to waiting.
-    `attended_pairs` and `decode_context_tokens` are what else the step's time depends on, as `StepTiming` has it.
+    `outputs` has one entry per request that produced a token. `prefill_tokens` were computed in `prefills` chunks
+    beside `decodes` single-token decodes; `preempted` requests went back to waiting. `attended_pairs` and
+    `decode_context_tokens` are the other inputs of the step's time, as in `StepTiming`.
     """
 
     started_s: float
@@ -56,21 +56,21 @@ class StepResult(msgspec.Struct, frozen=True):
 
 
 class Engine:
-    """A vLLM worker's scheduler, cache and clockwork.
+    """A vLLM worker's scheduler, cache and step times.
 
-    The driver calls `step(now)` while `has_work`, waits `duration_s`, delivers outputs and events, and steps again.
-    The state after `step` is already that of the step's end, so `add`, `abort` and `reset_prefix_cache` may be called
-    in between, and take effect with the next step, as in vLLM. `sample` names a request's next token: it is called
-    once per generated token, in batch order. Options left None come from the profile; `seed` draws the jitter.
+    The driver calls `step(now)` while `has_work`, waits `duration_s`, delivers outputs and events, and steps again. The
+    state after `step` is that of the step's end, so `add`, `abort` and `reset_prefix_cache` may be called in between.
+    They take effect with the next step, as in vLLM. `sample` returns a request's next token; it is called once per
+    generated token, in batch order. Options left None come from the profile; `seed` draws the jitter.
 
-    A driver that wants no word of every token may ask `look_ahead` for steps in which nothing else happens, and `skip`
-    those whose time has come: the same as stepping through them, to the bit.
+    A driver that does not need every token may ask `look_ahead` for steps in which nothing else happens, and `skip`
+    those whose time has come. The result is bit-identical to stepping through them.
 
-    With `async_scheduling` (vLLM's default since 0.14; here the plainer ``--no-async-scheduling`` is) each step is
-    scheduled when the one before it starts, so that the GPU never waits for the scheduler. A request that arrives
-    while step n runs is computed in step n + 2 instead of n + 1, a finished request's blocks are free one step later,
-    and a request that ends by a stop token takes part in one step more. The step's events are then those of the
-    scheduling during it, and `abort` does not take a request out of a step that is scheduled already.
+    With `async_scheduling` (vLLM's default since 0.14; here the default is ``--no-async-scheduling``) each step is
+    scheduled when the one before it starts, so the GPU never waits for the scheduler. A request that arrives while step
+    n runs is computed in step n + 2 instead of n + 1. A finished request's blocks are free one step later, and a
+    request that ends by a stop token takes part in one step more. The step's events are then those of the scheduling
+    during it, and `abort` does not take a request out of a step that is scheduled already.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Engine:
         self._ahead = Batch()
         """The step after the last one; empty unless scheduled already."""
         self._foreseen_s: list[float] = []
-        """What the steps take that were looked ahead at, while nothing has happened since."""
+        """Durations of the steps seen by `look_ahead`, valid until the next event."""
         self._states: dict[str, RequestState] = {}
         self._prompt_tokens = 0
         self._prompt_cached_tokens = 0
@@ -109,7 +109,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything runs or waits."""
+        """Whether any request runs or waits."""
         return bool(self._states or self._ahead)
 
     @property
@@ -119,7 +119,7 @@ class Engine:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks as in vLLM's ``num_gpu_blocks``, the unusable one included."""
+        """Blocks as in vLLM's ``num_gpu_blocks``, including the unusable one."""
         return self._cache.num_blocks
 
     @property
@@ -161,7 +161,7 @@ class Engine:
         return len(state.block_hashes) >= (state.prompt_tokens + state.output_limit - 1) // self.block_size
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request and free its blocks; False if the engine does not have it (any more)."""
+        """Drop a request and free its blocks; return False if the engine does not have it."""
         state = self._states.pop(request_id, None)
         if state is None:
             return False
@@ -196,10 +196,10 @@ class Engine:
         )
 
     def look_ahead(self, now_s: float, most_steps: int = _LOOKED_AHEAD) -> list[float]:
-        """When steps end that, begun at `now_s`, do nothing but give each running request another token.
+        """Return the ends of the steps from `now_s` on that only give each running request another token.
 
-        Empty where the next step does more, or may. Nothing has happened yet: a request may be added or aborted, which
-        makes what was seen void, and `skip` says how many of the steps have begun before that.
+        Empty if the next step does more, or may. Nothing has happened yet: adding or aborting a request makes the
+        result void. `skip` takes the number of steps that have begun before that.
         """
         scheduler, ahead = self._scheduler, self._ahead
         running = scheduler.running
@@ -216,10 +216,10 @@ class Engine:
         return list(accumulate(self._foreseen_s, initial=now_s))[1:]
 
     def skip(self, steps: int) -> None:
-        """Be where the first `steps` of those that `look_ahead` has just shown lead to. None of them is a `StepResult`.
+        """Move to the state after the first `steps` of the last `look_ahead`. None of them becomes a `StepResult`.
 
         Raises:
-            ValueError: so many were not shown, or something has happened since.
+            ValueError: fewer steps were shown, or an event has happened since.
         """
         taken_s = self._foreseen_s[:steps]
         if len(taken_s) != steps:
@@ -240,7 +240,7 @@ class Engine:
 
     @property
     def waiting_requests(self) -> int:
-        """Requests in the queue, preempted ones included."""
+        """Requests in the queue, including preempted ones."""
         return len(self._scheduler.waiting)
 
     @property
@@ -249,27 +249,27 @@ class Engine:
         return self._cache.usage
 
     def cached_tokens(self, chain: Sequence[int], prompt_tokens: int) -> int:
-        """What a prompt with these block hashes would find cached now; nothing changes."""
+        """Return the cached tokens that a prompt with these block hashes would find now, without any effect."""
         usable_blocks = (prompt_tokens - 1) // self.block_size
         return len(self._cache.match(chain, usable_blocks)) * self.block_size
 
     def awaits_first_token(self, request_id: str) -> bool:
-        """Whether it has this request, and no token of it yet."""
+        """Return whether it has this request without a token so far."""
         state = self._states.get(request_id)
         return state is not None and state.first_token_s is None
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks; False, and nothing happens, while any request holds blocks, as in vLLM.
+        """Forget all cached blocks; return False without effect while any request holds blocks, as in vLLM.
 
-        `AllBlocksCleared` leaves with the next step's events, as in vLLM.
+        `CacheCleared` leaves with the next step's events, as in vLLM.
         """
         return self._cache.reset()
 
     def statistics(self) -> dict[str, int | float]:
-        """Gauges and cumulative counts, by vLLM's definitions.
+        """Return gauges and cumulative counts, by vLLM's definitions.
 
-        `prompt_tokens` and `prompt_cached_tokens` count at the first token of a request; `prefill_tokens` counts what
-        was computed in chunks, recomputed tokens included; `finished_*` counts requests.
+        `prompt_tokens` and `prompt_cached_tokens` count at the first token of a request. `prefill_tokens` counts tokens
+        computed in chunks, including recomputed ones. `finished_*` counts requests.
         """
         return {
             **self._scheduler.statistics(),
@@ -288,7 +288,7 @@ class Engine:
         finished = False
         for state in producers:
             if state.finish_reason is not None:
-                continue  # stopped or aborted after this step had been scheduled
+                continue  # stopped or aborted after this step was scheduled
             token = UNNAMED_TOKEN
             if state.request.hashed is None:
                 token = sample(state)
@@ -311,7 +311,7 @@ class Engine:
         return outputs
 
     def _name_tokens(self, states: list[RequestState], steps: int) -> None:
-        """Sample what skipped steps have generated, in the order in which stepping does."""
+        """Sample the tokens of skipped steps, in the order of stepping."""
         for state in states:
             state.output_tokens -= steps
         for _ in range(steps if states else 0):

@@ -1,6 +1,6 @@
-"""What a worker's cache tells the world, as engine-side values. `backends.simulated` puts them on the wire.
+"""A cache's events as values of the engine. `backends.simulated` puts them on the wire.
 
-These are msgspec structs and not dataclasses because a full cache evicts a block for every one that it stores.
+They are msgspec structs instead of dataclasses because a full cache evicts a block for every block that it stores.
 """
 
 from __future__ import annotations
@@ -8,17 +8,16 @@ from __future__ import annotations
 import msgspec
 
 BlockExtraKeys = tuple[str, ...] | None
-"""What besides tokens and parent goes into one block's hash, untagged as on vLLM's wire: LoRA name, then cache salt."""
+"""Keys in one block's hash other than tokens and parent, untagged as on vLLM's wire: LoRA name, then cache salt."""
 
 
 class BlocksCached(msgspec.Struct, frozen=True, gc=False):
-    """A contiguous run of newly full blocks of one request became hittable.
+    """A contiguous run of newly full blocks of one request became reusable.
 
-    `parent` is the hash of the block before the run, None at the start of a sequence; `token_ids` holds
-    ``len(hashes) * block_size`` ids, or none where the request has none (`request.HashedText`); `extra_keys` runs
-    parallel to `hashes`. A hash that is stored already is announced again when a second physical copy fills, as vLLM
-    does, and when a request reuses it that asks for that (`EngineRequest.announces_reuse`): then from the sequence's
-    first block on.
+    `parent` is the hash of the block before the run, None at the start of a sequence. `token_ids` has ``len(hashes) *
+    block_size`` ids, or none if the request has none (`request.HashedText`); `extra_keys` runs parallel to `hashes`. A
+    stored hash is announced again when a second physical copy fills, as in vLLM. It is also announced, from the
+    sequence's first block on, when a request with `EngineRequest.announces_reuse` reuses it.
     """
 
     hashes: tuple[int, ...]
@@ -30,7 +29,7 @@ class BlocksCached(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlocksEvicted(msgspec.Struct, frozen=True, gc=False):
-    """Physical copies of these hashes were evicted; each copy is announced by itself."""
+    """Physical copies of these hashes were evicted; each copy is announced on its own."""
 
     hashes: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""Timing and cache profiles: which model on which GPUs, and how its steps cost."""
+"""Timing and cache profiles: the cost of steps of a model on given GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 
 class UnknownProfile(ValueError):
-    """No profile has this name; the message lists those there are."""
+    """No profile has this name; the message lists the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class DecodeCost:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One model on one worker's GPUs. `kv_tokens` is what the worker's KV cache holds; `provenance` says whence the
-    constants come and how far off they are."""
+    """One model on one worker's GPUs. `kv_tokens` is the size of the worker's KV cache; `provenance` gives the source
+    of the constants and their error."""
 
     name: str
     model: str
@@ -58,7 +58,7 @@ def load_profile(name: str) -> Profile:
     """Read a packaged profile.
 
     Raises:
-        UnknownProfile: naming the profiles there are.
+        UnknownProfile: the message lists the profiles.
     """
     if name not in profile_names():
         raise UnknownProfile(f"no profile {name!r}; write one of {', '.join(profile_names())}")
@@ -67,7 +67,7 @@ def load_profile(name: str) -> Profile:
 
 
 def profile_names() -> list[str]:
-    """Names of all packaged profiles, sorted."""
+    """Return the names of all packaged profiles, sorted."""
     return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
 
 

@@ -1,4 +1,4 @@
-"""A request as the engine takes it, and its state while the engine has it."""
+"""A request to the engine, and its state there."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RequestRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HashedText:
-    """A prompt and its answer by their length and the hashes of their blocks: what a cache can tell of them.
+    """A prompt and its answer as their length and the hashes of their blocks, all that a cache needs.
 
-    `chain` holds one chained hash per full block (of the engine's block size) of the prompt with the answer behind it,
-    and is not changed; equal hashes mean equal prefixes, in this engine and wherever its events go. What splits the
-    cache (adapter, salt) has to be in the hashes already.
+    `chain` has one chained hash per full block (of the engine's block size) of the prompt followed by the answer, and
+    is not changed. Equal hashes mean equal prefixes, in this engine and for all readers of its events. The keys that
+    split the cache (adapter, salt) must be in the hashes already.
     """
 
     prompt_tokens: int
@@ -37,14 +37,14 @@ class HashedText:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What to run: a prompt and how many tokens to answer with.
+    """What to run: a prompt and the length of its answer.
 
-    Generation ends after `stop_after` tokens with reason "stop" (the caller's draw of where the model would stop;
-    None = never) or after `max_tokens` with reason "length", whichever comes first; on a tie it is "stop", since
-    vLLM tests for the end-of-sequence token first. `lora_name` and `cache_salt` split the cache as in vLLM.
-    `announces_reuse` has the cached blocks that the prompt reuses announced again (``kv_cache_report_mode: full``).
+    Generation ends after `stop_after` tokens with reason "stop" (drawn by the caller; None = never) or after
+    `max_tokens` with reason "length", whichever comes first. On a tie it is "stop", since vLLM tests for the
+    end-of-sequence token first. `lora_name` and `cache_salt` split the cache as in vLLM. `announces_reuse`: reused
+    cached blocks of the prompt are announced again (``kv_cache_report_mode: full``).
 
-    With `hashed` there are no token ids, `prompt_ids` being empty: neither are any sampled, and `BlockStored` has none.
+    With `hashed` there are no token ids: `prompt_ids` is empty, no token is sampled, and `BlocksCached` has none.
     """
 
     id: str
@@ -58,10 +58,10 @@ class EngineRequest:
 
 
 class RequestState:
-    """One request inside the engine; returned by `Engine.add`, readable after the end. For callers it is read-only.
+    """One request inside the engine; returned by `Engine.add`, readable after the end. Read-only for callers.
 
-    Times are the driving clock's `now_s` (of a step's start for scheduling, of its end for tokens), None until they
-    happened; `finished_s` stays None after an abort. `cached_tokens` is the prefix hit at first scheduling (vLLM's
+    Times are the driving clock's `now_s` (of a step's start for scheduling, of its end for tokens), None until the
+    event; `finished_s` stays None after an abort. `cached_tokens` is the prefix hit at the first scheduling (vLLM's
     ``cached_tokens``), None before it.
     """
 
@@ -94,7 +94,7 @@ class RequestState:
         self.id = request.id
         hashed = request.hashed
         self.tokens = array("I", request.prompt_ids)
-        """Prompt and generated ids; none where the request is `hashed`."""
+        """Prompt and generated ids; none if the request is `hashed`."""
         self.prompt_tokens = len(self.tokens) if hashed is None else hashed.prompt_tokens
         self.known_tokens = self.prompt_tokens
         """Prompt and generated tokens."""
@@ -110,16 +110,16 @@ class RequestState:
 
         self.hasher = BlockHasher(block_size, request.lora_name, request.cache_salt)
         self.block_hashes: list[int] = [] if hashed is None else hashed.chain
-        """Of all full blocks of `tokens`, by `hash_blocks`; of a `hashed` request those of the whole answer."""
+        """Hashes of all full blocks of `tokens`, by `hash_blocks`; of a `hashed` request those of the whole answer."""
         self.blocks: list[int] = []
         self.computed_tokens = 0
-        """Tokens whose KV is there once the scheduled steps have run."""
+        """Tokens with computed KV once the scheduled steps have run."""
         self.pending_tokens = 0
         """Generated tokens that scheduled steps will add to `tokens` (vLLM's output placeholders)."""
         self.slots_left = 0
         """Slots of `blocks` beyond `computed_tokens`."""
         self.stored_blocks = 0
-        """Blocks at the front of `blocks` that are hittable."""
+        """Blocks at the front of `blocks` that can be reused."""
 
     def hash_blocks(self) -> None:
         """Bring `block_hashes` up to date."""
@@ -128,7 +128,7 @@ class RequestState:
 
     @property
     def natural_end(self) -> FinishReason:
-        """The reason with which the last token of `output_limit` ends the request."""
+        """Return the reason with which the last token of `output_limit` ends the request."""
         stop_after = self.request.stop_after
         stops = stop_after is not None and stop_after <= self.request.max_tokens
         return FinishReason.STOP if stops else FinishReason.LENGTH

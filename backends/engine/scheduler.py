@@ -1,7 +1,7 @@
 """Continuous batching: which tokens of which requests a step computes, and where their KV goes.
 
-The order of business is that of vLLM 0.33.0's V1 scheduler with its defaults (first come first served, chunked
-prefill, no watermark, ``scheduler_reserve_full_isl``).
+The order follows vLLM 0.33.0's V1 scheduler with its defaults (first come first served, chunked prefill, no watermark,
+``scheduler_reserve_full_isl``).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from backends.engine.request import RequestState
 
 @dataclass(slots=True)
 class Batch:
-    """What one step computes. Filled while it is scheduled.
+    """The work of one step, filled while it is scheduled.
 
-    `producers` are the requests that get a token at the step's end, in batch order; `chunks` the prefill pieces as
-    (new, cached) tokens, for recomputed requests too; `decodes` the single-token steps beside them.
+    `producers` are the requests that get a token at the step's end, in batch order. `chunks` are the prefill pieces as
+    (new, cached) tokens, including recomputed requests; `decodes` counts the single-token decodes beside them.
     """
 
     producers: list[RequestState] = field(default_factory=list)
@@ -29,21 +29,20 @@ class Batch:
     preempted: int = 0
 
     def __bool__(self) -> bool:
-        """Whether there is anything to compute."""
         return bool(self.chunks or self.decodes)
 
 
 class Scheduler:
     """Running and waiting requests over one block cache.
 
-    Running requests come first, in the order they were admitted, then waiting ones, while the token budget lasts. A
-    waiting request is admitted when its whole sequence fits, and holds up those behind it. When a running request
-    finds no block, the last admitted one is preempted: it loses its blocks, goes to the front of the queue, and
-    nothing is admitted in that step. Blocks are hittable from the moment their chunk is scheduled.
+    Running requests come first, in the order of admission, then waiting ones, while the token budget lasts. A waiting
+    request is admitted if its whole sequence fits; otherwise it blocks those behind it. If a running request finds no
+    block, the last admitted one is preempted: it loses its blocks, goes to the front of the queue, and nothing is
+    admitted in that step. Blocks are reusable from the moment their chunk is scheduled.
 
-    A batch may be scheduled before the tokens of the one before it are known (async scheduling): what a scheduled
-    step will generate counts as `pending_tokens`, a request whose last token is pending is passed over, and a block
-    becomes hittable when the last token in it is known.
+    A batch may be scheduled before the tokens of the one before it are known (async scheduling). Tokens that a
+    scheduled step will generate count as `pending_tokens`, and a request whose last token is pending is skipped. A
+    block becomes reusable when the last token in it is known.
     """
 
     __slots__ = (
@@ -70,7 +69,7 @@ class Scheduler:
         self.running: list[RequestState] = []
         self.waiting: deque[RequestState] = deque()
         self._queue_stuck = False
-        """The head of the queue was refused, and nothing has changed since that could let it in."""
+        """The head of the queue was refused, and nothing since then could admit it."""
         self._prefix_queries_tokens = 0
         self._prefix_hits_tokens = 0
         self._preemptions = 0
@@ -89,10 +88,10 @@ class Scheduler:
         return batch
 
     def quiet_steps(self, most: int) -> int:
-        """How many steps from here on, up to `most`, do nothing but give each running request one token.
+        """Return how many steps from here on, up to `most`, only give each running request one token.
 
-        No chunk, no admission, no block that fills or is given out, no last token: all that such steps change is how
-        far each request has come (`skip`).
+        Such steps have no chunk, no admission, no block that fills or is given out, and no last token. They only change
+        how far each request has come (`skip`).
         """
         if len(self.running) > self._max_num_batched_tokens or (self.waiting and not self._queue_stuck):
             return 0
@@ -111,7 +110,7 @@ class Scheduler:
         return most if self.running else 0
 
     def skip(self, steps: int) -> None:
-        """Have so many quiet steps behind us, their tokens known."""
+        """Apply `steps` quiet steps with known tokens."""
         for state in self.running:
             state.computed_tokens += steps
             state.slots_left -= steps
@@ -128,24 +127,24 @@ class Scheduler:
             self.waiting.remove(state)
 
     def release(self, state: RequestState) -> None:
-        """Give a request's blocks back; their content stays hittable until evicted."""
+        """Release a request's blocks; their content stays reusable until evicted."""
         self._queue_stuck = False
         self._cache.release(state.blocks)
         state.blocks = []
         state.computed_tokens = state.pending_tokens = state.stored_blocks = state.slots_left = 0
 
     def finish(self, state: RequestState) -> None:
-        """Give back the blocks of a request that has its last token. `running` is purged by the caller, once a step."""
+        """Release the blocks of a request that has its last token. The caller purges `running` once a step."""
         if state.blocks:
-            # A step scheduled beyond the end is not waited for: what it computes fills no block.
+            # A step scheduled beyond the end is not waited for: its tokens fill no block.
             self._store_known(state, state.computed_tokens - state.pending_tokens)
             self.release(state)
         else:
-            self.waiting.remove(state)  # preempted while its last token was on the way
+            self.waiting.remove(state)  # preempted while its last token was pending
             self._queue_stuck = False
 
     def statistics(self) -> dict[str, int | float]:
-        """Queue lengths and cumulative counts; as in vLLM a preempted request's second look-up is not counted."""
+        """Return queue lengths and cumulative counts. As in vLLM, a look-up after a preemption does not count."""
         return {
             "running": len(self.running),
             "waiting": len(self.waiting),
@@ -168,7 +167,7 @@ class Scheduler:
                 continue
             uncomputed = state.known_tokens + pending - computed
             if uncomputed == 1 and state.slots_left > 1 and computed >= state.prompt_tokens:
-                # The common case by far: one decoded token into a block that it does not fill.
+                # The most common case by far: one decoded token into a block that it does not fill.
                 state.slots_left -= 1
                 state.computed_tokens = computed + 1
                 state.pending_tokens = pending + 1
@@ -187,7 +186,7 @@ class Scheduler:
         return budget
 
     def _make_room(self, state: RequestState, new: int, batch: Batch) -> bool:
-        """Give `state` slots for `new` tokens, preempting from the end; False if it was preempted itself."""
+        """Give `state` slots for `new` tokens, preempting from the end; return False if it is preempted itself."""
         blocks = self._missing_blocks(state, new)
         while not self._cache.fits((), blocks):
             victim = self.running.pop()
@@ -228,7 +227,7 @@ class Scheduler:
         state.hash_blocks()
         matched = cache.match(state.block_hashes, (total - 1) // size)
         if matched and state.request.announces_reuse:
-            # As in vLLM at every look-up, so once per step while the request waits for room at the queue's head.
+            # As in vLLM at every look-up, so once per step while the request waits for KV space at the queue's head.
             cache.announce(self._run(state, 0, len(matched)))
         if not cache.fits(matched, -(-total // size) - len(matched)):
             return False
@@ -268,7 +267,7 @@ class Scheduler:
             state.pending_tokens += 1
 
     def _store_known(self, state: RequestState, tokens: int) -> None:
-        """Make the request's full blocks within its first `tokens` hittable, as one run."""
+        """Make the request's full blocks within its first `tokens` reusable, as one run."""
         full_blocks = tokens // self._block_size
         if full_blocks > state.stored_blocks:
             self._store(state, full_blocks)
@@ -282,7 +281,7 @@ class Scheduler:
         state.stored_blocks = full_blocks
 
     def _run(self, state: RequestState, first: int, last: int) -> BlocksCached:
-        """Blocks `first` to `last`, exclusive, of a request, as they are announced."""
+        """Return the event for the blocks `first` to `last`, exclusive, of a request."""
         hashes, size = state.block_hashes, self._block_size
         return BlocksCached(
             hashes=tuple(hashes[first:last]),

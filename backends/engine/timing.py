@@ -1,4 +1,4 @@
-"""How long a step takes."""
+"""The duration of a step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _DRAWN_AT_ONCE = 256
 class StepTiming:
     """Step time of one worker, from its profile's linear fits.
 
-    A step that mixes chunks and decodes costs the decode step plus the chunks without their fixed part: the weights
-    are read once. Several chunks in a step share one fixed part for the same reason. `jitter` j multiplies each step
-    by a uniform draw from [1 - j, 1 + j]; `speed` divides it (2.0 = twice as fast as the profile).
+    A step that mixes chunks and decodes costs the decode step plus the chunks without their fixed part, because the
+    weights are read once. Several chunks in a step share one fixed part for the same reason. `jitter` j multiplies each
+    step by a uniform draw from [1 - j, 1 + j]; `speed` divides it (2.0 = twice as fast as the profile).
     """
 
     __slots__ = ("_decode", "_drawn", "_jitter", "_next", "_per_ms", "_prefill", "_rng", "_steps", "_total_s")
@@ -32,14 +32,14 @@ class StepTiming:
         self._rng = rng
         self._jitter = jitter
         self._drawn: list[float] = []
-        """Factors of the steps to come, from `_next` on: a look ahead may see some that are not taken then."""
+        """Factors of the next steps, from `_next` on. `look_ahead` may see factors that are used later."""
         self._next = 0
         self._per_ms = 1e-3 / speed
         self._steps = 0
         self._total_s = 0.0
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decodes: int, decode_context_tokens: int) -> float:
-        """Seconds for one step with these chunks, as (new, cached) tokens, beside `decodes` decodes.
+        """Return seconds for one step with these chunks, as (new, cached) tokens, beside `decodes` decodes.
 
         `decode_context_tokens` is the sum of the decodes' context lengths. A step with neither costs nothing.
         """
@@ -62,10 +62,9 @@ class StepTiming:
         return step_s
 
     def decode_steps_s(self, steps: int, decodes: int, decode_context_tokens: int) -> list[float]:
-        """What `step_s` would say of the next `steps` steps without chunks, to the bit.
+        """Return what `step_s` would for the next `steps` steps without chunks, bit-identical.
 
-        Each has the same `decodes` and as many context tokens more than the one before. Nothing is taken to have
-        happened; `take` says what has.
+        Each step has the same `decodes` and one context token more per decode. The state does not change until `take`.
         """
         cost, per_ms = self._decode, self._per_ms
         fixed_ms, token_ms = cost.a_ms + cost.b_ms * decodes, cost.k_ns * 1e-6
@@ -80,7 +79,7 @@ class StepTiming:
         ]
 
     def take(self, steps_s: Sequence[float]) -> None:
-        """The first of the steps that `decode_steps_s` has just timed have run."""
+        """Use up the first `steps` of the last `decode_steps_s`."""
         if self._jitter:
             self._next += len(steps_s)
         self._steps += len(steps_s)
@@ -94,16 +93,16 @@ class StepTiming:
         self._drawn += [1.0 + jitter * (2.0 * draw() - 1.0) for _ in range(wanted)]
 
     def prefill_ms(self, chunks: Sequence[tuple[int, int]]) -> float:
-        """Milliseconds for a step of these chunks alone, by the profile: neither speed nor jitter applied."""
+        """Return milliseconds for a step of these chunks alone, by the profile, without speed and jitter."""
         cost = self._prefill
         new_tokens = sum([new for new, _ in chunks])
         return cost.a_ms + cost.b_us * 1e-3 * new_tokens + cost.d_ns * 1e-6 * attended_pairs(chunks)
 
     def statistics(self) -> dict[str, int | float]:
-        """Steps timed and their modelled seconds."""
+        """Return the steps timed and their modelled seconds."""
         return {"steps": self._steps, "busy_s": self._total_s}
 
 
 def attended_pairs(chunks: Sequence[tuple[int, int]]) -> float:
-    """Pairs of a new token and one it attends to, over (new, cached) chunks."""
+    """Return the pairs of a new token and a token that it attends to, over (new, cached) chunks."""
     return sum([new * (cached + 0.5 * new) for new, cached in chunks])

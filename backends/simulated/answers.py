@@ -1,4 +1,4 @@
-"""The paths that answer prompts: plain ASGI, because a token should cost as little as it can."""
+"""The paths that answer prompts: plain ASGI, to keep the cost of a token low."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EngineCall:
 
 
 async def read_request(receive: Receive) -> bytes:
-    """The request's body; raises `ClientGone`."""
+    """Return the request's body; raises `ClientGone`."""
     parts = []
     while True:
         message = await receive()
@@ -55,14 +55,14 @@ async def read_request(receive: Receive) -> bytes:
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """One JSON response."""
+    """Send one JSON response."""
     every = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
     await send({"type": "http.response.start", "status": status, "headers": every})
     await send({"type": "http.response.body", "body": body})
 
 
 async def begin_stream(send: Send, headers: Headers) -> None:
-    """Send the head. It leaves before prefill, as from vLLM: only the first event tells that the engine lives."""
+    """Send the head. As from vLLM, it leaves before prefill: only the first event shows that the engine runs."""
     every = [(b"content-type", b"text/event-stream; charset=utf-8"), *headers]
     await send({"type": "http.response.start", "status": 200, "headers": every})
 
@@ -76,11 +76,11 @@ class AnswerPath(ABC):
 
     @abstractmethod
     def _read(self, values: dict[str, Any]) -> ChatBody | CompletionBody:
-        """What of a body the engine has to know; raises `ApiError` 400."""
+        """Return the fields of a body that the engine needs; raises `ApiError` 400."""
 
     @abstractmethod
     async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
-        """The ids of all prompts of a body; raises `ApiError` 400."""
+        """Return the ids of all prompts of a body; raises `ApiError` 400."""
 
     @abstractmethod
     async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
@@ -127,7 +127,7 @@ class AnswerPath(ABC):
 
     @asynccontextmanager
     async def _watched(self, call: EngineCall, receive: Receive) -> AsyncIterator[None]:
-        """Frees the engine at once when the client leaves, and in any case at the end."""
+        """Free the engine at once when the client leaves, and in any case at the end."""
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":

@@ -1,8 +1,8 @@
 """Makes the embedded worker's model folder: ``python -m backends.simulated.build_model [FOLDER]``.
 
-The tokenizer is a byte-level BPE trained on the Python standard library's own sources, so its text is found on every
-machine and its licence is clear (see model/README.md). The result is the same for the same standard library. What is
-committed is the outcome; nothing runs this at set-up.
+The tokenizer is a byte-level BPE trained on the sources of Python's standard library, which every machine has and whose
+licence is clear (see model/README.md). The same standard library gives the same result. The result is committed; set-up
+does not run this module.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CHAT_TEMPLATE = """\
 
 
 def standard_library_sources() -> list[Path]:
-    """The standard library's Python files in a fixed order, tests and character tables left out."""
+    """Return the standard library's Python files in a fixed order, without tests and character tables."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = [path for path in root.rglob("*.py") if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts)]
     return sorted(files, key=lambda path: path.relative_to(root).as_posix())
@@ -70,7 +70,7 @@ def _texts() -> Iterator[str]:
 
 
 def train_tokenizer(texts: Iterator[str]) -> Any:
-    """A byte-level BPE of `VOCABULARY_TOKENS` entries, GPT-2's split rule, no space put in front."""
+    """Train a byte-level BPE of `VOCABULARY_TOKENS` entries with GPT-2's split rule and no space put in front."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -85,7 +85,7 @@ def train_tokenizer(texts: Iterator[str]) -> Any:
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """What `transformers` needs beside tokenizer.json."""
+    """Return what `transformers` needs beside tokenizer.json."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": None,
@@ -100,7 +100,7 @@ def tokenizer_config() -> dict[str, Any]:
 
 
 def model_config() -> dict[str, Any]:
-    """A very small Llama shape that vLLM loads with ``--load-format dummy``."""
+    """Return a very small Llama shape that vLLM loads with ``--load-format dummy``."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

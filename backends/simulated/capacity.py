@@ -1,4 +1,4 @@
-"""How much one worker's cache holds, and how long a request may therefore be."""
+"""Size of one worker's cache, and the request length that follows from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Capacity:
     max_model_len: int
 
     def cache_config(self) -> dict[str, str]:
-        """Labels of ``vllm:cache_config_info``, "engine" left out."""
+        """Return the labels of ``vllm:cache_config_info``, without "engine"."""
         tokens = self.num_blocks * self.block_size
         return {
             "block_size": str(self.block_size),
@@ -36,12 +36,12 @@ class Capacity:
 
 
 def read_capacity(settings: WorkerSettings, profile: Profile) -> Capacity:
-    """From the settings, the profile and the model folder's config.json, in this order.
+    """Read the capacity from the settings, the profile and the model folder's config.json, in this order.
 
-    The model length is cut to what the cache holds, since a longer request could never run.
+    The model length is limited to the cache's size, since a longer request could never run.
 
     Raises:
-        ValueError: the cache is to be so many GiB, and holds less than two blocks or the model does not say its layout.
+        ValueError: a cache size in GiB holds less than two blocks, or the model does not give its layout.
     """
     shape = json.loads((settings.folder / "config.json").read_text(encoding="utf-8"))
     num_blocks = settings.num_blocks or profile.num_blocks
@@ -57,7 +57,7 @@ def read_capacity(settings: WorkerSettings, profile: Profile) -> Capacity:
 
 
 def kv_bytes_per_token(shape: Mapping[str, Any]) -> int:
-    """Keys and values of one token over all layers, by a model's config.json, at two bytes a number (bf16).
+    """Return the bytes of one token's keys and values over all layers, from a model's config.json at bf16.
 
     Raises:
         ValueError: the shape does not name layers and heads as Llama's does.

@@ -9,17 +9,17 @@ from typing import Any
 
 from backends.engine.engine import Engine, StepResult
 
-# A process that was held up longer than this does not try to catch up: its engine was late, and stays late.
+# A process that was delayed longer than this does not catch up: its engine was late, and stays late.
 _CATCH_UP_S = 0.25
 # Event loops wait in whole milliseconds; shorter waits are carried into the next step.
 _SHORTEST_WAIT_S = 0.0005
 
 
 class EngineClock:
-    """Steps the engine while it has work, and hands out each step's results when the step ends.
+    """Steps the engine while it has work, and delivers each step's results when the step ends.
 
-    Steps follow each other at absolute times, so that waking late does not add up. `time_scale` stretches durations;
-    at 0 nothing waits.
+    Steps follow each other at absolute times, so that late wake-ups do not add up. `time_scale` stretches durations; at
+    0 nothing waits.
     """
 
     def __init__(self, engine: Engine, time_scale: float, on_step: Callable[[StepResult, float], None]) -> None:
@@ -32,7 +32,7 @@ class EngineClock:
         self._late_s = 0.0
 
     def wake(self) -> None:
-        """Tell that the engine has work."""
+        """Start stepping: the engine has work."""
         self._work.set()
 
     async def run(self) -> None:
@@ -54,7 +54,7 @@ class EngineClock:
             due_s = now_s if self._time_scale == 0 else max(due_s, now_s - _CATCH_UP_S)
 
     async def _wait_until(self, due_s: float) -> float:
-        # At least one turn of the loop: sockets are served between any two steps.
+        # At least one iteration of the event loop, so that sockets are served between any two steps.
         left_s = due_s - time.monotonic()
         await asyncio.sleep(left_s if left_s > _SHORTEST_WAIT_S else 0)
         now_s = time.monotonic()
@@ -62,5 +62,5 @@ class EngineClock:
         return now_s
 
     def statistics(self) -> dict[str, Any]:
-        """Steps so far, modelled seconds they took, and how late the last one ended."""
+        """Return the steps so far, their modelled seconds, and how late the last one ended."""
         return {"steps": self._steps, "busy_s": self._busy_s, "late_s": self._late_s}

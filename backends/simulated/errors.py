@@ -1,4 +1,4 @@
-"""What the worker refuses, in vLLM's shape: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Refusals in vLLM's shape: ``{"error": {"message", "type", "param", "code"}}``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class ApiError(Exception):
         self.param = param
 
     def body(self) -> bytes:
-        """The JSON body."""
+        """Return the JSON body."""
         kind = _TYPES.get(self.status, "InternalServerError")
         error = {"message": self.message, "type": kind, "param": self.param, "code": int(self.status)}
         return msgspec.json.encode({"error": error})
 
 
 def unknown_model(name: str) -> ApiError:
-    """404 for a model that is not served here."""
+    """Return a 404 for a model that is not served here."""
     return ApiError(f"The model `{name}` is not served here.", status=HTTPStatus.NOT_FOUND, param="model")
 
 
 def unavailable(message: str) -> ApiError:
-    """503: another instance may take the request."""
+    """Return a 503: another instance may take the request."""
     return ApiError(message, status=HTTPStatus.SERVICE_UNAVAILABLE)

@@ -1,4 +1,4 @@
-"""Responses as bytes. A streamed token costs one join of ready-made halves; only odd frames are encoded from values."""
+"""Responses as bytes. A streamed token costs one join of prepared halves; only rare frames are encoded from values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class ApiShape:
-    """What differs between the two APIs: object names, and how a streamed choice wraps its text."""
+    """Differences between the two APIs: object names, and how a streamed choice wraps its text."""
 
     id_prefix: str
     whole_object: str
@@ -34,19 +34,19 @@ COMPLETION = ApiShape("cmpl-", "text_completion", "text_completion", b'"text":"'
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What every body of one response starts with."""
+    """The fields that every body of one response starts with."""
 
     id: str
     created: int
     model: str
 
     def fields(self, object_name: str) -> dict[str, Any]:
-        """As the first fields of a JSON object."""
+        """Return them as the first fields of a JSON object."""
         return {"id": self.id, "object": object_name, "created": self.created, "model": self.model}
 
 
 def usage(generations: Sequence[Generation], cached_tokens: int | None) -> dict[str, Any]:
-    """OpenAI's usage object; without details where `cached_tokens` is None."""
+    """Return OpenAI's usage object; without details if `cached_tokens` is None."""
     prompt = sum(generation.state.prompt_tokens for generation in generations)
     completion = sum(len(generation.token_ids) for generation in generations)
     details = {"cached_tokens": cached_tokens} if cached_tokens is not None else None
@@ -72,7 +72,7 @@ class Frames:
         self._closing = shape.text_close + b',"logprobs":null,"finish_reason":null}]}\n\n'
 
     def role(self, generation: Generation, prompt_ids: Sequence[int]) -> list[bytes]:
-        """A chat stream's first frame, with the role and no text yet; a completion has none."""
+        """Return a chat stream's first frame, with the role and no text; a completion has none."""
         if not self._shape.chat:
             return []
         choice = {
@@ -87,7 +87,7 @@ class Frames:
         return [_frame(chunk)]
 
     def token(self, index: int, json_text: bytes) -> bytes:
-        """One token in mid-answer; `json_text` is its text as the inside of a JSON string."""
+        """Return the frame of one token; `json_text` is its text as the inside of a JSON string."""
         opening = self._openings.get(index)
         if opening is None:
             opening = self._head + b'{"index":%d,' % index + self._shape.text_open
@@ -95,7 +95,7 @@ class Frames:
         return b"".join((opening, json_text, self._closing))
 
     def full(self, generation: Generation, text: str, token_ids: list[int], prompt_ids: Sequence[int] | None) -> bytes:
-        """One frame with everything spelled out: the last of an answer, or one with token ids."""
+        """Return one frame with all fields: the last of an answer, or one with token ids."""
         choice: dict[str, Any] = {"index": generation.index}
         if self._shape.chat:
             choice["delta"] = {"content": text}
@@ -112,7 +112,7 @@ class Frames:
         return _frame({**self._object, "choices": [choice]})
 
     def usage(self, numbers: dict[str, Any]) -> bytes:
-        """The usage frame: no choices."""
+        """Return the usage frame, which has no choices."""
         return _frame({**self._object, "choices": [], "usage": numbers})
 
 
@@ -132,7 +132,7 @@ class Stream:
         self.first: Generation | None = None
 
     def frames(self, generation: Generation, token_id: int, reason: FinishReason | None) -> list[bytes]:
-        """The frames of one delivery: mostly one, none while text is held back as a possible stop string."""
+        """Return the frames of one delivery: usually one, none while text may still become a stop string."""
         if generation.token_ids and reason is None and generation.plain and not self._frames.with_ids:
             generation.token_ids.append(token_id)
             return [self._frames.token(generation.index, self._vocabulary.json_text(token_id))]
@@ -170,7 +170,7 @@ def whole_body(
     numbers: dict[str, Any],
     prompts: Sequence[Sequence[int]] | None,
 ) -> bytes:
-    """The JSON body of a response that was not streamed; `prompts` where token ids are wanted."""
+    """Return the JSON body of a response that was not streamed; `prompts` if token ids are requested."""
     body = head.fields(shape.whole_object)
     body["choices"] = [_choice(shape, generation, prompts) for generation in generations]
     body["usage"] = numbers

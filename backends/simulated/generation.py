@@ -1,4 +1,4 @@
-"""One answer in the making, between the engine's clock and the HTTP handler that waits for it."""
+"""One running answer, between the engine's clock and the HTTP handler that waits for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ClientGone(Exception):
 
 
 class StopText:
-    """Finds stop strings in text that arrives word by word, holding back what may still become one."""
+    """Finds stop strings in text that arrives word by word, and holds back text that may still become one."""
 
     __slots__ = ("_held", "_keep", "_longest", "_strings")
 
@@ -28,7 +28,7 @@ class StopText:
         self._held = ""
 
     def feed(self, text: str, *, last: bool, search: bool) -> tuple[str, str | None]:
-        """What may be shown now, and the stop string that was found (nothing follows it)."""
+        """Return the text to show now, and the stop string that was found (nothing follows it)."""
         held = self._held + text
         found = min(((held.find(s), s) for s in self._strings if s in held), default=None) if search else None
         if found is not None:
@@ -43,7 +43,7 @@ class StopText:
 class Generation:
     """One prompt's answer: its state in the engine, the tokens so far and why it ended.
 
-    `text_parts` is what the client gets to see; `stop_reason` the stop string or token id that ended it.
+    `text_parts` is the text for the client; `stop_reason` is the stop string or token id that ended it.
     """
 
     __slots__ = (
@@ -79,13 +79,13 @@ class Generation:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing but its length or the model ends it."""
+        """Whether only its length or the model ends it."""
         return not self.stopping.strings and not self.stopping.token_ids
 
     def take(self, token_id: int, vocabulary: Vocabulary, reason: FinishReason | None) -> str:
-        """Add one delivered token; returns the text to show for it, "" once the answer has ended.
+        """Add one delivered token; return the text to show for it, "" once the answer has ended.
 
-        Calls `on_stop` when the answer ends here although the engine would have gone on.
+        Calls `on_stop` if the answer ends here although the engine would have continued.
         """
         if self.finish_reason is not None:
             return ""
@@ -117,11 +117,11 @@ class Generation:
 
 
 Delivery = tuple[Generation, int, FinishReason | None]
-"""A generation, its new token (`NO_TOKEN` when it was aborted) and why it ended, if it did."""
+"""A generation, its new token (`NO_TOKEN` if it was aborted) and why it ended, if it did."""
 
 
 class Inbox:
-    """Where the engine's clock leaves tokens for one HTTP request, all its prompts together."""
+    """The engine's clock leaves tokens here for one HTTP request, all its prompts together."""
 
     __slots__ = ("_gone", "_pending", "_waiter")
 
@@ -131,7 +131,7 @@ class Inbox:
         self._gone = False
 
     def put(self, delivery: Delivery) -> None:
-        """Leave one token."""
+        """Add one token."""
         self._pending.append(delivery)
         self._wake()
 
@@ -145,7 +145,7 @@ class Inbox:
             self._waiter.set_result(None)
 
     async def take(self) -> list[Delivery]:
-        """Everything that came since the last call, at least one; raises `ClientGone`."""
+        """Return everything since the last call, at least one token; raises `ClientGone`."""
         if not self._pending and not self._gone:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -1,4 +1,4 @@
-"""How long an answer may become, and where the simulated model would stop by itself."""
+"""Largest length of an answer, and where the simulated model stops by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPLETION_MAX_TOKENS = 16
 
 
 def answer_tokens(prompt_tokens: int, body: ChatBody | CompletionBody, max_model_len: int, default: int) -> int:
-    """Most tokens the answer to one prompt may have.
+    """Return the largest number of tokens for the answer to one prompt.
 
     Raises:
         ApiError: 400, prompt and answer do not fit into `max_model_len`.
@@ -49,7 +49,7 @@ def _wanted_tokens(body: ChatBody | CompletionBody) -> int | None:
 
 
 def draw_stop(body: ChatBody | CompletionBody, chance: float, draw: Callable[[], float]) -> int | None:
-    """After how many tokens the model stops, each one ending the answer with `chance`; None = never."""
+    """Draw after how many tokens the model stops, if each one ends the answer with `chance`; None = never."""
     if body.ignore_eos or chance <= 0:
         return None
     drawn = 1 if chance >= 1 else 1 + int(math.log(1.0 - draw()) / math.log(1.0 - chance))

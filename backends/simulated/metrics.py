@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from backends.engine.request import FinishReason
 from backends.simulated.generation import Generation
 
-# vLLM's bucket bounds (vllm/v1/metrics/loggers.py), so that dashboards made for it read ours.
+# vLLM's bucket bounds (vllm/v1/metrics/loggers.py), so that dashboards made for vLLM work.
 _TTFT_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
     640.0, 2560.0,
@@ -30,7 +30,7 @@ _ITERATION_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16
 
 
 def length_bounds(max_tokens: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, 50, ... up to `max_tokens`."""
+    """Return 1, 2, 5, 10, 20, 50, ... up to `max_tokens`."""
     powers = range(len(str(max_tokens)))
     return tuple(float(m * 10**p) for p in powers for m in (1, 2, 5) if m * 10**p <= max_tokens)
 
@@ -53,7 +53,7 @@ class TokenHistogram:
         self.sum += value
 
     def family(self, labels: Mapping[str, str]) -> Metric:
-        """As prometheus-client's value."""
+        """Return the histogram as prometheus-client's value."""
         total = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self._counts, strict=True):
@@ -65,7 +65,7 @@ class TokenHistogram:
 
 
 class WorkerMetrics(Collector):
-    """What one worker counts by itself, and the registry that exposes it with the engine's numbers.
+    """The counts of one worker, and the registry that exposes them with the engine's numbers.
 
     `engine_statistics` is called at each scrape.
     """
@@ -111,11 +111,11 @@ class WorkerMetrics(Collector):
         self._registry.register(self)
 
     def exposition(self) -> bytes:
-        """The page in Prometheus' text format."""
+        """Return the page in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def token(self, generation: Generation, now_s: float) -> None:
-        """A token of `generation` was delivered."""
+        """Count a delivered token of `generation`."""
         if generation.first_token_s is None:
             generation.first_token_s = now_s
             self.ttft.observe(now_s - generation.state.arrived_s)
@@ -124,11 +124,11 @@ class WorkerMetrics(Collector):
         generation.last_token_s = now_s
 
     def rejected(self) -> None:
-        """A request was refused because too many were in flight."""
+        """Count a request refused because too many were in flight."""
         self._rejected += 1
 
     def finished(self, generation: Generation, reason: FinishReason, now_s: float) -> None:
-        """`generation` ended for `reason`; an aborted one only counts."""
+        """Count `generation`, which ended for `reason`; an aborted one is only counted."""
         self._finished[reason] += 1
         state, first_token_s = generation.state, generation.first_token_s
         if reason is FinishReason.ABORT or state.first_scheduled_s is None or first_token_s is None:
@@ -145,11 +145,11 @@ class WorkerMetrics(Collector):
         self.computed_tokens.observe(state.prompt_tokens - (state.cached_tokens or 0))
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing in advance: registering must not ask the engine."""
+        """Return nothing in advance: registering must not query the engine."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, with the engine's numbers of this moment; without `log_stats` the process's start alone."""
+        """Yield every family, with the engine's current numbers; without `log_stats` the process's start alone."""
         if self._log_stats:
             numbers = self._engine_statistics()
             yield from self._gauges(numbers)
@@ -157,7 +157,7 @@ class WorkerMetrics(Collector):
             for slot in vars(self).values():
                 if isinstance(slot, TokenHistogram):
                     yield slot.family(self._labels)
-        # By this a reader of vLLM's page notices that another process answers now.
+        # A change of this value shows a reader of the page that another process answers.
         yield GaugeMetricFamily("process_start_time_seconds", "Start, in Unix time.", value=self._started_unix_s)
 
     def _gauge(self, name: str, text: str, value: float, **labels: str) -> Metric:
@@ -211,5 +211,5 @@ class WorkerMetrics(Collector):
         yield success
 
     def statistics(self) -> dict[str, Any]:
-        """Requests finished by reason, and refused."""
+        """Return the requests finished by reason, and refused."""
         return {"finished": {reason.value: n for reason, n in self._finished.items()}, "rejected": self._rejected}

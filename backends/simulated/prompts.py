@@ -1,4 +1,4 @@
-"""Text to token ids for the worker's paths, with what cannot be rendered turned into vLLM's 400."""
+"""Text to token ids for the worker's paths. A body that cannot be rendered becomes vLLM's 400."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from backends.simulated.errors import ApiError
 from backends.vllm.render import ChatRenderer, Unrenderable
 
-# Tokenising this much takes about as long as one decode step; more would hold up every stream.
+# Tokenising this much takes about as long as one decode step; more would delay every stream.
 _OFF_LOOP_CHARS = 20_000
 
 
@@ -23,7 +23,7 @@ class PromptReader:
         self._vocabulary_size: int = self.tokenizer.get_vocab_size()
 
     async def chat(self, body: Mapping[str, Any], add_special_tokens: bool = False) -> list[int]:
-        """The ids of a chat body; raises `ApiError` 400."""
+        """Return the ids of a chat body; raises `ApiError` 400."""
         if body.get("chat_template") is not None:
             raise ApiError("Chat templates in requests are not trusted here.", param="chat_template")
         if body.get("truncate_prompt_tokens") is not None:
@@ -31,11 +31,11 @@ class PromptReader:
         return await self._rendered(self._renderer.render, body, add_special_tokens, "messages")
 
     async def messages(self, body: Mapping[str, Any]) -> list[int]:
-        """The ids of an Anthropic Messages body; raises `ApiError` 400."""
+        """Return the ids of an Anthropic Messages body; raises `ApiError` 400."""
         return await self._rendered(self._renderer.render_messages, body, False, "messages")
 
     async def responses(self, body: Mapping[str, Any]) -> list[int]:
-        """The ids of an OpenAI Responses body; raises `ApiError` 400."""
+        """Return the ids of an OpenAI Responses body; raises `ApiError` 400."""
         return await self._rendered(self._renderer.render_responses, body, True, "input")
 
     async def _rendered(
@@ -48,7 +48,7 @@ class PromptReader:
         return await self.text(text, add_special_tokens, param)
 
     async def text(self, text: str, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
-        """The ids of plain text; raises `ApiError` 400."""
+        """Return the ids of plain text; raises `ApiError` 400."""
         try:
             if len(text) < _OFF_LOOP_CHARS:
                 return self._renderer.encode(text, add_special_tokens)
@@ -57,15 +57,15 @@ class PromptReader:
             raise ApiError(f"The text cannot be tokenised: {error.reason}.", param=param) from None
 
     def ids(self, ids: list[int], param: str = "prompt") -> list[int]:
-        """`ids` as given; raises `ApiError` 400 for one outside the vocabulary."""
+        """Return `ids` unchanged; raises `ApiError` 400 for an id outside the vocabulary."""
         if ids and max(ids) >= self._vocabulary_size:
             raise ApiError(f"{param} has a token id of {max(ids)}, outside the vocabulary.", param=param)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids."""
+        """Return the text of token ids."""
         return self._renderer.decode(ids)
 
     def strings(self, ids: Sequence[int]) -> list[str]:
-        """Each id as the tokenizer spells it."""
+        """Return each id as the tokenizer spells it."""
         return [self.tokenizer.id_to_token(id_) for id_ in ids]

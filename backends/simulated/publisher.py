@@ -27,7 +27,7 @@ class _Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class StoredMessage(_Event, frozen=True, tag_field="type", tag="BlockStored"):
-    """vLLM's event; the fields without default are always on the wire, even as nil."""
+    """vLLM's ``BlockStored``; the fields without default are always on the wire, even as nil."""
 
     block_hashes: tuple[int, ...]
     parent_block_hash: int | None
@@ -42,7 +42,7 @@ class StoredMessage(_Event, frozen=True, tag_field="type", tag="BlockStored"):
 
 
 class RemovedMessage(_Event, frozen=True, tag_field="type", tag="BlockRemoved"):
-    """One entry per evicted physical copy."""
+    """vLLM's ``BlockRemoved``: one entry per evicted physical copy."""
 
     block_hashes: tuple[int, ...]
     medium: str | None
@@ -50,7 +50,7 @@ class RemovedMessage(_Event, frozen=True, tag_field="type", tag="BlockRemoved"):
 
 
 class ClearedMessage(_Event, frozen=True, tag_field="type", tag="AllBlocksCleared"):
-    """The prefix cache was reset."""
+    """vLLM's ``AllBlocksCleared``: the prefix cache was reset."""
 
 
 WireEvent = StoredMessage | RemovedMessage | ClearedMessage
@@ -63,7 +63,7 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def to_wire(event: engine_events.CacheEvent) -> WireEvent:
-    """One engine event as vLLM writes it for a model with one full-attention cache group."""
+    """Return one engine event as vLLM writes it for a model with one full-attention cache group."""
     if isinstance(event, engine_events.BlocksCached):
         tagged = any(keys is not None for keys in event.extra_keys)
         return StoredMessage(
@@ -84,9 +84,9 @@ def to_wire(event: engine_events.CacheEvent) -> WireEvent:
 
 
 class EventPublisher:
-    """PUB and replay socket of one engine, served on the running event loop; never blocks it for long.
+    """PUB and replay socket of one engine, on the running event loop; never blocks it for long.
 
-    Slow subscribers lose batches past `hwm`, as with vLLM; replies to a replay request are never dropped. `dropped`
+    Slow subscribers lose batches beyond `hwm`, as with vLLM; replies to a replay request are never dropped. `dropped`
     sequence numbers can be withheld from PUB (but kept for replay) to rehearse a lossy link.
     """
 
@@ -103,7 +103,7 @@ class EventPublisher:
         self._replies: set[asyncio.Task[None]] = set()
 
     def start(self, host: str, port: int, replay_port: int) -> tuple[str, str]:
-        """Bind both sockets and answer replays from now on; returns the two endpoints actually bound."""
+        """Bind both sockets and answer replays from now on; return the two bound endpoints."""
         self._context = zmq.Context(io_threads=1)
         self._publish_socket = self._socket(zmq.PUB, self._hwm, ipv6=":" in host)
         self._replay_socket = self._socket(zmq.ROUTER, 0, ipv6=":" in host)
@@ -163,7 +163,7 @@ class EventPublisher:
         self._to_drop = batches
 
     def _on_replay_request(self) -> None:
-        # The descriptor of a ZMQ socket is edge-triggered: read until there is nothing left.
+        # The descriptor of a ZMQ socket is edge-triggered: read until nothing is left.
         while True:
             try:
                 frames = self._replay_socket.recv_multipart(zmq.DONTWAIT)
@@ -183,11 +183,11 @@ class EventPublisher:
                 await asyncio.sleep(0)
         self._replayed_batches += len(batches)
         self._replay_socket.send_multipart((client, b"", b"", END_OF_REPLAY, b""))
-        # Sending may have consumed the edge of a request that came meanwhile.
+        # Sending may have consumed the edge of a request that arrived in the meantime.
         self._on_replay_request()
 
     def statistics(self) -> dict[str, Any]:
-        """Batches published, kept for replay, withheld; replay requests answered."""
+        """Return the batches published, kept for replay and withheld, and the replay requests answered."""
         return {
             "published_batches": self._next_seq - self._dropped,
             "buffered_batches": len(self._buffer),

@@ -23,13 +23,13 @@ _SALT_FORBIDDEN = frozenset("@/\\\0")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """OpenAI's; ``continuous_usage_stats`` and others are accepted and make no difference."""
+    """OpenAI's options; ``continuous_usage_stats`` and others are accepted and have no effect."""
 
     include_usage: bool | None = None
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields both paths share. Sampling parameters change nothing here: words are drawn at random."""
+    """Fields that both paths share. Sampling parameters have no effect here: words are drawn at random."""
 
     model: str | None = None
     stream: bool | None = None
@@ -53,19 +53,19 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def announces_reuse(self) -> bool:
-        """Whether cached blocks that are reused are to be announced again."""
+        """Whether reused cached blocks are announced again."""
         return self.vllm_xargs is not None and self.vllm_xargs.get("kv_cache_report_mode") == "full"
 
 
 class ChatBody(_Body, frozen=True, kw_only=True):
-    """What /v1/chat/completions reads besides what its template reads."""
+    """The fields of /v1/chat/completions beyond those of its template."""
 
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
     max_completion_tokens: Positive | None = None
 
 
 class CompletionBody(_Body, frozen=True, kw_only=True):
-    """What /v1/completions reads."""
+    """The fields of /v1/completions."""
 
     prompt: Prompts
     best_of: Positive | None = None
@@ -73,7 +73,7 @@ class CompletionBody(_Body, frozen=True, kw_only=True):
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
-    """What /tokenize reads in its completion form; a body with ``messages`` is the chat form."""
+    """The fields of /tokenize in its completion form; a body with ``messages`` is the chat form."""
 
     prompt: str
     model: str | None = None
@@ -82,7 +82,7 @@ class TokenizeBody(msgspec.Struct, frozen=True):
 
 
 class TokenizeChatBody(msgspec.Struct, frozen=True):
-    """What /tokenize reads in its chat form besides what the template reads."""
+    """The fields of /tokenize in its chat form beyond those of the template."""
 
     messages: list[dict[str, Any]]
     model: str | None = None
@@ -91,7 +91,7 @@ class TokenizeChatBody(msgspec.Struct, frozen=True):
 
 
 class DetokenizeBody(msgspec.Struct, frozen=True):
-    """What /detokenize reads."""
+    """The fields of /detokenize."""
 
     tokens: TokenIds
     model: str | None = None
@@ -99,7 +99,7 @@ class DetokenizeBody(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """When an answer ends before its length: strings in its text, token ids, and how soon that may be."""
+    """When an answer ends before its length: strings in its text, token ids, and the earliest end."""
 
     strings: tuple[str, ...] = ()
     token_ids: frozenset[int] = frozenset()
@@ -111,7 +111,7 @@ Body = TypeVar("Body")
 
 
 def read_object(raw: bytes, content_type: str) -> dict[str, Any]:
-    """The body as a JSON object; raises `ApiError` 415 or 400."""
+    """Return the body as a JSON object; raises `ApiError` 415 or 400."""
     if content_type.split(";", 1)[0].strip().lower() != "application/json":
         raise ApiError("Content-Type must be application/json.", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     try:
@@ -124,7 +124,7 @@ def read_object(raw: bytes, content_type: str) -> dict[str, Any]:
 
 
 def read_body(kind: type[Body], body: dict[str, Any]) -> Body:
-    """The fields of `kind`; raises `ApiError` 400 naming the field that is wrong."""
+    """Return the fields of `kind`; raises `ApiError` 400 naming the wrong field."""
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
@@ -134,7 +134,7 @@ def read_body(kind: type[Body], body: dict[str, Any]) -> Body:
 
 
 def check_supported(body: ChatBody | CompletionBody) -> None:
-    """Raises `ApiError` for what a model without logits cannot do, and for contradictions."""
+    """Raise `ApiError` for what a model without logits cannot do, and for contradictions."""
     if (body.n or 1) > 1:
         raise ApiError("This simulated worker answers with one choice per prompt: n must be 1.", param="n")
     if body.echo:
@@ -166,7 +166,7 @@ def _check_salt(salt: str | None) -> None:
 
 
 def read_stopping(body: ChatBody | CompletionBody) -> Stopping:
-    """The body's stop conditions; raises `ApiError` for an empty stop string."""
+    """Return the body's stop conditions; raises `ApiError` for an empty stop string."""
     strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if "" in strings:
         raise ApiError("stop must not contain an empty string.", param="stop")
@@ -175,7 +175,7 @@ def read_stopping(body: ChatBody | CompletionBody) -> Stopping:
 
 
 def split_prompts(prompt: Prompts) -> list[str | list[int]]:
-    """One or several prompts, each text or token ids; raises `ApiError` for anything else, and for none."""
+    """Return one or several prompts, each text or token ids; raises `ApiError` for anything else, and for none."""
     if isinstance(prompt, str):
         return [prompt]
     kinds = {type(part) for part in prompt}

@@ -23,7 +23,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def build_app(worker: SimulatedWorker) -> Starlette:
-    """The worker's HTTP application; `worker` must be started by the caller."""
+    """Return the worker's HTTP application; the caller must start `worker`."""
     paths = _Paths(worker)
     block_tokens, details = worker.engine.block_size, worker.settings.prompt_tokens_details
     openai = [
@@ -82,7 +82,7 @@ async def _json_object(request: Request) -> dict[str, Any]:
 
 
 class _Paths:
-    """Everything but the two answering paths."""
+    """All paths that do not answer prompts."""
 
     def __init__(self, worker: SimulatedWorker) -> None:
         self._worker = worker
@@ -148,7 +148,7 @@ class _Paths:
         endpoints, settings = self._worker.event_endpoints, self._worker.settings
         if endpoints is None:
             return JSONResponse({})
-        # As vLLM shows an address that listens everywhere.
+        # vLLM shows an address that listens everywhere in this form.
         endpoint, replay_endpoint = (
             address.replace("//0.0.0.0:", "//*:").replace("//[::]:", "//*:") for address in endpoints
         )

@@ -1,4 +1,4 @@
-"""Runs an embedded worker on real sockets: `run` as a process of its own, `serving` inside a test's event loop."""
+"""Runs an embedded worker on real sockets: `run` as a process of its own, `serving` in a test's event loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TICK_S = 0.1
 
 
 class _WorkerServer(uvicorn.Server):
-    """Leaves signals to `run`, and says when it serves."""
+    """Leaves signals to `run`, and reports when it serves."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -43,7 +43,7 @@ class _WorkerServer(uvicorn.Server):
         self.serves.set()
 
     async def main_loop(self) -> None:
-        """uvicorn's, which looks ten times a second whether it should exit, made to exit at once."""
+        """Wait for the exit, without uvicorn's polling ten times a second."""
         ticks = 0
         while not await self.on_tick(ticks):
             ticks += 1
@@ -53,7 +53,7 @@ class _WorkerServer(uvicorn.Server):
 
 @dataclass(slots=True)
 class RunningWorker:
-    """A worker that serves: where, and its inside for tests (`worker.statistics()`, `worker.publisher.drop_next`)."""
+    """A serving worker: addresses, and its inside for tests (`worker.statistics()`, `worker.publisher.drop_next`)."""
 
     bound: BoundWorker
     worker: SimulatedWorker
@@ -62,14 +62,12 @@ class RunningWorker:
 
     @property
     def url(self) -> str:
-        """Base URL."""
+        """Return the base URL."""
         return self.bound.url
 
     async def stop(self) -> None:
         """Shut down as vLLM does at SIGTERM: running answers end with the reason "abort", then the ports close.
-
-        Nothing happens the second time.
-        """
+        Idempotent."""
         if self._serve.done():
             return
         self._server.should_exit = True
@@ -78,7 +76,7 @@ class RunningWorker:
         await self._serve
 
     async def kill(self) -> None:
-        """Die as if by SIGKILL: every connection is cut where it stands, and the ports are free again."""
+        """Die as if by SIGKILL: every connection is cut at once, and the ports are free again."""
         for server in self._server.servers:
             server.close()
         for connection in list(self._server.server_state.connections):
@@ -136,7 +134,7 @@ async def start(settings: WorkerSettings) -> RunningWorker:
 
 @contextlib.asynccontextmanager
 async def serving(settings: WorkerSettings | None = None) -> AsyncIterator[RunningWorker]:
-    """An embedded worker for the length of a ``with``, on the running event loop and ports of the system's choice::
+    """Run an embedded worker for the length of a ``with``, on the running event loop and free ports::
 
         async with serving(WorkerSettings(time_scale=0.01)) as running:
             await client.post(f"{running.url}/v1/completions", ...)

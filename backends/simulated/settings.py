@@ -1,4 +1,4 @@
-"""What an embedded worker is told, and where it ended up listening."""
+"""Options of an embedded worker, and the addresses on which it listens."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from importlib.resources import files
 from pathlib import Path
 
 SHIPPED_MODEL = "warmroute-simulated"
-"""Served name of the tokenizer that comes with Warmroute."""
+"""Served name of the tokenizer in Warmroute's package."""
 
 
 def shipped_model_dir() -> Path:
-    """The folder of the shipped tokenizer, chat template and model shape."""
+    """Return the folder of the packaged tokenizer, chat template and model shape."""
     return Path(str(files("backends.simulated").joinpath("model")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Everything an embedded worker can be told; the names are those of ``vllm serve`` where it has them.
+    """All options of an embedded worker, named as in ``vllm serve`` where it has them.
 
-    A port of 0 is chosen by the operating system (read it from `BoundWorker`). `time_scale` stretches every modelled
-    wait (0 = no waiting at all), `speed` scales the modelled hardware itself. None means: what the profile or the
-    model folder says.
+    The operating system chooses a port of 0 (read it from `BoundWorker`). `time_scale` stretches every modelled wait (0
+    = no waiting at all), `speed` scales the modelled hardware itself. None means the value of the profile or the model
+    folder.
     """
 
     host: str = "127.0.0.1"
@@ -40,7 +40,7 @@ class WorkerSettings:
 
     num_blocks: int | None = None
     kv_gib: float | None = None
-    """KV cache in GiB of the model folder's own KV layout, where `num_blocks` does not say."""
+    """KV cache in GiB of the model folder's own KV layout, if `num_blocks` is not set."""
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
@@ -48,7 +48,7 @@ class WorkerSettings:
     """Requests in flight, running ones included, beyond which further ones get 503; None = no limit."""
 
     default_max_tokens: int = 128
-    """Answer length of a chat request that names none (a completions request: 16, as in OpenAI's API)."""
+    """Answer length of a chat request without one (a completions request: 16, as in OpenAI's API)."""
     stop_probability: float = 0.0
     """Chance that the model stops after any one token, for requests without ``ignore_eos``."""
 
@@ -73,13 +73,13 @@ class WorkerSettings:
 
     @property
     def folder(self) -> Path:
-        """The model folder in use."""
+        """Return the model folder in use."""
         return self.model_dir if self.model_dir is not None else shipped_model_dir()
 
 
 @dataclass(frozen=True, slots=True)
 class BoundWorker:
-    """Where a worker listens; the KV event addresses are None when events are off."""
+    """Where a worker listens; the KV event addresses are None if events are off."""
 
     host: str
     port: int
@@ -88,6 +88,6 @@ class BoundWorker:
 
     @property
     def url(self) -> str:
-        """Base URL of the worker's HTTP."""
+        """Return the base URL of the worker's HTTP."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"

@@ -1,7 +1,7 @@
-"""The words a simulated model answers with.
+"""The words with which a simulated model answers.
 
-A generated token is a whole word that the tokenizer reads back as that one token, so the text of an answer, sent
-again in the next turn, has the ids that the engine cached while it decoded.
+A generated token is a whole word that the tokenizer reads back as that one token. When the next turn sends the text of
+an answer again, it has the ids that the engine cached while it decoded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Vocabulary:
         self._starts_line: dict[int, bool] = {}
 
     def _spelled(self) -> dict[int, str]:
-        # Behind other text, because some decoders drop a leading space at the very start.
+        # After other text, because some decoders drop a leading space at the very start.
         anchor = self._tokenizer.encode("the", add_special_tokens=False).ids
         start = len(self._tokenizer.decode(anchor))
         ids = sorted(self._tokenizer.get_vocab(with_added_tokens=False).values())
@@ -53,7 +53,7 @@ class Vocabulary:
         return {id_: text[start:] for id_, text in zip(ids, texts, strict=True)}
 
     def _stable(self, words: Iterable[tuple[int, str]], before: str) -> list[int]:
-        """Ids of those words that stay one token behind other text and in front of a further word."""
+        """Return the ids of words that stay one token after other text and before a further word."""
         candidates = [word for word, _ in zip(words, range(_CANDIDATES), strict=False)]
         lead = self._tokenizer.encode(before, add_special_tokens=False).ids
         tail = self._tokenizer.encode(f"{before} the", add_special_tokens=False).ids[len(lead) :]
@@ -63,7 +63,7 @@ class Vocabulary:
         return [id_ for (id_, _), read in zip(candidates, encoded, strict=True) if read.ids == [*lead, id_, *tail]]
 
     def draw(self, last_id: int, *, first: bool) -> int:
-        """A random next word; the `first` of an answer has no space in front where it starts a line."""
+        """Draw a random next word. The `first` of an answer has no space in front if it starts a line."""
         words: Sequence[int] = self._followers
         if first and self._openers and self._at_line_start(last_id):
             words = self._openers
@@ -78,13 +78,12 @@ class Vocabulary:
         return known
 
     def text(self, token_id: int) -> str:
-        """The word's text, its space included."""
+        """Return the word's text with its space."""
         return self._texts[token_id]
 
     def json_text(self, token_id: int) -> bytes:
-        """The same, as the inside of a JSON string."""
+        """Return it as the inside of a JSON string."""
         return self._json[token_id]
 
     def statistics(self) -> dict[str, int]:
-        """How many words there are to draw from."""
         return {"openers": len(self._openers), "followers": len(self._followers)}

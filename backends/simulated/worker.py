@@ -29,11 +29,11 @@ from backends.simulated.vocabulary import Vocabulary
 _log = logging.getLogger(__name__)
 
 VERSION = "0.33.0+simulated"
-"""What /version says: the vLLM whose behaviour is modelled."""
+"""What /version reports: the vLLM version that is modelled."""
 
 
 class SimulatedWorker:
-    """Takes prompts, gives back `Generation`s whose tokens arrive in an `Inbox` as modelled time passes.
+    """Takes prompts and returns `Generation`s, whose tokens arrive in an `Inbox` as modelled time passes.
 
     Belongs to one event loop: `start` there, `aclose` there.
     """
@@ -107,7 +107,7 @@ class SimulatedWorker:
         return self._clock_task is not None and not self._clock_task.done()
 
     async def aclose(self) -> None:
-        """Abort what runs, stop the clock and close the event sockets."""
+        """Abort running requests, stop the clock and close the event sockets."""
         self.abort_all()
         if self._clock_task is not None:
             self._clock_task.cancel()
@@ -116,7 +116,7 @@ class SimulatedWorker:
             await self.publisher.aclose()
 
     def adapter(self, model: str | None) -> str | None:
-        """The LoRA adapter that a request names, None for the base model; raises `ApiError` 404."""
+        """Return the LoRA adapter that a request names, None for the base model; raises `ApiError` 404."""
         if model is None or model == self.settings.model_name:
             return None
         if model in self.settings.lora_adapters:
@@ -188,7 +188,7 @@ class SimulatedWorker:
         self._end(generation, FinishReason.STOP)
 
     def abort(self, generation: Generation) -> None:
-        """Free the engine of `generation` at once; nothing happens if it has ended."""
+        """Remove `generation` from the engine at once; nothing happens if it has ended."""
         self._end(generation, FinishReason.ABORT)
 
     def _end(self, generation: Generation, reason: FinishReason) -> None:
@@ -215,7 +215,7 @@ class SimulatedWorker:
         self.sleep_level = None
 
     def statistics(self) -> dict[str, Any]:
-        """Engine, clock, publisher and HTTP together, by part."""
+        """Return the statistics of engine, clock, publisher and HTTP, by part."""
         return {
             "engine": self.engine.statistics(),
             "clock": self.clock.statistics(),

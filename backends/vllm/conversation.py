@@ -74,12 +74,12 @@ def _content(content: object, role: str, parts: bool) -> str | list[dict[str, An
         content = _without_billing_line(content)
     if type(content) is str:
         return [{"type": "text", "text": content}] if parts and role != "tool" else content
-    told = _parts_with_text(content)
+    texts = _parts_with_text(content)
     if parts and role != "tool":
-        return [{"type": "text", "text": text, **_unknown_fields(part)} for part, text in told]
+        return [{"type": "text", "text": text, **_unknown_fields(part)} for part, text in texts]
     if parts:
-        return "\n".join([text for _, text in told])
-    return "\n".join([text for _, text in told if text])
+        return "\n".join([text for _, text in texts])
+    return "\n".join([text for _, text in texts if text])
 
 
 def _parts_with_text(content: object) -> list[tuple[object, str]]:

@@ -16,8 +16,7 @@ ENTRY_BYTES = 200
 class ByteBoundedLru(Generic[K, V]):
     """Evicts the least recently used entries when the sum of sizes exceeds `max_bytes`.
 
-    `cachetools.LRUCache` is not used here: its `get` takes four times as long, on the path of every request (decision
-    0025).
+    Not `cachetools.LRUCache`: its `get` takes 2.8 times as long, and every request calls it (decision 0025).
     """
 
     def __init__(self, max_bytes: int) -> None:

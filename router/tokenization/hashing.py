@@ -1,4 +1,4 @@
-"""Cache keys besides the tokens, and block chains over packed ids with these keys."""
+"""The keys of the cache other than tokens, and block chains over packed ids with these keys."""
 
 from __future__ import annotations
 

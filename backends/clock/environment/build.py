@@ -1,10 +1,10 @@
-"""Follow a recipe into a virtual environment: step by step, resumable, nothing done twice.
+"""Follow a recipe into a virtual environment: step by step and resumable; no step runs twice.
 
-Run as a file, with the standard library alone, since it comes before anything is installed:
-`python3.11 backends/clock/environment/build.py .venv-vllm --recipe vllm-0.33`.
+It runs as a file, with the standard library alone, before anything is installed: `python3.11
+backends/clock/environment/build.py .venv-vllm --recipe vllm-0.33`.
 
-Each finished step leaves a stamp that hashes the step and all before it. A run goes on from the first step whose
-stamp is missing or differs; where an earlier step changed, the environment is built afresh.
+Each finished step leaves a stamp, a hash of the step and all steps before it. A run continues from the first step whose
+stamp is missing or differs. If an earlier step changed, the environment is rebuilt.
 """
 
 import argparse
@@ -36,14 +36,14 @@ class Recipe:
 
 
 class BuildFailed(Exception):
-    """A step did not succeed; the message says which and what to do."""
+    """A step failed; the message says which and what to do."""
 
 
 def read(path: Path) -> Recipe:
-    """The recipe in a TOML file: `python` and a list of `step` tables (name, why, install).
+    """Read the recipe in a TOML file: `python` and a list of `step` tables (name, why, install).
 
     Raises:
-        BuildFailed: there is no such file; the message lists those there are.
+        BuildFailed: there is no such file; the message lists the recipes.
     """
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.toml")))
@@ -54,7 +54,7 @@ def read(path: Path) -> Recipe:
 
 
 def stamps(recipe: Recipe) -> list[str]:
-    """One hash a step, each covering the steps before it."""
+    """Return one hash per step, each covering the steps before it."""
     so_far = hashlib.sha256(recipe.python.encode())
     hashes = []
     for step in recipe.steps:
@@ -64,7 +64,7 @@ def stamps(recipe: Recipe) -> list[str]:
 
 
 def done(environment: Path) -> list[str]:
-    """The stamps of the steps that were finished in this environment, in order."""
+    """Return the stamps of the finished steps in this environment, in order."""
     record = environment / "steps.json"
     return list(json.loads(record.read_text())) if record.is_file() else []
 
@@ -73,7 +73,7 @@ def build(environment: Path, recipe: Recipe) -> None:
     """Bring the environment up to its recipe.
 
     Raises:
-        BuildFailed: a step failed; what was finished stays, and the next run goes on from there.
+        BuildFailed: a step failed; finished steps stay, and the next run continues from there.
     """
     wanted = stamps(recipe)
     finished = done(environment)
@@ -94,7 +94,7 @@ def build(environment: Path, recipe: Recipe) -> None:
 
 
 def install_ourselves(environment: Path) -> None:
-    """Warmroute into the environment, so that vLLM finds the plug-in's entry point; again when pyproject changed."""
+    """Install Warmroute, so that vLLM finds the plug-in's entry point; again if pyproject changed."""
     digest = hashlib.sha256((PROJECT / "pyproject.toml").read_bytes()).hexdigest()
     record = environment / "warmroute.sha256"
     if record.is_file() and record.read_text() == digest:
@@ -119,7 +119,7 @@ def say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 when the environment is as the recipe says, else 1 with a message."""
+    """Return exit status 0 if the environment matches the recipe, else 1 with a message."""
     parser = argparse.ArgumentParser(description="Build an environment in which vLLM runs without a GPU.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--recipe", default="vllm-0.33", help="a .toml beside this file, by name")
