@@ -18,7 +18,7 @@ from router.admin.server import AdminServer
 from router.admin.system import HandoverState
 from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
-from router.config.model import Config, TlsConfig, WorkerConfig
+from router.config.model import Config, WorkerConfig
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
@@ -29,9 +29,8 @@ from router.placement.lifecycle_events import Request
 from router.process.children.child_resources import ChildResources
 from router.process.children.metric_snapshots import readings_route
 from router.process.handover.client import HandoverClient
-from router.process.handover.messages import ListenAddresses
 from router.process.lifecycle import Lifecycle
-from router.process.listeners import Listeners, admin_socket, listen_addresses
+from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
 from router.residency.residency_map import ResidencyMap
 from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
@@ -316,6 +315,10 @@ class System:
         """
         return await self.gateway.preview(path, headers, body, key_name)
 
+    async def drained(self) -> None:
+        """Wait until no request is in progress."""
+        await self.gateway.drained()
+
     def snapshot(self) -> Snapshot:
         """All metrics as values."""
         return self._exposition.snapshot()
@@ -333,13 +336,6 @@ def _tune_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
-
-
-def url_of(address: str, tls: TlsConfig) -> str:
-    """A bound address as a URL; one that begins with a slash or a dot is a Unix socket's path."""
-    if address.startswith(("/", ".")):
-        return f"unix:{address}"
-    return f"http://{address}" if tls.cert_file is None else f"https://{address}"
 
 
 async def serve(config: Config) -> int:

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if plan.processes > 1:
         from router.process.children.supervisor import run as run_processes
 
-        return run_processes(plan.config, plan.processes)
+        return run_processes(plan.config, plan.processes, "router.cli.child")
     from router.app import run as run_gateway
 
     return run_gateway(plan.config)

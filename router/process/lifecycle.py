@@ -12,21 +12,20 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from router.admin.system import HandoverState
+from router.config.model import Config
 from router.gateway.listen.sockets import ListenError
+from router.placement.fleet import Fleet
 from router.placement.health import WorkerState
 from router.process import signals
 from router.process.handover.client import HandoverClient
 from router.process.handover.messages import VERSION, SocketsOffered, TakeoverError
 from router.process.handover.server import HandoverCallbacks, HandoverServer
-from router.process.listeners import Listeners
+from router.process.listeners import ListenAddresses, Listeners
 from router.process.systemd import Notifier, activated
 from router.telemetry.logs import say
-
-if TYPE_CHECKING:
-    from router.app import System
 
 log = logging.getLogger("warmroute.serve")
 
@@ -38,10 +37,73 @@ _FOR_ONE_PROCESS = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"
 """Variables by which a service manager speaks to one process, not to those it starts."""
 
 
+class ServingSystem(Protocol):
+    """A gateway that can be started, handed over, resumed and drained: `router.app.System`."""
+
+    config: Config
+    fleet: Fleet
+    handover_state: HandoverState
+    handover_client: HandoverClient | None
+    leave_queue: bool
+
+    def begin(self) -> None:
+        """Start to watch the workers."""
+        ...
+
+    async def open(self, listeners: Listeners | None = None) -> None:
+        """Serve the public port; bind the admin port."""
+        ...
+
+    async def open_admin(self) -> None:
+        """Serve the admin port."""
+        ...
+
+    def listeners(self) -> Listeners:
+        """Return the listening sockets of both ports."""
+        ...
+
+    def listen_addresses(self) -> ListenAddresses:
+        """Return the addresses of both ports by the settings."""
+        ...
+
+    def in_flight(self) -> Mapping[str, int]:
+        """Return the requests at each worker, by endpoint."""
+        ...
+
+    def drained_everywhere(self, endpoint_id: str) -> bool:
+        """Return whether a gateway that this one took over from sends nothing to a drained worker either."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait until no request is in progress."""
+        ...
+
+    async def hand_over(self, *, keep: bool) -> None:
+        """Stop accepting, because another process accepts; `keep` leaves the sockets open for `resume`."""
+        ...
+
+    def yield_listeners(self) -> None:
+        """Leave the listeners' queues and the file of a Unix socket to another process."""
+        ...
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the sockets that were handed over are still open here."""
+        ...
+
+    async def resume(self) -> None:
+        """Accept again after `hand_over`."""
+        ...
+
+    async def aclose(self, drain_s: float | None = None) -> None:
+        """Drain and release everything."""
+        ...
+
+
 class Lifecycle:
     """Runs `system` until a signal ends it, or another process has taken its place."""
 
-    def __init__(self, system: System, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, system: ServingSystem, environment: Mapping[str, str] = os.environ) -> None:
         self._system = system
         self._config = system.config
         self._environment = environment
@@ -211,7 +273,7 @@ class Lifecycle:
         left_s = self._drain_left_s
         linger_s = min(LINGER_S, left_s) if self._system.can_resume else 0.0
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._system.gateway.drained(), left_s)
+            await asyncio.wait_for(self._system.drained(), left_s)
         await asyncio.sleep(linger_s - (left_s - self._drain_left_s))
 
     @property

@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from router.config.model import Config
+import msgspec
+
+from router.config.model import Config, TlsConfig
 from router.gateway.listen.sockets import tcp_error
-from router.process.handover.messages import ListenAddresses
 
 ADMIN_BACKLOG = 256
 
@@ -49,6 +50,19 @@ class Listeners:
             each.close()
 
 
+class ListenAddresses(msgspec.Struct, frozen=True):
+    """The addresses of a gateway's two ports by its settings; `port` and `admin_port` are those that were bound.
+
+    `host` is None where the public sockets came from a service manager, and `admin_host` likewise.
+    """
+
+    uds: str | None
+    host: str | None
+    port: int
+    admin_host: str | None
+    admin_port: int
+
+
 def admin_socket(config: Config) -> socket.socket:
     """The admin port of `config`.
 
@@ -82,3 +96,10 @@ def listen_addresses(config: Config, ours: Listeners, given: Listeners | None) -
 def _port(listener: socket.socket) -> int:
     name = listener.getsockname()
     return int(name[1]) if isinstance(name, tuple) else 0
+
+
+def url_of(address: str, tls: TlsConfig) -> str:
+    """A bound address as a URL; one that begins with a slash or a dot is a Unix socket's path."""
+    if address.startswith(("/", ".")):
+        return f"unix:{address}"
+    return f"http://{address}" if tls.cert_file is None else f"https://{address}"

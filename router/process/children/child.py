@@ -1,4 +1,4 @@
-"""A child process: ``python -m router.process.children.child FD``, which only the supervisor starts."""
+"""What a child process runs: it receives its configuration from the supervisor and serves until it is stopped."""
 
 from __future__ import annotations
 
@@ -6,17 +6,34 @@ import asyncio
 import os
 import signal
 import socket
-import sys
+from collections.abc import Callable
+from typing import Protocol
 
 import uvloop
 
-from router.app import System
+from router.config.model import Config
 from router.process import signals
 from router.process.children.accept_balancer import LeastConnections
 from router.process.children.child_config import READY, ChildConfig, receive_config
 from router.process.children.child_resources import ChildResources
 from router.process.shared_memory.ledger import Ledger
 from router.telemetry.logs import log_interpreter_messages, setup_logging
+
+
+class ChildGateway(Protocol):
+    """The gateway that a child process runs: `router.app.System`."""
+
+    async def start(self) -> None:
+        """Watch the workers and listen."""
+        ...
+
+    async def aclose(self) -> None:
+        """Finish the requests within the drain deadline and release everything."""
+        ...
+
+
+Build = Callable[[Config, ChildResources], ChildGateway]
+"""Makes the gateway of a child; the composition root passes it in."""
 
 
 class StopTrigger:
@@ -53,10 +70,10 @@ class StopTrigger:
         self._begun.set()
 
 
-async def serve(start: ChildConfig, line: socket.socket) -> int:
-    """Serve until told to end."""
+async def serve(start: ChildConfig, line: socket.socket, build: Build) -> int:
+    """Serve until the supervisor stops this process; return the exit code."""
     ending = StopTrigger(asyncio.get_running_loop(), line)
-    system = System(start.config, resources_of(start))
+    system = build(start.config, resources_of(start))
     await system.start()
     line.send(READY)
     await ending.wait()
@@ -77,20 +94,16 @@ def resources_of(start: ChildConfig) -> ChildResources:
     )
 
 
-def main(arguments: list[str]) -> int:
-    """The process's whole life."""
+def main(line_descriptor: int, build: Build) -> int:
+    """Run a child process on the supervisor's socket `line_descriptor`; return the exit code."""
     signals.hold_off()
     for number in (signal.SIGINT, signal.SIGHUP):  # what a terminal sends to all is the supervisor's affair
         signal.signal(number, signal.SIG_IGN)
-    line = socket.socket(fileno=int(arguments[0]))
+    line = socket.socket(fileno=line_descriptor)
     try:
         start = receive_config(line)
     except EOFError:
         return 1
     setup_logging(start.config.log_level, start.config.log_format, process=start.process)
     log_interpreter_messages()
-    return uvloop.run(serve(start, line))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    return uvloop.run(serve(start, line, build))

@@ -43,7 +43,7 @@ class ChildCallbacks:
 class ChildProcess:
     """One process of several, by its number, over all its lives. `client` is there while it serves."""
 
-    def __init__(self, number: int, folder: Path, callbacks: ChildCallbacks) -> None:
+    def __init__(self, number: int, folder: Path, callbacks: ChildCallbacks, module: str) -> None:
         self.number = number
         self.client: ChildClient | None = None
         self.settled = asyncio.Event()
@@ -53,6 +53,7 @@ class ChildProcess:
         self.restarts = 0
         self._folder = folder
         self._callbacks = callbacks
+        self._module = module
         self._lives = 0
         self._process: asyncio.subprocess.Process | None = None
         self._line: socket.socket | None = None
@@ -118,7 +119,7 @@ class ChildProcess:
         inherited = (theirs.fileno(), *start.public, start.admin, start.table)
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
-                *_command(theirs.fileno()),
+                *_command(self._module, theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=inherited,
                 start_new_session=True,  # Ctrl-C in a terminal must not reach it
@@ -172,9 +173,9 @@ def _admin_listener(path: Path) -> socket.socket:
     return listener
 
 
-def _command(line: int) -> Sequence[str]:
-    # -P: a folder called router/ where the user stands must not shadow ours
-    return [sys.executable, "-P", "-m", "router.process.children.child", str(line)]
+def _command(module: str, line: int) -> Sequence[str]:
+    # -P: a folder named router/ in the working directory must not shadow the installed package
+    return [sys.executable, "-P", "-m", module, str(line)]
 
 
 def _python_path() -> str:

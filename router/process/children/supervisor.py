@@ -19,7 +19,6 @@ import uvloop
 from router.admin.app import build_admin
 from router.admin.server import AdminServer
 from router.admin.system import AdminSystem, HandoverState
-from router.app import url_of
 from router.config.model import Config
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
 from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
@@ -31,7 +30,7 @@ from router.process.children.child_config import ChildConfig
 from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess
 from router.process.children.desired_state import DesiredState
 from router.process.children.metric_totals import MetricTotals
-from router.process.listeners import Listeners, admin_socket
+from router.process.listeners import Listeners, admin_socket, url_of
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.process.systemd import Notifier, activated
 from router.security.admin_security import guard_of
@@ -48,7 +47,7 @@ _GRACE_S = 5.0
 class Supervisor:
     """`processes` gateways behind one public port, and one admin port that speaks for all of them."""
 
-    def __init__(self, config: Config, processes: int) -> None:
+    def __init__(self, config: Config, processes: int, child_module: str) -> None:
         self.config = config
         self.desired_state = DesiredState(config)
         self.totals = MetricTotals()
@@ -62,7 +61,7 @@ class Supervisor:
         self._ledger = Ledger(self._table, processes, 0)
         self._served = asyncio.Event()
         callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)
-        self.children = [ChildProcess(number, self._folder, callbacks) for number in range(processes)]
+        self.children = [ChildProcess(number, self._folder, callbacks, child_module) for number in range(processes)]
         self.changes = Changes(self.children)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
@@ -181,7 +180,7 @@ class Supervisor:
             self.given_up.set()
 
 
-async def serve(config: Config, processes: int) -> int:
+async def serve(config: Config, processes: int, child_module: str) -> int:
     """Run them until SIGTERM or SIGINT; a second signal ends all at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -190,7 +189,7 @@ async def serve(config: Config, processes: int) -> int:
     signals.handle(loop, stop.set)
     for warning in warnings(config):
         log.warning(warning)
-    supervisor = Supervisor(config, processes)
+    supervisor = Supervisor(config, processes, child_module)
     try:
         await supervisor.start()
     except ListenError as error:
@@ -216,8 +215,8 @@ async def _until(stop: asyncio.Event, given_up: asyncio.Event) -> int:
     return 1
 
 
-def run(config: Config, processes: int) -> int:
-    """The supervisor's whole life; returns its exit code."""
+def run(config: Config, processes: int, child_module: str) -> int:
+    """Run `processes` children, each as ``python -m child_module``; return the exit code."""
     with suppress(KeyboardInterrupt):
-        return uvloop.run(serve(config, processes))
+        return uvloop.run(serve(config, processes, child_module))
     return 130

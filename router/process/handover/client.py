@@ -17,7 +17,6 @@ from router.process.handover.messages import (
     DrainStarted,
     HandoverRefused,
     InFlightReport,
-    ListenAddresses,
     SocketsOffered,
     SuccessorEnding,
     SuccessorReady,
@@ -26,7 +25,7 @@ from router.process.handover.messages import (
     encode,
     same_user,
 )
-from router.process.listeners import Listeners
+from router.process.listeners import ListenAddresses, Listeners
 
 LOOK_S = 0.02
 """Between two looks at whether an operator drains other workers."""

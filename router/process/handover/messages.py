@@ -23,6 +23,8 @@ import struct
 
 import msgspec
 
+from router.process.listeners import ListenAddresses
+
 VERSION = 1
 MOST_BYTES = 131_072
 MOST_SOCKETS = 64
@@ -31,17 +33,6 @@ _CREDENTIALS = struct.Struct("3i")
 
 class TakeoverError(RuntimeError):
     """The running gateway cannot be taken over. The message says why, and what to do."""
-
-
-class ListenAddresses(msgspec.Struct, frozen=True):
-    """Where a gateway listens, by its settings; `port` and `admin_port` as bound. `host` is None where the public
-    sockets came from a service manager, `admin_host` likewise."""
-
-    uds: str | None
-    host: str | None
-    port: int
-    admin_host: str | None
-    admin_port: int
 
 
 class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
