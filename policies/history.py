@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from policies.view import Edge, RequestView, WorkerId, WorkerView
+from policies.view import LifecycleEvent, RequestView, WorkerId, WorkerView
 
 CHUNK_TOKENS = 512
 WORKERS_KEPT = 1_024
@@ -20,7 +20,7 @@ CHUNKS_KEPT = 8_192
 """Per worker that does not say how large its cache is: 4 million tokens."""
 
 
-class Load(NamedTuple):
+class PlacedLoad(NamedTuple):
     """What was placed on a worker: all uncached prompt tokens, those of them that had no price in seconds yet, seconds
     of prefill for the others, and of decoding."""
 
@@ -29,9 +29,9 @@ class Load(NamedTuple):
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
-    def plus(self, other: Load, times: int = 1) -> Load:
+    def plus(self, other: PlacedLoad, times: int = 1) -> PlacedLoad:
         """With what `other` says; `times` -1: without it."""
-        return Load(
+        return PlacedLoad(
             self.uncached_tokens + times * other.uncached_tokens,
             self.unpriced_tokens + times * other.unpriced_tokens,
             self.prefill_s + times * other.prefill_s,
@@ -44,7 +44,7 @@ class Placement(NamedTuple):
 
     at_s: float
     worker: WorkerId
-    load: Load
+    load: PlacedLoad
     chunks: tuple[int, ...]
 
 
@@ -55,15 +55,15 @@ class Past:
 
     def __init__(self) -> None:
         self.chunks: OrderedDict[int, int] = OrderedDict()
-        self.load = Load()
+        self.load = PlacedLoad()
 
-    def add(self, placed: Placement, room: int) -> None:
+    def add(self, placed: Placement, capacity: int) -> None:
         """Take on a request; of its chunks the tail is used first, so that leaves are also evicted first."""
         self.load = self.load.plus(placed.load)
         for chunk in reversed(placed.chunks):
             self.chunks[chunk] = self.chunks.get(chunk, 0) + 1
             self.chunks.move_to_end(chunk)
-        while len(self.chunks) > room:
+        while len(self.chunks) > capacity:
             self.chunks.popitem(last=False)
 
     def expire(self, placed: Placement) -> None:
@@ -73,9 +73,9 @@ class Past:
             if self.chunks.get(chunk):
                 self.chunks[chunk] -= 1
 
-    def victim_uses(self, chunks: int, room: int) -> int:
+    def victim_uses(self, chunks: int, capacity: int) -> int:
         """Uses in the window of what has to go when `chunks` more come."""
-        excess = len(self.chunks) + chunks - room
+        excess = len(self.chunks) + chunks - capacity
         return sum(islice(self.chunks.values(), excess)) if excess > 0 else 0
 
 
@@ -89,17 +89,17 @@ class History:
         self.count = 0
         """Requests recorded so far."""
 
-    def record(self, edge: Edge) -> None:
+    def record(self, event: LifecycleEvent) -> None:
         """A request was booked."""
-        placed = Placement(edge.now_s, edge.worker, _load(edge.request, edge.placed), chunks_of(edge.request))
-        past = self._pasts.pop(edge.worker, None) or Past()
-        self._pasts[edge.worker] = past
-        past.add(placed, CHUNKS_KEPT if edge.placed is None else room_of(edge.placed))
+        placed = Placement(event.now_s, event.worker, _load(event.request, event.placed), chunks_of(event.request))
+        past = self._pasts.pop(event.worker, None) or Past()
+        self._pasts[event.worker] = past
+        past.add(placed, CHUNKS_KEPT if event.placed is None else chunk_capacity(event.placed))
         self._placements.append(placed)
         self.count += 1
-        self._forget(edge.now_s)
+        self._forget(event.now_s)
 
-    def loads(self, now_s: float) -> dict[WorkerId, Load]:
+    def loads(self, now_s: float) -> dict[WorkerId, PlacedLoad]:
         """Per worker, what was placed there within the window."""
         loads = {worker: past.load for worker, past in self._pasts.items()}
         for placed in self._expired(now_s):
@@ -112,7 +112,7 @@ class History:
         past = self._pasts.get(view.id)
         if past is None or not view.kv_capacity_tokens:
             return 0
-        return CHUNK_TOKENS * past.victim_uses(-(-view.uncached_tokens // CHUNK_TOKENS), room_of(view))
+        return CHUNK_TOKENS * past.victim_uses(-(-view.uncached_tokens // CHUNK_TOKENS), chunk_capacity(view))
 
     def _expired(self, now_s: float) -> Iterator[Placement]:
         for placed in self._placements:
@@ -135,12 +135,12 @@ class History:
         self._placements = deque(placed for placed in self._placements if placed.worker != worker)
 
 
-def _load(request: RequestView, placed: WorkerView | None) -> Load:
+def _load(request: RequestView, placed: WorkerView | None) -> PlacedLoad:
     """As it is estimated when it is placed: a later request, beside other context, has another price per token."""
     if placed is not None and placed.learned:
-        return Load(placed.uncached_tokens, 0, placed.prefill_s, request.decode_s)
+        return PlacedLoad(placed.uncached_tokens, 0, placed.prefill_s, request.decode_s)
     tokens = request.prompt_tokens if placed is None else placed.uncached_tokens
-    return Load(tokens, tokens, 0.0, request.decode_s)
+    return PlacedLoad(tokens, tokens, 0.0, request.decode_s)
 
 
 def chunks_of(request: RequestView) -> tuple[int, ...]:
@@ -149,6 +149,6 @@ def chunks_of(request: RequestView) -> tuple[int, ...]:
     return tuple(request.block_hashes[step - 1 :: step])
 
 
-def room_of(view: WorkerView) -> int:
+def chunk_capacity(view: WorkerView) -> int:
     """Chunks that fit into the worker's cache."""
     return max(1, view.kv_capacity_tokens // CHUNK_TOKENS) if view.kv_capacity_tokens else CHUNKS_KEPT

@@ -9,14 +9,14 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.holding import ROOM, Holding, fits
+from policies.admission_hold import ROOM, AdmissionHold, fits
+from policies.affinity_externality import AffinityExternality
+from policies.lazy_terms import LazyTerms
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.phases import Phases
-from policies.returning import Returning
-from policies.sharing import Sharing
-from policies.terms import Terms
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView, WorkerId, WorkerView
+from policies.prefill_lanes import PrefillLanes
+from policies.running_prefixes import RunningPrefixes
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerId, WorkerView
 
 
 class MarginalCostParams(Params, frozen=True):
@@ -34,7 +34,7 @@ class MarginalCostParams(Params, frozen=True):
             "many times as long as its own prefill will take. 0: it does not wait for prefills.",
         ),
     ] = 2.0
-    hold_for_room: Annotated[
+    hold_for_kv: Annotated[
         float,
         Meta(
             ge=0,
@@ -42,11 +42,11 @@ class MarginalCostParams(Params, frozen=True):
             "until it has waited this many times as long as its own prefill will take. 0: it does not wait for room.",
         ),
     ] = 6.0
-    phases: Annotated[
+    prefill_lanes: Annotated[
         bool,
         Meta(description="Keep long prefills and streams apart, on workers of their own, while that is cheaper."),
     ] = True
-    returning: Annotated[
+    affinity_externality: Annotated[
         bool,
         Meta(description="Keep prefills off workers that others will have to come back to meanwhile."),
     ] = True
@@ -70,17 +70,17 @@ class MarginalCost:
     times the time of its first token (MLPerf for an 8B model: 2 s, and 100 ms for each token).
 
     `lane` keeps long prefills and the answers that they would stall apart, as long as that saves more delay than it
-    costs: zero where it does not (see `policies.phases`). Then some of the workers take long prefills, as many as the
-    load asks for, and there a request costs the part of its decode that will be spent waiting for those, with the
-    weight w; a long prefill costs half of w times its seconds for each answer that streams on a worker of either kind.
-    The label `lane` on a worker, `prefill` or `decode`, says on which side it always is.
+    costs: zero where it does not (see `policies.prefill_lanes`). Then some of the workers take long prefills, as many
+    as the load asks for, and there a request costs the part of its decode that will be spent waiting for those, with
+    the weight w; a long prefill costs half of w times its seconds for each answer that streams on a worker of either
+    kind. The label `lane` on a worker, `prefill` or `decode`, says on which side it always is.
 
     `returning` is what the prefill takes from those who are tied to this worker by what it keeps for them, and come
-    back meanwhile, as far as workers are free (see `policies.returning`). rho tells a busy worker from an idle one;
-    among idle ones this tells those that are about to be needed.
+    back meanwhile, as far as workers are free (see `policies.affinity_externality`). rho tells a busy worker from an
+    idle one; among idle ones this tells those that are about to be needed.
 
     A long prompt may have to wait for it: in the gateway, while the worker it would go to is busy with other prefills
-    or has no room for it beside what runs there and what will soon be asked for again (see `policies.holding`).
+    or has no room for it beside what runs there and what will soon be asked for again (see `policies.admission_hold`).
 
     Two things keep a hot prefix from piling onto the one worker that has it, while that worker's prefill queue is
     short and only its decodes are many:
@@ -107,20 +107,22 @@ class MarginalCost:
 
     def __init__(self, params: MarginalCostParams, rng: random.Random) -> None:
         self._params = params
-        self._turns = Turns()
-        self._sharing = Sharing()
-        self._returning = Returning() if params.returning else None
-        self._holding = Holding(params.hold, params.hold_for_room)
-        self._phases = Phases(params.stream_weight) if params.phases else None
+        self._last_used = LeastRecentlyUsed()
+        self._running_prefixes = RunningPrefixes()
+        self._affinity_externality = AffinityExternality() if params.affinity_externality else None
+        self._admission_hold = AdmissionHold(params.hold, params.hold_for_kv)
+        self._prefill_lanes = PrefillLanes(params.stream_weight) if params.prefill_lanes else None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by cost, the winner of the ties first."""
         workers = fleet.workers
         weight = self._params.stream_weight
-        crowd_s = crowd_prices_s(request, fleet, self._sharing)
-        lane_s = {} if self._phases is None else self._phases.prices_s(request, fleet)
-        return_s = {} if self._returning is None else self._returning.prices_s(fleet)
-        costs_s = _costs_s(workers, weight, (crowd_s, lane_s, return_s))
+        hot_prefix_s = hot_prefix_prices_s(request, fleet, self._running_prefixes)
+        prefill_lane_s = {} if self._prefill_lanes is None else self._prefill_lanes.prices_s(request, fleet)
+        affinity_externality_s = (
+            {} if self._affinity_externality is None else self._affinity_externality.prices_s(fleet)
+        )
+        costs_s = _costs_s(workers, weight, (hot_prefix_s, prefill_lane_s, affinity_externality_s))
         ranked = self._ranked(workers, costs_s)
         cheapest = ranked[0]
         equals = _equals(workers, costs_s, ranked)
@@ -131,13 +133,13 @@ class MarginalCost:
             ranked.remove(chosen)
             ranked.insert(0, chosen)
         reason = "least added delay" if len(equals) == 1 else f"least busy of {len(equals)} with equal added delay"
-        hold_s, awaited = self._holding.hold(request, workers[chosen])
+        hold_s, awaited = self._admission_hold.hold(request, workers[chosen])
         return Decision(
             tuple([workers[place].id for place in ranked]),
             f"{reason}; had better wait for {awaited}" if awaited else reason,
             tuple([costs_s[place] for place in ranked]),
             "s" if workers[cheapest].learned else "tokens",
-            Terms(workers, _explain(weight, crowd_s, lane_s, return_s)),
+            LazyTerms(workers, _explain(weight, hot_prefix_s, prefill_lane_s, affinity_externality_s)),
             hold_s,
             awaited != ROOM,
         )
@@ -154,24 +156,26 @@ class MarginalCost:
         return ranked
 
     def _turn(self, view: WorkerView) -> tuple[int, int]:
-        return view.running_requests, self._turns.last(view.id)
+        return view.running_requests, self._last_used.last(view.id)
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn; follow who runs where."""
-        self._turns.observe(edge)
-        self._sharing.observe(edge)
-        self._holding.observe(edge)
-        if self._returning is not None:
-            self._returning.observe(edge)
-        if self._phases is not None:
-            self._phases.observe(edge)
+        self._last_used.observe(event)
+        self._running_prefixes.observe(event)
+        self._admission_hold.observe(event)
+        if self._affinity_externality is not None:
+            self._affinity_externality.observe(event)
+        if self._prefill_lanes is not None:
+            self._prefill_lanes.observe(event)
 
     def statistics(self) -> dict[str, object]:
         """The lanes of long prefills that there are, by model."""
-        return {"lanes": {} if self._phases is None else self._phases.statistics()}
+        return {"prefill_lanes": {} if self._prefill_lanes is None else self._prefill_lanes.statistics()}
 
 
-def crowd_prices_s(request: RequestView, fleet: FleetView, sharing: Sharing) -> dict[WorkerId, float]:
+def hot_prefix_prices_s(
+    request: RequestView, fleet: FleetView, running_prefixes: RunningPrefixes
+) -> dict[WorkerId, float]:
     """What joining costs on each worker that is crowded by what draws `request` there; the others are left out."""
     least = min([view.running_requests for view in fleet.workers])
     usual = _usual(least, len(fleet.workers))
@@ -183,9 +187,9 @@ def crowd_prices_s(request: RequestView, fleet: FleetView, sharing: Sharing) -> 
     prices_s = {}
     for view in busier:
         cached = _blocks(view, request)
-        if sharing.share(view.id, request, min(lacked, cached)) * view.running_requests > usual:
-            crowd_s = _crowd_s(view, request, fleet, least)
-            prices_s[view.id] = crowd_s if cached >= lacked else min(crowd_s, _saved_s(view))
+        if running_prefixes.share(view.id, request, min(lacked, cached)) * view.running_requests > usual:
+            hot_prefix_s = _hot_prefix_s(view, request, fleet, least)
+            prices_s[view.id] = hot_prefix_s if cached >= lacked else min(hot_prefix_s, _saved_s(view))
     return prices_s
 
 
@@ -195,7 +199,7 @@ def _usual(least: int, workers: int) -> float:
     return least + 0.5 * (z_squared + sqrt(z_squared * (z_squared + 8.0 * least)))
 
 
-def _crowd_s(view: WorkerView, request: RequestView, fleet: FleetView, least: int) -> float:
+def _hot_prefix_s(view: WorkerView, request: RequestView, fleet: FleetView, least: int) -> float:
     if request.decode_s and view.learned:
         return request.decode_s * (1.0 - least / view.running_requests)
     return max([_first_token_s(other) for other in fleet.workers])
@@ -212,7 +216,7 @@ def _blocks(view: WorkerView, request: RequestView) -> int:
 
 def _costs_s(workers: Sequence[WorkerView], weight: float, prices_s: Sequence[Mapping[WorkerId, float]]) -> list[float]:
     """In their order; `prices_s` are what some of them cost besides."""
-    costs_s = [_first_token_s(view) + weight * view.joining_s for view in workers]
+    costs_s = [_first_token_s(view) + weight * view.decode_externality_s for view in workers]
     for price_s in prices_s:
         if price_s:
             costs_s = [cost_s + price_s.get(view.id, 0.0) for cost_s, view in zip(costs_s, workers, strict=True)]
@@ -221,31 +225,31 @@ def _costs_s(workers: Sequence[WorkerView], weight: float, prices_s: Sequence[Ma
 
 def _explain(
     weight: float,
-    crowd_s: Mapping[WorkerId, float],
-    lane_s: Mapping[WorkerId, float],
-    return_s: Mapping[WorkerId, float],
+    hot_prefix_s: Mapping[WorkerId, float],
+    prefill_lane_s: Mapping[WorkerId, float],
+    affinity_externality_s: Mapping[WorkerId, float],
 ) -> Callable[[WorkerView], Mapping[str, float]]:
     """Bound to prices and not to the request: decisions are kept for a while, and prompts must not be."""
 
     def terms(view: WorkerView) -> Mapping[str, float]:
         own_s = view.prefill_s
         return {
-            "backlog": view.backlog_s,
-            "room": view.room_s,
-            "prefill": own_s,
-            "delay_to_later": own_s / (1.0 - view.utilisation) - own_s,
-            "joining": weight * view.joining_s,
-            "crowd": crowd_s.get(view.id, 0.0),
-            "lane": lane_s.get(view.id, 0.0),
-            "returning": return_s.get(view.id, 0.0),
-            "error": view.error_s,
+            "queue_wait_s": view.queue_wait_s,
+            "kv_wait_s": view.kv_wait_s,
+            "prefill_s": own_s,
+            "prefill_externality_s": own_s / (1.0 - view.utilisation) - own_s,
+            "decode_externality_s": weight * view.decode_externality_s,
+            "hot_prefix_s": hot_prefix_s.get(view.id, 0.0),
+            "prefill_lane_s": prefill_lane_s.get(view.id, 0.0),
+            "affinity_externality_s": affinity_externality_s.get(view.id, 0.0),
+            "error_s": view.error_s,
         }
 
     return terms
 
 
 def _first_token_s(view: WorkerView) -> float:
-    return view.backlog_s + view.room_s + view.prefill_s / (1.0 - view.utilisation)
+    return view.queue_wait_s + view.kv_wait_s + view.prefill_s / (1.0 - view.utilisation)
 
 
 def _uncached_tokens(view: WorkerView) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from policies.terms import Terms
+from policies.lazy_terms import LazyTerms
 from policies.view import Decision, FleetView, WorkerView
 
 Explain = Callable[[WorkerView], Mapping[str, float]]
@@ -27,11 +27,11 @@ def by_cost(
         reason,
         tuple([entry[0] for entry in priced]),
         unit,
-        Terms(fleet.workers, explain),
+        LazyTerms(fleet.workers, explain),
     )
 
 
 def by_key(fleet: FleetView, key: Callable[[WorkerView], tuple[float, ...]], reason: str, explain: Explain) -> Decision:
     """Least `key` first, then in the fleet's order; for rules that have criteria and no price."""
     ranked = sorted(fleet.workers, key=key)
-    return Decision(tuple([view.id for view in ranked]), reason, terms=Terms(fleet.workers, explain))
+    return Decision(tuple([view.id for view in ranked]), reason, terms=LazyTerms(fleet.workers, explain))

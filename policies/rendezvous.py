@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from xxhash import xxh3_64_intdigest
 
-from policies.terms import Terms
+from policies.lazy_terms import LazyTerms
 from policies.view import Decision, FleetView, RequestView, WorkerView
 
 _SEED_BITS = (1 << 64) - 1
@@ -57,5 +57,5 @@ def bounded(key: int, fleet: FleetView, load_factor: float, owner_of: str) -> De
     return Decision(
         tuple([view.id for view in within + over]),
         reason,
-        terms=Terms(fleet.workers, lambda view: {"requests": view.running_requests, "bound": bound}),
+        terms=LazyTerms(fleet.workers, lambda view: {"requests": view.running_requests, "bound": bound}),
     )

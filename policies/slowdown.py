@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from policies.view import Edge, EdgeKind
+from policies.view import LifecycleEvent, LifecycleEventKind
 
 _KEPT = 4_096
 _WAITING_KEPT = 65_536
@@ -36,20 +36,20 @@ class Slowdown:
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._booked: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._reserved: OrderedDict[str, tuple[float, int]] = OrderedDict()
         self._delays: OrderedDict[int, _Delay] = OrderedDict()
 
-    def observe(self, edge: Edge, prefix: int | None) -> None:
+    def observe(self, event: LifecycleEvent, prefix: int | None) -> None:
         """Follow a request; `prefix` is what it is filed under."""
-        if edge.kind is EdgeKind.BOOKED:
+        if event.kind is LifecycleEventKind.RESERVED:
             if prefix is not None:
-                self._booked[edge.request.id] = (edge.now_s, prefix)
-                if len(self._booked) > _WAITING_KEPT:
-                    self._booked.popitem(last=False)
+                self._reserved[event.request.id] = (event.now_s, prefix)
+                if len(self._reserved) > _WAITING_KEPT:
+                    self._reserved.popitem(last=False)
             return
-        booked = self._booked.pop(edge.request.id, None)
-        if booked is not None and edge.kind is EdgeKind.FIRST_TOKEN:
-            self._first_token(edge.now_s - booked[0], booked[1], int(edge.now_s // self._window_s))
+        reserved = self._reserved.pop(event.request.id, None)
+        if reserved is not None and event.kind is LifecycleEventKind.FIRST_TOKEN:
+            self._first_token(event.now_s - reserved[0], reserved[1], int(event.now_s // self._window_s))
 
     def slowed(self, prefix: int | None, now_s: float) -> bool:
         """Whether the mean of the window that `now_s` falls in is more than twice that of the one before."""

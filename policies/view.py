@@ -53,16 +53,16 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     `uncached_tokens` is the rest of the prompt. `queued_tokens` (P) are uncached prompt tokens booked here and not
     yet prefilled, `running_requests` (B) all booked requests, `kv_tokens` (K) the context tokens they hold, what some
     have in common once; `queued_requests` of B wait for their prefill or are in it.
-    `backlog_s` (v) and `prefill_s` (s) are the online estimates of the wait before this prompt would start and of
+    `queue_wait_s` (v) and `prefill_s` (s) are the online estimates of the wait before this prompt would start and of
     its own prefill; `utilisation` (rho) is the share of time spent prefilling, 0 to 0.97. Estimates share one unit
     across candidates but are real seconds only when `learned`; `error_s` is the standard error of
-    ``backlog_s + prefill_s``.
+    ``queue_wait_s + prefill_s``.
     `labels` are the operator's, from the worker's configuration.
-    `joining_s` is by how much this request's decode would lengthen the answers that stream there and they it, all
-    together, 0 while that is not known: the growth of a step with the context it holds, while they run together.
-    `room_s` is how long the prompt would wait, besides, until there is room for it in the KV cache beside the context
-    that running requests hold: 0 where it fits, and while it is not known how long they run.
-    `resting_tokens` are context besides, which answers that have ended have left in the cache for their next turns:
+    `decode_externality_s` is by how much this request's decode would lengthen the answers that stream there and they
+    it, all together, 0 while that is not known: the growth of a step with the context it holds, while they run
+    together. `kv_wait_s` is how long the prompt would wait, besides, until there is room for it in the KV cache beside
+    the context that running requests hold: 0 where it fits, and while it is not known how long they run.
+    `idle_tokens` are context besides, which answers that have ended have left in the cache for their next turns:
     each for as long as it would take to be prefilled again, and only while such contexts are worth their room. Where
     the prompt does not fit beside them, what rests of itself and is not cached any more is left out.
     """
@@ -75,17 +75,17 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     running_requests: int
     kv_tokens: int
     kv_capacity_tokens: int
-    backlog_s: float
+    queue_wait_s: float
     prefill_s: float
     utilisation: float
     learned: bool = False
     error_s: float = 0.0
     cached_tokens_by_tier: Mapping[str, int] | None = None
     queued_requests: int = 0
-    joining_s: float = 0.0
-    room_s: float = 0.0
+    decode_externality_s: float = 0.0
+    kv_wait_s: float = 0.0
     labels: Mapping[str, str] = {}
-    resting_tokens: int = 0
+    idle_tokens: int = 0
 
 
 class FleetView(msgspec.Struct, frozen=True):
@@ -102,8 +102,8 @@ class Decision(msgspec.Struct, frozen=True):
     price. `terms` explains: per worker, named parts of its cost.
 
     `hold_s` greater than zero: not yet. The request stays in the gateway, and the policy is asked again after so many
-    seconds, or, `until_relief`, once the first of `ranked` has no prefill left before. Where it cannot wait (an earlier
-    attempt has failed, the gateway has no room for another one that does), it is placed at once.
+    seconds, or, `until_prefills_done`, once the first of `ranked` has no prefill left before. Where it cannot wait (an
+    earlier attempt has failed, the gateway has no room for another one that does), it is placed at once.
     """
 
     ranked: tuple[WorkerId, ...]
@@ -112,26 +112,26 @@ class Decision(msgspec.Struct, frozen=True):
     unit: str = ""
     terms: Mapping[WorkerId, Mapping[str, float]] = msgspec.field(default_factory=dict)
     hold_s: float = 0.0
-    until_relief: bool = True
+    until_prefills_done: bool = True
 
 
-class EdgeKind(StrEnum):
+class LifecycleEventKind(StrEnum):
     """Moments of a request's life that a stateful policy may follow."""
 
-    BOOKED = "booked"
+    RESERVED = "reserved"
     FIRST_TOKEN = "first_token"
     FINISHED = "finished"
     FAILED = "failed"
 
 
-class Edge(msgspec.Struct, frozen=True):
+class LifecycleEvent(msgspec.Struct, frozen=True):
     """What happened to `request` on `worker` at `now_s`; `cached_tokens` as reported, once finished.
 
     `placed` and `fleet` come with `BOOKED`: what was known of the worker when it was chosen, the new request not
     counted, and of all those that it was chosen from.
     """
 
-    kind: EdgeKind
+    kind: LifecycleEventKind
     request: RequestView
     worker: WorkerId
     now_s: float

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from backends.engine.engine import Engine
 from backends.engine.profile import Profile
 from loadtest.lab.regret import Placed, prefill_s
-from loadtest.sim.gateway import DeferredCall, GatewayPlacement, Rejected, SimulatedGateway
+from loadtest.sim.gateway import GatewayPlacement, HeldCall, Rejected, SimulatedGateway
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -38,7 +38,7 @@ class Front:
         self._block_tokens = block_tokens
         self._sessions: dict[str, SimulatedGateway] = {}
 
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | DeferredCall:
+    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | HeldCall:
         """Have the session's router choose a worker, now or later."""
         gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
         gateway.hear()
@@ -47,7 +47,7 @@ class Front:
         placed = gateway.place(name, session, call)
         self.decisions_s.append(self._clock() - begun)
         if self._note is not None:
-            if isinstance(placed, DeferredCall):
+            if isinstance(placed, HeldCall):
                 placed.heard.append(lambda placement: self._noted(name, call, placement))
             else:
                 self._noted(name, call, placed)

@@ -7,7 +7,7 @@ from math import inf
 from typing import Protocol
 
 from loadtest.sim.exchange import Direct, Exchange, Placement
-from loadtest.sim.gateway import DeferredCall, Rejected
+from loadtest.sim.gateway import HeldCall, Rejected
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.sim.sessions import Asked, Session
 from loadtest.sim.virtual_time import VirtualTime
@@ -17,7 +17,7 @@ from loadtest.sim.worker import EngineWorker
 class Places(Protocol):
     """What chooses a worker for a call: a gateway, or several that share the clients."""
 
-    def place(self, name: str, session: str, call: Asked) -> Placement | Rejected | DeferredCall:
+    def place(self, name: str, session: str, call: Asked) -> Placement | Rejected | HeldCall:
         """Choose a worker for a call that has just arrived, now or later."""
         ...
 
@@ -69,7 +69,7 @@ class Clients:
     def _arrived(self, session: Session, number: int, sent_s: float) -> None:
         call, name = session.calls[number], f"{session.id}/{number}"
         placed = self._place(session, name, call)
-        if isinstance(placed, DeferredCall):
+        if isinstance(placed, HeldCall):
             placed.heard.append(lambda placement: self._placed(placement, session, number, sent_s))
             if call.leaves_after_s is not None:
                 leaves_s = max(self._time.now_s, sent_s + call.leaves_after_s)
@@ -93,8 +93,8 @@ class Clients:
             sent_s,
         )
 
-    def _left(self, deferred: DeferredCall, session: Session, number: int, sent_s: float) -> None:
-        if deferred.leave():
+    def _left(self, held_call: HeldCall, session: Session, number: int, sent_s: float) -> None:
+        if held_call.leave():
             self._unplaced(Ending.LEFT, session, number, sent_s)
 
     def _unplaced(self, ending: Ending, session: Session, number: int, sent_s: float) -> None:
@@ -102,7 +102,7 @@ class Clients:
         outcome = Outcome(name, session.id, ending, "", sent_s, self._time.now_s, None, tokens, 0, None, None)
         self._ended(outcome, session, number)
 
-    def _place(self, session: Session, name: str, call: Asked) -> Placement | Rejected | DeferredCall:
+    def _place(self, session: Session, name: str, call: Asked) -> Placement | Rejected | HeldCall:
         if session.direct is not None:
             return Direct(self._workers[session.direct])
         return self._gateway.place(name, session.id, call)

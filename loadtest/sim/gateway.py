@@ -14,10 +14,10 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.view import Policy, WorkerId
 from router.config.model import HealthConfig
-from router.placement.dispatcher import Deferral, Dispatcher, Reject, Ticket
+from router.placement.dispatcher import Dispatcher, Held, Reject, Ticket
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
-from router.placement.hold_queue import Deferred
+from router.placement.hold_queue import HeldByWorker
 from router.placement.lifecycle_events import Request, Usage
 from router.placement.residency_source import ResidencySource
 from router.placement.shared_load import SharedLedger
@@ -81,8 +81,8 @@ class SimulatedGateway:
                 lost = _losses(delays.kv_lost_share, Random(f"{seed} {number}"))
                 link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
                 worker.on_events.append(link.published)
-        self._deferred = _DeferredCalls(time, self._dispatch)
-        self.dispatcher.on_relief.append(self._deferred.relieved)
+        self._held_calls = _HeldCalls(time, self._dispatch)
+        self.dispatcher.on_prefills_done.append(self._held_calls.relieved)
         time.after(delays.load_interval_s, self._read_loads)
 
     @property
@@ -99,7 +99,7 @@ class SimulatedGateway:
         for worker in self._workers.values():
             worker.catch_up()
 
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | DeferredCall:
+    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | HeldCall:
         """Choose a worker for a call that has just arrived, now or later."""
         prompt = call.prompt()
         request = Request(
@@ -113,14 +113,14 @@ class SimulatedGateway:
             session_id=session,
         )
         answer = self._dispatch(request)
-        return self._deferred.enter(request, answer) if isinstance(answer, Deferral) else answer
+        return self._held_calls.enter(request, answer) if isinstance(answer, Held) else answer
 
-    def _dispatch(self, request: Request) -> GatewayPlacement | Rejected | Deferral:
+    def _dispatch(self, request: Request) -> GatewayPlacement | Rejected | Held:
         self.hear()
-        answer = self.dispatcher.dispatch(request, self._time.now_s, defers=True)
+        answer = self.dispatcher.dispatch(request, self._time.now_s, may_hold=True)
         if isinstance(answer, Ticket):
             return GatewayPlacement(self, answer, self._workers[answer.candidate.endpoint.id])
-        if isinstance(answer, Deferral):
+        if isinstance(answer, Held):
             return answer
         return Rejected(answer.error.message if isinstance(answer, Reject) else answer.reason)
 
@@ -150,15 +150,15 @@ class Rejected:
     reason: str
 
 
-class DeferredCall:
+class HeldCall:
     """A call that waits in the gateway. `heard` is told where it was placed in the end; not if its client left."""
 
-    __slots__ = ("_among", "deferral", "heard", "request")
+    __slots__ = ("_among", "heard", "held", "request")
 
-    def __init__(self, among: _DeferredCalls, request: Request, deferral: Deferral) -> None:
+    def __init__(self, among: _HeldCalls, request: Request, held: Held) -> None:
         self._among = among
         self.request = request
-        self.deferral = deferral
+        self.held = held
         self.heard: list[Callable[[GatewayPlacement | Rejected], None]] = []
 
     def leave(self) -> bool:
@@ -166,23 +166,21 @@ class DeferredCall:
         return self._among.leave(self)
 
 
-class _DeferredCalls:
+class _HeldCalls:
     """Offers again, on virtual time, what waits: as `router.gateway.waiting` does, in the same order."""
 
-    def __init__(
-        self, time: VirtualTime, dispatch: Callable[[Request], GatewayPlacement | Rejected | Deferral]
-    ) -> None:
+    def __init__(self, time: VirtualTime, dispatch: Callable[[Request], GatewayPlacement | Rejected | Held]) -> None:
         self._time = time
         self._dispatch = dispatch
-        self._waiting: Deferred[DeferredCall] = Deferred()
+        self._waiting: HeldByWorker[HeldCall] = HeldByWorker()
 
-    def enter(self, request: Request, deferral: Deferral) -> DeferredCall:
+    def enter(self, request: Request, held: Held) -> HeldCall:
         """A call is to wait."""
-        call = DeferredCall(self, request, deferral)
+        call = HeldCall(self, request, held)
         self._wait(call)
         return call
 
-    def leave(self, call: DeferredCall) -> bool:
+    def leave(self, call: HeldCall) -> bool:
         """A call waits no longer; False if it did not."""
         return self._waiting.leave(call)
 
@@ -191,26 +189,26 @@ class _DeferredCalls:
         if self._waiting.first(worker):
             self._time.after(0.0, self._offer, worker)
 
-    def _wait(self, call: DeferredCall) -> None:
-        self._waiting.enter(call, call.deferral.worker)
-        self._time.at(call.deferral.until_s, self._expired, call, call.deferral)
+    def _wait(self, call: HeldCall) -> None:
+        self._waiting.enter(call, call.held.worker)
+        self._time.at(call.held.until_s, self._expired, call, call.held)
 
     def _offer(self, worker: WorkerId) -> None:
         for call in self._waiting.first(worker):
             if self._again(call) == worker:
                 return
 
-    def _expired(self, call: DeferredCall, deferral: Deferral) -> None:
-        if call.deferral is deferral:
+    def _expired(self, call: HeldCall, held: Held) -> None:
+        if call.held is held:
             self._again(call)
 
-    def _again(self, call: DeferredCall) -> WorkerId | None:
+    def _again(self, call: HeldCall) -> WorkerId | None:
         """Where it has been placed now, if anywhere."""
         if not self.leave(call):
             return None
         answer = self._dispatch(call.request)
-        if isinstance(answer, Deferral):
-            call.deferral = answer
+        if isinstance(answer, Held):
+            call.held = answer
             self._wait(call)
             return None
         for heard in call.heard:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from router.placement.prefill_estimate import Work
-from router.placement.shared_load import Others, Own
+from router.placement.shared_load import OthersLoad, OwnLoad
 
 
 class _Booked(NamedTuple):
@@ -85,7 +85,7 @@ class LateAccount:
         self._late = late
         self._write(_NOTHING)
 
-    def publish(self, account: Own) -> None:
+    def publish(self, account: OwnLoad) -> None:
         """What this router has booked has changed."""
         self._write(
             _Booked(
@@ -105,7 +105,7 @@ class LateAccount:
         """This router has dispatched another prefill."""
         self._write(self._own.latest._replace(work=work))
 
-    def others(self) -> Others:
+    def others(self) -> OthersLoad:
         """What the others had booked, as far as word of it has come, less what is not to be seen of the own."""
         seen = [row.seen() for row in self._others]
         work = None
@@ -116,7 +116,7 @@ class LateAccount:
         if self._late is not None:
             seen.append(self._late.seen())
             unseen = self._own.latest
-        return Others(
+        return OthersLoad(
             sum(row.queue for row in seen) - unseen.queue,
             sum(row.queued_tokens for row in seen) - unseen.queued_tokens,
             sum(row.queued_attention for row in seen) - unseen.queued_attention,
@@ -132,10 +132,10 @@ class LateAccount:
         """The candidate has left."""
         self._write(_NOTHING)
 
-    def _write(self, booked: _Booked) -> None:
-        self._own.write(booked)
+    def _write(self, reserved: _Booked) -> None:
+        self._own.write(reserved)
         if self._late is not None:
-            self._late.write(booked)
+            self._late.write(reserved)
 
 
 class _Row:
@@ -150,9 +150,9 @@ class _Row:
         self._now = now
         self._delay_s = delay_s
 
-    def write(self, booked: _Booked) -> None:
-        self.latest = booked
-        self._on_its_way.append((self._now() + self._delay_s, booked))
+    def write(self, reserved: _Booked) -> None:
+        self.latest = reserved
+        self._on_its_way.append((self._now() + self._delay_s, reserved))
         self.seen()
 
     def seen(self) -> _Booked:

@@ -84,7 +84,7 @@ def main() -> None:
         rows = {}
         for policy in ("round_robin", "cache_aware", "marginal_cost"):
             rows[policy] = [run(policy, seed, args.groups, rate) for seed in range(args.seeds)]
-        with patch.object(marginal_cost, "crowd_prices_s", lambda request, fleet, sharing: {}):
+        with patch.object(marginal_cost, "hot_prefix_prices_s", lambda request, fleet, sharing: {}):
             rows[WITHOUT] = [run("marginal_cost", seed, args.groups, rate) for seed in range(args.seeds)]
         for policy, results in rows.items():
             print(f"{policy:30}", *(f"{fmean(column):8.3f}" for column in zip(*results, strict=True)))

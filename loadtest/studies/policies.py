@@ -32,7 +32,7 @@ from loadtest.lab.models import Models
 from loadtest.lab.play import play
 from loadtest.report.confidence import interval
 from loadtest.tournament.contests import CONTESTS, Contest, Extent
-from policies.sharing import Sharing
+from policies.running_prefixes import RunningPrefixes
 from router.placement import worker_load
 
 CONTESTED = [contest.name for contest in CONTESTS]
@@ -76,14 +76,14 @@ BLOCK_TOKENS, SLO = 128, Slo(2_000.0, 200.0)
 @contextmanager
 def all_alike() -> Iterator[None]:
     """Every running request counts as drawn by the same prefix: the crowd term as it was."""
-    with patch.object(Sharing, "share", lambda sharing, worker, request, blocks: 1.0):
+    with patch.object(RunningPrefixes, "share", lambda sharing, worker, request, blocks: 1.0):
         yield
 
 
 @contextmanager
 def room_for_all() -> Iterator[None]:
     """No prompt ever waits for room, as far as views say."""
-    with patch.object(worker_load, "room_s", lambda *_: 0.0):
+    with patch.object(worker_load, "kv_wait_s", lambda *_: 0.0):
         yield
 
 

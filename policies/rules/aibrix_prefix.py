@@ -8,10 +8,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_key
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
 
 
 class AibrixPrefixParams(Params, frozen=True):
@@ -41,11 +41,11 @@ class AibrixPrefix:
 
     def __init__(self, params: AibrixPrefixParams, rng: random.Random) -> None:
         self._params = params
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Matches that qualify first, the others by requests."""
-        last = self._turns.last
+        last = self._last_used.last
         tokens = max(1, request.prompt_tokens)
         requests = [view.running_requests for view in fleet.workers]
         imbalanced = max(requests) - min(requests) > self._params.imbalance_requests
@@ -67,9 +67,9 @@ class AibrixPrefix:
             lambda view: {"match_percent": percent(view), "requests": view.running_requests, "limit": limit},
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)
 
 
 def _limit(requests: list[int], deviations: float) -> float:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from policies.params import Params
 from policies.ranking import by_key
-from policies.view import Decision, Edge, EdgeKind, FleetView, RequestView, WorkerId, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId, WorkerView
 
 _Key = Callable[[WorkerView], tuple[float, ...]]
 _TREES_KEPT = 1_024
@@ -106,13 +106,13 @@ class CacheAware:
             return lambda view: (self._size(view.id),), f"smallest tree (best match {share:.0%})"
         return _requests, f"fewest requests (best match {share:.0%})"
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Remember where the prompt went."""
-        if edge.kind is not EdgeKind.BOOKED:
+        if event.kind is not LifecycleEventKind.RESERVED:
             return
-        tree = self._trees.pop(edge.worker, None) or _Tree()
-        self._trees[edge.worker] = tree
-        tree.insert(edge.request.block_hashes, self._params.max_tree_blocks)
+        tree = self._trees.pop(event.worker, None) or _Tree()
+        self._trees[event.worker] = tree
+        tree.insert(event.request.block_hashes, self._params.max_tree_blocks)
         if len(self._trees) > _TREES_KEPT:
             del self._trees[next(iter(self._trees))]
 

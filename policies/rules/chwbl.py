@@ -7,11 +7,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_key
 from policies.rendezvous import bounded, prefix_key
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class ChwblParams(Params, frozen=True):
@@ -41,14 +41,14 @@ class Chwbl:
 
     def __init__(self, params: ChwblParams, rng: random.Random) -> None:
         self._params = params
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank in the key's order, workers over the bound last."""
         key = prefix_key(request, self._params.prefix_tokens)
         if key is not None:
             return bounded(key, fleet, self._params.load_factor, "prefix")
-        last = self._turns.last
+        last = self._last_used.last
         return by_key(
             fleet,
             lambda view: (view.running_requests, last(view.id)),
@@ -56,6 +56,6 @@ class Chwbl:
             lambda view: {"requests": view.running_requests},
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)

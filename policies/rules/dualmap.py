@@ -9,10 +9,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from policies.lazy_terms import LazyTerms
 from policies.params import Params
 from policies.rendezvous import hash_order
-from policies.terms import Terms
-from policies.view import Decision, Edge, EdgeKind, FleetView, RequestView, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
 
 _DEPTHS = 8
 """Lengths of key tried, each twice the one before."""
@@ -64,11 +64,11 @@ class DualMap:
         rest = [view for view in ranked if view is not first and view is not second]
         return _decision([best, other, *rest], reason, fleet)
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Count the prefixes of the latest requests."""
-        if edge.kind is not EdgeKind.BOOKED:
+        if event.kind is not LifecycleEventKind.RESERVED:
             return
-        keys = self._keys(edge.request)
+        keys = self._keys(event.request)
         self._window.append(keys)
         for key in keys:
             self._arrivals[key] = self._arrivals.get(key, 0) + 1
@@ -110,7 +110,7 @@ class DualMap:
 
 
 def _estimate(view: WorkerView) -> float:
-    return view.backlog_s + view.prefill_s
+    return view.queue_wait_s + view.prefill_s
 
 
 def _cached(view: WorkerView) -> int:
@@ -118,8 +118,8 @@ def _cached(view: WorkerView) -> int:
 
 
 def _terms(view: WorkerView) -> Mapping[str, float]:
-    return {"backlog": view.backlog_s, "prefill": view.prefill_s, "cached_tokens": view.cached_tokens}
+    return {"queue_wait_s": view.queue_wait_s, "prefill_s": view.prefill_s, "cached_tokens": view.cached_tokens}
 
 
 def _decision(ranked: list[WorkerView], reason: str, fleet: FleetView) -> Decision:
-    return Decision(tuple([view.id for view in ranked]), reason, terms=Terms(fleet.workers, _terms))
+    return Decision(tuple([view.id for view in ranked]), reason, terms=LazyTerms(fleet.workers, _terms))

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_cost
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
 
 _BLOCK_TOKENS = 16
 """Where the prompt has no identity and so no block size; the order does not depend on it."""
@@ -50,11 +50,11 @@ class DynamoDefault:
 
     def __init__(self, params: DynamoDefaultParams, rng: random.Random) -> None:
         self._params = params
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the sum."""
-        last = self._turns.last
+        last = self._last_used.last
         tokens, block = request.prompt_tokens, request.block_tokens or _BLOCK_TOKENS
 
         def terms(view: WorkerView) -> Mapping[str, float]:
@@ -69,9 +69,9 @@ class DynamoDefault:
             terms,
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)
 
     def _terms(self, view: WorkerView, prompt_tokens: int, block_tokens: int) -> Mapping[str, float]:
         prefill = (view.queued_tokens + prompt_tokens - self._credit_tokens(view)) / block_tokens

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_key
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
 
 _BLOCK_TOKENS = 16
 
@@ -43,11 +43,11 @@ class DynamoTwoTier:
 
     def __init__(self, params: DynamoTwoTierParams, rng: random.Random) -> None:
         self._params = params
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the tier that applies."""
-        last = self._turns.last
+        last = self._last_used.last
         best, reason = self._tier(request, fleet)
 
         def explain(view: WorkerView) -> dict[str, float]:
@@ -60,9 +60,9 @@ class DynamoTwoTier:
             explain,
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)
 
     def _tier(self, request: RequestView, fleet: FleetView) -> tuple[int | None, str]:
         """The cached tokens to go for, None where load decides; and why."""

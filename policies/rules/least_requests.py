@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class LeastRequests:
@@ -18,15 +18,15 @@ class LeastRequests:
     params_type = Params
 
     def __init__(self, params: Params, rng: random.Random) -> None:
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by running requests."""
-        last = self._turns.last
+        last = self._last_used.last
         ranked = sorted(fleet.workers, key=lambda view: (view.running_requests, last(view.id)))
         costs = tuple(float(view.running_requests) for view in ranked)
         return Decision(tuple(view.id for view in ranked), "fewest running requests", costs, "requests")
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)

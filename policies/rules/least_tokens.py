@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class LeastTokens:
@@ -19,15 +19,15 @@ class LeastTokens:
     params_type = Params
 
     def __init__(self, params: Params, rng: random.Random) -> None:
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by queued tokens."""
-        last = self._turns.last
+        last = self._last_used.last
         ranked = sorted(fleet.workers, key=lambda view: (view.queued_tokens, view.running_requests, last(view.id)))
         costs = tuple(float(view.queued_tokens) for view in ranked)
         return Decision(tuple(view.id for view in ranked), "fewest queued tokens", costs, "tokens")
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_cost
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
 
 Weight = Annotated[float, Meta(ge=0)]
 
@@ -42,11 +42,11 @@ class LlmdBlend:
 
     def __init__(self, params: LlmdBlendParams, rng: random.Random) -> None:
         self._params = params
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by what is missing to the best score there could be."""
-        last = self._turns.last
+        last = self._last_used.last
         queues = [view.queued_requests for view in fleet.workers]
         longest, shortest = max(queues), min(queues)
         usable = _usable_tokens(request)
@@ -65,9 +65,9 @@ class LlmdBlend:
             terms,
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)
 
     def _missing(self, view: WorkerView, usable_tokens: int) -> dict[str, float]:
         share = min(1.0, view.cached_tokens / usable_tokens) if usable_tokens else 0.0

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_key
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
 
 
 class LlmdStickyParams(Params, frozen=True):
@@ -42,11 +42,11 @@ class LlmdSticky:
 
     def __init__(self, params: LlmdStickyParams, rng: random.Random) -> None:
         self._params = params
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Sticky workers first while they are worth waiting for; by P + u among themselves."""
-        last = self._turns.last
+        last = self._last_used.last
         needed = self._needed_tokens(request)
         sticky = [view for view in fleet.workers if needed and view.cached_tokens >= needed]
         others = [view for view in fleet.workers if not needed or view.cached_tokens < needed]
@@ -64,9 +64,9 @@ class LlmdSticky:
             explain,
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)
 
     def _needed_tokens(self, request: RequestView) -> float:
         """Cached tokens from which a worker is sticky; 0 where none can be."""

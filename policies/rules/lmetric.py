@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_cost
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
 
 
 class Lmetric:
@@ -26,18 +26,18 @@ class Lmetric:
     params_type = Params
 
     def __init__(self, params: Params, rng: random.Random) -> None:
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the product."""
-        last = self._turns.last
+        last = self._last_used.last
         return by_cost(
             fleet, _product, lambda view: (last(view.id),), "least prefill work x requests", "tokens x requests", _terms
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)
 
 
 def _product(view: WorkerView) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from policies.lazy_terms import LazyTerms
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.terms import Terms
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
 
 
 class Lpwl:
@@ -21,23 +21,23 @@ class Lpwl:
     params_type = Params
 
     def __init__(self, params: Params, rng: random.Random) -> None:
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by P + u."""
-        last = self._turns.last
+        last = self._last_used.last
         ranked = sorted(
             fleet.workers,
             key=lambda view: (view.queued_tokens + view.uncached_tokens, view.running_requests, last(view.id)),
         )
         costs = tuple(float(view.queued_tokens + view.uncached_tokens) for view in ranked)
         return Decision(
-            tuple(view.id for view in ranked), "least prefill work", costs, "tokens", Terms(fleet.workers, _terms)
+            tuple(view.id for view in ranked), "least prefill work", costs, "tokens", LazyTerms(fleet.workers, _terms)
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)
 
 
 def _terms(view: WorkerView) -> Mapping[str, float]:

@@ -8,11 +8,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from policies.history import History, Load, chunks_of
+from policies.history import History, PlacedLoad, chunks_of
 from policies.params import Params
 from policies.ranking import by_cost, by_key
 from policies.slowdown import Slowdown
-from policies.view import Decision, Edge, EdgeKind, FleetView, RequestView, WorkerId, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId, WorkerView
 
 _REQUESTS_BEFORE_BALANCING = 50
 """Per worker, as in the original: before, the loads say too little."""
@@ -64,16 +64,16 @@ class Preble:
             return self._explore(fleet, loads, "explored: the prefix waits twice as long as before")
         return self._exploit(fleet, loads, best)
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Remember what went where, and how long it waited."""
-        if edge.kind is EdgeKind.BOOKED:
-            self._history.record(edge)
-        self._slowdown.observe(edge, _root(edge.request))
+        if event.kind is LifecycleEventKind.RESERVED:
+            self._history.record(event)
+        self._slowdown.observe(event, _root(event.request))
 
     def _loads(self, fleet: FleetView) -> dict[WorkerId, float]:
         """L, per candidate."""
         placed = self._history.loads(fleet.now_s)
-        return {view.id: _load(view, placed.get(view.id, Load())) for view in fleet.workers}
+        return {view.id: _load(view, placed.get(view.id, PlacedLoad())) for view in fleet.workers}
 
     def _exploit(self, fleet: FleetView, loads: Mapping[WorkerId, float], best: WorkerView) -> Decision:
         holders = [view for view in fleet.workers if view.cached_tokens == best.cached_tokens]
@@ -124,7 +124,7 @@ class Preble:
         )
 
 
-def _load(view: WorkerView, placed: Load) -> float:
+def _load(view: WorkerView, placed: PlacedLoad) -> float:
     """In seconds, as far as they are known; in tokens while nothing is."""
     if not view.learned:
         return placed.uncached_tokens

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class RoundRobin:
@@ -15,13 +15,13 @@ class RoundRobin:
     params_type = Params
 
     def __init__(self, params: Params, rng: random.Random) -> None:
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by time since the last booking."""
-        ranked = sorted((view.id for view in fleet.workers), key=self._turns.last)
+        ranked = sorted((view.id for view in fleet.workers), key=self._last_used.last)
         return Decision(tuple(ranked), "next in turn")
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)

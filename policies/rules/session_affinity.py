@@ -7,11 +7,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_key
 from policies.rendezvous import bounded, text_key
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class SessionAffinityParams(Params, frozen=True):
@@ -37,13 +37,13 @@ class SessionAffinity:
 
     def __init__(self, params: SessionAffinityParams, rng: random.Random) -> None:
         self._params = params
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank in the session's order, workers over the bound last."""
         if request.session_id:
             return bounded(text_key(request.session_id), fleet, self._params.load_factor, "session")
-        last = self._turns.last
+        last = self._last_used.last
         return by_key(
             fleet,
             lambda view: (view.running_requests, last(view.id)),
@@ -51,6 +51,6 @@ class SessionAffinity:
             lambda view: {"requests": view.running_requests},
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)

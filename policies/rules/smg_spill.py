@@ -8,10 +8,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_key
-from policies.turns import Turns
-from policies.view import Decision, Edge, FleetView, RequestView
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class SmgSpillParams(Params, frozen=True):
@@ -46,11 +46,11 @@ class SmgSpill:
 
     def __init__(self, params: SmgSpillParams, rng: random.Random) -> None:
         self._params = params
-        self._turns = Turns()
+        self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Holders of the longest match first, or by load alone."""
-        last = self._turns.last
+        last = self._last_used.last
         limit = self._limit(fleet)
         best, reason = self._match(request, fleet, limit)
         return by_key(
@@ -60,9 +60,9 @@ class SmgSpill:
             lambda view: {"match": view.cached_tokens, "requests": view.running_requests, "spills_over": limit},
         )
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Advance the turn."""
-        self._turns.observe(edge)
+        self._last_used.observe(event)
 
     def _match(self, request: RequestView, fleet: FleetView, limit: float) -> tuple[int | None, str]:
         """The cached tokens to go for, None where load decides; and why."""

@@ -36,7 +36,7 @@ def _in_seconds(document: dict[str, Any]) -> dict[str, Any]:
     """Before anything is learned the core's times are in units of its own: ranking by them works, reading does not."""
     for candidate in document["candidates"]:
         if not candidate["learned"]:
-            candidate |= dict.fromkeys(("backlog_s", "prefill_s", "predicted_s"))
+            candidate |= dict.fromkeys(("queue_wait_s", "prefill_s", "first_token_s"))
     return document
 
 

@@ -99,5 +99,5 @@ def _lanes(system: AdminSystem) -> dict[str, Counters]:
     lanes: dict[str, Counters] = system.dispatcher.statistics()["workers"]
     for view in system.dispatcher.views(system.now_s()):
         if view.learned:
-            lanes[view.id] |= {"backlog_s": view.backlog_s, "utilisation": view.utilisation}
+            lanes[view.id] |= {"queue_wait_s": view.queue_wait_s, "utilisation": view.utilisation}
     return lanes

@@ -85,7 +85,7 @@ class Load(Shape):
 class Estimates(Shape):
     """What first tokens and whole answers have taught of a candidate's speed; null until learned.
 
-    `backlog_s` is the wait before a new prompt's prefill would start, `utilisation` the share of time spent on
+    `queue_wait_s` is the wait before a new prompt's prefill would start, `utilisation` the share of time spent on
     prefills, `relative_error` the standard error of a predicted time to first token, `decode_step_context_ns` what each
     context token that the candidate holds adds to a decode step.
     """
@@ -95,7 +95,7 @@ class Estimates(Shape):
     first_token_fixed_ms: float | None = None
     relative_error: float | None = None
     decode_step_context_ns: float | None = None
-    backlog_s: float | None = None
+    queue_wait_s: float | None = None
     utilisation: float | None = None
 
 
@@ -242,9 +242,9 @@ class CandidateView(Shape):
     """What was known of one candidate when the choice was made.
 
     Running requests hold `kv_tokens` of its `kv_capacity_tokens` (0: not known), and those that have just ended have
-    left `resting_tokens` there that their next turns are expected to ask for.
-    `predicted_s` = `backlog_s` + `prefill_s`: seconds to its first token, null until some worker's speed is `learned`.
-    `cost` is the policy's own figure in `unit`, lower is better; `terms` are its named parts.
+    left `idle_tokens` there that their next turns are expected to ask for.
+    `first_token_s` = `queue_wait_s` + `prefill_s`: seconds to its first token, null until some worker's speed is
+    `learned`. `cost` is the policy's own figure in `unit`, lower is better; `terms` are its named parts.
     """
 
     worker: str
@@ -254,11 +254,11 @@ class CandidateView(Shape):
     queued_tokens: int
     running_requests: int
     kv_tokens: int
-    resting_tokens: int
+    idle_tokens: int
     kv_capacity_tokens: int
-    backlog_s: float | None
+    queue_wait_s: float | None
     prefill_s: float | None
-    predicted_s: float | None
+    first_token_s: float | None
     utilisation: float
     learned: bool
     cost: float | None

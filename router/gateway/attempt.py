@@ -15,7 +15,7 @@ from router.gateway.http.sse import StreamError
 from router.gateway.http.upstream_connection import UpstreamConnection
 from router.gateway.phases import Phase
 from router.gateway.relay import Out
-from router.placement.lifecycle_events import FailurePhase
+from router.placement.lifecycle_events import FailurePoint
 from router.placement.tickets import Ticket
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ class Owner(Protocol):
         """What goes to the ticket's worker."""
         ...
 
-    def replaceable(self, phase: FailurePhase) -> bool:
+    def replaceable(self, phase: FailurePoint) -> bool:
         """Whether another worker would answer if this attempt failed in `phase`."""
         ...
 
-    def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
+    def attempt_failed(self, phase: FailurePoint, reason: str, retry_after_s: float | None = None) -> None:
         """It failed before its first real event."""
 
     def opened(self, response: ResponseHead) -> None:
@@ -149,13 +149,13 @@ class Attempt:
         """The worker cannot be reached, or we cannot reach anybody."""
         self._dial = None
         if ours:
-            self.owner.attempt_failed(FailurePhase.LOCAL, reason)
+            self.owner.attempt_failed(FailurePoint.LOCAL, reason)
         elif self._sent_s is not None:
             # the pooled connection had not died idle: the worker is gone, and had the request
             self._suspect(lost=True)
-            self.owner.attempt_failed(FailurePhase.SENT, f"connection closed by the worker, then: {reason}")
+            self.owner.attempt_failed(FailurePoint.SENT, f"connection closed by the worker, then: {reason}")
         else:
-            self.owner.attempt_failed(FailurePhase.CONNECT, f"cannot connect: {reason}")
+            self.owner.attempt_failed(FailurePoint.CONNECT, f"cannot connect: {reason}")
 
     def _send(self, connection: UpstreamConnection) -> None:
         owner, candidate = self.owner, self.ticket.candidate
@@ -195,7 +195,7 @@ class Attempt:
         if status == 503:
             self.let_go(reusable=True)
             retry_after_s = _seconds(response.fields.get(b"retry-after"))
-            self.owner.attempt_failed(FailurePhase.REFUSED, f"HTTP {status}", retry_after_s)
+            self.owner.attempt_failed(FailurePoint.REFUSED, f"HTTP {status}", retry_after_s)
         elif status >= 500 and status not in _NOT_A_FAILURE:
             self._suspect(lost=False)
             if response.until_close:
@@ -220,8 +220,8 @@ class Attempt:
             self.owner.opened(self.response)
         elif isinstance(verdict, StreamError):
             self.let_go(reusable=False)
-            phase = FailurePhase.REFUSED if verdict.status == 503 else FailurePhase.ANSWERED
-            if phase is FailurePhase.ANSWERED:
+            phase = FailurePoint.REFUSED if verdict.status == 503 else FailurePoint.ANSWERED
+            if phase is FailurePoint.ANSWERED:
                 self._suspect(lost=False)
             # not the worker's words: they may repeat the prompt, and a reason is logged and kept
             self.owner.attempt_failed(phase, f"error as first event, status {verdict.status or 'not given'}")
@@ -250,7 +250,7 @@ class Attempt:
         response = self.response
         self.let_go(reusable=True)
         try:
-            self.owner.attempt_failed(FailurePhase.ANSWERED, f"HTTP {response.status if response is not None else 0}")
+            self.owner.attempt_failed(FailurePoint.ANSWERED, f"HTTP {response.status if response is not None else 0}")
         except Exception:
             self.crashed()
 
@@ -265,7 +265,7 @@ class Attempt:
         if not self.ticket.candidate.endpoint.models_known or not _is_about_the_model(b"".join(connection.pieces)):
             return False
         self._plane.fleet.unknown_model(model)
-        return self.owner.replaceable(FailurePhase.UNSERVED)
+        return self.owner.replaceable(FailurePoint.UNSERVED)
 
     def response_ended(self) -> None:
         """The worker's answer is complete."""
@@ -274,7 +274,7 @@ class Attempt:
         if owner.phase is Phase.FIRST_EVENT:
             if self._late is not None:
                 self._late.cancel()
-                if owner.replaceable(FailurePhase.ANSWERED):
+                if owner.replaceable(FailurePoint.ANSWERED):
                     self._erred()
                 else:
                     owner.error_answered(response)
@@ -284,7 +284,7 @@ class Attempt:
                 return
             if response.status == 404 and self._unserved():
                 self.let_go(reusable=True)
-                owner.attempt_failed(FailurePhase.UNSERVED, "HTTP 404: it does not serve the model")
+                owner.attempt_failed(FailurePoint.UNSERVED, "HTTP 404: it does not serve the model")
                 return
             if owner.relay.out is Out.NOTHING:
                 owner.opened(response)
@@ -297,7 +297,7 @@ class Attempt:
         stale = connection is not None and connection.reused and connection.silent and not broke_http
         self.let_go(reusable=False)
         if owner.phase is Phase.FIRST_EVENT and erred is not None:
-            owner.attempt_failed(FailurePhase.ANSWERED, f"HTTP {erred.status}")
+            owner.attempt_failed(FailurePoint.ANSWERED, f"HTTP {erred.status}")
         elif owner.phase is not Phase.FIRST_EVENT:
             owner.answer_lost(reason, broke_http)
         elif stale:
@@ -309,7 +309,7 @@ class Attempt:
         else:
             if not broke_http and connection is not None and not connection.complete:
                 self._suspect(lost=True)
-            owner.attempt_failed(FailurePhase.SENT, reason)
+            owner.attempt_failed(FailurePoint.SENT, reason)
 
     def _suspect(self, *, lost: bool) -> None:
         """The worker may have died of the request: its connection was `lost`, or it answered with a server error."""

@@ -29,8 +29,8 @@ from router.gateway.placing import Placing, Reading, stored_response_id
 from router.gateway.plane import Plane
 from router.gateway.relay import Out, Relay
 from router.gateway.tries import Tries
-from router.placement.lifecycle_events import FailurePhase, Request, Usage
-from router.placement.tickets import Deferral, Hold, Reject
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.tickets import Held, Queued, Reject
 
 if TYPE_CHECKING:
     from router.gateway.client import ClientConnection
@@ -152,7 +152,7 @@ class Exchange(Tries):
         """Ask for a worker; also called again, while waiting for one, when that may have become another answer."""
         assert self._request is not None
         plane = self.plane
-        plane.deferrals.leave(self)
+        plane.hold_queue.leave(self)
         now_s = plane.time()
         started_s = perf_counter()
         try:
@@ -160,16 +160,16 @@ class Exchange(Tries):
         except RequestError as error:
             self._answer(error)
             return
-        placed = plane.dispatcher.dispatch(self._request, now_s, defers=self._may_defer(), within=within)
+        placed = plane.dispatcher.dispatch(self._request, now_s, may_hold=self._may_defer(), within=within)
         plane.metrics.decision_took(perf_counter() - started_s)
-        if isinstance(placed, Hold):
+        if isinstance(placed, Queued):
             self._wait(placed)
             return
         if self.phase is Phase.WORKER:
             plane.waiting.leave(self)
             plane.metrics.queued(now_s - self._phase_began_s, not isinstance(placed, Reject))
-        if isinstance(placed, Deferral):
-            plane.deferrals.enter(self, placed)
+        if isinstance(placed, Held):
+            plane.hold_queue.enter(self, placed)
             if self.phase is not Phase.DEFERRED:
                 self.enter(Phase.DEFERRED)
             return
@@ -181,13 +181,13 @@ class Exchange(Tries):
         self._try(placed)
 
     def _may_defer(self) -> bool:
-        if not self.plane.deferrals.open:
+        if not self.plane.hold_queue.open:
             return False
         account = self.caller.account
         # one that waits already is counted
         return account is None or self.phase is Phase.WORKER or account.may_queue
 
-    def _wait(self, hold: Hold) -> None:
+    def _wait(self, hold: Queued) -> None:
         if self.phase is Phase.WORKER:
             return
         account = self.caller.account
@@ -262,10 +262,10 @@ class Exchange(Tries):
         reason = f"HTTP {response.status}"
         if relay.out is Out.COMMENTS and not relay.holds_error():
             self._let_go(reusable=True)
-            self.attempt_failed(FailurePhase.ANSWERED, reason)
+            self.attempt_failed(FailurePoint.ANSWERED, reason)
             return
         self.ticket = None
-        plane.dispatcher.failed(ticket, FailurePhase.ANSWERED, plane.time(), reason)
+        plane.dispatcher.failed(ticket, FailurePoint.ANSWERED, plane.time(), reason)
         if relay.out is Out.COMMENTS:
             keep = relay.end_as_event()
         else:
@@ -360,10 +360,10 @@ class Exchange(Tries):
                 self._answer(RequestError(ErrorKind.NO_WORKER, "no worker became ready for this model in time"))
             case Phase.DIAL:
                 self._let_go(reusable=False)
-                self.attempt_failed(FailurePhase.CONNECT, "connecting took too long")
+                self.attempt_failed(FailurePoint.CONNECT, "connecting took too long")
             case Phase.FIRST_EVENT:
                 self._let_go(reusable=False)
-                self.attempt_failed(FailurePhase.SENT, "no first event in time")
+                self.attempt_failed(FailurePoint.SENT, "no first event in time")
             case Phase.TUNNEL:
                 self._tunnel_ended(None)
             case _ if not self.client.writable:
@@ -453,7 +453,7 @@ class Exchange(Tries):
         self._let_go(reusable=False)
         ticket, self.ticket = self.ticket, None
         if ticket is not None:
-            self.plane.dispatcher.failed(ticket, FailurePhase.STREAM, self.plane.time(), message)
+            self.plane.dispatcher.failed(ticket, FailurePoint.STREAM, self.plane.time(), message)
         self._break_off(kind, message)
 
     def _break_off(self, kind: ErrorKind, message: str) -> None:
@@ -471,7 +471,7 @@ class Exchange(Tries):
 
     def _stop_waiting(self) -> None:
         self.plane.waiting.leave(self)
-        self.plane.deferrals.leave(self)
+        self.plane.hold_queue.leave(self)
         identifying, self._identifying = self._identifying, None
         if identifying is not None:
             identifying.cancel()

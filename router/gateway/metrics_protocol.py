@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from router.placement.lifecycle_events import FailurePhase
+from router.placement.lifecycle_events import FailurePoint
 
 
 class GatewayMetrics(Protocol):
@@ -49,7 +49,7 @@ class GatewayMetrics(Protocol):
         """The policy kept a request back for so long, until it went to a worker after all (or was turned away)."""
         ...
 
-    def retried(self, phase: FailurePhase) -> None:
+    def retried(self, phase: FailurePoint) -> None:
         """An attempt failed in `phase` and another worker got the request."""
         ...
 

@@ -28,10 +28,10 @@ from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.phases import phase_limits_s
 from router.gateway.quarantine import Quarantine
 from router.gateway.rewrites.body_rewriter import BodyRewriter, Relearn
-from router.gateway.waiting import Deferrals, WaitingRoom
+from router.gateway.waiting import HoldQueue, WaitingRoom
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.query_of_death import Poison
+from router.placement.query_of_death import QueryOfDeathTracker
 from router.placement.tickets import Ticket
 from router.security.callers import Callers
 from router.security.keys import api_keys
@@ -120,7 +120,7 @@ class Plane:
             tls.context_for,
         )
         self.waiting = WaitingRoom(fleet, loop, config.limits.max_queued_requests)
-        self.deferrals = Deferrals(dispatcher, fleet, loop, config.limits.max_held_requests)
+        self.hold_queue = HoldQueue(dispatcher, fleet, loop, config.limits.max_held_requests)
         self.rewrites = BodyRewriter(config, fleet, relearn)
         self.pins = Pins()
         self.request_ids = RequestIds()
@@ -140,8 +140,8 @@ class Plane:
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.losses = Losses(fleet, loop, self.exchanges)
-        poison = Poison(config.retries.query_of_death_s)
-        self.quarantine = Quarantine(poison, fleet, loop, self.exchanges, metrics, self.waiting.changed)
+        query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
+        self.quarantine = Quarantine(query_of_death, fleet, loop, self.exchanges, metrics, self.waiting.changed)
         self.pools.on_refusal = self.quarantine.refused
         self.client_idle_s = config.timeouts.client_idle_s
         """How long a client's connection may be idle; less once no new ones are accepted."""
@@ -225,7 +225,7 @@ class Plane:
             "connections_evicted": self.places.evicted,
             "streams": len(self.exchanges),
             "queued": len(self.waiting),
-            "held": len(self.deferrals),
+            "held": len(self.hold_queue),
             "buffered_body_bytes": self.bodies.used_bytes,
             "buffered_response_bytes": self.unsent.used_bytes,
             "slow_readers_cut": self.unsent.cut,

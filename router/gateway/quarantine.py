@@ -20,7 +20,7 @@ from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 from router.placement.health import SERVING
-from router.placement.query_of_death import PROOF_S, Poison, Verdict
+from router.placement.query_of_death import PROOF_S, BodyVerdict, QueryOfDeathTracker
 from router.placement.retry_budget import tried
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ class Quarantine:
 
     def __init__(
         self,
-        poison: Poison,
+        query_of_death: QueryOfDeathTracker,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
         exchanges: set[Exchange],
         metrics: GatewayMetrics,
         changed: Callable[[], None],
     ) -> None:
-        self.poison = poison
+        self.query_of_death = query_of_death
         self._fleet = fleet
         self._loop = loop
         self._exchanges = exchanges
@@ -59,14 +59,14 @@ class Quarantine:
         self._seeds: dict[str, int] = {}
         self._looks: dict[str, asyncio.Task[None]] = {}
         self.refused_requests = 0
-        if poison.enabled:
+        if query_of_death.enabled:
             fleet.on_process.append(self.process_seen)
 
     @property
     def active(self) -> bool:
         """Whether anything may be known against any request: a quick test for the hot path."""
-        poison = self.poison
-        return poison.stirred and poison.active(self._loop.time())
+        query_of_death = self.query_of_death
+        return query_of_death.stirred and query_of_death.active(self._loop.time())
 
     # where a request may go
 
@@ -77,21 +77,21 @@ class Quarantine:
             RequestError: it may go to none.
         """
         body, now_s = exchange.body_key, self._loop.time()
-        match self.poison.verdict(body, now_s):
-            case Verdict.FREE:
+        match self.query_of_death.verdict(body, now_s):
+            case BodyVerdict.FREE:
                 return None
-            case Verdict.ONE_MORE:
+            case BodyVerdict.ONE_MORE:
                 return self._holders({body}) or self._apart(exchange)
-            case Verdict.NO_MORE:
-                return self._holders({body}) | frozenset(self.poison.erred(body, now_s))
-            case Verdict.DOUBTED:
+            case BodyVerdict.NO_MORE:
+                return self._holders({body}) | frozenset(self.query_of_death.erred(body, now_s))
+            case BodyVerdict.DOUBTED:
                 raise RequestError(ErrorKind.WORKER_FAILED, _DOUBTED, retry_after_s=RETRY_AFTER_S)
-            case Verdict.REFUSED:
+            case BodyVerdict.REFUSED:
                 self.refused_requests += 1
                 raise RequestError(ErrorKind.REQUEST_CRASHES_WORKERS, self._why_refused(body, now_s))
 
     def _why_refused(self, body: int, now_s: float) -> str:
-        wait_s = self.poison.refused_for_s(body, now_s)
+        wait_s = self.query_of_death.refused_for_s(body, now_s)
         return (
             "The last two workers that were given this request died before they answered it. "
             f"The same request is refused for another {wait_s:.0f} s."
@@ -101,7 +101,7 @@ class Quarantine:
         """The endpoints that have none of the bodies suspected of the same death, if there are some: only the one that
         did it takes down the next worker, and the others are cleared. Those that may have died, and those that have
         failed the request, are none of them."""
-        taken = self._holders(self.poison.companions(exchange.body_key))
+        taken = self._holders(self.query_of_death.companions(exchange.body_key))
         now_s, ticket = self._loop.time(), exchange.ticket
         failed = tried(ticket) if ticket is not None else ()
         free = frozenset(
@@ -110,7 +110,7 @@ class Quarantine:
             if endpoint.state in SERVING
             and endpoint.id not in taken
             and endpoint.id not in failed
-            and not self.poison.waits(endpoint.id, now_s)
+            and not self.query_of_death.waits(endpoint.id, now_s)
         )
         return free if taken and free else None
 
@@ -125,34 +125,34 @@ class Quarantine:
             for endpoint in (*exchange.unanswered, exchange.awaited)
             if endpoint is not None
         }
-        return frozenset(endpoint_id for endpoint_id in found if not self.poison.waits(endpoint_id, now_s))
+        return frozenset(endpoint_id for endpoint_id in found if not self.query_of_death.waits(endpoint_id, now_s))
 
     # what happens
 
     def failed(self, endpoint: FleetEndpoint, body: int, connected_s: float, *, lost: bool) -> None:
         """`endpoint` failed the request with this body key before its first token: its connection, which was made at
         `connected_s`, was `lost`, or it answered with a server error."""
-        if not self.poison.enabled or not body:
+        if not self.query_of_death.enabled or not body:
             return
-        incident = self.poison.known(endpoint.id, connected_s, lost=lost)
+        incident = self.query_of_death.known(endpoint.id, connected_s, lost=lost)
         if incident is not None:
-            self.poison.join(incident, body)
+            self.query_of_death.join(incident, body)
             return
         others = {other.body_key for other in self._exchanges if endpoint in other.unanswered} - {0}
-        self.poison.open(endpoint.id, body, others, self._loop.time(), lost=lost)
+        self.query_of_death.open(endpoint.id, body, others, self._loop.time(), lost=lost)
         self._fleet.doubt(endpoint)
         if endpoint.id not in self._looks:
             self._looks[endpoint.id] = self._loop.create_task(self._look(endpoint), name=f"look at {endpoint.id}")
 
     def survived(self, exchange: Tries) -> None:
         """The request had its first token, or its whole answer."""
-        self.poison.survived(exchange.body_key)
+        self.query_of_death.survived(exchange.body_key)
         self._changed()
 
     def answered(self, exchange: Tries, now_s: float) -> None:
         """The request had its whole answer."""
-        if exchange.body_digest is not None and self.poison.enabled:
-            self.poison.served.add(exchange.body_key, now_s)
+        if exchange.body_digest is not None and self.query_of_death.enabled:
+            self.query_of_death.served.add(exchange.body_key, now_s)
         if self.active:
             self.survived(exchange)
 
@@ -167,7 +167,7 @@ class Quarantine:
 
     def refused(self, endpoint: Endpoint) -> None:
         """A connection to `endpoint` was refused: nobody listens there."""
-        if self.poison.waits(endpoint.authority, self._loop.time()):
+        if self.query_of_death.waits(endpoint.authority, self._loop.time()):
             self._gone(endpoint.authority)
 
     def process_seen(self, endpoint: FleetEndpoint, new: bool, asked_s: float) -> None:
@@ -175,10 +175,10 @@ class Quarantine:
         if new:
             self._gone(endpoint.id)
         else:
-            self.poison.lives(endpoint.id, asked_s)
+            self.query_of_death.lives(endpoint.id, asked_s)
 
     def _gone(self, endpoint_id: str) -> None:
-        for outcome in self.poison.gone(endpoint_id, self._loop.time()):
+        for outcome in self.query_of_death.gone(endpoint_id, self._loop.time()):
             self._metrics.worker_died(outcome)
         self._changed()
 
@@ -187,16 +187,16 @@ class Quarantine:
     async def _look(self, endpoint: FleetEndpoint) -> None:
         """Dial the worker again and again until it is refused, or there is nothing to be proven any more."""
         try:
-            while self.poison.waits(endpoint.id, self._loop.time()):
+            while self.query_of_death.waits(endpoint.id, self._loop.time()):
                 began_s = self._loop.time()
                 for at_s in LOOKS_S:
                     await asyncio.sleep(began_s + at_s - self._loop.time())
-                    if not self.poison.waits(endpoint.id, self._loop.time()):
+                    if not self.query_of_death.waits(endpoint.id, self._loop.time()):
                         break
                     await self._dial(endpoint.endpoint)
         finally:
             del self._looks[endpoint.id]
-            self.poison.expire(self._loop.time())
+            self.query_of_death.expire(self._loop.time())
             self._changed()
 
     async def _dial(self, endpoint: Endpoint) -> None:
@@ -218,4 +218,4 @@ class Quarantine:
 
     def statistics(self) -> dict[str, Any]:
         """What is suspected and proven, and requests refused for it."""
-        return {**self.poison.statistics(), "refused_requests": self.refused_requests}
+        return {**self.query_of_death.statistics(), "refused_requests": self.refused_requests}

@@ -110,7 +110,7 @@ class Gateway:
         self._listeners = list(listeners) if listeners is not None else public_sockets(self._config, BACKLOG)
         plane.pins.shared = pins
         if deaths is not None:
-            plane.quarantine.poison.deaths = deaths
+            plane.quarantine.query_of_death.deaths = deaths
         self._servers = [await listen(loop, acceptor, each, BACKLOG, turns) for each in self._listeners]
         self._files.add("api_keys", plane.keys)
         self._files.add("tls", tls)
@@ -184,7 +184,7 @@ class Gateway:
         plane.quarantine.close()
         plane.rewrites.close()
         plane.waiting.close()
-        plane.deferrals.close()
+        plane.hold_queue.close()
         plane.pools.close()
         plane.heap.close()
 

@@ -13,7 +13,7 @@ from router.gateway.phases import Phase
 from router.gateway.relay import Relay
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
 from router.placement.endpoints import FleetEndpoint
-from router.placement.lifecycle_events import FailurePhase
+from router.placement.lifecycle_events import FailurePoint
 from router.placement.tickets import Reject, Ticket
 from router.security.callers import Caller
 
@@ -75,7 +75,7 @@ class Tries(Owner):
             return OutgoingBody(self.body)
         return self._rewriting.outgoing(self.body, ticket, self.plane.time())
 
-    def replaceable(self, phase: FailurePhase) -> bool:
+    def replaceable(self, phase: FailurePoint) -> bool:
         """Whether another worker is ready to take the request."""
         ticket = self.ticket
         try:
@@ -85,7 +85,7 @@ class Tries(Owner):
         now_s = self.plane.time()
         return ticket is not None and self.plane.dispatcher.has_alternative(ticket, phase, now_s, within=within)
 
-    def attempt_failed(self, phase: FailurePhase, reason: str, retry_after_s: float | None = None) -> None:
+    def attempt_failed(self, phase: FailurePoint, reason: str, retry_after_s: float | None = None) -> None:
         """Nothing of this attempt has reached the client: another worker may answer."""
         assert self.ticket is not None
         ticket, self.ticket = self.ticket, None
@@ -111,7 +111,7 @@ class Tries(Owner):
 
     def endpoint_lost(self) -> None:
         """`awaited` is ejected or gone: do not wait for it where another worker is ready."""
-        phase = FailurePhase.CONNECT if self.phase is Phase.DIAL else FailurePhase.SENT
+        phase = FailurePoint.CONNECT if self.phase is Phase.DIAL else FailurePoint.SENT
         if self.replaceable(phase):
             self._let_go(reusable=False)
             self.attempt_failed(phase, "the worker was ejected or removed while the request waited for it")

@@ -9,8 +9,8 @@ from policies.view import WorkerId
 from router.placement.dispatcher import Dispatcher
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
-from router.placement.hold_queue import Deferred
-from router.placement.tickets import Deferral
+from router.placement.hold_queue import HeldByWorker
+from router.placement.tickets import Held
 
 if TYPE_CHECKING:
     from router.gateway.exchange import Exchange
@@ -62,7 +62,7 @@ class WaitingRoom:
         return len(self._waiting)
 
 
-class Deferrals:
+class HoldQueue:
     """Exchanges that the policy wants to wait for a worker; for each of these in the order in which they last asked.
 
     They are offered again, one after another until one goes there, when their worker has no prefill left or the fleet
@@ -72,12 +72,12 @@ class Deferrals:
     def __init__(self, dispatcher: Dispatcher, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
         self._limit = limit
-        self._waiting: Deferred[Exchange] = Deferred()
+        self._waiting: HeldByWorker[Exchange] = HeldByWorker()
         self._timers: dict[Exchange, asyncio.TimerHandle] = {}
         self._relieved: dict[WorkerId | None, None] = {}
         self._dispatcher = dispatcher
         self._fleet = fleet
-        dispatcher.on_relief.append(self.relieved)
+        dispatcher.on_prefills_done.append(self.relieved)
         fleet.on_change.append(self.changed)
         fleet.on_loss.append(self.lost)
 
@@ -86,7 +86,7 @@ class Deferrals:
         """Whether another one may wait."""
         return len(self._waiting) < self._limit
 
-    def enter(self, exchange: Exchange, deferral: Deferral) -> None:
+    def enter(self, exchange: Exchange, deferral: Held) -> None:
         """`exchange` is to wait; it must not be waiting already."""
         self._waiting.enter(exchange, deferral.worker)
         _count(exchange, 1)
@@ -114,8 +114,8 @@ class Deferrals:
 
     def close(self) -> None:
         """Listen no longer."""
-        if self.relieved in self._dispatcher.on_relief:
-            self._dispatcher.on_relief.remove(self.relieved)
+        if self.relieved in self._dispatcher.on_prefills_done:
+            self._dispatcher.on_prefills_done.remove(self.relieved)
         if self.changed in self._fleet.on_change:
             self._fleet.on_change.remove(self.changed)
             self._fleet.on_loss.remove(self.lost)

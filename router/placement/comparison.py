@@ -51,7 +51,7 @@ class Comparisons:
 
         vLLM 0.23 reports cached tokens only where there were some; 0.33 always does.
         """
-        paths = ticket.lane.agreement.reporting_paths
+        paths = ticket.load.accuracy.reporting_paths
         if usage.cached_tokens is not None and ticket.request.prompt is not None:
             paths.add(ticket.request.path)
         elif usage.prompt_tokens is not None and ticket.request.path in paths:
@@ -67,19 +67,19 @@ class Comparisons:
             return
         if not ticket.request.tells_cached:
             return
-        ticket.lane.agreement.compare(predicted, reported)
+        ticket.load.accuracy.compare(predicted, reported)
         if self._observer is not None:
             self._observer.compared(ticket.candidate.id, predicted, reported)
         if predicted != reported:
             difference = difference or _unjudged(ticket)
-            ticket.lane.agreement.explain(difference)
+            ticket.load.accuracy.explain(difference)
             self._differed(ticket, difference)
 
     def explained(self, ticket_id: int, difference: Difference) -> None:
         """What explains a difference that was pending (`ResidencyMap.on_settled`)."""
         ticket = self._unexplained.pop(ticket_id, None)
         if ticket is not None:
-            ticket.lane.agreement.settle(difference)
+            ticket.load.accuracy.settle(difference)
             self._differed(ticket, difference)
 
     def _differed(self, ticket: Ticket, difference: Difference) -> None:

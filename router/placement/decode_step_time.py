@@ -96,10 +96,10 @@ class StepEstimate:
         if gaps < 1 or decode_s < SHORTEST_S:
             return
         features = (float(gaps), gaps * context_tokens, prefill_s)
-        predicted_s = sum([c * x for c, x in zip(self._coefficients, features, strict=True)])
-        if predicted_s <= 0.0:
-            predicted_s = decode_s
-        scale = 1.0 / (predicted_s * max(predicted_s, decode_s))
+        first_token_s = sum([c * x for c, x in zip(self._coefficients, features, strict=True)])
+        if first_token_s <= 0.0:
+            first_token_s = decode_s
+        scale = 1.0 / (first_token_s * max(first_token_s, decode_s))
         self._weight = self._weight * FORGETTING + 1.0
         for i, row in enumerate(self._moments):
             weighted = features[i] * scale
@@ -141,7 +141,7 @@ class Output(NamedTuple):
         return prompt_tokens + 0.5 * self.tokens
 
 
-def joining_s(
+def decode_externality_s(
     context_token_s: float, overlap_tokens: float, own_tokens: float, requests: int, context_tokens: int
 ) -> float:
     """What a decode costs itself and the `requests` that it joins, in seconds of streaming, all together.

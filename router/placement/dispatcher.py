@@ -6,28 +6,38 @@ import itertools
 from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from policies.view import Decision, Edge, EdgeKind, FleetView, Policy, RequestView, Residency, WorkerId, WorkerView
+from policies.view import (
+    Decision,
+    FleetView,
+    LifecycleEvent,
+    LifecycleEventKind,
+    Policy,
+    RequestView,
+    Residency,
+    WorkerId,
+    WorkerView,
+)
 from router.config.model import RetriesConfig
 from router.errors import ErrorKind, RequestError
 from router.placement.comparison import ComparisonObserver, Comparisons, prediction
 from router.placement.decisions import DecisionLog, DecisionRecord, Explanation
 from router.placement.endpoints import Candidate
 from router.placement.fleet import Fleet
-from router.placement.ledger import Booking, Stage
-from router.placement.lifecycle_events import FailurePhase, Request, Usage
-from router.placement.output_length import Outputs
-from router.placement.policy_runner import Chooser
+from router.placement.ledger import LoadReservation, ReservationStage
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.output_length import OutputLengths
+from router.placement.policy_runner import PolicyRunner
 from router.placement.residency_source import ResidencySource
-from router.placement.retry_budget import FurtherAttempts, RefusalObserver, follow, longest, tried
-from router.placement.selection import Selection, computed, exclusions, select, trial_first, with_room
+from router.placement.retry_budget import RefusalObserver, RetryBudget, follow, longest, tried
+from router.placement.selection import Selection, below_concurrency_limit, computed, exclusions, select, trial_first
 from router.placement.shared_load import SharedLedger
-from router.placement.tickets import Deferral, Hold, Reject, Ticket, gave_up
-from router.placement.views import Sight
-from router.placement.worker_load import Lanes
+from router.placement.tickets import Held, Queued, Reject, Ticket, gave_up
+from router.placement.views import ViewBuilder
+from router.placement.worker_load import WorkerLoads
 from router.residency.difference import Difference
 from router.residency.view import Match
 
-__all__ = ["Deferral", "DispatchObserver", "Dispatcher", "Hold", "Reject", "Ticket"]
+__all__ = ["DispatchObserver", "Dispatcher", "Held", "Queued", "Reject", "Ticket"]
 
 
 LONGEST_HOLD_S = 60.0
@@ -43,7 +53,7 @@ class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
     def rejected(self, request: Request, error: RequestError) -> None:
         """A request was turned away, at once or after its last attempt."""
 
-    def failed(self, ticket: Ticket, phase: FailurePhase, reason: str) -> None:
+    def failed(self, ticket: Ticket, point: FailurePoint, reason: str) -> None:
         """An attempt failed."""
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
@@ -78,49 +88,49 @@ class Dispatcher:
         max_requests_per_worker: int = 0,
         ledger: SharedLedger | None = None,
     ) -> None:
-        self._further = FurtherAttempts(retries, observer)
+        self._retry_budget = RetryBudget(retries, observer)
         self._max_per_worker = max_requests_per_worker
         self._fleet = fleet
         self._residency = residency
         failed = observer.policy_failed if observer is not None else None
-        self._chooser = Chooser(policy, policy_name, policy_params or {}, failed)
+        self._runner = PolicyRunner(policy, policy_name, policy_params or {}, failed)
         self._observer = observer
-        self._lanes = Lanes(ledger)
-        self._outputs = Outputs()
-        self._sight = Sight(self._lanes, residency, self._outputs)
+        self._loads = WorkerLoads(ledger)
+        self._output_lengths = OutputLengths()
+        self._view_builder = ViewBuilder(self._loads, residency, self._output_lengths)
         self._log = DecisionLog(decisions_kept)
         self._comparisons = Comparisons(observer)
-        self.on_relief: list[Callable[[WorkerId], None]] = []
+        self.on_prefills_done: list[Callable[[WorkerId], None]] = []
         """Called when a worker has no prefill left of those booked here; not a place to dispatch from."""
         self._ids = itertools.count(1)
         self._counts = dict.fromkeys(
             ("dispatched", "held", "rejected", "retried", "finished", "cancelled", "failed"), 0
         )
-        fleet.on_load.append(self._lanes.load_reported)
+        fleet.on_load.append(self._loads.load_reported)
 
     @property
     def policy_name(self) -> str:
         """Name of the policy in force."""
-        return self._chooser.name
+        return self._runner.name
 
     @property
     def policy_params(self) -> Mapping[str, Any]:
         """The parameters it was built with, as given."""
-        return self._chooser.params
+        return self._runner.params
 
     def policy_statistics(self) -> dict[str, Any]:
         """What the policy shows of its state."""
-        return self._chooser.shown()
+        return self._runner.shown()
 
     def set_policy(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
         """Use `policy` from the next decision on."""
-        self._chooser.adopt(policy, name, params)
+        self._runner.adopt(policy, name, params)
 
     # decisions
 
     def dispatch(
-        self, request: Request, now_s: float, *, defers: bool = False, within: Container[str] | None = None
-    ) -> Ticket | Deferral | Hold | Reject:
+        self, request: Request, now_s: float, *, may_hold: bool = False, within: Container[str] | None = None
+    ) -> Ticket | Held | Queued | Reject:
         """Choose a candidate and book the request there, in one step; or, if the policy says so and the caller
         `defers`, wait for it: with what is known to be a prompt, and not too long a one, for others gain nothing.
         `within`: the endpoints that may have it, if not all."""
@@ -129,10 +139,10 @@ class Dispatcher:
             decided = self._decide(request, selection, now_s)
             until_s = min(now_s + decided.decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
             first = decided.decision.ranked[0]
-            if defers and until_s > now_s and computed(request, selection, first):
-                return Deferral(first if decided.decision.until_relief else None, until_s)
+            if may_hold and until_s > now_s and computed(request, selection, first):
+                return Held(first if decided.decision.until_prefills_done else None, until_s)
             return self._place(request, decided, now_s, attempt=1)
-        if isinstance(selection, Hold):
+        if isinstance(selection, Queued):
             self._counts["held"] += 1
             return selection
         if selection.error.kind is ErrorKind.MODEL_NOT_FOUND and request.model is not None:
@@ -142,7 +152,7 @@ class Dispatcher:
     def retry(
         self,
         ticket: Ticket,
-        phase: FailurePhase,
+        point: FailurePoint,
         now_s: float,
         reason: str,
         retry_after_s: float | None = None,
@@ -158,45 +168,51 @@ class Dispatcher:
         it.
         """
         if ticket.ended:
-            return gave_up(phase, reason, retry_after_s)
-        self.failed(ticket, phase, now_s, reason, retry_after_s)
+            return gave_up(point, reason, retry_after_s)
+        self.failed(ticket, point, now_s, reason, retry_after_s)
         refusal_s = longest(ticket.refusal_s, retry_after_s)
-        selection = self._alternatives(ticket, phase, now_s, within)
-        if selection is not None and phase is not FailurePhase.CONNECT and not self._further.pay(self._requests, now_s):
+        selection = self._alternatives(ticket, point, now_s, within)
+        if (
+            selection is not None
+            and point is not FailurePoint.CONNECT
+            and not self._retry_budget.pay(self._requests, now_s)
+        ):
             selection = None
         if selection is None:
-            return self._reject(ticket.request, gave_up(phase, reason, refusal_s))
+            return self._reject(ticket.request, gave_up(point, reason, refusal_s))
         again = self._place(ticket.request, self._decide(ticket.request, selection, now_s), now_s, ticket.attempt + 1)
-        follow(ticket, again, phase, refusal_s)
-        if phase is FailurePhase.ANSWERED:
+        follow(ticket, again, point, refusal_s)
+        if point is FailurePoint.ANSWERED:
             again.suspect = (ticket.candidate.endpoint, reason)
         self._counts["retried"] += 1
         return again
 
     def has_alternative(
-        self, ticket: Ticket, phase: FailurePhase, now_s: float, *, within: Container[str] | None = None
+        self, ticket: Ticket, point: FailurePoint, now_s: float, *, within: Container[str] | None = None
     ) -> bool:
         """Whether `retry` would find a worker that is ready, and not merely one to be tried out, and pay for it."""
-        if phase is not FailurePhase.CONNECT and not self._further.affords(self._requests, now_s):
+        if point is not FailurePoint.CONNECT and not self._retry_budget.affords(self._requests, now_s):
             return False
-        selection = None if ticket.ended else self._alternatives(ticket, phase, now_s, within)
+        selection = None if ticket.ended else self._alternatives(ticket, point, now_s, within)
         return selection is not None and selection.ready
 
     def explain(self, request: Request, now_s: float) -> Explanation:
         """What would be decided now; books nothing and changes nothing."""
         selection = select(self._fleet, request, (), now_s)
         excluded = exclusions(self._fleet, request, selection, now_s)
-        name = self._chooser.name
+        name = self._runner.name
         if not isinstance(selection, Selection):
-            reason = selection.reason if isinstance(selection, Hold) else selection.error.message
-            return Explanation(self._sight.request_view(request, now_s), name, None, reason, None, None, excluded)
-        view, fleet, _ = self._sight.look(request, selection.candidates, now_s)
-        decision = trial_first(self._chooser.explain(view, fleet), selection)
+            reason = selection.reason if isinstance(selection, Queued) else selection.error.message
+            return Explanation(
+                self._view_builder.request_view(request, now_s), name, None, reason, None, None, excluded
+            )
+        view, fleet, _ = self._view_builder.look(request, selection.candidates, now_s)
+        decision = trial_first(self._runner.explain(view, fleet), selection)
         return Explanation(view, name, decision.ranked[0], decision.reason, fleet, decision, excluded)
 
     def views(self, now_s: float) -> tuple[WorkerView, ...]:
         """What a one-token prompt would meet on each candidate of the fleet, whatever their states."""
-        return self._lanes.views(self._fleet.candidates, None, 1, now_s)
+        return self._loads.views(self._fleet.candidates, None, 1, now_s)
 
     def decisions(self, limit: int) -> list[DecisionRecord]:
         """The latest ones, newest first."""
@@ -210,21 +226,21 @@ class Dispatcher:
         Not for whole-body responses, whose first byte says nothing of the prefill: say `Request.stream` False and
         call `finished`.
         """
-        if ticket.ended or not ticket.lane.account.prefilled(ticket.booking, now_s):
+        if ticket.ended or not ticket.load.account.prefilled(ticket.reservation, now_s):
             return
-        ticket.record.ttft_s = now_s - ticket.booking.at_s
-        ticket.passage = ticket.lane.account.passage(now_s)
+        ticket.record.ttft_s = now_s - ticket.reservation.at_s
+        ticket.passage = ticket.load.account.passage(now_s)
         if ticket.situation is not None:
-            self._lanes.observe(ticket.lane, ticket.situation, ticket.record.ttft_s, now_s)
+            self._loads.observe(ticket.load, ticket.situation, ticket.record.ttft_s, now_s)
         self._succeeded(ticket, now_s, complete=False)
         if ticket.request.prompt is not None and ticket.candidate.live:
             self._residency.first_token(ticket.candidate.slot, ticket.id)
-        self._tell_policy(EdgeKind.FIRST_TOKEN, ticket, now_s)
-        self._relieved(ticket)
+        self._tell_policy(LifecycleEventKind.FIRST_TOKEN, ticket, now_s)
+        self._tell_prefills_done(ticket)
 
     def progress(self, ticket: Ticket, output_tokens: int, now_s: float) -> None:
         """The stream has brought `output_tokens` so far, in all."""
-        ticket.lane.account.progressed(ticket.booking, output_tokens)
+        ticket.load.account.progressed(ticket.reservation, output_tokens)
 
     def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
         """A complete answer arrived. A 4xx is one, too: the worker did its part, but prefilled nothing."""
@@ -245,61 +261,61 @@ class Dispatcher:
         if served:
             self._comparisons.compare(ticket, usage, difference)
             decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)
-            self._outputs.observe(ticket.request, decode_s, generated)
+            self._output_lengths.observe(ticket.request, decode_s, generated)
             if decode_s is not None and ticket.passage is not None:
-                self._lanes.decoded(ticket.lane, ticket.passage, generated, decode_s, now_s)
+                self._loads.decoded(ticket.load, ticket.passage, generated, decode_s, now_s)
         self._end(ticket, now_s, "finished" if served else f"finished with status {status}", served=served)
         self._counts["finished"] += 1
-        self._tell_policy(EdgeKind.FINISHED, ticket, now_s, usage.cached_tokens)
+        self._tell_policy(LifecycleEventKind.FINISHED, ticket, now_s, usage.cached_tokens)
 
     def explained(self, ticket_id: int, difference: Difference) -> None:
         """What explains a difference that was pending (`ResidencyMap.on_settled`)."""
         self._comparisons.explained(ticket_id, difference)
 
     def failed(
-        self, ticket: Ticket, phase: FailurePhase, now_s: float, reason: str, retry_after_s: float | None = None
+        self, ticket: Ticket, point: FailurePoint, now_s: float, reason: str, retry_after_s: float | None = None
     ) -> None:
         """The attempt failed for good (`retry` calls this itself)."""
         if ticket.ended:
             return
         endpoint = ticket.candidate.endpoint
-        if phase is FailurePhase.REFUSED:
+        if point is FailurePoint.REFUSED:
             self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
-        elif phase in (FailurePhase.ANSWERED, FailurePhase.UNSERVED):
+        elif point in (FailurePoint.ANSWERED, FailurePoint.UNSERVED):
             self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
-        elif phase is not FailurePhase.LOCAL:
+        elif point is not FailurePoint.LOCAL:
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
-        ticket.trial = ticket.trial and phase is FailurePhase.LOCAL  # then it was none, and is given back
-        self._end(ticket, now_s, f"failed ({phase.value}): {reason}", served=False)
+        ticket.trial = ticket.trial and point is FailurePoint.LOCAL  # then it was none, and is given back
+        self._end(ticket, now_s, f"failed ({point.value}): {reason}", served=False)
         self._counts["failed"] += 1
-        self._tell_policy(EdgeKind.FAILED, ticket, now_s)
+        self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
         if self._observer is not None:
-            self._observer.failed(ticket, phase, reason)
+            self._observer.failed(ticket, point, reason)
 
     def cancelled(self, ticket: Ticket, now_s: float) -> None:
         """The client left; nobody's fault."""
         if ticket.ended:
             return
-        self._end(ticket, now_s, "cancelled", served=ticket.booking.stage is Stage.DECODE)
+        self._end(ticket, now_s, "cancelled", served=ticket.reservation.stage is ReservationStage.DECODE)
         self._counts["cancelled"] += 1
-        self._tell_policy(EdgeKind.FAILED, ticket, now_s)
+        self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
 
     def statistics(self) -> dict[str, Any]:
         """Counters, the policy's behaviour, and each worker's lane."""
         return {
             **self._counts,
             **self._comparisons.statistics(),
-            **self._chooser.statistics(),
-            **self._further.statistics(),
-            "workers": self._lanes.statistics(self._fleet.candidates),
+            **self._runner.statistics(),
+            **self._retry_budget.statistics(),
+            "workers": self._loads.statistics(self._fleet.candidates),
         }
 
     # within
 
     def _decide(self, request: Request, selection: Selection, now_s: float) -> _Decided:
-        view, fleet, matches = self._sight.look(request, selection.candidates, now_s)
-        self._lanes.arrived(view.block_hashes, now_s)
-        decision = trial_first(self._chooser.decide(view, fleet), selection)
+        view, fleet, matches = self._view_builder.look(request, selection.candidates, now_s)
+        self._loads.arrived(view.block_hashes, now_s)
+        decision = trial_first(self._runner.decide(view, fleet), selection)
         return _Decided(selection, view, fleet, matches, decision)
 
     def _place(self, request: Request, decided: _Decided, now_s: float, attempt: int) -> Ticket:
@@ -308,34 +324,36 @@ class Dispatcher:
         candidate, worker = selection.candidates[index], fleet.workers[index]
         predicted = prediction(request, candidate, worker)
         record = self._record(view, fleet, decision, worker, attempt, predicted)
-        ticket = self._book(request, candidate, worker, record, now_s, matches.get(candidate.slot))
+        ticket = self._reserve(request, candidate, worker, record, now_s, matches.get(candidate.slot))
         if selection.trial is not None:
             ticket.trial = True
             self._fleet.trial_started(selection.trial, now_s)
         self._counts["dispatched"] += 1
-        if self._chooser.observes:
-            self._chooser.observe(Edge(EdgeKind.BOOKED, view, candidate.id, now_s, placed=worker, fleet=fleet))
+        if self._runner.observes:
+            self._runner.observe(
+                LifecycleEvent(LifecycleEventKind.RESERVED, view, candidate.id, now_s, placed=worker, fleet=fleet)
+            )
         if self._observer is not None:
             self._observer.decided(ticket)
         return ticket
 
     def _select(
         self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None
-    ) -> Selection | Hold | Reject:
+    ) -> Selection | Queued | Reject:
         """Who may take the request now, and has room for it."""
         selection = select(self._fleet, request, tried, now_s, within)
         if self._max_per_worker and isinstance(selection, Selection):
-            return with_room(selection, self._max_per_worker, self._running)
+            return below_concurrency_limit(selection, self._max_per_worker, self._running)
         return selection
 
     def _running(self, candidate: Candidate) -> int:
-        return self._lanes.of(candidate).booked().running_requests
+        return self._loads.of(candidate).reserved().running_requests
 
     def _alternatives(
-        self, ticket: Ticket, phase: FailurePhase, now_s: float, within: Container[str] | None = None
+        self, ticket: Ticket, point: FailurePoint, now_s: float, within: Container[str] | None = None
     ) -> Selection | None:
         """Who may take over from a ticket that fails in `phase`; None when it has to be given up."""
-        if self._further.exhausted(ticket, phase):
+        if self._retry_budget.exhausted(ticket, point):
             return None
         selection = self._select(ticket.request, tried(ticket), now_s, within)
         return selection if isinstance(selection, Selection) else None
@@ -345,7 +363,7 @@ class Dispatcher:
         """Placed so far, each counted once."""
         return self._counts["dispatched"] - self._counts["retried"]
 
-    def _book(
+    def _reserve(
         self,
         request: Request,
         candidate: Candidate,
@@ -354,9 +372,9 @@ class Dispatcher:
         now_s: float,
         found: Match | None,
     ) -> Ticket:
-        lane = self._lanes.of(candidate)
+        load = self._loads.of(candidate)
         prompt_tokens = view.cached_tokens + view.uncached_tokens
-        booking = Booking(
+        reservation = LoadReservation(
             view.uncached_tokens,
             prompt_tokens,
             now_s,
@@ -364,13 +382,13 @@ class Dispatcher:
             hashes=record.request.block_hashes,
             block_tokens=record.request.block_tokens,
         )
-        ticket = Ticket(request, record.request, lane, booking, record)
+        ticket = Ticket(request, record.request, load, reservation, record)
         ticket.residency = view.residency
         if _teaches(request, view):
-            ticket.situation = lane.situation(
-                view.uncached_tokens, prompt_tokens, now_s, room=_has_room(view, prompt_tokens)
+            ticket.situation = load.situation(
+                view.uncached_tokens, prompt_tokens, now_s, fits=_fits_cache(view, prompt_tokens)
             )
-        lane.book(booking, now_s)
+        load.reserve(reservation, now_s)
         if request.prompt is not None:
             predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
             self._residency.reserve(
@@ -391,7 +409,7 @@ class Dispatcher:
             at_s=fleet.now_s,
             ticket_id=next(self._ids),
             attempt=attempt,
-            policy=self._chooser.name,
+            policy=self._runner.name,
             request=request,
             workers=fleet.workers,
             decision=decision,
@@ -413,9 +431,9 @@ class Dispatcher:
     def _end(self, ticket: Ticket, now_s: float, outcome: str, *, served: bool) -> None:
         """Give back all that the ticket holds; what was `served` has been prefilled."""
         ticket.ended = True
-        prefilling = ticket.booking.stage is Stage.PREFILL
+        prefilling = ticket.reservation.stage is ReservationStage.PREFILL
         cached = served and ticket.residency in (Residency.EXACT, Residency.APPROXIMATE)
-        self._lanes.released(ticket.lane, ticket.booking, ticket.view.model, now_s, cached=cached)
+        self._loads.released(ticket.load, ticket.reservation, ticket.view.model, now_s, cached=cached)
         ticket.record.close(outcome, now_s)
         if ticket.request.prompt is not None and ticket.candidate.live:
             self._residency.release(ticket.candidate.slot, ticket.id)
@@ -423,11 +441,11 @@ class Dispatcher:
             ticket.trial = False
             self._fleet.trial_given_up(ticket.candidate.endpoint)
         if prefilling:
-            self._relieved(ticket)
+            self._tell_prefills_done(ticket)
 
-    def _relieved(self, ticket: Ticket) -> None:
-        if not ticket.lane.account.queue:
-            for listener in self.on_relief:
+    def _tell_prefills_done(self, ticket: Ticket) -> None:
+        if not ticket.load.account.queue:
+            for listener in self.on_prefills_done:
                 listener(ticket.candidate.id)
 
     def _reject(self, request: Request, reject: Reject) -> Reject:
@@ -438,13 +456,13 @@ class Dispatcher:
 
     def _tell_policy(
         self,
-        kind: EdgeKind,
+        kind: LifecycleEventKind,
         ticket: Ticket,
         now_s: float,
         cached_tokens: int | None = None,
     ) -> None:
-        if self._chooser.observes:
-            self._chooser.observe(Edge(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+        if self._runner.observes:
+            self._runner.observe(LifecycleEvent(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:
@@ -454,11 +472,11 @@ def _teaches(request: Request, view: WorkerView) -> bool:
     return known and request.stream
 
 
-def _has_room(view: WorkerView, prompt_tokens: int) -> bool:
+def _fits_cache(view: WorkerView, prompt_tokens: int) -> bool:
     """Whether the prompt can run beside what runs there; taken for granted where the size of the cache is unknown."""
     return not view.kv_capacity_tokens or view.kv_tokens + prompt_tokens <= view.kv_capacity_tokens
 
 
 def _generated(ticket: Ticket, usage: Usage) -> int | None:
     """Tokens of the answer: as reported, else as many as events were counted, vLLM's habit being one token each."""
-    return ticket.booking.output_tokens or None if usage.completion_tokens is None else usage.completion_tokens
+    return ticket.reservation.output_tokens or None if usage.completion_tokens is None else usage.completion_tokens

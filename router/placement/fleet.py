@@ -14,11 +14,11 @@ from router.placement.endpoints import Candidate, FleetEndpoint
 from router.placement.health import SERVING, Health, WorkerState
 from router.placement.residency_source import ResidencySource
 
-__all__ = ["Candidate", "Fleet", "FleetEndpoint", "Pool", "WorkerState"]
+__all__ = ["Candidate", "CandidateSet", "Fleet", "FleetEndpoint", "WorkerState"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class CandidateSet:
     """Who can serve one model. `able` in any state; `ready` candidates take traffic, `half_open` endpoints a trial.
 
     `shortest_tokens` is the least context length among `able`, None where none says.
@@ -57,7 +57,7 @@ class Fleet:
         self._kv_events = kv_events
         self._endpoints: dict[str, FleetEndpoint] = {}
         self._slots: list[Candidate | None] = []
-        self._pools: dict[str | None, Pool] = {}
+        self._candidate_sets: dict[str | None, CandidateSet] = {}
         self._adapters: frozenset[str] | None = None
 
     @property
@@ -228,15 +228,15 @@ class Fleet:
 
     # what it serves
 
-    def pool(self, model: str | None) -> Pool:
+    def candidate_set(self, model: str | None) -> CandidateSet:
         """Who can serve `model` (None: any model will do)."""
-        pool = self._pools.get(model)
-        if pool is None:
-            pool = self._build_pool(model)
-            if len(self._pools) >= 1_024:  # clients name models: unknown names must not fill memory
-                self._pools.clear()
-            self._pools[model] = pool
-        return pool
+        candidate_set = self._candidate_sets.get(model)
+        if candidate_set is None:
+            candidate_set = self._build_candidate_set(model)
+            if len(self._candidate_sets) >= 1_024:  # clients name models: unknown names must not fill memory
+                self._candidate_sets.clear()
+            self._candidate_sets[model] = candidate_set
+        return candidate_set
 
     def adapter(self, model: str | None) -> str | None:
         """`model` if it is a LoRA adapter on some worker, else None."""
@@ -286,12 +286,12 @@ class Fleet:
         known = [endpoint.facts for endpoint in self._endpoints.values() if endpoint.facts is not None]
         return [card for facts in known for card in facts.models]
 
-    def _build_pool(self, model: str | None) -> Pool:
+    def _build_candidate_set(self, model: str | None) -> CandidateSet:
         able = tuple(endpoint for endpoint in self._endpoints.values() if endpoint.may_serve(model))
         lengths = [endpoint.lengths[model] for endpoint in able if model is not None and model in endpoint.lengths]
         ready = tuple(c for endpoint in able if endpoint.state is WorkerState.READY for c in endpoint.candidates)
         half_open = tuple(endpoint for endpoint in able if endpoint.state is WorkerState.HALF_OPEN)
-        return Pool(able, ready, half_open, min(lengths, default=None))
+        return CandidateSet(able, ready, half_open, min(lengths, default=None))
 
     def _set_draining(self, endpoint_id: str, draining: bool) -> None:
         endpoint = self._endpoints.get(endpoint_id)
@@ -312,7 +312,7 @@ class Fleet:
             self.warm_at_s = max(self.warm_at_s, endpoint.health.warm_at_s)
 
     def _look_anew(self) -> None:
-        self._pools.clear()
+        self._candidate_sets.clear()
         self._adapters = None
 
     def _announce(self) -> None:

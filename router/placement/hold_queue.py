@@ -15,7 +15,7 @@ decision, and those that are left have their own times."""
 T = TypeVar("T", bound=Hashable)
 
 
-class Deferred(Generic[T]):
+class HeldByWorker(Generic[T]):
     """Whatever waits, by worker, in the order in which it last entered."""
 
     def __init__(self) -> None:

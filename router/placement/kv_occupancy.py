@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-RESTING_KEPT = 256
+IDLE_KEPT = 256
 """Per worker: each costs a look at those that begin alike when it comes and when it goes."""
 
 
@@ -76,7 +76,7 @@ class SharedContext:
         share.start = start
 
 
-class RestingContext:
+class IdleContext:
     """What a worker's requests hold together with the prompts of answers that have ended there, each of these for a
     while. What a request holds of them, or several of them have in common, counts once; answers are left out.
     """
@@ -103,7 +103,7 @@ class RestingContext:
         self._tokens += share.tokens
         self._entered += 1
         heappush(self._expiry, (until_s, self._entered, share))
-        if len(self._expiry) > RESTING_KEPT:
+        if len(self._expiry) > IDLE_KEPT:
             self._leave()
 
     def tokens(self, now_s: float, running_shared_tokens: int) -> int:
@@ -152,7 +152,7 @@ def _heir(hashes: Sequence[int], common: int, others: dict[Share, None]) -> Shar
     )
 
 
-def room_s(prompt_tokens: int, held_tokens: int, requests: int, capacity_tokens: int, remaining_s: float) -> float:
+def kv_wait_s(prompt_tokens: int, held_tokens: int, requests: int, capacity_tokens: int, remaining_s: float) -> float:
     """How long a prompt waits for room beside `requests` that hold so much, and take `remaining_s` more on average.
 
     What they hold comes free evenly over that time, but not before the first of them has ended. Those that wait

@@ -13,11 +13,11 @@ from typing import Any
 
 from backends.worker import LoadReport
 from router.placement.decode_step_time import Passage, Passing
-from router.placement.kv_occupancy import RestingContext, Share, SharedContext
-from router.placement.shared_load import Booked, SharedAccount
+from router.placement.kv_occupancy import IdleContext, Share, SharedContext
+from router.placement.shared_load import ReservedLoad, SharedAccount
 
 
-class Stage(IntEnum):
+class ReservationStage(IntEnum):
     """How far a booking has come; it only ever moves forward."""
 
     PREFILL = 0
@@ -25,7 +25,7 @@ class Stage(IntEnum):
     RELEASED = 2
 
 
-class Booking:
+class LoadReservation:
     """One request's load.
 
     `attention` is the prompt's attention work, u * (c + u / 2) token pairs for u uncached tokens after c cached ones.
@@ -36,8 +36,8 @@ class Booking:
         "at_s",
         "attention",
         "context_tokens",
+        "idle_context",
         "output_tokens",
-        "resting",
         "share",
         "stage",
         "streams",
@@ -61,11 +61,11 @@ class Booking:
         self.at_s = at_s
         self.streams = streams
         self.share = Share(hashes, block_tokens)
-        self.resting = Share(hashes, block_tokens)
-        self.stage = Stage.PREFILL
+        self.idle_context = Share(hashes, block_tokens)
+        self.stage = ReservationStage.PREFILL
 
 
-class Account:
+class LoadAccount:
     """The load booked on one candidate: P (`queued_tokens`), B (`running_requests`) and K (`kv_tokens`).
 
     Prefills are taken to run first come, first served, as vLLM's default scheduler does; `head_since_s` is when the
@@ -80,22 +80,22 @@ class Account:
         "foreign",
         "freed_s",
         "head_since_s",
+        "idle_context",
         "kv_tokens",
         "queue",
         "queued_attention",
         "queued_tokens",
-        "resting",
         "running_requests",
         "shared",
-        "sharing",
+        "shared_context",
         "unseen",
     )
 
     def __init__(self) -> None:
         self._passing = Passing()
-        self.sharing = SharedContext()
-        self.resting = RestingContext()
-        self.queue: dict[Booking, None] = {}
+        self.shared_context = SharedContext()
+        self.idle_context = IdleContext()
+        self.queue: dict[LoadReservation, None] = {}
         self.unseen = 0
         self.queued_tokens = 0
         self.queued_attention = 0.0
@@ -115,84 +115,84 @@ class Account:
     @property
     def held_share(self) -> float:
         """Of the context tokens, those that are left when what several requests have in common counts once."""
-        return 1.0 - self.sharing.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
+        return 1.0 - self.shared_context.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
 
     @property
-    def head(self) -> Booking | None:
+    def head(self) -> LoadReservation | None:
         """The prefill that runs, or runs next."""
         return next(iter(self.queue), None)
 
-    def book(self, booking: Booking) -> None:
+    def reserve(self, reservation: LoadReservation) -> None:
         """Take on a request's load."""
         others = 0 if self.shared is None else self.shared.others().decode_tokens
-        self._passing.looked(self.decode_tokens + others, booking.at_s)
+        self._passing.looked(self.decode_tokens + others, reservation.at_s)
         if not self.queue:
-            self.head_since_s = booking.at_s
-        self.queue[booking] = None
-        self.unseen += not booking.streams
-        self.queued_tokens += booking.uncached_tokens
-        self.queued_attention += booking.attention
+            self.head_since_s = reservation.at_s
+        self.queue[reservation] = None
+        self.unseen += not reservation.streams
+        self.queued_tokens += reservation.uncached_tokens
+        self.queued_attention += reservation.attention
         self.running_requests += 1
-        self.kv_tokens += booking.context_tokens
-        self.sharing.add(booking.share)
-        self.resting.add(booking.resting)
+        self.kv_tokens += reservation.context_tokens
+        self.shared_context.add(reservation.share)
+        self.idle_context.add(reservation.idle_context)
         if self.shared is not None:
             self.shared.publish(self)
 
-    def prefilled(self, booking: Booking, now_s: float) -> bool:
+    def prefilled(self, reservation: LoadReservation, now_s: float) -> bool:
         """Its prefill is done; so is that of every earlier one whose end nobody sees. False: known already."""
-        if booking.stage is not Stage.PREFILL:
+        if reservation.stage is not ReservationStage.PREFILL:
             return False
-        if booking.streams:
-            self._start_unseen(booking, now_s)
-        self._start_decode(booking, now_s)
+        if reservation.streams:
+            self._start_unseen(reservation, now_s)
+        self._start_decode(reservation, now_s)
         if self.shared is not None:
             self.shared.publish(self)
         return True
 
-    def _start_unseen(self, booking: Booking, now_s: float) -> None:
-        unseen: list[Booking] = []
+    def _start_unseen(self, reservation: LoadReservation, now_s: float) -> None:
+        unseen: list[LoadReservation] = []
         for earlier in self.queue:
-            if earlier is booking:
+            if earlier is reservation:
                 break
             if not earlier.streams:
                 unseen.append(earlier)
         for earlier in unseen:
             self._start_decode(earlier, now_s)
 
-    def progressed(self, booking: Booking, output_tokens: int) -> None:
+    def progressed(self, reservation: LoadReservation, output_tokens: int) -> None:
         """The request has produced `output_tokens` in all; smaller numbers than before are ignored."""
-        grown = output_tokens - booking.output_tokens
-        if grown <= 0 or booking.stage is Stage.RELEASED:
+        grown = output_tokens - reservation.output_tokens
+        if grown <= 0 or reservation.stage is ReservationStage.RELEASED:
             return
-        booking.output_tokens = output_tokens
-        booking.context_tokens += grown
+        reservation.output_tokens = output_tokens
+        reservation.context_tokens += grown
         self.kv_tokens += grown
-        if booking.stage is Stage.DECODE:
+        if reservation.stage is ReservationStage.DECODE:
             self.decode_tokens += grown
         if self.shared is not None:
             self.shared.publish(self)
 
-    def release(self, booking: Booking, now_s: float, rests_s: float = 0.0) -> bool:
+    def release(self, reservation: LoadReservation, now_s: float, idle_s: float = 0.0) -> bool:
         """The request has ended, whichever way: give back whatever it still holds. False: given back already.
 
         For `rests_s` its context is expected to be asked for again.
         """
-        if booking.stage is Stage.RELEASED:
+        if reservation.stage is ReservationStage.RELEASED:
             return False
-        if booking.stage is Stage.PREFILL:
-            self._leave_queue(booking, now_s)
+        if reservation.stage is ReservationStage.PREFILL:
+            self._leave_queue(reservation, now_s)
         else:
-            self._passing.ended(booking.context_tokens - booking.output_tokens, now_s)
-            self.decode_tokens -= booking.context_tokens
-        booking.stage = Stage.RELEASED
+            self._passing.ended(reservation.context_tokens - reservation.output_tokens, now_s)
+            self.decode_tokens -= reservation.context_tokens
+        reservation.stage = ReservationStage.RELEASED
         self.running_requests -= 1
-        self.kv_tokens -= booking.context_tokens
-        self.sharing.remove(booking.share)
-        if rests_s > 0.0:
-            self.resting.rest(booking.resting, now_s, now_s + rests_s)
+        self.kv_tokens -= reservation.context_tokens
+        self.shared_context.remove(reservation.share)
+        if idle_s > 0.0:
+            self.idle_context.rest(reservation.idle_context, now_s, now_s + idle_s)
         else:
-            self.resting.remove(booking.resting)
+            self.idle_context.remove(reservation.idle_context)
         if self.shared is not None:
             self.shared.publish(self)
         return True
@@ -201,21 +201,24 @@ class Account:
         """What has passed here up to now: the decodes of all processes, and our own prefills."""
         return self._passing.passage(now_s)
 
-    def _start_decode(self, booking: Booking, now_s: float) -> None:
-        self._leave_queue(booking, now_s)
+    def _start_decode(self, reservation: LoadReservation, now_s: float) -> None:
+        self._leave_queue(reservation, now_s)
         self._passing.began(
-            booking.context_tokens - booking.output_tokens, booking.uncached_tokens, booking.attention, now_s
+            reservation.context_tokens - reservation.output_tokens,
+            reservation.uncached_tokens,
+            reservation.attention,
+            now_s,
         )
-        booking.stage = Stage.DECODE
-        self.decode_tokens += booking.context_tokens
+        reservation.stage = ReservationStage.DECODE
+        self.decode_tokens += reservation.context_tokens
 
-    def _leave_queue(self, booking: Booking, now_s: float) -> None:
-        if self.head is booking:
+    def _leave_queue(self, reservation: LoadReservation, now_s: float) -> None:
+        if self.head is reservation:
             self.head_since_s = self.freed_s = now_s
-        del self.queue[booking]
-        self.unseen -= not booking.streams
-        self.queued_tokens -= booking.uncached_tokens
-        self.queued_attention = self.queued_attention - booking.attention if self.queue else 0.0
+        del self.queue[reservation]
+        self.unseen -= not reservation.streams
+        self.queued_tokens -= reservation.uncached_tokens
+        self.queued_attention = self.queued_attention - reservation.attention if self.queue else 0.0
 
     def statistics(self) -> dict[str, Any]:
         """What is booked, and what of the worker's load is not ours."""
@@ -245,12 +248,12 @@ class ForeignLoad:
         self._interval_s = 0.0
         self._last = (0, 0, 0)
 
-    def observe(self, report: LoadReport, booked: Booked, capacity_tokens: int, now_s: float) -> None:
+    def observe(self, report: LoadReport, reserved: ReservedLoad, capacity_tokens: int, now_s: float) -> None:
         """Compare a report with what is booked at this moment."""
         seen = (
-            max(0, report.running + report.waiting - booked.running_requests),
-            max(0, report.waiting - booked.queued_requests),
-            max(0, round(report.kv_usage * capacity_tokens) - booked.kv_tokens),
+            max(0, report.running + report.waiting - reserved.running_requests),
+            max(0, report.waiting - reserved.queued_requests),
+            max(0, round(report.kv_usage * capacity_tokens) - reserved.kv_tokens),
         )
         if self._at_s is not None:
             self._interval_s = now_s - self._at_s

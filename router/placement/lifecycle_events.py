@@ -10,7 +10,7 @@ from policies.view import WorkerId
 from router.residency.prompt import Prompt
 
 
-class FailurePhase(StrEnum):
+class FailurePoint(StrEnum):
     """How far a request had come when its worker failed it. Later phases allow fewer retries."""
 
     LOCAL = "local"

@@ -33,7 +33,7 @@ class _Mean:
         self.tokens += (tokens - self.tokens) / self.weight
 
 
-class Outputs:
+class OutputLengths:
     """What is expected of an answer before it begins.
 
     Its length is the mean of its group, shrunk toward that of the wider one: model, route and kind of session; model

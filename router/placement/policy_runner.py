@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from policies.view import Decision, Edge, FleetView, Policy, RequestView, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, Policy, RequestView, WorkerView
 
 
-class Chooser:
+class PolicyRunner:
     """The policy in force. Swapping it is one assignment, so it takes effect between two decisions.
 
     A new policy also gets the later edges of requests that the old one placed; rules must take edges of bookings
@@ -37,7 +37,7 @@ class Chooser:
         self.name = name
         self.params = dict(params)
         self._sound = True
-        self._observe: Callable[[Edge], None] | None = getattr(policy, "observe", None)
+        self._observe: Callable[[LifecycleEvent], None] | None = getattr(policy, "observe", None)
         self.observes = self._observe is not None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
@@ -63,12 +63,12 @@ class Chooser:
     def _fallback(self, fleet: FleetView, problem: str) -> Decision:
         return least_tokens(fleet, f"fell back to least tokens: policy {self.name} failed: {problem}")
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Pass an edge on to a policy that wants them."""
         if self._observe is None:
             return
         try:
-            self._observe(edge)
+            self._observe(event)
         except Exception as error:  # a third party's code: anything may come
             self.observe_errors += 1
             self._fail(f"observe raised {error!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from router.residency.difference import Difference
 
 
-class Agreement:
+class PredictionAccuracy:
     """Counts how predictions compared with what responses reported, in requests and tokens.
 
     Of those that differed, `differences` counts by what explains it; `pending` wait for an explanation.

@@ -30,7 +30,7 @@ SERVED_S = 60.0
 INCIDENTS_KEPT = 1_024
 
 
-class Verdict(Enum):
+class BodyVerdict(Enum):
     """Which workers may be given a body."""
 
     FREE = "free"
@@ -129,7 +129,7 @@ class Incident:
     proven_s: float | None = None
 
 
-class Poison:
+class QueryOfDeathTracker:
     """Suspected and proven deaths. `keep_s` is how long a proven one counts; 0 switches all of this off.
 
     Times are monotonic seconds.
@@ -256,20 +256,20 @@ class Poison:
         incidents = self._incidents.get(worker, ())
         return any(now_s - incident.opened_s < PROOF_S and incident.proven_s is None for incident in incidents)
 
-    def verdict(self, body: int, now_s: float) -> Verdict:
+    def verdict(self, body: int, now_s: float) -> BodyVerdict:
         """Which workers may be given `body` now."""
         if self.served.holds(body, now_s):
-            return Verdict.FREE
+            return BodyVerdict.FREE
         lost = self._proven(body, now_s)
         if lost >= MAX_DEATHS:
-            return Verdict.REFUSED
+            return BodyVerdict.REFUSED
         lost += sum(incident.lost for incident in self._open(body, now_s))
         if lost >= MAX_DEATHS:
-            return Verdict.DOUBTED
+            return BodyVerdict.DOUBTED
         suspected = lost + len(self.erred(body, now_s))
         if suspected >= MAX_DEATHS:
-            return Verdict.NO_MORE
-        return Verdict.ONE_MORE if suspected else Verdict.FREE
+            return BodyVerdict.NO_MORE
+        return BodyVerdict.ONE_MORE if suspected else BodyVerdict.FREE
 
     def erred(self, body: int, now_s: float) -> list[str]:
         """Workers that have just answered `body` with a server error."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from router.config.model import RetriesConfig
 from router.placement.attempt_budget import AttemptBudget
-from router.placement.lifecycle_events import FailurePhase
+from router.placement.lifecycle_events import FailurePoint
 from router.placement.tickets import Ticket
 
 MAX_SENT_FAILURES = 2
@@ -20,7 +20,7 @@ class RefusalObserver(Protocol):
         """The budget for further attempts is used up."""
 
 
-class FurtherAttempts:
+class RetryBudget:
     """The limit on the attempts at one request, and the retry budget that all requests share."""
 
     __slots__ = ("_budget", "_max_attempts", "_observer")
@@ -31,11 +31,11 @@ class FurtherAttempts:
         self._budget = AttemptBudget(retries.budget_ratio, retries.budget_floor_per_s)
         self._observer = observer
 
-    def exhausted(self, ticket: Ticket, phase: FailurePhase) -> bool:
+    def exhausted(self, ticket: Ticket, point: FailurePoint) -> bool:
         """Whether `ticket`, failing in `phase`, was the last attempt."""
-        if phase in (FailurePhase.STREAM, FailurePhase.LOCAL) or ticket.attempt >= self._max_attempts:
+        if point in (FailurePoint.STREAM, FailurePoint.LOCAL) or ticket.attempt >= self._max_attempts:
             return True
-        return sent_failures(ticket, phase) >= MAX_SENT_FAILURES
+        return sent_failures(ticket, point) >= MAX_SENT_FAILURES
 
     def pay(self, requests: int, now_s: float) -> bool:
         """Pay for one further attempt; `requests` have come so far."""
@@ -53,11 +53,11 @@ class FurtherAttempts:
         return {"retry_budget": self._budget.statistics()}
 
 
-def follow(ticket: Ticket, again: Ticket, phase: FailurePhase, refusal_s: float | None) -> None:
+def follow(ticket: Ticket, again: Ticket, point: FailurePoint, refusal_s: float | None) -> None:
     """`again` takes over from `ticket`, which fails in `phase`: it knows what came before."""
     again.tried = tried(ticket)
     again.refusal_s = longest(ticket.refusal_s, refusal_s)
-    again.sent_failures = sent_failures(ticket, phase)
+    again.sent_failures = sent_failures(ticket, point)
 
 
 def longest(*pauses_s: float | None) -> float | None:
@@ -70,6 +70,6 @@ def tried(ticket: Ticket) -> tuple[str, ...]:
     return (*ticket.tried, ticket.candidate.endpoint.id)
 
 
-def sent_failures(ticket: Ticket, phase: FailurePhase) -> int:
+def sent_failures(ticket: Ticket, point: FailurePoint) -> int:
     """Attempts that failed with the request in hand, `ticket` in `phase` included."""
-    return ticket.sent_failures + (phase in (FailurePhase.SENT, FailurePhase.ANSWERED))
+    return ticket.sent_failures + (point in (FailurePoint.SENT, FailurePoint.ANSWERED))

@@ -25,7 +25,7 @@ class _Context:
         self.waits = True
 
 
-class Returns:
+class ReuseValue:
     """What contexts that were asked for again have saved, less what all of them have held, in token-seconds.
 
     Each counts for as long as it would take to be prefilled again. One that is asked for in that time has saved it, and

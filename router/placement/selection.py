@@ -9,10 +9,10 @@ import msgspec
 
 from policies.view import Decision, WorkerId
 from router.errors import ErrorKind, RequestError
-from router.placement.fleet import Candidate, Fleet, FleetEndpoint, Pool, WorkerState
+from router.placement.fleet import Candidate, CandidateSet, Fleet, FleetEndpoint, WorkerState
 from router.placement.health import SERVING
 from router.placement.lifecycle_events import Request
-from router.placement.tickets import Hold, Reject, full
+from router.placement.tickets import Queued, Reject, full
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 def select(
     fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None = None
-) -> Selection | Hold | Reject:
+) -> Selection | Queued | Reject:
     """The candidates for `request`, leaving out the endpoints it has `tried`, and all that are not `within` if given.
 
     A half-open endpoint's trial comes first, but not for a request that has failed once already, unless nothing
@@ -38,15 +38,15 @@ def select(
     """
     if request.pinned is not None:
         return _pinned(fleet, request, tried, within)
-    pool = fleet.pool(request.model)
-    if not pool.able:
+    candidate_set = fleet.candidate_set(request.model)
+    if not candidate_set.able:
         return _nobody(fleet, request)
-    fits = _fits(request, pool)
-    ready, half_open = pool.ready, pool.half_open
+    fits = _fits(request, candidate_set)
+    ready, half_open = candidate_set.ready, candidate_set.half_open
     if fits is not None or tried or within is not None:
         allowed = {
             endpoint
-            for endpoint in (pool.able if fits is None else fits)
+            for endpoint in (candidate_set.able if fits is None else fits)
             if endpoint.id not in tried and (within is None or endpoint.id in within)
         }
         ready = tuple(candidate for candidate in ready if candidate.endpoint in allowed)
@@ -57,21 +57,23 @@ def select(
     if not ready:
         ready = tuple(candidate for endpoint in half_open for candidate in endpoint.candidates)
     if not ready:
-        return Hold(_why_not_ready(pool.able if fits is None else fits))
+        return Queued(_why_not_ready(candidate_set.able if fits is None else fits))
     if now_s < fleet.warm_at_s:
         ready = _eased(ready, request, now_s)
     return Selection(ready) if now_s >= fleet.pressure_until_s else _without_pressure(ready, now_s)
 
 
-def with_room(selection: Selection, limit: int, running: Callable[[Candidate], int]) -> Selection | Reject:
+def below_concurrency_limit(
+    selection: Selection, limit: int, running: Callable[[Candidate], int]
+) -> Selection | Reject:
     """`selection` without the workers on which `limit` requests are `running`, which is all they may have."""
-    room = [candidate for candidate in selection.candidates if running(candidate) < limit]
-    if len(room) == len(selection.candidates):
+    fits = [candidate for candidate in selection.candidates if running(candidate) < limit]
+    if len(fits) == len(selection.candidates):
         return selection
-    if not room:
+    if not fits:
         return full(limit)
     trial = selection.trial
-    return Selection(tuple(room), trial if trial is not None and any(c.endpoint is trial for c in room) else None)
+    return Selection(tuple(fits), trial if trial is not None and any(c.endpoint is trial for c in fits) else None)
 
 
 def trial_first(decision: Decision, selection: Selection) -> Decision:
@@ -85,24 +87,24 @@ def trial_first(decision: Decision, selection: Selection) -> Decision:
 
 
 def exclusions(
-    fleet: Fleet, request: Request, selection: Selection | Hold | Reject, now_s: float
+    fleet: Fleet, request: Request, selection: Selection | Queued | Reject, now_s: float
 ) -> dict[WorkerId, str]:
     """Why each of the other workers is not a candidate, for `explain`."""
     chosen = {candidate.id for candidate in selection.candidates} if isinstance(selection, Selection) else set()
-    pool = fleet.pool(request.model)
-    fits = _fits(request, pool)
+    candidate_set = fleet.candidate_set(request.model)
+    fits = _fits(request, candidate_set)
     excluded: dict[WorkerId, str] = {}
     for endpoint in fleet.endpoints:
         ids = [candidate.id for candidate in endpoint.candidates] or [WorkerId(endpoint.id)]
         for worker in ids:
             if worker not in chosen:
-                excluded[worker] = _why_excluded(endpoint, request, pool, fits, now_s)
+                excluded[worker] = _why_excluded(endpoint, request, candidate_set, fits, now_s)
     return excluded
 
 
 def _pinned(
     fleet: Fleet, request: Request, tried: tuple[str, ...], within: Container[str] | None
-) -> Selection | Hold | Reject:
+) -> Selection | Queued | Reject:
     """Only the one worker will do, draining or not: what is asked for lives there."""
     matching = tuple(c for c in fleet.candidates if request.pinned in (c.id, c.endpoint.id))
     if not matching:
@@ -110,24 +112,24 @@ def _pinned(
         return Reject(RequestError(ErrorKind.RESPONSE_NOT_FOUND, message))
     endpoint = matching[0].endpoint
     if endpoint.id in tried:
-        return Hold("the only worker that can serve this request has just failed it")
+        return Queued("the only worker that can serve this request has just failed it")
     if within is not None and endpoint.id not in within:
-        return Hold("the only worker that can serve this request waits for what becomes of it on another one")
+        return Queued("the only worker that can serve this request waits for what becomes of it on another one")
     if endpoint.health.condition is WorkerState.READY and endpoint.state is not WorkerState.ASLEEP:
         return Selection(matching)
     if endpoint.health.condition is WorkerState.HALF_OPEN:
         return Selection(matching, None if endpoint.health.trial_running else endpoint)
-    return Hold(_why_not_ready((endpoint,)))
+    return Queued(_why_not_ready((endpoint,)))
 
 
-def _nobody(fleet: Fleet, request: Request) -> Hold | Reject:
+def _nobody(fleet: Fleet, request: Request) -> Queued | Reject:
     if request.model is not None and fleet.model_known(request.model) is False:
         served = ", ".join(card.id for card in fleet.models()[:10])
         message = f"The model `{request.model}` does not exist; this fleet serves: {served}."
         if unheard := len(fleet.unheard):
             message += f" Workers that have not answered since the gateway started: {unheard}."
         return Reject(RequestError(ErrorKind.MODEL_NOT_FOUND, message, param="model"))
-    return Hold(_why_not_ready(fleet.unheard))
+    return Queued(_why_not_ready(fleet.unheard))
 
 
 def computed(request: Request, selection: Selection, first: WorkerId) -> bool:
@@ -143,25 +145,25 @@ def _needed(request: Request) -> int:
     return request.prompt_tokens + (request.max_tokens or 1)
 
 
-def _fits(request: Request, pool: Pool) -> tuple[FleetEndpoint, ...] | None:
+def _fits(request: Request, candidate_set: CandidateSet) -> tuple[FleetEndpoint, ...] | None:
     """The endpoints long enough for the request, where only some are; None: no need to look.
 
     vLLM wants prompt and ``max_tokens`` (at least one) within ``max_model_len``. Where none is long enough, the
     longest of those that serve now: their own error says best how much the fleet can take.
     """
-    model, shortest = request.model, pool.shortest_tokens
+    model, shortest = request.model, candidate_set.shortest_tokens
     needed = _needed(request)
     if model is None or shortest is None or needed <= shortest:
         return None
     if request.prompt is None or request.prompt.multiple:
         return None
-    fits = tuple(endpoint for endpoint in pool.able if endpoint.lengths.get(model, needed) >= needed)
-    fits = fits or _longest(model, pool)
-    return fits if len(fits) < len(pool.able) else None
+    fits = tuple(endpoint for endpoint in candidate_set.able if endpoint.lengths.get(model, needed) >= needed)
+    fits = fits or _longest(model, candidate_set)
+    return fits if len(fits) < len(candidate_set.able) else None
 
 
-def _longest(model: str, pool: Pool) -> tuple[FleetEndpoint, ...]:
-    serving = [endpoint for endpoint in pool.able if endpoint.state in SERVING] or pool.able
+def _longest(model: str, candidate_set: CandidateSet) -> tuple[FleetEndpoint, ...]:
+    serving = [endpoint for endpoint in candidate_set.able if endpoint.state in SERVING] or candidate_set.able
     longest = max(endpoint.lengths[model] for endpoint in serving)
     return tuple(endpoint for endpoint in serving if endpoint.lengths[model] == longest)
 
@@ -204,9 +206,13 @@ def _why_not_ready(endpoints: Iterable[FleetEndpoint]) -> str:
 
 
 def _why_excluded(
-    endpoint: FleetEndpoint, request: Request, pool: Pool, fits: tuple[FleetEndpoint, ...] | None, now_s: float
+    endpoint: FleetEndpoint,
+    request: Request,
+    candidate_set: CandidateSet,
+    fits: tuple[FleetEndpoint, ...] | None,
+    now_s: float,
 ) -> str:
-    if endpoint not in pool.able and endpoint.facts is not None:
+    if endpoint not in candidate_set.able and endpoint.facts is not None:
         return f"does not serve {request.model}"
     if fits is not None and endpoint not in fits:
         return "its max_model_len is too short for this prompt"

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from router.placement.prefill_estimate import Work
 
 
-class Booked(Protocol):
+class ReservedLoad(Protocol):
     """What is booked on a candidate, by one process or by all; `queue` is true while prefills wait or run."""
 
     @property
@@ -32,7 +32,7 @@ class Booked(Protocol):
     def head_since_s(self) -> float: ...
 
 
-class Others(NamedTuple):
+class OthersLoad(NamedTuple):
     """Sums over the other processes. `head_since_s` is the least of those that queue, `freed_s` the latest of all.
 
     `work` are the prefills they have dispatched lately, None where there were none.
@@ -49,7 +49,7 @@ class Others(NamedTuple):
     work: Work | None
 
 
-class Own(Booked, Protocol):
+class OwnLoad(ReservedLoad, Protocol):
     """What this process has booked: `router.placement.ledger.Account`. `freed_s` is when a running prefill last
     ended."""
 
@@ -60,13 +60,13 @@ class Own(Booked, Protocol):
 class SharedAccount(Protocol):
     """One candidate's row in the ledger that several processes share."""
 
-    def publish(self, account: Own) -> None:
+    def publish(self, account: OwnLoad) -> None:
         """What this process has booked has changed; the others see it from now on."""
 
     def worked(self, work: Work) -> None:
         """This process has dispatched another prefill."""
 
-    def others(self) -> Others:
+    def others(self) -> OthersLoad:
         """What the others have booked now."""
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class SharedLedger(Protocol):
         """The candidate's row, with nothing of ours in it; None: there is no room left."""
 
 
-class Together(NamedTuple):
+class CombinedLoad(NamedTuple):
     """What all processes have booked on one candidate. Satisfies `Booked`."""
 
     queue: int
@@ -97,7 +97,7 @@ class Together(NamedTuple):
         return self.queue
 
 
-def together(own: Own, others: Others) -> Together:
+def combined(own: OwnLoad, others: OthersLoad) -> CombinedLoad:
     """The sum, as one account of all would have it.
 
     The worker takes all prefills first come, first served. So the running one began when the first of them came, or
@@ -107,7 +107,7 @@ def together(own: Own, others: Others) -> Together:
     began_s = others.head_since_s
     if queue:
         began_s = min(began_s, own.head_since_s) if others.queue else own.head_since_s
-    return Together(
+    return CombinedLoad(
         queue + others.queue,
         own.queued_tokens + others.queued_tokens,
         own.queued_attention + others.queued_attention,

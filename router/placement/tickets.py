@@ -9,9 +9,9 @@ from router.errors import ErrorKind, RequestError
 from router.placement.decisions import DecisionRecord
 from router.placement.decode_step_time import Passage
 from router.placement.endpoints import Candidate, FleetEndpoint
-from router.placement.ledger import Booking
-from router.placement.lifecycle_events import FailurePhase, Request
-from router.placement.worker_load import Lane, Situation
+from router.placement.ledger import LoadReservation
+from router.placement.lifecycle_events import FailurePoint, Request
+from router.placement.worker_load import Situation, WorkerLoad
 
 RETRY_AFTER_S = 1.0
 """Retry-After where no worker named one: a probe later the picture is new."""
@@ -27,16 +27,16 @@ class Ticket:
 
     __slots__ = (
         "attempt",
-        "booking",
         "candidate",
         "ended",
         "id",
-        "lane",
+        "load",
         "passage",
         "predicted_cached_tokens",
         "record",
         "refusal_s",
         "request",
+        "reservation",
         "residency",
         "sent_failures",
         "situation",
@@ -47,15 +47,20 @@ class Ticket:
     )
 
     def __init__(
-        self, request: Request, view: RequestView, lane: Lane, booking: Booking, record: DecisionRecord
+        self,
+        request: Request,
+        view: RequestView,
+        load: WorkerLoad,
+        reservation: LoadReservation,
+        record: DecisionRecord,
     ) -> None:
         self.id = record.ticket_id
         self.request = request
         self.view = view
         """The request as the policy saw it."""
-        self.lane = lane
-        self.candidate: Candidate = lane.candidate
-        self.booking = booking
+        self.load = load
+        self.candidate: Candidate = load.candidate
+        self.reservation = reservation
         self.record = record
         self.attempt = record.attempt
         self.residency = Residency.UNKNOWN
@@ -77,20 +82,20 @@ class Ticket:
     def decode_s(self, now_s: float) -> float | None:
         """Time since the first token; None where nobody saw it."""
         ttft_s = self.record.ttft_s
-        return None if ttft_s is None else now_s - self.booking.at_s - ttft_s
+        return None if ttft_s is None else now_s - self.reservation.at_s - ttft_s
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Queued:
     """No candidate is ready for this request now, but one may come: wait for `Fleet.on_change` and ask again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Deferral:
+class Held:
     """The policy would rather wait: ask again at `until_s`, and before that when `worker`, if there is one, has no
-    prefill left (`Dispatcher.on_relief`)."""
+    prefill left (`Dispatcher.on_prefills_done`)."""
 
     worker: WorkerId | None
     until_s: float
@@ -103,15 +108,15 @@ class Reject:
     error: RequestError
 
 
-def gave_up(phase: FailurePhase, reason: str, refusal_s: float | None) -> Reject:
+def gave_up(point: FailurePoint, reason: str, refusal_s: float | None) -> Reject:
     """No worker is left to try; `refusal_s` is the longest wait that one of them asked for."""
     retry_after_s = RETRY_AFTER_S if refusal_s is None else refusal_s
-    if phase is FailurePhase.LOCAL:
+    if point is FailurePoint.LOCAL:
         message = f"The gateway cannot open another connection: {reason}; try again later."
         return Reject(RequestError(ErrorKind.EXHAUSTED, message, retry_after_s=retry_after_s))
-    if phase is FailurePhase.STREAM:
+    if point is FailurePoint.STREAM:
         return Reject(RequestError(ErrorKind.WORKER_DIED_IN_STREAM, f"The worker died in mid-stream: {reason}."))
-    if phase is FailurePhase.REFUSED:
+    if point is FailurePoint.REFUSED:
         message = "Every worker that was tried refused the request for load; try again later."
         return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=retry_after_s))
     message = f"The worker failed before it answered, and no other could take over: {reason}."

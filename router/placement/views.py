@@ -8,36 +8,36 @@ from policies.view import FleetView, RequestView
 from router.placement.decode_step_time import Output
 from router.placement.endpoints import Candidate
 from router.placement.lifecycle_events import Request
-from router.placement.output_length import Outputs
+from router.placement.output_length import OutputLengths
 from router.placement.residency_source import ResidencySource
-from router.placement.worker_load import Lanes
+from router.placement.worker_load import WorkerLoads
 from router.residency.view import Match
 
 
-class Sight:
+class ViewBuilder:
     """Puts together what is booked and learned (`lanes`), what caches hold (`residency`) and how long answers are
     (`outputs`)."""
 
-    def __init__(self, lanes: Lanes, residency: ResidencySource, outputs: Outputs) -> None:
-        self._lanes = lanes
+    def __init__(self, loads: WorkerLoads, residency: ResidencySource, output_lengths: OutputLengths) -> None:
+        self._loads = loads
         self._residency = residency
-        self._outputs = outputs
+        self._output_lengths = output_lengths
 
     def look(
         self, request: Request, candidates: Sequence[Candidate], now_s: float
     ) -> tuple[RequestView, FleetView, Mapping[int, Match]]:
         """The request and, in the order of `candidates`, these; and by slot what was found of the prompt."""
         prompt = request.prompt
-        output = Output(self._outputs.expected_tokens(request), self._outputs.mean_tokens)
-        remaining_s = self._outputs.remaining_s()
+        output = Output(self._output_lengths.expected_tokens(request), self._output_lengths.mean_tokens)
+        remaining_s = self._output_lengths.remaining_s()
         if prompt is None or not request.reads_cache:
             tokens = request.prompt_tokens if prompt is None else prompt.tokens
-            workers = self._lanes.views(candidates, None, tokens, now_s, output, remaining_s)
+            workers = self._loads.views(candidates, None, tokens, now_s, output, remaining_s)
             return self.request_view(request, now_s), FleetView(now_s, workers), {}
         matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
         block_tokens = candidates[0].block_tokens
         hashes = prompt.chain(block_tokens)
-        workers = self._lanes.views(candidates, matches, prompt.tokens, now_s, output, remaining_s, hashes)
+        workers = self._loads.views(candidates, matches, prompt.tokens, now_s, output, remaining_s, hashes)
         view = self.request_view(request, now_s, hashes, block_tokens)
         return view, FleetView(now_s, workers), matches
 
@@ -54,6 +54,6 @@ class Sight:
             session_id=request.session_id,
             max_tokens=request.max_tokens,
             priority=request.priority,
-            decode_s=self._outputs.expected_s(request),
+            decode_s=self._output_lengths.expected_s(request),
             waited_s=max(0.0, now_s - request.arrived_s),
         )

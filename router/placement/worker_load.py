@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from backends.worker import LoadReport
 from policies.view import Residency, WorkerView
-from router.placement.decode_step_time import Output, Passage, StepEstimate, joining_s
+from router.placement.decode_step_time import Output, Passage, StepEstimate, decode_externality_s
 from router.placement.endpoints import Candidate
-from router.placement.kv_occupancy import room_s
-from router.placement.ledger import Account, Booking, attention
-from router.placement.prediction_accuracy import Agreement
+from router.placement.kv_occupancy import kv_wait_s
+from router.placement.ledger import LoadAccount, LoadReservation, attention
+from router.placement.prediction_accuracy import PredictionAccuracy
 from router.placement.prefill_estimate import Features, Speed, SpeedEstimate, Utilisation, median_speed
-from router.placement.reuse_value import Returns
-from router.placement.shared_load import Booked, SharedLedger, together
+from router.placement.reuse_value import ReuseValue
+from router.placement.shared_load import ReservedLoad, SharedLedger, combined
 from router.residency.view import Match
 
 STALE_S = 60.0
@@ -31,13 +31,13 @@ class Situation(NamedTuple):
     at_s: float
     features: Features
     head_start_s: float
-    room: bool
+    fits: bool
 
 
 NO_OUTPUT = Output(0.0, 0.0)
 
 
-class Lane:
+class WorkerLoad:
     """One candidate's account, estimates and counters.
 
     `learned` is its own fit when that last told the time of a token, which the common speed is made of; `speed` is the
@@ -47,7 +47,7 @@ class Lane:
 
     __slots__ = (
         "account",
-        "agreement",
+        "accuracy",
         "candidate",
         "estimate",
         "learned",
@@ -61,7 +61,7 @@ class Lane:
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
-        self.account = Account()
+        self.account = LoadAccount()
         self.estimate = SpeedEstimate()
         self.learned: Speed | None = None
         self.speed: Speed | None = None
@@ -69,32 +69,32 @@ class Lane:
         self.looked_s = 0.0
         self.utilisation = Utilisation()
         self.steps = StepEstimate()
-        self.agreement = Agreement()
+        self.accuracy = PredictionAccuracy()
         self.mean_uncached_tokens = 0.0
 
-    def book(self, booking: Booking, now_s: float) -> None:
+    def reserve(self, reservation: LoadReservation, now_s: float) -> None:
         """Take on a request's load."""
-        self.account.book(booking)
-        self.utilisation.dispatched(booking.uncached_tokens, booking.attention, now_s)
+        self.account.reserve(reservation)
+        self.utilisation.dispatched(reservation.uncached_tokens, reservation.attention, now_s)
         if self.account.shared is not None and self.utilisation.work is not None:
             self.account.shared.worked(self.utilisation.work)
-        self.mean_uncached_tokens += 0.1 * (booking.uncached_tokens - self.mean_uncached_tokens)
+        self.mean_uncached_tokens += 0.1 * (reservation.uncached_tokens - self.mean_uncached_tokens)
 
-    def booked(self) -> Booked:
+    def reserved(self) -> ReservedLoad:
         """What is booked here by all processes that share the ledger."""
         account = self.account
-        return account if account.shared is None else together(account, account.shared.others())
+        return account if account.shared is None else combined(account, account.shared.others())
 
-    def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float, *, room: bool = True) -> Situation:
+    def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float, *, fits: bool = True) -> Situation:
         """What a request would meet here now; ask before booking it."""
-        booked = self.booked()
+        reserved = self.reserved()
         features = (
-            float(self.queued_tokens(now_s, booked) + uncached_tokens),
+            float(self.queued_tokens(now_s, reserved) + uncached_tokens),
             1.0,
-            booked.queued_attention + attention(uncached_tokens, prompt_tokens - uncached_tokens),
-            float(booked.decode_tokens),
+            reserved.queued_attention + attention(uncached_tokens, prompt_tokens - uncached_tokens),
+            float(reserved.decode_tokens),
         )
-        return Situation(now_s, features, now_s - booked.head_since_s if booked.queue else 0.0, room)
+        return Situation(now_s, features, now_s - reserved.head_since_s if reserved.queue else 0.0, fits)
 
     def observe(self, situation: Situation, ttft_s: float, now_s: float) -> None:
         """A request that met `situation` saw its first token after `ttft_s`.
@@ -102,7 +102,7 @@ class Lane:
         Requests whose waits overlap have met the same hang, if there was one: of those a change of speed is looked for
         in the first only.
         """
-        plain = situation.room and situation.at_s >= self.looked_s
+        plain = situation.fits and situation.at_s >= self.looked_s
         if plain:
             self.looked_s = now_s
         self.estimate.observe(situation.features, ttft_s + situation.head_start_s, plain=plain)
@@ -119,15 +119,15 @@ class Lane:
         prefill_s += speed.attention_s * (passed.prefilled_attention - since.prefilled_attention)
         self.steps.observe(gaps, (passed.context_token_s - since.context_token_s) / decode_s, prefill_s, decode_s)
 
-    def queued_tokens(self, now_s: float, booked: Booked) -> int:
+    def queued_tokens(self, now_s: float, reserved: ReservedLoad) -> int:
         """P: booked here, plus what seems to wait from elsewhere (of our own requests' mean size)."""
         foreign = self.account.foreign
         if not foreign.waiting:
-            return booked.queued_tokens
-        return booked.queued_tokens + round(foreign.waiting * self.mean_uncached_tokens * foreign.weight(now_s))
+            return reserved.queued_tokens
+        return reserved.queued_tokens + round(foreign.waiting * self.mean_uncached_tokens * foreign.weight(now_s))
 
-    def backlog_s(
-        self, speed: Speed, now_s: float, booked: Booked | None = None, queued_tokens: int | None = None
+    def queue_wait_s(
+        self, speed: Speed, now_s: float, reserved: ReservedLoad | None = None, queued_tokens: int | None = None
     ) -> float:
         """v: the fixed wait, the decodes' share, and the prefills booked before, less the time they have run.
 
@@ -136,13 +136,13 @@ class Lane:
         anyone's guess; as long again as it is late is the guess of Lindy's law, and lets a worker that has stalled
         price itself out of the market while its requests still hang.
         """
-        booked = self.booked() if booked is None else booked
-        queued_tokens = self.queued_tokens(now_s, booked) if queued_tokens is None else queued_tokens
-        fixed_s = speed.fixed_s + speed.decode_s * booked.decode_tokens
-        queued_s = speed.token_s * queued_tokens + speed.attention_s * booked.queued_attention
-        if not booked.queue:
+        reserved = self.reserved() if reserved is None else reserved
+        queued_tokens = self.queued_tokens(now_s, reserved) if queued_tokens is None else queued_tokens
+        fixed_s = speed.fixed_s + speed.decode_s * reserved.decode_tokens
+        queued_s = speed.token_s * queued_tokens + speed.attention_s * reserved.queued_attention
+        if not reserved.queue:
             return fixed_s + queued_s
-        left_s = fixed_s + queued_s - (now_s - booked.head_since_s)
+        left_s = fixed_s + queued_s - (now_s - reserved.head_since_s)
         return fixed_s + (min(queued_s, left_s) if left_s >= 0.0 else -left_s)
 
     def settle(self, speed: Speed, now_s: float) -> None:
@@ -167,88 +167,90 @@ class Lane:
             "first_token_fixed_ms": speed.fixed_s * 1e3 if speed else None,
             "relative_error": speed.relative_error if speed else None,
             "decode_step_context_ns": None if step_s is None else step_s * 1e9,
-            "predicted_cached": self.agreement.statistics(),
+            "predicted_cached": self.accuracy.statistics(),
         }
 
 
-class Lanes:
+class WorkerLoads:
     """The lane of every candidate, by slot; made when first needed, dropped when the slot changes hands."""
 
     def __init__(self, ledger: SharedLedger | None = None) -> None:
         self._ledger = ledger
-        self._lanes: list[Lane | None] = []
-        self._seen: tuple[Sequence[Candidate], list[Lane]] = ((), [])
+        self._loads: list[WorkerLoad | None] = []
+        self._seen: tuple[Sequence[Candidate], list[WorkerLoad]] = ((), [])
         """The candidates of the last decision and their lanes: a fleet that does not change asks for the same tuple."""
         self._common: Speed | None = None
         self._stale = False
-        self._returns = Returns()
+        self._reuse_value = ReuseValue()
         self._common_step_s: float | None = None
         self._step_stale = False
 
-    def of(self, candidate: Candidate) -> Lane:
+    def of(self, candidate: Candidate) -> WorkerLoad:
         """The candidate's lane."""
         slot = candidate.slot
-        if slot >= len(self._lanes):
-            self._lanes.extend([None] * (slot + 1 - len(self._lanes)))
-        lane = self._lanes[slot]
-        if lane is None or lane.candidate is not candidate:
-            lane = self._new(candidate, lane)
-        return lane
+        if slot >= len(self._loads):
+            self._loads.extend([None] * (slot + 1 - len(self._loads)))
+        load = self._loads[slot]
+        if load is None or load.candidate is not candidate:
+            load = self._new(candidate, load)
+        return load
 
-    def _new(self, candidate: Candidate, before: Lane | None) -> Lane:
-        lane = Lane(candidate)
+    def _new(self, candidate: Candidate, before: WorkerLoad | None) -> WorkerLoad:
+        load = WorkerLoad(candidate)
         self._seen = ((), [])
         if candidate.live:
-            self._lanes[candidate.slot] = lane
+            self._loads[candidate.slot] = load
             if before is not None and before.account.shared is not None:
                 before.account.shared.close()
             if self._ledger is not None:
-                lane.account.shared = self._ledger.account(candidate.id)
-        return lane
+                load.account.shared = self._ledger.account(candidate.id)
+        return load
 
-    def observe(self, lane: Lane, situation: Situation, ttft_s: float, now_s: float) -> None:
+    def observe(self, load: WorkerLoad, situation: Situation, ttft_s: float, now_s: float) -> None:
         """A first token was seen."""
-        lane.observe(situation, ttft_s, now_s)
+        load.observe(situation, ttft_s, now_s)
         self._stale = True
         common = self.common_speed()
-        if common is not None and lane.estimate.tested:
-            lane.speed = lane.estimate.speed(common)
+        if common is not None and load.estimate.tested:
+            load.speed = load.estimate.speed(common)
 
-    def decoded(self, lane: Lane, since: Passage, tokens: int | None, decode_s: float, now_s: float) -> None:
+    def decoded(self, load: WorkerLoad, since: Passage, tokens: int | None, decode_s: float, now_s: float) -> None:
         """An answer of so many tokens is complete."""
         if tokens:
-            lane.decoded(since, tokens - 1, decode_s, now_s)
+            load.decoded(since, tokens - 1, decode_s, now_s)
             self._step_stale = True
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
         """A prompt of these blocks is to be placed."""
-        self._returns.arrived(hashes, now_s)
+        self._reuse_value.arrived(hashes, now_s)
 
-    def released(self, lane: Lane, booking: Booking, model: str, now_s: float, *, cached: bool) -> None:
+    def released(
+        self, load: WorkerLoad, reservation: LoadReservation, model: str, now_s: float, *, cached: bool
+    ) -> None:
         """A request has ended, and has left its context in the cache if that is so `cached`.
 
         There it rests for as long as it would take to be prefilled again, where contexts of this model have been worth
         that of late. To keep what may be needed again until that has cost as much as to get it anew is never worse than
         twice the best there is (the ski rental problem; Karlin et al. 1988).
         """
-        speed = self._speed(lane, now_s)
-        if not cached or not booking.resting.hashes or speed is None:
-            lane.account.release(booking, now_s)
+        speed = self._speed(load, now_s)
+        if not cached or not reservation.idle_context.hashes or speed is None:
+            load.account.release(reservation, now_s)
             return
-        tokens = booking.context_tokens
+        tokens = reservation.context_tokens
         again_s = speed.token_s * tokens + speed.attention_s * attention(tokens, 0)
-        lane.account.release(booking, now_s, again_s if self._returns.pays(model) else 0.0)
-        self._returns.rests(model, booking.resting.hashes, tokens, now_s, now_s + again_s)
+        load.account.release(reservation, now_s, again_s if self._reuse_value.pays(model) else 0.0)
+        self._reuse_value.rests(model, reservation.idle_context.hashes, tokens, now_s, now_s + again_s)
 
-    def _speed(self, lane: Lane, now_s: float) -> Speed | None:
+    def _speed(self, load: WorkerLoad, now_s: float) -> Speed | None:
         """The lane's own while that is tested, else the common one."""
-        tested = lane.speed is not None and lane.tested_s >= now_s - STALE_S
-        return lane.speed if tested else self.common_speed()
+        tested = load.speed is not None and load.tested_s >= now_s - STALE_S
+        return load.speed if tested else self.common_speed()
 
     def common_step_s(self) -> float | None:
         """The growth of a step per context token, the median over the workers that have learned theirs."""
         if self._step_stale:
-            known = [lane.steps.context_token_s for lane in self._lanes if lane is not None and lane.candidate.live]
+            known = [load.steps.context_token_s for load in self._loads if load is not None and load.candidate.live]
             learned = sorted([step_s for step_s in known if step_s is not None])
             self._common_step_s = learned[(len(learned) - 1) // 2] if learned else None
             self._step_stale = False
@@ -256,14 +258,14 @@ class Lanes:
 
     def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
         """Gauges of the candidate were scraped."""
-        lane = self.of(candidate)
-        lane.account.foreign.observe(report, lane.booked(), candidate.capacity_tokens, now_s)
+        load = self.of(candidate)
+        load.account.foreign.observe(report, load.reserved(), candidate.capacity_tokens, now_s)
 
     def common_speed(self) -> Speed | None:
         """The median over the workers that have learned theirs, lent to those that have not; None: none has."""
         if self._stale:
             learned = [
-                lane.learned for lane in self._lanes if lane is not None and lane.learned and lane.candidate.live
+                load.learned for load in self._loads if load is not None and load.learned and load.candidate.live
             ]
             self._common = median_speed(learned) if learned else None
             self._stale = False
@@ -287,24 +289,24 @@ class Lanes:
         found = {} if matches is None else matches
         seen: list[WorkerView] = []
         overlap_tokens, own_tokens = output.overlap_tokens(), output.held_tokens(prompt_tokens)
-        for lane in self._all_of(candidates):
-            speed = self._speed(lane, now_s)
-            step_s = lane.steps.context_token_s
+        for load in self._all_of(candidates):
+            speed = self._speed(load, now_s)
+            step_s = load.steps.context_token_s
             if step_s is None:
                 step_s = self.common_step_s()
-            match = found.get(lane.candidate.slot, NOTHING_KNOWN)
+            match = found.get(load.candidate.slot, NOTHING_KNOWN)
             seen.append(
-                _view(lane, match, prompt_tokens, speed, now_s, step_s, overlap_tokens, own_tokens, remaining_s, hashes)
+                _view(load, match, prompt_tokens, speed, now_s, step_s, overlap_tokens, own_tokens, remaining_s, hashes)
             )
         return tuple(seen)
 
-    def _all_of(self, candidates: Sequence[Candidate]) -> list[Lane]:
-        seen, lanes = self._seen
+    def _all_of(self, candidates: Sequence[Candidate]) -> list[WorkerLoad]:
+        seen, loads = self._seen
         if candidates is not seen:
-            lanes = [self.of(candidate) for candidate in candidates]
+            loads = [self.of(candidate) for candidate in candidates]
             if isinstance(candidates, tuple) and all(candidate.live for candidate in candidates):
-                self._seen = (candidates, lanes)
-        return lanes
+                self._seen = (candidates, loads)
+        return loads
 
     def statistics(self, candidates: Iterable[Candidate]) -> dict[str, Any]:
         """Per worker."""
@@ -312,7 +314,7 @@ class Lanes:
 
 
 def _view(
-    lane: Lane,
+    load: WorkerLoad,
     match: Match,
     prompt_tokens: int,
     speed: Speed | None,
@@ -323,33 +325,37 @@ def _view(
     remaining_s: float,
     hashes: Sequence[int],
 ) -> WorkerView:
-    account, candidate, foreign = lane.account, lane.candidate, lane.account.foreign
+    account, candidate, foreign = load.account, load.candidate, load.account.foreign
     others = None if account.shared is None else account.shared.others()
     if speed is not None and account.unseen:
-        lane.settle(speed, now_s)
-    booked: Booked = account if others is None else together(account, others)
-    queued_tokens = booked.queued_tokens
-    queued_requests, running_requests, kv_tokens = booked.queued_requests, booked.running_requests, booked.kv_tokens
+        load.settle(speed, now_s)
+    reserved: ReservedLoad = account if others is None else combined(account, others)
+    queued_tokens = reserved.queued_tokens
+    queued_requests, running_requests, kv_tokens = (
+        reserved.queued_requests,
+        reserved.running_requests,
+        reserved.kv_tokens,
+    )
     foreign_requests, foreign_tokens, wait_s = 0, 0, 0.0
     if foreign.requests or foreign.kv_tokens or foreign.waiting:
         weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
-        queued_tokens = lane.queued_tokens(now_s, booked)
+        queued_tokens = load.queued_tokens(now_s, reserved)
         queued_requests += round(weight * foreign.waiting)
         foreign_requests, foreign_tokens = round(weight * foreign.requests), round(weight * foreign.kv_tokens)
     held_tokens = kv_tokens + foreign_tokens
-    if account.sharing.shared_tokens:
+    if account.shared_context.shared_tokens:
         held_tokens = round(kv_tokens * account.held_share) + foreign_tokens
     cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
     uncached_tokens = prompt_tokens - cached_tokens
     if speed is None:
-        backlog_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
+        queue_wait_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
     else:
-        backlog_s = lane.backlog_s(speed, now_s, booked, queued_tokens)
+        queue_wait_s = load.queue_wait_s(speed, now_s, reserved, queued_tokens)
         prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
-        utilisation = lane.utilisation.share(speed, now_s, None if others is None else others.work)
-        error_s = speed.error_s(backlog_s + prefill_s, booked.queued_tokens + uncached_tokens)
+        utilisation = load.utilisation.share(speed, now_s, None if others is None else others.work)
+        error_s = speed.error_s(queue_wait_s + prefill_s, reserved.queued_tokens + uncached_tokens)
         if held_tokens + prompt_tokens > capacity_tokens:
-            wait_s = room_s(prompt_tokens, held_tokens, running_requests, capacity_tokens, remaining_s)
+            wait_s = kv_wait_s(prompt_tokens, held_tokens, running_requests, capacity_tokens, remaining_s)
     return WorkerView(
         candidate.id,
         match.residency,
@@ -359,26 +365,28 @@ def _view(
         running_requests + foreign_requests,
         held_tokens,
         capacity_tokens,
-        backlog_s,
+        queue_wait_s,
         prefill_s,
         utilisation,
         speed is not None,
         error_s,
         match.by_tier,
         queued_requests,
-        0.0 if step_s is None else joining_s(step_s, overlap_tokens, own_tokens, running_requests, kv_tokens),
+        0.0
+        if step_s is None
+        else decode_externality_s(step_s, overlap_tokens, own_tokens, running_requests, kv_tokens),
         wait_s,
         candidate.endpoint.labels,
-        _resting_tokens(lane, now_s, hashes, cached_tokens, capacity_tokens - held_tokens - uncached_tokens),
+        _idle_tokens(load, now_s, hashes, cached_tokens, capacity_tokens - held_tokens - uncached_tokens),
     )
 
 
-def _resting_tokens(lane: Lane, now_s: float, hashes: Sequence[int], cached_tokens: int, free_tokens: int) -> int:
+def _idle_tokens(load: WorkerLoad, now_s: float, hashes: Sequence[int], cached_tokens: int, free_tokens: int) -> int:
     """What rests there; where more than the `free_tokens` does, without what of this very prompt does and is cached no
     more: that is nobody else's, and would count twice."""
-    account = lane.account
-    tokens = account.resting.tokens(now_s, account.sharing.shared_tokens)
+    account = load.account
+    tokens = account.idle_context.tokens(now_s, account.shared_context.shared_tokens)
     if not tokens or tokens <= free_tokens:
         return tokens
-    lost_tokens = account.resting.common_tokens(hashes, lane.candidate.block_tokens) - cached_tokens
+    lost_tokens = account.idle_context.common_tokens(hashes, load.candidate.block_tokens) - cached_tokens
     return max(0, tokens - max(0, lost_tokens))

@@ -8,7 +8,7 @@ from typing import Any
 
 from policies.view import WorkerId
 from router.errors import RequestError
-from router.placement.lifecycle_events import FailurePhase, Request
+from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.tickets import Ticket
 from router.residency.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind
@@ -127,7 +127,7 @@ class Metrics:
         """A request had been kept back."""
         self._hold.observe(wait_s)
 
-    def retried(self, phase: FailurePhase) -> None:
+    def retried(self, phase: FailurePoint) -> None:
         """Another worker got the request."""
         self._retries.add(1.0, (phase.value,))
 
@@ -176,7 +176,7 @@ class Metrics:
         """The budget for further attempts is used up."""
         self._retry_refusals.add()
 
-    def failed(self, ticket: Ticket, phase: FailurePhase, reason: str) -> None:
+    def failed(self, ticket: Ticket, phase: FailurePoint, reason: str) -> None:
         """A worker failed an attempt."""
         self._attempt_failures.add(1.0, (ticket.candidate.id, phase.value))
 

@@ -27,7 +27,7 @@ def worker(name, queued, cached):
         running_requests=0,
         kv_tokens=0,
         kv_capacity_tokens=1000,
-        backlog_s=0.0,
+        queue_wait_s=0.0,
         prefill_s=0.0,
         utilisation=0.0,
     )

@@ -54,13 +54,13 @@ def test_a_short_prompt_passes_a_long_one_that_waits_for_room(start, hold):
     running = start(
         workers=1,
         worker_flags=("--time-scale", "4", "--num-gpu-blocks", str(BLOCKS)),
-        serve_flags=("--policy-param", f"hold_for_room={hold}"),
+        serve_flags=("--policy-param", f"hold_for_kv={hold}"),
     )
     explained, ahead, long, short = asyncio.run(crowd(running))
     assert ahead.error is long.error is short.error is None
     first_s = {name: one.started_s + one.ttft_s for name, one in (("long", long), ("short", short))}
     (worker,) = explained["candidates"]
-    needed = worker["kv_tokens"] + worker["resting_tokens"] + worker["uncached_tokens"]
+    needed = worker["kv_tokens"] + worker["idle_tokens"] + worker["uncached_tokens"]
     assert needed > worker["kv_capacity_tokens"] == 16 * BLOCKS
     if hold == "6":
         assert first_s["short"] < first_s["long"]

@@ -1,6 +1,6 @@
 import pytest
 
-from policies.view import Edge, EdgeKind, FleetView, RequestView, Residency, WorkerId, WorkerView
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, Residency, WorkerId, WorkerView
 
 
 def make_view(name, **fields):
@@ -12,7 +12,7 @@ def make_view(name, **fields):
         "running_requests": 0,
         "kv_tokens": 0,
         "kv_capacity_tokens": 440_000,
-        "backlog_s": 0.0,
+        "queue_wait_s": 0.0,
         "prefill_s": 0.0,
         "utilisation": 0.0,
         **fields,
@@ -28,8 +28,8 @@ def make_request(tokens=100, blocks=(), block_tokens=16, name="r", **fields):
     return RequestView(name, "m", tokens, block_tokens, blocks, **fields)
 
 
-def book(policy, worker, request):
-    policy.observe(Edge(EdgeKind.BOOKED, request, WorkerId(worker), 0.0))
+def reserve(policy, worker, request):
+    policy.observe(LifecycleEvent(LifecycleEventKind.RESERVED, request, WorkerId(worker), 0.0))
 
 
 @pytest.fixture
@@ -48,5 +48,5 @@ def request_view():
 
 
 @pytest.fixture
-def booked():
-    return book
+def reserved():
+    return reserve

@@ -1,7 +1,7 @@
 import pytest
 
-from policies.history import CHUNKS_KEPT, PLACEMENTS_KEPT, WORKERS_KEPT, History, Load, chunks_of
-from policies.view import Edge, EdgeKind, WorkerId
+from policies.history import CHUNKS_KEPT, PLACEMENTS_KEPT, WORKERS_KEPT, History, PlacedLoad, chunks_of
+from policies.view import LifecycleEvent, LifecycleEventKind, WorkerId
 
 
 @pytest.fixture
@@ -10,7 +10,7 @@ def history():
 
 
 def unpriced(tokens):
-    return Load(tokens, tokens)
+    return PlacedLoad(tokens, tokens)
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def record(history, fleet, request_view):
     def place(worker, at_s, *blocks, tokens=None, **fields):
         request = request_view(tokens=tokens or 512 * len(blocks), blocks=blocks, block_tokens=512)
         placed = fleet(**{worker: fields}).workers[0] if fields else None
-        history.record(Edge(EdgeKind.BOOKED, request, WorkerId(worker), at_s, None, placed))
+        history.record(LifecycleEvent(LifecycleEventKind.RESERVED, request, WorkerId(worker), at_s, None, placed))
 
     return place
 
@@ -29,10 +29,10 @@ def test_loads_are_what_was_placed_within_the_window(history, record):
     record("b", 60.0, 9)
     assert history.loads(100.0) == {"a": unpriced(130), "b": unpriced(512)}
     assert history.loads(100.5) == {"a": unpriced(30), "b": unpriced(512)}
-    assert history.loads(200.0) == {"a": Load(), "b": Load()}
+    assert history.loads(200.0) == {"a": PlacedLoad(), "b": PlacedLoad()}
     assert history.loads(100.0)["a"] == unpriced(130)  # reading changes nothing
     record("b", 155.0, 9)
-    assert history.loads(155.0) == {"a": Load(), "b": unpriced(1_024)}
+    assert history.loads(155.0) == {"a": PlacedLoad(), "b": unpriced(1_024)}
     assert history.count == 4
 
 
@@ -40,8 +40,8 @@ def test_what_has_been_learned_is_priced_when_it_is_placed(history, record):
     record("a", 0.0, 1, uncached_tokens=100, prefill_s=100.0)
     record("a", 1.0, 1, uncached_tokens=100, prefill_s=2.0, learned=True)
     record("a", 2.0, 1, uncached_tokens=50, prefill_s=0.5, learned=True)
-    assert history.loads(2.0) == {"a": Load(250, 100, 2.5, 0.0)}
-    assert history.loads(101.5) == {"a": Load(50, 0, 0.5, 0.0)}
+    assert history.loads(2.0) == {"a": PlacedLoad(250, 100, 2.5, 0.0)}
+    assert history.loads(101.5) == {"a": PlacedLoad(50, 0, 0.5, 0.0)}
 
 
 def test_victims_are_the_least_recently_used_times_their_uses(history, record, fleet):

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from policies.marginal_cost import MarginalCost, MarginalCostParams
-from policies.view import Edge, EdgeKind, WorkerId
+from policies.view import LifecycleEvent, LifecycleEventKind, WorkerId
 
 
 @pytest.fixture
@@ -13,8 +13,8 @@ def policy():
 
 def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, request_view):
     view = fleet(
-        a={"backlog_s": 0.1, "prefill_s": 0.2, "utilisation": 0.5, "learned": True},
-        b={"backlog_s": 0.0, "prefill_s": 0.4, "utilisation": 0.0, "learned": True},
+        a={"queue_wait_s": 0.1, "prefill_s": 0.2, "utilisation": 0.5, "learned": True},
+        b={"queue_wait_s": 0.0, "prefill_s": 0.4, "utilisation": 0.0, "learned": True},
     )
     decision = policy.decide(request_view(), view)
     assert decision.ranked == ("b", "a")
@@ -22,40 +22,44 @@ def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, reque
     assert decision.unit == "s"
     assert decision.terms["a"] == pytest.approx(
         {
-            "backlog": 0.1,
-            "room": 0.0,
-            "prefill": 0.2,
-            "delay_to_later": 0.2,
-            "joining": 0.0,
-            "crowd": 0.0,
-            "lane": 0.0,
-            "returning": 0.0,
-            "error": 0.0,
+            "queue_wait_s": 0.1,
+            "kv_wait_s": 0.0,
+            "prefill_s": 0.2,
+            "prefill_externality_s": 0.2,
+            "decode_externality_s": 0.0,
+            "hot_prefix_s": 0.0,
+            "prefill_lane_s": 0.0,
+            "affinity_externality_s": 0.0,
+            "error_s": 0.0,
         }
     )
 
 
-@pytest.mark.parametrize(("room_s", "chosen"), [(0.2, "a"), (0.4, "b")])
-def test_a_cached_prefix_is_left_where_waiting_for_room_takes_longer(policy, fleet, request_view, room_s, chosen):
+@pytest.mark.parametrize(("kv_wait_s", "chosen"), [(0.2, "a"), (0.4, "b")])
+def test_a_cached_prefix_is_left_where_waiting_for_room_takes_longer(policy, fleet, request_view, kv_wait_s, chosen):
     view = fleet(
-        a={"learned": True, "prefill_s": 0.1, "room_s": room_s},
+        a={"learned": True, "prefill_s": 0.1, "kv_wait_s": kv_wait_s},
         b={"learned": True, "prefill_s": 0.4},
     )
     decision = policy.decide(request_view(), view)
     assert decision.ranked[0] == chosen
-    assert decision.terms["a"]["room"] == room_s
+    assert decision.terms["a"]["kv_wait_s"] == kv_wait_s
 
 
 @pytest.mark.parametrize(("free_tokens", "chosen", "waits"), [(300, "b", False), (299, "a", True)])
 def test_of_equals_one_that_has_room_is_chosen(policy, fleet, request_view, free_tokens, chosen, waits):
     usual = {"learned": True, "prefill_s": 0.3, "error_s": 0.1, "uncached_tokens": 300, "kv_capacity_tokens": 1_000}
     view = fleet(
-        a={**usual, "prefill_s": 0.29, "kv_tokens": 500, "resting_tokens": 201, "running_requests": 1},
+        a={**usual, "prefill_s": 0.29, "kv_tokens": 500, "idle_tokens": 201, "running_requests": 1},
         b={**usual, "kv_tokens": 1_000 - free_tokens, "running_requests": 2},
     )
-    policy.observe(Edge(EdgeKind.BOOKED, request_view(), view.workers[0].id, 0.0, placed=view.workers[0], fleet=view))
+    policy.observe(
+        LifecycleEvent(
+            LifecycleEventKind.RESERVED, request_view(), view.workers[0].id, 0.0, placed=view.workers[0], fleet=view
+        )
+    )
     decision = policy.decide(request_view(), view)
-    assert (decision.ranked[0], decision.hold_s > 0.0, decision.until_relief) == (chosen, waits, not waits)
+    assert (decision.ranked[0], decision.hold_s > 0.0, decision.until_prefills_done) == (chosen, waits, not waits)
     assert decision.reason.endswith("; had better wait for room in its KV cache") is waits
 
 
@@ -63,34 +67,34 @@ def test_of_equals_one_that_has_room_is_chosen(policy, fleet, request_view, free
 def test_joining_running_streams_is_priced_at_its_weight(fleet, request_view, weight, chosen):
     policy = MarginalCost(MarginalCostParams(stream_weight=weight), random.Random(0))
     view = fleet(
-        a={"learned": True, "prefill_s": 0.1, "joining_s": 3.0},
-        b={"learned": True, "prefill_s": 0.2, "joining_s": 1.0},
+        a={"learned": True, "prefill_s": 0.1, "decode_externality_s": 3.0},
+        b={"learned": True, "prefill_s": 0.2, "decode_externality_s": 1.0},
     )
     decision = policy.decide(request_view(), view)
     assert decision.ranked[0] == chosen
-    assert decision.terms["a"]["joining"] == pytest.approx(3.0 * weight)
+    assert decision.terms["a"]["decode_externality_s"] == pytest.approx(3.0 * weight)
 
 
 def test_before_anything_is_learned_it_ranks_as_lpwl(policy, fleet, request_view):
-    view = fleet(a={"backlog_s": 50.0, "prefill_s": 60.0}, b={"backlog_s": 0.0, "prefill_s": 100.0})
+    view = fleet(a={"queue_wait_s": 50.0, "prefill_s": 60.0}, b={"queue_wait_s": 0.0, "prefill_s": 100.0})
     decision = policy.decide(request_view(), view)
     assert decision.ranked == ("b", "a")
     assert decision.unit == "tokens"
 
 
-def test_ties_go_to_the_fewest_requests_then_take_turns(policy, fleet, request_view, booked):
+def test_ties_go_to_the_fewest_requests_then_take_turns(policy, fleet, request_view, reserved):
     view = fleet(a={"running_requests": 1}, b={}, c={})
     assert policy.decide(request_view(), view).ranked[0] == "b"
-    booked(policy, "b", request_view())
+    reserved(policy, "b", request_view())
     decision = policy.decide(request_view(), view)
     assert decision.ranked[0] == "c"
     assert "3" in decision.reason
 
 
-def test_the_whole_ranking_is_by_cost_then_requests_then_turn(policy, fleet, request_view, booked):
-    dear = {"backlog_s": 9.0}
-    view = fleet(a={"running_requests": 1}, b={}, c=dear, d={}, e={}, f={**dear, "backlog_s": 8.0})
-    booked(policy, "b", request_view())
+def test_the_whole_ranking_is_by_cost_then_requests_then_turn(policy, fleet, request_view, reserved):
+    dear = {"queue_wait_s": 9.0}
+    view = fleet(a={"running_requests": 1}, b={}, c=dear, d={}, e={}, f={**dear, "queue_wait_s": 8.0})
+    reserved(policy, "b", request_view())
     decision = policy.decide(request_view(), view)
     assert decision.ranked == ("d", "e", "b", "a", "f", "c")
     assert decision.costs == (0.0, 0.0, 0.0, 0.0, 8.0, 9.0)
@@ -111,18 +115,24 @@ def test_noise_never_outweighs_counted_tokens(policy, fleet, request_view):
     assert policy.decide(request_view(), view).ranked[0] == "a"
 
 
-@pytest.mark.parametrize(("returning", "chosen"), [(True, "b"), (False, "a")])
-def test_a_long_prompt_keeps_off_a_worker_that_others_come_back_to(fleet, request_view, returning, chosen):
-    policy = MarginalCost(MarginalCostParams(returning=returning), random.Random(0))
+@pytest.mark.parametrize(("affinity_externality", "chosen"), [(True, "b"), (False, "a")])
+def test_a_long_prompt_keeps_off_a_worker_that_others_come_back_to(fleet, request_view, affinity_externality, chosen):
+    policy = MarginalCost(MarginalCostParams(affinity_externality=affinity_externality), random.Random(0))
     turn = fleet(a={"learned": True, "prefill_s": 0.1}, b={"learned": True, "prefill_s": 2.0})
     for _ in range(30):
-        policy.observe(Edge(EdgeKind.BOOKED, request_view(), WorkerId("a"), 0.0, placed=turn.workers[0], fleet=turn))
+        policy.observe(
+            LifecycleEvent(
+                LifecycleEventKind.RESERVED, request_view(), WorkerId("a"), 0.0, placed=turn.workers[0], fleet=turn
+            )
+        )
     # a is the faster one
     long = fleet(a={"learned": True, "prefill_s": 3.0}, b={"learned": True, "prefill_s": 3.2})
     decision = policy.decide(request_view(), long)
     assert decision.ranked[0] == chosen
-    assert decision.terms["a"]["returning"] == pytest.approx(30 / 60.0 * 3.0 * 1.5 if returning else 0.0)
-    assert decision.terms["b"]["returning"] == 0.0
+    assert decision.terms["a"]["affinity_externality_s"] == pytest.approx(
+        30 / 60.0 * 3.0 * 1.5 if affinity_externality else 0.0
+    )
+    assert decision.terms["b"]["affinity_externality_s"] == 0.0
     assert policy.decide(request_view(), turn).ranked[0] == "a", "their own turns go on there"
 
 
@@ -136,13 +146,13 @@ OTHER = {"learned": True, "prefill_s": 0.040, "uncached_tokens": 64}
 def running(policy, request_view):
     """Books requests with these blocks on a worker; gives the one that is to be placed next."""
 
-    def book(worker, count, blocks=HOT):
+    def reserve(worker, count, blocks=HOT):
         for number in range(count):
             name = f"{worker}-{blocks}-{number}"
             request = request_view(tokens=64, blocks=(*blocks, 100 + number), name=name)
-            policy.observe(Edge(EdgeKind.BOOKED, request, WorkerId(worker), 0.0))
+            policy.observe(LifecycleEvent(LifecycleEventKind.RESERVED, request, WorkerId(worker), 0.0))
 
-    return book
+    return reserve
 
 
 @pytest.fixture
@@ -157,9 +167,9 @@ def test_a_crowd_is_priced_once_it_is_significant(policy, fleet, hot, running):
     crowded = fleet(a={**HOLDER, "running_requests": 6}, b=OTHER, c=OTHER, d=OTHER)
     decision = policy.decide(hot, crowded)
     assert decision.ranked[0] == "b"
-    assert decision.terms["a"]["crowd"] == pytest.approx(0.2)
+    assert decision.terms["a"]["hot_prefix_s"] == pytest.approx(0.2)
     busy = fleet(a={**HOLDER, "running_requests": 20}, b={**OTHER, "running_requests": 8})
-    assert policy.decide(hot, busy).terms["a"]["crowd"] == pytest.approx(0.2 * (1 - 8 / 20))
+    assert policy.decide(hot, busy).terms["a"]["hot_prefix_s"] == pytest.approx(0.2 * (1 - 8 / 20))
     dear = {**OTHER, "prefill_s": 4.0}
     assert policy.decide(hot, fleet(a={**HOLDER, "running_requests": 32}, b=dear)).ranked[0] == "a"
 
@@ -172,17 +182,17 @@ def test_a_crowd_is_avoided_while_its_price_is_unknown(policy, fleet, hot, runni
     )
     decision = policy.decide(hot, view)
     assert decision.ranked[0] == "b"
-    assert decision.terms["a"]["crowd"] == 2_000.0
+    assert decision.terms["a"]["hot_prefix_s"] == 2_000.0
 
 
 def test_a_worker_busy_with_other_prompts_is_no_crowd(policy, fleet, hot, running):
     """Of 20 requests 5 share the prefix: no more than chance, beside none on the other worker, would be 4."""
     running("a", 15, blocks=(7, 8))
     view = fleet(a={**HOLDER, "running_requests": 20}, b=OTHER)
-    assert policy.decide(hot, view).terms["a"]["crowd"] == 0.0
+    assert policy.decide(hot, view).terms["a"]["hot_prefix_s"] == 0.0
     running("a", 5)
-    assert policy.decide(hot, view).terms["a"]["crowd"] == pytest.approx(0.2)
-    assert policy.decide(hot, fleet(a={**HOLDER, "running_requests": 16}, b=OTHER)).terms["a"]["crowd"] == 0.0
+    assert policy.decide(hot, view).terms["a"]["hot_prefix_s"] == pytest.approx(0.2)
+    assert policy.decide(hot, fleet(a={**HOLDER, "running_requests": 16}, b=OTHER)).terms["a"]["hot_prefix_s"] == 0.0
 
 
 def test_what_both_hold_draws_nobody_but_what_one_lacks_does(policy, fleet, request_view, running):
@@ -190,8 +200,8 @@ def test_what_both_hold_draws_nobody_but_what_one_lacks_does(policy, fleet, requ
     running("a", 12)
     turn = request_view(tokens=80, blocks=(*HOT, 50, 51), decode_s=0.2)
     holder = {**HOLDER, "cached_tokens": 64, "running_requests": 12}
-    assert policy.decide(turn, fleet(a=holder, b={**OTHER, "cached_tokens": 48})).terms["a"]["crowd"] == 0.0
-    assert policy.decide(turn, fleet(a=holder, b={**OTHER, "cached_tokens": 32})).terms["a"]["crowd"] > 0.0
+    assert policy.decide(turn, fleet(a=holder, b={**OTHER, "cached_tokens": 48})).terms["a"]["hot_prefix_s"] == 0.0
+    assert policy.decide(turn, fleet(a=holder, b={**OTHER, "cached_tokens": 32})).terms["a"]["hot_prefix_s"] > 0.0
 
 
 def test_copies_share_their_crowd(policy, fleet, hot, running):
@@ -206,9 +216,9 @@ def test_a_copy_counts_no_more_than_it_saves(policy, fleet, request_view, runnin
     running("a", 12, blocks=(1, 7))
     request = request_view(tokens=1_616, blocks=(1, 8), decode_s=10.0)
     known = {"learned": True, "cached_tokens": 16, "uncached_tokens": 1_600, "prefill_s": 0.1}
-    queue = fleet(a={**known, "running_requests": 12}, b={**known, "backlog_s": 0.01})
+    queue = fleet(a={**known, "running_requests": 12}, b={**known, "queue_wait_s": 0.01})
     decision = policy.decide(request, queue)
-    assert decision.terms["a"]["crowd"] == pytest.approx(0.001)
+    assert decision.terms["a"]["hot_prefix_s"] == pytest.approx(0.001)
     assert decision.ranked[0] == "a"
     assert policy.decide(request, fleet(a={**known, "running_requests": 12}, b=known)).ranked[0] == "b"
 
@@ -217,11 +227,11 @@ def test_terms_stay_as_they_were_decided_on(policy, fleet, hot, running):
     running("a", 6)
     decision = policy.decide(hot, fleet(a={**HOLDER, "running_requests": 6}, b=OTHER))
     running("a", 40, blocks=(7, 8))
-    assert decision.terms["a"]["crowd"] == pytest.approx(0.2)
+    assert decision.terms["a"]["hot_prefix_s"] == pytest.approx(0.2)
 
 
 def test_a_prompt_without_identity_meets_no_crowd(policy, fleet, request_view, running):
     running("a", 12)
     request = request_view(tokens=64, block_tokens=0, decode_s=0.2)
     view = fleet(a={**HOLDER, "cached_tokens": 0, "running_requests": 12}, b=OTHER)
-    assert policy.decide(request, view).terms["a"]["crowd"] == 0.0
+    assert policy.decide(request, view).terms["a"]["hot_prefix_s"] == 0.0

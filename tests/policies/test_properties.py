@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.registry import BUILT_IN, build_policy
-from policies.view import Edge, EdgeKind, FleetView, RequestView, Residency, WorkerId, WorkerView
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, Residency, WorkerId, WorkerView
 
 DRAWN = ("random", "power_of_two")
 TIES_BY_ORDER = ("cache_aware", "preble", "dualmap")
@@ -44,7 +44,7 @@ def workers(draw, worker, learned=False):
         running_requests=draw(counts),
         kv_tokens=draw(st.integers(0, 10**6)),
         kv_capacity_tokens=draw(st.sampled_from([0, 16, 440_000])),
-        backlog_s=draw(seconds),
+        queue_wait_s=draw(seconds),
         prefill_s=draw(seconds),
         utilisation=draw(st.floats(0.0, 0.97)),
         learned=learned,
@@ -64,25 +64,29 @@ def fleets(draw):
 @st.composite
 def pasts(draw):
     """Edges of any requests on any workers, in any order, some of bookings that nobody saw."""
-    edges = []
+    events = []
     for _ in range(draw(st.integers(0, 12))):
         worker = draw(ids)
         placed = draw(st.none() | workers(worker))
-        edges.append(Edge(draw(st.sampled_from(EdgeKind)), draw(requests), worker, draw(st.floats(0, 1e6)), 16, placed))
-    return edges
+        events.append(
+            LifecycleEvent(
+                draw(st.sampled_from(LifecycleEventKind)), draw(requests), worker, draw(st.floats(0, 1e6)), 16, placed
+            )
+        )
+    return events
 
 
-def after(name, edges):
+def after(name, events):
     policy = build_policy(name, {}, random.Random(3))
-    for edge in edges if hasattr(policy, "observe") else ():
-        policy.observe(edge)
+    for event in events if hasattr(policy, "observe") else ():
+        policy.observe(event)
     return policy
 
 
-@given(request=requests, fleet=fleets(), edges=pasts())
-def test_every_candidate_is_ranked_once_with_its_cost_and_terms(request, fleet, edges):
+@given(request=requests, fleet=fleets(), events=pasts())
+def test_every_candidate_is_ranked_once_with_its_cost_and_terms(request, fleet, events):
     for name in BUILT_IN:
-        decision = after(name, edges).decide(request, fleet)
+        decision = after(name, events).decide(request, fleet)
         assert sorted(decision.ranked) == sorted(view.id for view in fleet.workers), name
         assert decision.reason, name
         assert len(decision.costs) in (0, len(decision.ranked)), name
@@ -91,10 +95,10 @@ def test_every_candidate_is_ranked_once_with_its_cost_and_terms(request, fleet, 
         assert all(isfinite(value) for worker in decision.terms for value in decision.terms[worker].values()), name
 
 
-@given(request=requests, other=requests, fleet=fleets(), edges=pasts())
-def test_deciding_changes_nothing(request, other, fleet, edges):
+@given(request=requests, other=requests, fleet=fleets(), events=pasts())
+def test_deciding_changes_nothing(request, other, fleet, events):
     for name in BUILT_IN:
-        asked, unasked = after(name, edges), after(name, edges)
+        asked, unasked = after(name, events), after(name, events)
         first = asked.decide(request, fleet)
         if name not in DRAWN:  # all that those may change is their random source
             asked.decide(other, FleetView(fleet.now_s + 1_000.0, fleet.workers[:1]))
@@ -105,18 +109,18 @@ def test_deciding_changes_nothing(request, other, fleet, edges):
 @given(request=requests, fleet=fleets(), data=st.data())
 def test_the_fleets_order_does_not_matter_where_turns_break_ties(request, fleet, data):
     shuffled = FleetView(fleet.now_s, tuple(data.draw(st.permutations(fleet.workers))))
-    edges = [Edge(EdgeKind.BOOKED, request, view.id, fleet.now_s) for view in fleet.workers]
+    events = [LifecycleEvent(LifecycleEventKind.RESERVED, request, view.id, fleet.now_s) for view in fleet.workers]
     for name in BUILT_IN:
         if name not in (*DRAWN, *TIES_BY_ORDER):
-            policy = after(name, edges)
+            policy = after(name, events)
             assert policy.decide(request, shuffled).ranked == policy.decide(request, fleet).ranked, name
 
 
-@given(request=requests, fleet=fleets(), edges=pasts())
-def test_one_worker_is_chosen_and_newcomers_are_ranked(request, fleet, edges):
+@given(request=requests, fleet=fleets(), events=pasts())
+def test_one_worker_is_chosen_and_newcomers_are_ranked(request, fleet, events):
     newcomer = msgspec.structs.replace(fleet.workers[0], id=WorkerId("new:1"))
     for name in BUILT_IN:
-        policy = after(name, edges)
+        policy = after(name, events)
         assert policy.decide(request, FleetView(fleet.now_s, fleet.workers[:1])).ranked == (fleet.workers[0].id,), name
         grown = policy.decide(request, FleetView(fleet.now_s, (*fleet.workers, newcomer)))
         assert len(grown.ranked) == len(set(grown.ranked)) == len(fleet.workers) + 1, name
@@ -130,8 +134,8 @@ def test_nothing_is_kept_of_workers_and_requests_without_bound(name):
     sizes = []
     for number in range(6_000):
         request = RequestView(f"r{number}", "m", 512, 16, tuple(range(32 * number, 32 * number + 32)), f"s{number}")
-        for kind in (EdgeKind.BOOKED, EdgeKind.FINISHED):
-            policy.observe(Edge(kind, request, WorkerId(f"w{number}:1"), number * 0.1))
+        for kind in (LifecycleEventKind.RESERVED, LifecycleEventKind.FINISHED):
+            policy.observe(LifecycleEvent(kind, request, WorkerId(f"w{number}:1"), number * 0.1))
         if number in (4_500, 5_999):
             sizes.append(_entries(vars(policy)))
     assert sizes[1] <= sizes[0] * 1.01 + 10

@@ -13,7 +13,7 @@ def build(name, **params):
 @pytest.mark.parametrize("name", policy_names())
 def test_every_rule_ranks_every_candidate_and_deciding_changes_nothing(name, fleet, request_view):
     policy = build(name)
-    view = fleet(a={"running_requests": 3}, b={"queued_tokens": 9, "backlog_s": 9.0}, c={"uncached_tokens": 10})
+    view = fleet(a={"running_requests": 3}, b={"queued_tokens": 9, "queue_wait_s": 9.0}, c={"uncached_tokens": 10})
     first = policy.decide(request_view(), view)
     assert sorted(first.ranked) == ["a", "b", "c"]
     assert first.reason
@@ -23,13 +23,13 @@ def test_every_rule_ranks_every_candidate_and_deciding_changes_nothing(name, fle
         assert policy.decide(request_view(), view) == first
 
 
-def test_round_robin_takes_turns_by_bookings_alone(fleet, request_view, booked):
+def test_round_robin_takes_turns_by_bookings_alone(fleet, request_view, reserved):
     policy = build("round_robin")
     view = fleet(a={}, b={}, c={})
     chosen = []
     for _ in range(6):
         chosen.append(policy.decide(request_view(), view).ranked[0])
-        booked(policy, chosen[-1], request_view())
+        reserved(policy, chosen[-1], request_view())
     assert chosen == ["a", "b", "c"] * 2
     grown = fleet(a={}, b={}, c={}, d={})
     assert policy.decide(request_view(), grown).ranked[0] == "d"
@@ -42,11 +42,11 @@ def test_random_is_even(fleet, request_view):
     assert all(240 < count < 360 for count in counts.values())
 
 
-def test_least_requests_and_its_ties(fleet, request_view, booked):
+def test_least_requests_and_its_ties(fleet, request_view, reserved):
     policy = build("least_requests")
     view = fleet(a={"running_requests": 2}, b={"running_requests": 1}, c={"running_requests": 1})
     assert policy.decide(request_view(), view).ranked == ("b", "c", "a")
-    booked(policy, "b", request_view())
+    reserved(policy, "b", request_view())
     assert policy.decide(request_view(), view).ranked == ("c", "b", "a")
 
 
@@ -68,13 +68,13 @@ def test_power_of_two_takes_the_less_loaded_of_the_two_drawn(fleet, request_view
     assert 540 < counts["c"] < 660  # it is in two pairs of three, and wins each
 
 
-def test_least_tokens_takes_turns(fleet, request_view, booked):
+def test_least_tokens_takes_turns(fleet, request_view, reserved):
     policy = build("least_tokens")
-    booked(policy, "a", request_view())
+    reserved(policy, "a", request_view())
     assert policy.decide(request_view(), fleet(a={}, b={})).ranked[0] == "b"
 
 
-def test_lpwl_is_queued_plus_own_tokens_then_requests_then_turn(fleet, request_view, booked):
+def test_lpwl_is_queued_plus_own_tokens_then_requests_then_turn(fleet, request_view, reserved):
     policy = build("lpwl")
     view = fleet(
         a={"queued_tokens": 50, "uncached_tokens": 60},
@@ -85,15 +85,15 @@ def test_lpwl_is_queued_plus_own_tokens_then_requests_then_turn(fleet, request_v
     decision = policy.decide(request_view(), view)
     assert decision.ranked == ("c", "d", "a", "b")
     assert decision.terms["b"] == {"queued_tokens": 100, "uncached_tokens": 10}
-    booked(policy, "c", request_view())
+    reserved(policy, "c", request_view())
     assert policy.decide(request_view(), view).ranked[0] == "d"
 
 
-def test_cache_aware_longest_match_above_the_threshold(fleet, request_view, booked):
+def test_cache_aware_longest_match_above_the_threshold(fleet, request_view, reserved):
     policy = build("cache_aware")
     view = fleet(a={}, b={"running_requests": 60})
     known = request_view(tokens=160, blocks=(1, 2, 3, 4))
-    booked(policy, "b", known)
+    reserved(policy, "b", known)
     assert policy.decide(known, view).ranked[0] == "b"
     barely = request_view(tokens=160, blocks=(1, 2, 3, 9))  # 48 of 160 tokens match: not more than 0.3
     decision = policy.decide(barely, view)
@@ -103,52 +103,52 @@ def test_cache_aware_longest_match_above_the_threshold(fleet, request_view, book
     assert policy.decide(request_view(tokens=159, blocks=(1, 2, 3, 9)), view).ranked[0] == "b"
 
 
-def test_cache_aware_ties_go_to_the_worker_that_joined_first(fleet, request_view, booked):
+def test_cache_aware_ties_go_to_the_worker_that_joined_first(fleet, request_view, reserved):
     policy = build("cache_aware")
     view = fleet(a={"running_requests": 1}, b={}, c={})
     assert policy.decide(request_view(), view).ranked == ("b", "c", "a")
     known = request_view(tokens=16, blocks=(1,))
     for worker in "cb":
-        booked(policy, worker, known)
+        reserved(policy, worker, known)
     assert policy.decide(known, view).ranked == ("b", "c", "a")
 
 
-def test_cache_aware_of_earlier_releases_sends_a_miss_to_the_smallest_tree(fleet, request_view, booked):
+def test_cache_aware_of_earlier_releases_sends_a_miss_to_the_smallest_tree(fleet, request_view, reserved):
     policy = build("cache_aware", on_miss="smallest_tree", cache_threshold=0.5)
-    booked(policy, "a", request_view(tokens=64, blocks=(1, 2, 3, 4)))
-    booked(policy, "b", request_view(tokens=32, blocks=(5, 6)))
+    reserved(policy, "a", request_view(tokens=64, blocks=(1, 2, 3, 4)))
+    reserved(policy, "b", request_view(tokens=32, blocks=(5, 6)))
     view = fleet(a={}, b={"running_requests": 9})
     decision = policy.decide(request_view(tokens=16, blocks=(7,)), view)
     assert decision.ranked[0] == "b"
     assert decision.reason == "smallest tree (best match 0%)"
 
 
-def test_cache_aware_imbalance_needs_both_thresholds(fleet, request_view, booked):
+def test_cache_aware_imbalance_needs_both_thresholds(fleet, request_view, reserved):
     policy = build("cache_aware")
     known = request_view(tokens=64, blocks=(1, 2, 3, 4))
-    booked(policy, "b", known)
+    reserved(policy, "b", known)
     assert policy.decide(known, fleet(a={}, b={"running_requests": 64})).ranked[0] == "b"
     assert policy.decide(known, fleet(a={}, b={"running_requests": 65})).ranked[0] == "a"
     close = fleet(a={"running_requests": 200}, b={"running_requests": 290})
     assert policy.decide(known, close).ranked[0] == "b"
 
 
-def test_cache_aware_tree_is_bounded_and_loses_tails_first(fleet, request_view, booked):
+def test_cache_aware_tree_is_bounded_and_loses_tails_first(fleet, request_view, reserved):
     policy = build("cache_aware", max_tree_blocks=6)
     view = fleet(a={}, b={})
-    booked(policy, "a", request_view(tokens=64, blocks=(1, 2, 3, 4)))
-    booked(policy, "a", request_view(tokens=64, blocks=(5, 6, 7, 8)))
+    reserved(policy, "a", request_view(tokens=64, blocks=(1, 2, 3, 4)))
+    reserved(policy, "a", request_view(tokens=64, blocks=(5, 6, 7, 8)))
     head = request_view(tokens=32, blocks=(1, 2))
     assert policy.decide(head, view).ranked[0] == "a"
     whole = request_view(tokens=64, blocks=(1, 2, 3, 4))
     assert "(50% of the prompt)" in policy.decide(whole, view).reason
 
 
-def test_cache_aware_forgets_workers_that_left(fleet, request_view, booked):
+def test_cache_aware_forgets_workers_that_left(fleet, request_view, reserved):
     policy = build("cache_aware")
     known = request_view(tokens=16, blocks=(1,))
     for number in range(2_000):
-        booked(policy, f"gone{number}", known)
-    booked(policy, "a", known)
+        reserved(policy, f"gone{number}", known)
+    reserved(policy, "a", known)
     assert policy.decide(known, fleet(b={}, a={})).ranked[0] == "a"
     assert len(policy._trees) <= 1_024

@@ -1,7 +1,7 @@
 import pytest
 
 from policies.slowdown import Slowdown
-from policies.view import Edge, EdgeKind, RequestView, WorkerId
+from policies.view import LifecycleEvent, LifecycleEventKind, RequestView, WorkerId
 
 
 @pytest.fixture
@@ -11,10 +11,10 @@ def slowdown():
 
 @pytest.fixture
 def answer(slowdown):
-    def run(request_id, prefix, at_s, ttft_s, end=EdgeKind.FIRST_TOKEN):
+    def run(request_id, prefix, at_s, ttft_s, end=LifecycleEventKind.FIRST_TOKEN):
         request = RequestView(request_id, "m", 1, 16, ())
-        slowdown.observe(Edge(EdgeKind.BOOKED, request, WorkerId("a"), at_s), prefix)
-        slowdown.observe(Edge(end, request, WorkerId("a"), at_s + ttft_s), prefix)
+        slowdown.observe(LifecycleEvent(LifecycleEventKind.RESERVED, request, WorkerId("a"), at_s), prefix)
+        slowdown.observe(LifecycleEvent(end, request, WorkerId("a"), at_s + ttft_s), prefix)
 
     return run
 
@@ -41,12 +41,14 @@ def test_a_window_without_requests_ends_the_comparison(slowdown, answer):
 
 
 def test_only_first_tokens_count_and_ends_are_forgotten(slowdown, answer):
-    answer("1", 7, 10.0, 1.0, EdgeKind.FAILED)
+    answer("1", 7, 10.0, 1.0, LifecycleEventKind.FAILED)
     answer("2", None, 10.0, 1.0)
-    answer("3", 7, 20.0, 1.0, EdgeKind.FINISHED)
-    assert not slowdown._booked
+    answer("3", 7, 20.0, 1.0, LifecycleEventKind.FINISHED)
+    assert not slowdown._reserved
     assert not slowdown._delays
-    slowdown.observe(Edge(EdgeKind.FIRST_TOKEN, RequestView("never", "m", 1, 16, ()), WorkerId("a"), 1.0), 7)
+    slowdown.observe(
+        LifecycleEvent(LifecycleEventKind.FIRST_TOKEN, RequestView("never", "m", 1, 16, ()), WorkerId("a"), 1.0), 7
+    )
 
 
 def test_memory_is_bounded(slowdown, answer, monkeypatch):
@@ -54,5 +56,8 @@ def test_memory_is_bounded(slowdown, answer, monkeypatch):
     monkeypatch.setattr("policies.slowdown._WAITING_KEPT", 10)
     for number in range(100):
         answer(f"r{number}", number, 1.0, 1.0)
-        slowdown.observe(Edge(EdgeKind.BOOKED, RequestView(f"w{number}", "m", 1, 16, ()), WorkerId("a"), 1.0), 7)
-    assert len(slowdown._delays) == len(slowdown._booked) == 10
+        slowdown.observe(
+            LifecycleEvent(LifecycleEventKind.RESERVED, RequestView(f"w{number}", "m", 1, 16, ()), WorkerId("a"), 1.0),
+            7,
+        )
+    assert len(slowdown._delays) == len(slowdown._reserved) == 10

@@ -32,7 +32,7 @@ class Outcome:
             worker.leave()
         self.raw, self.closed = client.got, client.closed
         self.pooled = world.pooled
-        self.edges = [edge for edge in world.dispatcher.edges if not edge.startswith("progress")]
+        self.events = [event for event in world.dispatcher.events if not event.startswith("progress")]
         self.usage = getattr(world.dispatcher, "usage", None)
         self.bodiless = request.startswith(b"HEAD ")
         client.leave()
@@ -48,7 +48,7 @@ class Outcome:
     @property
     def meaning(self):
         answer = self.answer
-        return answer.start, answer.lines, answer.content, answer.whole, self.edges, self.usage
+        return answer.start, answer.lines, answer.content, answer.whole, self.events, self.usage
 
 
 def seen_twice(case, cut):
@@ -162,7 +162,7 @@ def test_a_stream_passes_byte_for_byte(comments, tokens, reported, chunk_cuts, c
     outcome = Outcome(pieces)
     assert outcome.raw.endswith(b"\r\n\r\n" + body)
     assert outcome.answer.content == content
-    assert outcome.edges == ["ticket", "first_token", "finished 200"]
+    assert outcome.events == ["ticket", "first_token", "finished 200"]
     assert outcome.usage == expected
     assert (outcome.closed, outcome.pooled) == (False, 1)
     check_first_event(outcome, pieces, raw, b"".join(comments), b"".join([*comments, tokens[0]]))
@@ -192,7 +192,7 @@ def test_an_error_in_place_of_the_first_event_is_no_answer(comments, chunk_cuts,
     outcome = Outcome(byte_by_byte(raw) if each_byte else cut_up(raw, cuts))
     assert (outcome.answer.status, outcome.pooled) == (503, 0)
     assert b"boom" not in outcome.raw or json.loads(outcome.answer.content)["error"]["code"] == "worker_failed"
-    assert outcome.edges == ["ticket", "retry answered", "failed answered"]
+    assert outcome.events == ["ticket", "retry answered", "failed answered"]
 
 
 @given(st.lists(token(), min_size=1, max_size=6), CUTS, CUTS, st.integers(1, 1 << 30))

@@ -89,10 +89,10 @@ async def client(port: int, seconds: float) -> list[float]:
 def clients(port: int, seconds: float, results: Queue[list[float]]) -> None:
     """Run the closed loops and put their sorted answer times on `results`."""
 
-    async def together() -> list[list[float]]:
+    async def combined() -> list[list[float]]:
         return await asyncio.gather(*(client(port, seconds) for _ in range(CLIENTS)))
 
-    results.put(sorted(one for times in uvloop.run(together()) for one in times))
+    results.put(sorted(one for times in uvloop.run(combined()) for one in times))
 
 
 def take(residency: ResidencyMap, frames: list[bytes]) -> None:

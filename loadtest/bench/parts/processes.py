@@ -40,7 +40,7 @@ from loadtest.drive.conversations import play
 from loadtest.fleet.process import Process, warmroute
 from loadtest.report.summary import percentile, summarise
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import DeferredCall, Delays, GatewayPlacement, Rejected, SimulatedGateway
+from loadtest.sim.gateway import Delays, GatewayPlacement, HeldCall, Rejected, SimulatedGateway
 from loadtest.sim.outcome import Ending
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
@@ -122,7 +122,7 @@ class Dealt:
         self._gateways = gateways
         self._sessions: dict[str, SimulatedGateway] = {}
 
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | DeferredCall:
+    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | HeldCall:
         """Place a call through its session's gateway."""
         gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
         return gateway.place(name, session, call)

@@ -136,7 +136,7 @@ def deciding(slots: int, distinct_lengths: bool) -> dict[str, float]:
     residency.reserve(0, prompt, 0)
     with_booking = median_us(lambda: residency.match(prompt, range(slots)))
 
-    def book() -> None:
+    def reserve() -> None:
         residency.reserve(1, prompt, 1)
         residency.release(1, 1)
 
@@ -144,7 +144,7 @@ def deciding(slots: int, distinct_lengths: bool) -> dict[str, float]:
         "hash": hashing,
         "match": match,
         "match_with_a_booking": with_booking,
-        "book_and_release": median_us(book, 50),
+        "book_and_release": median_us(reserve, 50),
     }
 
 

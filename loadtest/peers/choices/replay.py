@@ -16,9 +16,9 @@ from loadtest.peers.choices.sequence import Step
 from policies.registry import build_policy
 from policies.view import (
     Decision,
-    Edge,
-    EdgeKind,
     FleetView,
+    LifecycleEvent,
+    LifecycleEventKind,
     Policy,
     RequestView,
     Residency,
@@ -80,7 +80,16 @@ def replay(
         compared.append(Compared(number, chosen, int(decision.ranked[0]), equals, decision.reason))
         observe = getattr(policy, "observe", None)
         if observe is not None:
-            observe(Edge(EdgeKind.BOOKED, request, WorkerId(str(chosen)), float(number), None, fleet.workers[chosen]))
+            observe(
+                LifecycleEvent(
+                    LifecycleEventKind.RESERVED,
+                    request,
+                    WorkerId(str(chosen)),
+                    float(number),
+                    None,
+                    fleet.workers[chosen],
+                )
+            )
         state.cached[chosen].update(request.block_hashes)
         state.running[chosen] += step.hold
     return compared
@@ -125,7 +134,7 @@ class _State:
             running_requests=self.running[place],
             kv_tokens=0,
             kv_capacity_tokens=0,
-            backlog_s=0.0,
+            queue_wait_s=0.0,
             prefill_s=0.0,
             utilisation=0.0,
         )

@@ -28,7 +28,7 @@ import xxhash
 
 from policies.view import WorkerId
 from router.placement.prefill_estimate import Work
-from router.placement.shared_load import Others, Own
+from router.placement.shared_load import OthersLoad, OwnLoad
 from router.process.shared_memory.deaths import DEATHS_BYTES, SharedDeaths
 from router.process.shared_memory.pins import PINS_BYTES, ResponsePins
 
@@ -46,7 +46,7 @@ _KEY = struct.Struct("@Q")
 _ACCEPT = struct.Struct(f"@{_ACCEPT_FIELDS}d")
 _BOOKED = struct.Struct(f"@{_BOOKED_FIELDS}d")
 _WORK = struct.Struct(f"@{_WORK_FIELDS}d")
-_NOTHING = Others(0, 0, 0.0, 0, 0, 0, 0.0, 0.0, None)
+_NOTHING = OthersLoad(0, 0, 0.0, 0, 0, 0, 0.0, 0.0, None)
 _TESTS_AT = 1 << 40
 """Locks on bytes from here on, far behind the table's end, stand for a worker each."""
 
@@ -238,7 +238,7 @@ class LedgerRow:
         self._open = True
         memory[self._at : self._at + _ROW_BYTES] = _BOOKED.pack(1.0, *[0.0] * (_BOOKED_FIELDS - 1)) + bytes(_WORK.size)
 
-    def publish(self, account: Own) -> None:
+    def publish(self, account: OwnLoad) -> None:
         """What this process has booked has changed."""
         if self._open:
             _BOOKED.pack_into(
@@ -260,7 +260,7 @@ class LedgerRow:
         if self._open:
             _WORK.pack_into(self._memory, self._work_at, *work)
 
-    def others(self) -> Others:
+    def others(self) -> OthersLoad:
         """The sum of the other rows, kept until one of them changes."""
         seen = self._memory[self._all_at : self._all_end]
         if seen != self._seen:
@@ -275,22 +275,22 @@ class LedgerRow:
             self._memory[self._at : self._at + _ROW_BYTES] = bytes(_ROW_BYTES)
 
 
-def _sum(rows: bytes, processes: list[int]) -> Others:
-    booked = [_BOOKED.unpack_from(rows, process * _ROW_BYTES) for process in processes]
+def _sum(rows: bytes, processes: list[int]) -> OthersLoad:
+    reserved = [_BOOKED.unpack_from(rows, process * _ROW_BYTES) for process in processes]
     works = [Work(*_WORK.unpack_from(rows, process * _ROW_BYTES + _BOOKED.size)) for process in processes]
-    _, queued, tokens, attention, running, kv_tokens, decode_tokens, _, freed_s = zip(*booked, strict=True)
+    _, queued, tokens, attention, running, kv_tokens, decode_tokens, _, freed_s = zip(*reserved, strict=True)
     work = None
     for one in works:
         if one.at_s:
             work = one if work is None else work.plus(one)
-    return Others(
+    return OthersLoad(
         int(sum(queued)),
         int(sum(tokens)),
         sum(attention),
         int(sum(running)),
         int(sum(kv_tokens)),
         int(sum(decode_tokens)),
-        min((row[7] for row in booked if row[1]), default=0.0),
+        min((row[7] for row in reserved if row[1]), default=0.0),
         max(freed_s),
         work,
     )

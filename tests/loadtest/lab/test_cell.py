@@ -111,16 +111,16 @@ def test_one_of_ours_counts_by_the_modules_that_it_is_made_of(cell, monkeypatch)
     assert cells._imported("policies.rules.lpwl") == {
         "policies.params",
         "policies.rules.lpwl",
-        "policies.terms",
-        "policies.turns",
+        "policies.lazy_terms",
+        "policies.least_recently_used",
         "policies.view",
     }
-    assert {"policies.marginal_cost", "policies.sharing"} <= cells._imported("policies.marginal_cost")
+    assert {"policies.marginal_cost", "policies.running_prefixes"} <= cells._imported("policies.marginal_cost")
     before = {name: digest(cell(policy=name)) for name in ("lpwl", "marginal_cost")}
     module = cells._module
 
     def changed(name):
-        return module("policies.rules.random" if name == "policies.sharing" else name)
+        return module("policies.rules.random" if name == "policies.running_prefixes" else name)
 
     monkeypatch.setattr(cells, "_module", changed)
     cells._rule.cache_clear()

@@ -4,7 +4,7 @@ from random import Random
 
 from backends.engine.engine import Engine
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import DeferredCall, Delays, GatewayPlacement, Rejected, SimulatedGateway, facts_of
+from loadtest.sim.gateway import Delays, GatewayPlacement, HeldCall, Rejected, SimulatedGateway, facts_of
 from loadtest.sim.outcome import Ending
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -85,10 +85,10 @@ def test_a_call_that_has_waited_enough_goes_all_the_same(spec, make_call):
     time, _, gateway = build(spec)
     gateway.dispatcher.set_policy(Patient(), "patient", {})
     assert isinstance(gateway.place("first", "s", make_call(range(8), [1])), GatewayPlacement)
-    deferred = gateway.place("second", "t", make_call(range(8), [1]))
-    assert isinstance(deferred, DeferredCall)
+    held_call = gateway.place("second", "t", make_call(range(8), [1]))
+    assert isinstance(held_call, HeldCall)
     placed = []
-    deferred.heard.append(lambda placement: placed.append((time.now_s, placement)))
+    held_call.heard.append(lambda placement: placed.append((time.now_s, placement)))
     time.run(until_s=1.9)
     assert placed == []
     time.run(until_s=2.1)
@@ -100,8 +100,8 @@ def test_a_call_is_turned_away_where_its_workers_leave_meanwhile(spec, make_call
     time, _, gateway = build(spec)
     gateway.dispatcher.set_policy(Patient(), "patient", {})
     gateway.place("first", "s", make_call(range(8), [1]))
-    deferred, told = gateway.place("second", "t", make_call(range(8), [1])), []
-    deferred.heard.append(told.append)
+    held_call, told = gateway.place("second", "t", make_call(range(8), [1])), []
+    held_call.heard.append(told.append)
     for endpoint in gateway.fleet.endpoints:
         gateway.fleet.drain(endpoint.id)
     time.run(until_s=2.1)

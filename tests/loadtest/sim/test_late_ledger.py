@@ -6,10 +6,10 @@ import pytest
 
 from loadtest.sim.late_ledger import LateLedgers
 from router.placement.prefill_estimate import Work
-from router.placement.shared_load import together
+from router.placement.shared_load import combined
 
 
-def booked(**changed):
+def reserved(**changed):
     nothing = dict.fromkeys(
         (
             "queued_requests",
@@ -38,7 +38,7 @@ def accounts(clock, delay_s, routers=3, own_delay_s=0.0):
 
 def test_what_one_books_the_others_see_late_and_it_never_sees_as_others(clock):
     first, second, third = accounts(clock, 0.5)
-    first.publish(booked(queued_requests=2, queued_tokens=700, running_requests=2, head_since_s=0.1, freed_s=0.05))
+    first.publish(reserved(queued_requests=2, queued_tokens=700, running_requests=2, head_since_s=0.1, freed_s=0.05))
     assert second.others().queued_tokens == 0
     clock.now_s = 0.5
     for other in (second, third):
@@ -50,8 +50,8 @@ def test_what_one_books_the_others_see_late_and_it_never_sees_as_others(clock):
 
 def test_rows_add_up_and_the_oldest_head_leads(clock):
     first, second, third = accounts(clock, 0.0)
-    first.publish(booked(queued_requests=1, kv_tokens=10, head_since_s=4.0, freed_s=1.0))
-    second.publish(booked(queued_requests=1, kv_tokens=20, head_since_s=3.0, freed_s=2.0))
+    first.publish(reserved(queued_requests=1, kv_tokens=10, head_since_s=4.0, freed_s=1.0))
+    second.publish(reserved(queued_requests=1, kv_tokens=20, head_since_s=3.0, freed_s=2.0))
     seen = third.others()
     assert (seen.queue, seen.kv_tokens, seen.head_since_s, seen.freed_s) == (2, 30, 3.0, 2.0)
 
@@ -60,7 +60,7 @@ def test_changes_come_in_order_each_by_its_own_time(clock):
     first, second, _ = accounts(clock, 1.0)
     for at_s, tokens in ((0.0, 100), (0.4, 200), (0.8, 300)):
         clock.now_s = at_s
-        first.publish(booked(queued_tokens=tokens))
+        first.publish(reserved(queued_tokens=tokens))
     seen = []
     for at_s in (0.9, 1.0, 1.3, 1.4, 5.0):
         clock.now_s = at_s
@@ -71,7 +71,7 @@ def test_changes_come_in_order_each_by_its_own_time(clock):
 def test_work_is_kept_beside_what_is_booked(clock):
     first, second, third = accounts(clock, 0.0)
     first.worked(Work(100.0, 1.0, 5.0, 5.0))
-    first.publish(booked(queued_tokens=1))
+    first.publish(reserved(queued_tokens=1))
     second.worked(Work(50.0, 1.0, 5.0, 4.0))
     work = third.others().work
     assert (work.tokens, work.since_s) == (150.0, 4.0)
@@ -84,18 +84,18 @@ def test_a_router_that_sees_its_own_bookings_late_adds_up_to_what_it_had_booked_
     (only,) = accounts(clock, 0.0, routers=1, own_delay_s=0.5)
     for at_s, tokens in ((0.0, 700), (0.2, 900), (0.9, 0)):
         clock.now_s = at_s
-        own = booked(queued_requests=tokens // 100, queued_tokens=tokens, head_since_s=at_s)
+        own = reserved(queued_requests=tokens // 100, queued_tokens=tokens, head_since_s=at_s)
         own.queue = own.queued_requests
         only.publish(own)
     for at_s, then in ((0.95, 900), (1.39, 900), (1.4, 0)):
         clock.now_s = at_s
-        all_of_it = together(own, only.others())
+        all_of_it = combined(own, only.others())
         assert (all_of_it.queued_tokens, all_of_it.queued_requests) == (then, then // 100)
 
 
 def test_what_it_sees_late_of_its_own_the_others_see_by_their_delay(clock):
     first, second = accounts(clock, 0.1, routers=2, own_delay_s=9.0)
-    first.publish(booked(queued_requests=1, queued_tokens=700))
+    first.publish(reserved(queued_requests=1, queued_tokens=700))
     clock.now_s = 0.1
     assert second.others().queued_tokens == 700
     assert first.others().queued_tokens == -700

@@ -21,7 +21,7 @@ from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
 from router.app import System
 from router.config.model import Config, PolicyConfig
-from router.placement.dispatcher import Deferral, Dispatcher
+from router.placement.dispatcher import Dispatcher, Held
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
 from router.residency.chain import SEED, extend_chain
@@ -74,10 +74,10 @@ def taped(tape, ids):
             return super().load_reported(endpoint_id, report, now_s)
 
     class TapedDispatcher(Dispatcher):
-        def dispatch(self, request, now_s, *, defers=False):
+        def dispatch(self, request, now_s, *, may_hold=False):
             said = (request.id, request.path, request.model, request.arrived_s, request.max_tokens, request.session_id)
             tape("dispatch", said, ids[request.id])
-            answer = super().dispatch(request, now_s, defers=defers)
+            answer = super().dispatch(request, now_s, may_hold=may_hold)
             tape.decisions.setdefault(request.id, []).append(decision(answer))
             return answer
 
@@ -89,16 +89,16 @@ def taped(tape, ids):
             tape("finished", ticket.request.id, usage)
             super().finished(ticket, usage, now_s, status=status)
 
-        def cancelled(self, ticket, now_s, outcome="cancelled"):
+        def cancelled(self, ticket, now_s):
             tape("cancelled", ticket.request.id)
-            super().cancelled(ticket, now_s, outcome)
+            super().cancelled(ticket, now_s)
 
     return TapedResidency, TapedFleet, TapedDispatcher
 
 
 def decision(answer):
     """What was decided, to the last digit."""
-    if isinstance(answer, Deferral):
+    if isinstance(answer, Held):
         return answer
     record = answer.record
     return record.worker, record.decision.ranked, record.decision.costs, answer.predicted_cached_tokens
@@ -160,7 +160,7 @@ class Live:
         packed = array("I", ids).tobytes()
         prompt = Prompt(len(ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens))
         request = Request(name, path, model, prompt, len(ids), arrived_s, max_tokens=max_tokens, session_id=session)
-        answer = self.tickets[name] = self.system.dispatcher.dispatch(request, self.now_s, defers=True)
+        answer = self.tickets[name] = self.system.dispatcher.dispatch(request, self.now_s, may_hold=True)
         self.decisions.setdefault(name, []).append(decision(answer))
 
     def first_token(self, name):

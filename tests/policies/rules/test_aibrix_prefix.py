@@ -24,12 +24,12 @@ def test_a_busy_holder_is_passed_over_above_mean_plus_sigmas(build, fleet, reque
     assert decision.terms["a"]["match_percent"] == 0
 
 
-def test_nothing_matched_or_only_where_it_is_busy(build, fleet, request_view, booked):
+def test_nothing_matched_or_only_where_it_is_busy(build, fleet, request_view, reserved):
     policy = build("aibrix_prefix", deviations=0.5)
     decision = policy.decide(request_view(), fleet(a=holder(90, 4), b=holder(0, 1), c=holder(0, 1)))
     assert decision.ranked == ("b", "c", "a")
     assert decision.reason == "fewest requests: nothing matched"
-    booked(policy, "b", request_view())
+    reserved(policy, "b", request_view())
     assert policy.decide(request_view(), fleet(a=holder(0, 4), b=holder(0, 1), c=holder(0, 1))).ranked[0] == "c"
 
 

@@ -34,16 +34,16 @@ def test_the_one_with_more_cached_unless_it_is_over_half_the_slo(build, fleet, e
     policy = build("dualmap")
     request = request_of(*range(8))
     first, second = policy.decide(request, eight).ranked[:2]
-    warm = {"cached_tokens": 64, "backlog_s": 2.0, "prefill_s": 0.5, "learned": True}
-    cold = {"backlog_s": 0.1, "prefill_s": 1.0, "learned": True}
+    warm = {"cached_tokens": 64, "queue_wait_s": 2.0, "prefill_s": 0.5, "learned": True}
+    cold = {"queue_wait_s": 0.1, "prefill_s": 1.0, "learned": True}
     for hot, other in [(first, second), (second, first)]:
         decision = policy.decide(request, with_fields(eight, fleet, **{hot: warm, other: cold}))
         assert decision.ranked[:2] == (hot, other)
-        over = {**warm, "backlog_s": 2.01}
+        over = {**warm, "queue_wait_s": 2.01}
         decision = policy.decide(request, with_fields(eight, fleet, **{hot: over, other: cold}))
         assert decision.ranked[:2] == (other, hot)
         assert f"{hot} is over half the SLO" in decision.reason
-        slow = {**cold, "backlog_s": 9.0}
+        slow = {**cold, "queue_wait_s": 9.0}
         assert policy.decide(request, with_fields(eight, fleet, **{hot: over, other: slow})).ranked[0] == hot
 
 
@@ -51,7 +51,7 @@ def test_nothing_learned_has_no_seconds(build, fleet, eight, request_of):
     policy = build("dualmap")
     request = request_of(*range(8))
     first, second = policy.decide(request, eight).ranked[:2]
-    view = with_fields(eight, fleet, **{first: {"cached_tokens": 64, "backlog_s": 9_000.0}, second: {}})
+    view = with_fields(eight, fleet, **{first: {"cached_tokens": 64, "queue_wait_s": 9_000.0}, second: {}})
     assert policy.decide(request, view).ranked[0] == first
 
 
@@ -59,42 +59,42 @@ def test_equal_hits_go_by_estimate_and_the_rest_follows_by_estimate(build, fleet
     policy = build("dualmap")
     request = request_of(*range(8))
     first, second = policy.decide(request, eight).ranked[:2]
-    loads = {worker.id: {"backlog_s": float(place)} for place, worker in enumerate(eight.workers)}
-    view = with_fields(eight, fleet, **{**loads, first: {"backlog_s": 7.0}, second: {"backlog_s": 6.0}})
+    loads = {worker.id: {"queue_wait_s": float(place)} for place, worker in enumerate(eight.workers)}
+    view = with_fields(eight, fleet, **{**loads, first: {"queue_wait_s": 7.0}, second: {"queue_wait_s": 6.0}})
     ranked = policy.decide(request, view).ranked
     assert ranked[:2] == (second, first)
     assert list(ranked[2:]) == [worker.id for worker in eight.workers if worker.id not in (first, second)]
 
 
-def test_a_hot_prefix_takes_longer_keys_just_above_its_share(build, fleet, eight, request_of, booked):
+def test_a_hot_prefix_takes_longer_keys_just_above_its_share(build, fleet, eight, request_of, reserved):
     policy = build("dualmap", window_requests=8)
     system = tuple(range(8))
     requests = [request_of(*system, *range(100 * n, 100 * n + 8)) for n in range(1, 9)]
     before = pair_of(policy, requests[0], eight)
     for request in requests[:2]:  # two of eight are 2 / N: not more
-        booked(policy, "a", request)
+        reserved(policy, "a", request)
     for n in range(6):
-        booked(policy, "a", request_of(900 + n))
+        reserved(policy, "a", request_of(900 + n))
     assert pair_of(policy, requests[0], eight) == before
-    booked(policy, "a", requests[2])  # the window forgets one of them: still two
+    reserved(policy, "a", requests[2])  # the window forgets one of them: still two
     assert pair_of(policy, requests[0], eight) == before
-    booked(policy, "a", requests[3])
-    booked(policy, "a", requests[4])
+    reserved(policy, "a", requests[3])
+    reserved(policy, "a", requests[4])
     pairs = {frozenset(pair_of(policy, request, eight)) for request in requests}
     assert len(pairs) > 1
 
 
-def test_its_window_is_bounded(build, request_of, booked):
+def test_its_window_is_bounded(build, request_of, reserved):
     policy = build("dualmap", window_requests=10)
     for number in range(1_000):
-        booked(policy, "a", request_of(*range(number, number + 40)))
+        reserved(policy, "a", request_of(*range(number, number + 40)))
     assert len(policy._window) == 10
     assert len(policy._arrivals) <= 10 * 8
 
 
 def test_without_a_block_or_a_choice(build, fleet, request_view):
     policy = build("dualmap")
-    decision = policy.decide(request_view(), fleet(a={"backlog_s": 1.0}, b={"backlog_s": 0.5}))
+    decision = policy.decide(request_view(), fleet(a={"queue_wait_s": 1.0}, b={"queue_wait_s": 0.5}))
     assert decision.ranked == ("b", "a")
     assert "no full block" in decision.reason
     assert policy.decide(request_view(blocks=(1,)), fleet(a={})).ranked == ("a",)

@@ -34,10 +34,10 @@ def test_default_adds_time_and_space_one_to_one(build, fleet, request_view):
     assert build("dynamo_default").decide(request_view(tokens=160, blocks=range(10)), view).ranked[0] == "a"
 
 
-def test_default_ties_in_turn_also_without_identity(build, fleet, booked):
+def test_default_ties_in_turn_also_without_identity(build, fleet, reserved):
     policy = build("dynamo_default")
     request = RequestView("r", "m", 100, 0, ())
-    booked(policy, "a", request)
+    reserved(policy, "a", request)
     assert policy.decide(request, fleet(a={}, b={})).ranked[0] == "b"
 
 
@@ -62,12 +62,12 @@ def test_two_tier_load_needs_both_gates(build, fleet, request_view):
     assert two_tier(build, fleet, request_view, (0, 640), (160, 705)).ranked[0] == "a"
 
 
-def test_two_tier_least_loaded_of_the_best(build, fleet, request_view, booked):
+def test_two_tier_least_loaded_of_the_best(build, fleet, request_view, reserved):
     policy = build("dynamo_two_tier")
     request = request_view(tokens=160, blocks=range(10))
     view = fleet(a=holder(96, 3), b=holder(96, 2), c=holder(80, 0), d=holder(0, 0))
     decision = policy.decide(request, view)
     assert decision.ranked == ("b", "a", "c", "d")
     assert decision.terms["b"] == {"match": 96, "requests": 2}
-    booked(policy, "c", request)
+    reserved(policy, "c", request)
     assert policy.decide(request, view).ranked == ("b", "a", "d", "c")

@@ -24,13 +24,13 @@ def test_blend_queue_is_relative_so_one_request_weighs_as_much_as_many(build, fl
     assert build("llmd_blend").decide(request_view(**PROMPT), view).ranked[0] == "a"
 
 
-def test_blend_without_prompt_blocks_or_capacity(build, fleet, request_view, booked):
+def test_blend_without_prompt_blocks_or_capacity(build, fleet, request_view, reserved):
     policy = build("llmd_blend")
     view = fleet(a={"kv_capacity_tokens": 0, "kv_tokens": 5}, b={"kv_capacity_tokens": 10, "kv_tokens": 50})
     decision = policy.decide(request_view(tokens=1), view)
     assert decision.ranked == ("a", "b")
     assert decision.terms["b"] == {"prefix": 3.0, "kv": 2.0, "queue": 0.0}
-    booked(policy, "a", request_view())
+    reserved(policy, "a", request_view())
     assert policy.decide(request_view(), fleet(a={}, b={})).ranked[0] == "b"
 
 
@@ -58,7 +58,7 @@ def test_sticky_breaks_just_above_eighteen_seconds(build, fleet, request_view):
     assert sticky(build, fleet, request_view, (160, 10**9), (0, 0), max_ttft_penalty_s=0.0).ranked[0] == "a"
 
 
-def test_sticky_least_work_among_those_kept(build, fleet, request_view, booked):
+def test_sticky_least_work_among_those_kept(build, fleet, request_view, reserved):
     policy = build("llmd_sticky")
     view = fleet(a=worker(160, 50), b=worker(144, 0), c=worker(0, 0), d=worker(96, 0))
     decision = policy.decide(request_view(**PROMPT), view)
@@ -66,7 +66,7 @@ def test_sticky_least_work_among_those_kept(build, fleet, request_view, booked):
     assert decision.reason.endswith("of 2 sticky")
     assert decision.terms["b"] == {"queued_tokens": 0, "uncached_tokens": 17, "sticky": 1.0}
     equal = fleet(a=worker(160, 0), b=worker(160, 0))
-    booked(policy, "a", request_view())
+    reserved(policy, "a", request_view())
     decision = policy.decide(request_view(**PROMPT), equal)
     assert decision.ranked == ("b", "a")
     assert decision.reason.endswith("all sticky")

@@ -16,9 +16,9 @@ def test_queued_work_counts_and_an_idle_worker_is_not_free(build, fleet, request
     assert build("lmetric").decide(request_view(), view).ranked[0] == "b"
 
 
-def test_ties_in_turn_and_nothing_to_do_is_one_token(build, fleet, request_view, booked):
+def test_ties_in_turn_and_nothing_to_do_is_one_token(build, fleet, request_view, reserved):
     policy = build("lmetric")
     view = fleet(a={"uncached_tokens": 0, "running_requests": 1}, b={"uncached_tokens": 0}, c={"uncached_tokens": 0})
     assert policy.decide(request_view(tokens=0), view).ranked == ("b", "c", "a")
-    booked(policy, "b", request_view())
+    reserved(policy, "b", request_view())
     assert policy.decide(request_view(tokens=0), view).ranked == ("c", "b", "a")

@@ -1,19 +1,19 @@
 import pytest
 
-from policies.view import Edge, EdgeKind, FleetView, RequestView, WorkerId
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId
 
 LEARNED = {"learned": True, "uncached_tokens": 100, "prefill_s": 1.0}
 
 
 @pytest.fixture
 def place(fleet):
-    def book(policy, worker, at_s=0.0, uncached=100, decode_s=0.0, blocks=(), capacity=0, request_id="r"):
+    def reserve(policy, worker, at_s=0.0, uncached=100, decode_s=0.0, blocks=(), capacity=0, request_id="r"):
         view = fleet(**{worker: {"uncached_tokens": uncached, "kv_capacity_tokens": capacity}}).workers[0]
         request = RequestView(request_id, "m", uncached, 512, blocks, decode_s=decode_s)
-        policy.observe(Edge(EdgeKind.BOOKED, request, WorkerId(worker), at_s, None, view))
+        policy.observe(LifecycleEvent(LifecycleEventKind.RESERVED, request, WorkerId(worker), at_s, None, view))
         return request
 
-    return book
+    return reserve
 
 
 def at(view, now_s):
@@ -37,7 +37,9 @@ def test_the_present_request_does_not_change_what_earlier_ones_took(build, fleet
     policy = build("preble")
     for worker, prefill_s in [("a", 3.0), ("b", 1.0)]:
         view = fleet(**{worker: {**LEARNED, "uncached_tokens": 300, "prefill_s": prefill_s}}).workers[0]
-        policy.observe(Edge(EdgeKind.BOOKED, request_view(tokens=300), WorkerId(worker), 0.0, None, view))
+        policy.observe(
+            LifecycleEvent(LifecycleEventKind.RESERVED, request_view(tokens=300), WorkerId(worker), 0.0, None, view)
+        )
     costly = {"learned": True, "uncached_tokens": 10, "prefill_s": 5.0}  # behind a long cached context
     decision = policy.decide(request_view(), fleet(a=costly, b=costly))
     assert [decision.terms[worker]["load"] for worker in ("a", "b")] == pytest.approx([3.0, 1.0])
@@ -124,7 +126,7 @@ def test_a_prefix_that_waits_twice_as_long_is_replicated(build, fleet, request_v
     policy = build("preble")
     for number, (at_s, ttft_s) in enumerate([(10.0, 1.0), (190.0, 2.5)]):
         request = place(policy, "a", at_s=at_s, uncached=500, blocks=(1,), request_id=f"r{number}")
-        policy.observe(Edge(EdgeKind.FIRST_TOKEN, request, WorkerId("a"), at_s + ttft_s))
+        policy.observe(LifecycleEvent(LifecycleEventKind.FIRST_TOKEN, request, WorkerId("a"), at_s + ttft_s))
     hit = {"learned": True, "cached_tokens": 480, "uncached_tokens": 32, "prefill_s": 0.32}
     cold = {"learned": True, "uncached_tokens": 512, "prefill_s": 5.12}
     request = request_view(tokens=512, blocks=(1,), block_tokens=512)

@@ -37,7 +37,7 @@ def test_spilling_by_hand(build, fleet, request_view):
     )
 
 
-def test_ties_in_turn(build, fleet, request_view, booked):
+def test_ties_in_turn(build, fleet, request_view, reserved):
     policy = build("smg_spill")
-    booked(policy, "a", request_view())
+    reserved(policy, "a", request_view())
     assert policy.decide(request_view(), fleet(a={}, b={})).ranked[0] == "b"

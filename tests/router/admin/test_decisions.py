@@ -45,7 +45,7 @@ async def test_explain_names_every_candidate_and_the_choice_and_books_nothing(cl
     assert {one["worker"] for one in answer["candidates"]} == {"a:1", "a:2"}
     for one in answer["candidates"]:
         assert one["cached_tokens"] + one["uncached_tokens"] == 100
-        assert 0 < one["predicted_s"] == pytest.approx(one["backlog_s"] + one["prefill_s"])
+        assert 0 < one["first_token_s"] == pytest.approx(one["queue_wait_s"] + one["prefill_s"])
         assert one["terms"]
     assert system.dispatcher.statistics()["workers"] == before
     assert [one["request_id"] for one in (await client.get("/admin/v1/decisions")).json()["decisions"]] == [
@@ -59,7 +59,7 @@ async def test_no_seconds_before_any_were_learned(client, system):
     system.join("http://a:1")
     (candidate,) = (await client.post("/admin/v1/explain", json={"body": BODY})).json()["candidates"]
     assert candidate["learned"] is False
-    assert (candidate["predicted_s"], candidate["backlog_s"], candidate["prefill_s"]) == (None, None, None)
+    assert (candidate["first_token_s"], candidate["queue_wait_s"], candidate["prefill_s"]) == (None, None, None)
     assert candidate["cost"] is not None
 
 

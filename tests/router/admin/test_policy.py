@@ -11,7 +11,7 @@ async def test_the_policy_in_use_and_those_to_choose_from(client):
 
 
 async def test_what_the_policy_shows_of_its_state(client, system):
-    assert (await client.get("/admin/v1/policy")).json()["statistics"] == {"lanes": {}}
+    assert (await client.get("/admin/v1/policy")).json()["statistics"] == {"prefill_lanes": {}}
     await client.put("/admin/v1/policy", json={"name": "lpwl"})
     assert (await client.get("/admin/v1/policy")).json()["statistics"] == {}
 

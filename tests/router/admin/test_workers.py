@@ -176,7 +176,7 @@ async def test_learned_and_compared(client, system):
     estimates = candidate["estimates"]
     assert estimates["observations"] == 20
     assert estimates["prefill_token_us"] > 0
-    assert estimates["backlog_s"] is not None
+    assert estimates["queue_wait_s"] is not None
     assert 0 < estimates["utilisation"] <= 1
     compared = candidate["predicted_cached"]
     assert compared["equal"] + compared["over"] + compared["under"] == 20

@@ -202,39 +202,39 @@ class RecordingDispatcher(Dispatcher):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.edges = []
+        self.events = []
         self.requests = []
 
-    def dispatch(self, request, now_s, *, defers=False, within=None):
-        outcome = super().dispatch(request, now_s, defers=defers, within=within)
-        self.edges.append(type(outcome).__name__.lower())
+    def dispatch(self, request, now_s, *, may_hold=False, within=None):
+        outcome = super().dispatch(request, now_s, may_hold=may_hold, within=within)
+        self.events.append(type(outcome).__name__.lower())
         self.requests.append(request)
         return outcome
 
     def retry(self, ticket, phase, now_s, reason, retry_after_s=None, *, within=None):
-        self.edges.append(f"retry {phase.value}")
+        self.events.append(f"retry {phase.value}")
         self.last_reason = reason
         return super().retry(ticket, phase, now_s, reason, retry_after_s, within=within)
 
     def first_token(self, ticket, now_s):
-        self.edges.append("first_token")
+        self.events.append("first_token")
         super().first_token(ticket, now_s)
 
     def progress(self, ticket, output_tokens, now_s):
-        self.edges.append(f"progress {output_tokens}")
+        self.events.append(f"progress {output_tokens}")
         super().progress(ticket, output_tokens, now_s)
 
     def finished(self, ticket, usage, now_s, *, status=200):
-        self.edges.append(f"finished {status}")
+        self.events.append(f"finished {status}")
         self.usage = usage
         super().finished(ticket, usage, now_s, status=status)
 
     def failed(self, ticket, phase, now_s, reason, retry_after_s=None):
-        self.edges.append(f"failed {phase.value}")
+        self.events.append(f"failed {phase.value}")
         super().failed(ticket, phase, now_s, reason, retry_after_s)
 
     def cancelled(self, ticket, now_s):
-        self.edges.append("cancelled")
+        self.events.append("cancelled")
         super().cancelled(ticket, now_s)
 
 

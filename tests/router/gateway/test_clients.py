@@ -15,7 +15,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 async def left(gate, seen, within_s=0.1):
     """The worker's socket closes within a tenth of a second, and nothing is left in the books."""
     await asyncio.wait_for(seen.gone.wait(), within_s)
-    assert gate.dispatcher.edges[-1] == "cancelled"
+    assert gate.dispatcher.events[-1] == "cancelled"
     assert gate.idle
 
 
@@ -62,7 +62,7 @@ async def test_leaving_while_being_identified_or_waiting(rig, kit):
     await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1)
     client.leave()
     await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 0)
-    assert gate.dispatcher.edges == []
+    assert gate.dispatcher.events == []
     gate.identity.later.set()
     assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200  # identified on the slow path
     gate.fleet.drain(gate.workers[0].id)
@@ -92,7 +92,7 @@ async def test_leaving_while_connecting(rig, kit):
     await started.wait()
     client.leave()
     await kit.eventually(lambda: gate.idle)
-    assert gate.dispatcher.edges == ["ticket", "cancelled"]
+    assert gate.dispatcher.events == ["ticket", "cancelled"]
     await worker.stop()
 
 
@@ -110,7 +110,7 @@ async def test_connecting_has_a_limit(rig, kit):
 
     pools._dial = first_is_slow
     assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
-    assert gate.dispatcher.edges[1] == "retry connect"
+    assert gate.dispatcher.events[1] == "retry connect"
     assert calls[0] != calls[1]
 
 
@@ -123,7 +123,7 @@ async def test_leaving_in_the_middle_of_a_request_costs_nothing(rig, kit):
         await client.writer.drain()
         client.writer.close()
     await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
-    assert gate.dispatcher.edges == []
+    assert gate.dispatcher.events == []
 
 
 async def test_a_reader_that_stalls_stops_the_worker_and_not_our_memory(rig, kit):
@@ -154,7 +154,7 @@ async def test_a_reader_that_stalls_stops_the_worker_and_not_our_memory(rig, kit
     total = 0
     while total < 65_000_000:
         total += len(await asyncio.wait_for(client.reader.read(1 << 20), 5))
-    assert gate.dispatcher.edges[-1].startswith(("finished", "progress"))
+    assert gate.dispatcher.events[-1].startswith(("finished", "progress"))
 
 
 async def test_a_reader_that_stalls_for_too_long_is_dropped(rig, kit):
@@ -167,8 +167,8 @@ async def test_a_reader_that_stalls_for_too_long_is_dropped(rig, kit):
     client = await gate.connect(limit=65_536)
     client.writer.transport.pause_reading()
     client.writer.write(kit.post())
-    await kit.eventually(lambda: "cancelled" in gate.dispatcher.edges)
-    assert not any(edge.startswith("failed") for edge in gate.dispatcher.edges)
+    await kit.eventually(lambda: "cancelled" in gate.dispatcher.events)
+    assert not any(event.startswith("failed") for event in gate.dispatcher.events)
     await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
@@ -393,7 +393,7 @@ async def test_the_drain_deadline_cuts(rig, kit):
     gate = await rig(script)
     client = await gate.connect()
     client.writer.write(kit.post())
-    await kit.eventually(lambda: "first_token" in gate.dispatcher.edges)
+    await kit.eventually(lambda: "first_token" in gate.dispatcher.events)
     await gate.gateway.aclose(0.05)
     reply = await client.read()  # to the last chunk: a clean end
     events = reply.body.split(b"\n\n")
@@ -401,7 +401,7 @@ async def test_the_drain_deadline_cuts(rig, kit):
     assert msgspec.json.decode(events[1][6:])["error"]["code"] == "shutting_down"
     assert events[2:] == [b"data: [DONE]", b""]
     assert await client.closed() == b""
-    assert gate.dispatcher.edges == ["ticket", "first_token", "cancelled"]
+    assert gate.dispatcher.events == ["ticket", "first_token", "cancelled"]
     await asyncio.wait_for(gate.workers[0].requests[0].gone.wait(), 0.2)
     assert gate.gateway.statistics()["connections"] == 0
 
@@ -426,14 +426,14 @@ async def test_the_drain_deadline_answers_what_waits(rig, kit):
         assert (reply.status, reply.code, reply.header(b"connection")) == (503, "shutting_down", b"close")
         client.writer.close()
     await closing
-    assert gate.dispatcher.edges == ["ticket", "cancelled"]
+    assert gate.dispatcher.events == ["ticket", "cancelled"]
     gate = await rig(half)
     client = await gate.connect()
     client.writer.write(kit.post(body=kit.PLAIN))
     await client.reader.readuntil(b'{"half')
     await gate.gateway.aclose(0.05)
     assert await client.closed() == b""  # nothing can be said within another's Content-Length
-    assert gate.dispatcher.edges[-1] == "cancelled"
+    assert gate.dispatcher.events[-1] == "cancelled"
 
 
 async def test_a_client_that_does_not_read_does_not_hold_up_the_end(rig, kit):
@@ -449,7 +449,7 @@ async def test_a_client_that_does_not_read_does_not_hold_up_the_end(rig, kit):
     await kit.eventually(lambda: any(not each.writable for each in gate.gateway._plane.connections))
     await asyncio.wait_for(gate.gateway.aclose(0.05), 3)
     assert gate.gateway.statistics()["connections"] == 0
-    assert gate.dispatcher.edges[-1] == "cancelled"
+    assert gate.dispatcher.events[-1] == "cancelled"
 
 
 async def test_many_streams_leave_nothing_behind(rig, kit):
@@ -477,7 +477,7 @@ async def test_many_streams_leave_nothing_behind(rig, kit):
     assert gate.idle
     gaps = gate.metrics.named("gaps")
     assert all(0 < len(each[0]) <= 64 for each in gaps)
-    assert any(edge.startswith("progress") for edge in gate.dispatcher.edges)
+    assert any(event.startswith("progress") for event in gate.dispatcher.events)
 
 
 async def test_the_write_buffer_is_the_configured_one(rig, kit):

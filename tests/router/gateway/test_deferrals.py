@@ -12,14 +12,14 @@ LONG_S = 60.0
 class Patient:
     """Everything goes to the first worker, and not before that has no prefill left, or `hold_s` have passed."""
 
-    def __init__(self, hold_s=LONG_S, until_relief=True):
-        self.hold_s, self.until_relief = hold_s, until_relief
+    def __init__(self, hold_s=LONG_S, until_prefills_done=True):
+        self.hold_s, self.until_prefills_done = hold_s, until_prefills_done
 
     def decide(self, request, fleet):
         first = fleet.workers[0]
         left_s = self.hold_s - request.waited_s if first.queued_requests else 0.0
         ranked = tuple(view.id for view in fleet.workers)
-        return Decision(ranked, "first", hold_s=max(0.0, left_s), until_relief=self.until_relief)
+        return Decision(ranked, "first", hold_s=max(0.0, left_s), until_prefills_done=self.until_prefills_done)
 
 
 class Slow:
@@ -42,16 +42,16 @@ class Slow:
 async def gate(rig, kit):
     """Two workers, of which the first is busy with a request, and another request that waits for it."""
 
-    async def make(hold_s=LONG_S, until_relief=True, **options):
+    async def make(hold_s=LONG_S, until_prefills_done=True, **options):
         slow = Slow(kit)
         made = await rig(slow, kit.answer_stream, **options)
         made.slow = slow
-        made.dispatcher.set_policy(Patient(hold_s, until_relief), "patient", {})
+        made.dispatcher.set_policy(Patient(hold_s, until_prefills_done), "patient", {})
         made.first, made.second = await made.connect(), await made.connect()
         made.first.writer.write(kit.post())
         await kit.eventually(lambda: slow.waiting)
         made.second.writer.write(kit.post())
-        await kit.eventually(lambda: made.dispatcher.edges[1:2])
+        await kit.eventually(lambda: made.dispatcher.events[1:2])
         return made
 
     return make
@@ -63,7 +63,7 @@ def deferred(gate):
 
 async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate, kit):
     made = await gate()
-    assert made.dispatcher.edges == ["ticket", "deferral"] and deferred(made) == 1
+    assert made.dispatcher.events == ["ticket", "held"] and deferred(made) == 1
     assert len(made.workers[0].requests) == 1
     await asyncio.sleep(0.1)
     made.slow.answer()
@@ -101,11 +101,11 @@ async def test_it_goes_when_its_time_is_up(gate, kit):
 
 
 async def test_one_that_waits_for_something_else_is_not_asked_for_when_its_worker_has_no_prefill_left(gate, kit):
-    made = await gate(hold_s=0.5, until_relief=False)
+    made = await gate(hold_s=0.5, until_prefills_done=False)
     made.slow.answer()
     assert (await made.first.read()).status == 200
     await asyncio.sleep(0.1)
-    assert deferred(made) == 1 and made.dispatcher.edges.count("deferral") == 1
+    assert deferred(made) == 1 and made.dispatcher.events.count("held") == 1
     await kit.eventually(lambda: made.slow.waiting)
     made.slow.answer()
     assert (await made.second.read()).status == 200
@@ -148,12 +148,12 @@ async def test_without_room_it_goes_at_once(gate, kit):
     third = await made.connect()
     third.writer.write(kit.post())
     await kit.eventually(lambda: len(made.slow.waiting) == 2)
-    assert made.dispatcher.edges.count("ticket") == 2 and deferred(made) == 1
+    assert made.dispatcher.events.count("ticket") == 2 and deferred(made) == 1
 
 
-@pytest.mark.parametrize("until_relief", [True, False])
-async def test_its_worker_leaves_the_fleet(gate, kit, until_relief):
-    made = await gate(until_relief=until_relief)
+@pytest.mark.parametrize("until_prefills_done", [True, False])
+async def test_its_worker_leaves_the_fleet(gate, kit, until_prefills_done):
+    made = await gate(until_prefills_done=until_prefills_done)
     made.fleet.remove(made.workers[0].id, made.loop.time())
     assert (await made.second.read()).status == 200
     assert len(made.workers[1].requests) >= 1
@@ -185,7 +185,7 @@ async def test_a_failed_attempt_is_not_kept_back_again(rig, kit):
     client.writer.write(kit.post())
     await kit.eventually(lambda: slow.waiting)
     slow.answer()
-    assert (await client.read()).status == 200 and "deferral" not in made.dispatcher.edges
+    assert (await client.read()).status == 200 and "held" not in made.dispatcher.events
 
 
 async def test_it_is_told_when_the_gateway_stops(gate, kit):
@@ -221,13 +221,13 @@ async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, 
     for client in others:
         client.writer.write(kit.post())
     await kit.eventually(lambda: deferred(made) == 5)
-    asked = made.dispatcher.edges.count("deferral")
+    asked = made.dispatcher.events.count("held")
     made.dispatcher.set_policy(Hesitant(), "hesitant", {})
     made.slow.answer()
     assert (await made.first.read()).status == 200
-    await kit.eventually(lambda: made.dispatcher.edges.count("deferral") > asked)
+    await kit.eventually(lambda: made.dispatcher.events.count("held") > asked)
     await asyncio.sleep(0.1)
-    assert made.dispatcher.edges.count("deferral") == asked + 2 and deferred(made) == 5
+    assert made.dispatcher.events.count("held") == asked + 2 and deferred(made) == 5
 
 
 class Hesitant:

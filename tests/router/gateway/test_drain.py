@@ -57,7 +57,7 @@ async def test_an_answer_that_promised_to_go_on_is_followed_by_one_more(rig, kit
     gate = await rig(script, timeouts=LATER)
     client = await gate.connect()
     client.writer.write(kit.post())
-    await kit.eventually(lambda: "first_token" in gate.dispatcher.edges)
+    await kit.eventually(lambda: "first_token" in gate.dispatcher.events)
     closing = asyncio.create_task(gate.gateway.aclose(5))
     await kit.eventually(lambda: not gate.gateway._plane.accepts)
     go_on.set()

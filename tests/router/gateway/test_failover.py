@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from router.gateway import losses
-from router.placement.retry_budget import FurtherAttempts
+from router.placement.retry_budget import RetryBudget
 
 
 def once(kit, first, then=None):
@@ -82,9 +82,9 @@ async def test_before_the_first_event_another_worker_takes_over_unseen(rig, kit,
     assert reply.status == 200
     assert reply.body.startswith(kit.event("a"))
     assert b"error" not in reply.raw
-    edges = gate.dispatcher.edges
+    events = gate.dispatcher.events
     phase = "answered" if name in ANSWERED else "sent"
-    assert edges[:3] == ["ticket", f"retry {phase}", f"failed {phase}"] and edges[-1] == "finished 200"
+    assert events[:3] == ["ticket", f"retry {phase}", f"failed {phase}"] and events[-1] == "finished 200"
     assert gate.metrics.named("retried") == [(phase,)]
     pools = gate.gateway.statistics()["pools"]
     assert pools["open"] - pools["idle"] <= 1  # the failed one, if its end has not been noticed yet
@@ -114,7 +114,7 @@ async def test_a_refusal_goes_to_up_to_two_others(rig, kit):
     assert (reply.status, reply.code) == (503, "overloaded")
     assert int(reply.header(b"retry-after")) >= 1
     assert sum(len(worker.requests) for worker in gate.workers) == 3
-    assert gate.dispatcher.edges[:3] == ["ticket", "retry refused", "failed refused"]
+    assert gate.dispatcher.events[:3] == ["ticket", "retry refused", "failed refused"]
     assert gate.gateway.statistics()["pools"]["idle"] == 3  # a refusal is no reason to throw the connection away
     assert (await client.ask(kit.get(b"/livez"))).status == 200
 
@@ -133,20 +133,20 @@ async def test_a_429_is_its_clients_and_no_pause_for_others(rig, kit):
     gate = await rig(*once(kit, limited))
     reply = await gate.ask(kit.post())
     assert (reply.status, reply.header(b"retry-after"), reply.body) == (429, b"9", limit)
-    assert gate.dispatcher.edges == ["ticket", "finished 429"]
+    assert gate.dispatcher.events == ["ticket", "finished 429"]
     for _ in range(4):
         assert (await gate.ask(kit.post())).status == 200
     assert {len(worker.requests) for worker in gate.workers} == {2, 3}  # both still take their turns
     gate = await rig(*once(kit, limited_in_stream))
     assert (await gate.ask(kit.post())).body == b"data: " + limit + b"\n\n" + kit.DONE
-    assert not any(edge.startswith("retry") for edge in gate.dispatcher.edges)
+    assert not any(event.startswith("retry") for event in gate.dispatcher.events)
 
 
 async def test_a_refusal_as_first_event_is_a_refusal(rig, kit):
     busy = ERROR.replace(b"500", b"503")
     gate = await rig(*once(kit, saying(STREAM + kit.chunk(busy))))
     assert (await gate.ask(kit.post())).body.startswith(kit.event("a"))
-    assert gate.dispatcher.edges[1] == "retry refused"
+    assert gate.dispatcher.events[1] == "retry refused"
 
 
 async def test_a_clients_mistake_as_first_event_is_passed_on(rig, kit):
@@ -157,8 +157,8 @@ async def test_a_clients_mistake_as_first_event_is_passed_on(rig, kit):
 
     gate = await rig(script, script)
     assert (await gate.ask(kit.post())).body == mistake + kit.DONE
-    edges = [edge for edge in gate.dispatcher.edges if not edge.startswith("progress")]
-    assert edges == ["ticket", "finished 400"], "no other worker is asked, and nothing is learned of a first token"
+    events = [event for event in gate.dispatcher.events if not event.startswith("progress")]
+    assert events == ["ticket", "finished 400"], "no other worker is asked, and nothing is learned of a first token"
 
 
 async def test_the_retry_after_of_a_worker_is_heard(rig, kit):
@@ -178,7 +178,7 @@ async def test_an_unreachable_worker_costs_nothing_but_time(rig, kit):
     gate.join(alive)
     for _ in range(2):
         assert (await gate.ask(kit.post())).status == 200
-    assert "retry connect" in gate.dispatcher.edges
+    assert "retry connect" in gate.dispatcher.events
     await alive.stop()
 
 
@@ -190,7 +190,7 @@ async def test_a_worker_that_never_answers_is_given_up(rig, kit):
     assert (await gate.ask(kit.post())).body.startswith(kit.event("a"))
     stuck = next(seen for worker in gate.workers for seen in worker.requests if seen.gone.is_set())
     assert stuck is not None
-    assert gate.dispatcher.edges[1] == "retry sent"
+    assert gate.dispatcher.events[1] == "retry sent"
 
 
 def eject(gate, worker):
@@ -212,12 +212,12 @@ async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, kit, how):
         for second in range(2):
             gate.fleet.probe_failed(stuck.id, "timed out", second)
         await asyncio.sleep(0.02)
-        assert gate.dispatcher.edges == ["ticket"]  # below the threshold it may merely be slow
+        assert gate.dispatcher.events == ["ticket"]  # below the threshold it may merely be slow
         gate.fleet.probe_failed(stuck.id, "timed out", 2)
     else:
         gate.fleet.remove(stuck.id, 0.0)
     assert (await client.read()).body.startswith(kit.event("a"))
-    assert gate.dispatcher.edges[:3] == ["ticket", "retry sent", "failed sent"]
+    assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
     await asyncio.wait_for(stuck.requests[0].gone.wait(), 1)
     assert gate.idle
 
@@ -234,7 +234,7 @@ async def test_without_another_worker_a_lost_one_is_waited_for_until_one_is_read
     gate.fleet.drain(other.id)
     eject(gate, stuck)
     await asyncio.sleep(0.02)
-    assert gate.dispatcher.edges == ["ticket"]
+    assert gate.dispatcher.events == ["ticket"]
     gate.fleet.undrain(other.id)
     assert (await client.read()).body.startswith(kit.event("a"))
 
@@ -244,7 +244,7 @@ async def test_without_budget_a_lost_worker_is_waited_for_until_there_is_some(ri
         await script.gone()
 
     affords = [False]
-    monkeypatch.setattr(FurtherAttempts, "affords", lambda *_: affords[0])
+    monkeypatch.setattr(RetryBudget, "affords", lambda *_: affords[0])
     monkeypatch.setattr(losses, "LOOK_AGAIN_S", 0.05)
     gate = await rig(*once(kit, silent))
     client = await gate.connect()
@@ -252,7 +252,7 @@ async def test_without_budget_a_lost_worker_is_waited_for_until_there_is_some(ri
     await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
     eject(gate, next(worker for worker in gate.workers if worker.requests))
     await asyncio.sleep(0.12)
-    assert gate.dispatcher.edges == ["ticket"]
+    assert gate.dispatcher.events == ["ticket"]
     affords[0] = True
     assert (await client.read()).body.startswith(kit.event("a"))
 
@@ -280,7 +280,7 @@ async def test_a_started_stream_and_a_drained_workers_requests_stay(rig, kit):
     await asyncio.sleep(0.02)
     go_on.set()
     assert (await client.read()).status == 200
-    assert not any(edge.startswith("retry") for edge in gate.dispatcher.edges)
+    assert not any(event.startswith("retry") for event in gate.dispatcher.events)
     gate = await rig(*once(kit, started))
     client = await gate.connect()
     client.writer.write(kit.post())
@@ -289,7 +289,7 @@ async def test_a_started_stream_and_a_drained_workers_requests_stay(rig, kit):
     await asyncio.sleep(0.02)
     slow_end.set()
     await client.reader.readuntil(b"\r\n0\r\n\r\n")
-    assert gate.dispatcher.edges[-1].startswith("finished") or gate.dispatcher.edges[-1] == "first_token"
+    assert gate.dispatcher.events[-1].startswith("finished") or gate.dispatcher.events[-1] == "first_token"
 
 
 async def test_comments_alone_do_not_count_as_an_answer(rig, kit):
@@ -320,7 +320,7 @@ async def test_death_between_chunks_is_told_in_the_stream(rig, kit):
     assert events[0] + b"\n\n" == kit.event("a")
     assert msgspec.json.decode(events[1][6:])["error"]["code"] == "worker_died_in_stream"
     assert events[2:] == [b"data: [DONE]", b""]
-    assert gate.dispatcher.edges == ["ticket", "first_token", "failed stream"]
+    assert gate.dispatcher.events == ["ticket", "first_token", "failed stream"]
     assert (await client.ask(kit.get(b"/livez"))).status == 200  # a clean end: the connection goes on
     assert gate.metrics.named("error") == [("worker_died_in_stream", "stream")]
 
@@ -350,7 +350,7 @@ async def test_death_within_a_chunk_shows_as_truncation(rig, kit, cut):
     client.writer.write(kit.post())
     raw = await client.closed()
     assert raw.endswith(kit.chunk(kit.event("a")) + cut)
-    assert gate.dispatcher.edges[-1] == "failed stream"
+    assert gate.dispatcher.events[-1] == "failed stream"
 
 
 async def test_death_within_an_announced_length_shows_as_truncation(rig, kit):
@@ -363,7 +363,7 @@ async def test_death_within_an_announced_length_shows_as_truncation(rig, kit):
     client = await gate.connect()
     with pytest.raises(asyncio.IncompleteReadError):
         await client.ask(kit.post(body=kit.PLAIN))
-    assert gate.dispatcher.edges == ["ticket", "failed stream"]
+    assert gate.dispatcher.events == ["ticket", "failed stream"]
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ async def test_the_whole_request_has_a_limit(rig, kit):
     gate = await rig(silent, timeouts={"total_s": 0.15})
     reply = await gate.ask(kit.post())
     assert (reply.status, reply.code) == (504, "total_timeout")
-    assert gate.dispatcher.edges == ["ticket", "cancelled"]
+    assert gate.dispatcher.events == ["ticket", "cancelled"]
 
 
 # held heads and comments
@@ -481,7 +481,7 @@ async def test_behind_comments_an_error_becomes_an_event(rig, kit):
     gate = await rig(refused, timeouts=held)
     body = (await gate.ask(kit.post())).body
     assert body.partition(b"\n\n")[2] == b'data: {"error":\ndata: {"message":"no"}}\n\n' + kit.DONE
-    assert gate.dispatcher.edges[-1] == "finished 400"
+    assert gate.dispatcher.events[-1] == "finished 400"
     gate = await rig(dead, timeouts=held)
     body = (await gate.ask(kit.post())).body
     events = body.split(b"\n\n")
@@ -562,7 +562,7 @@ async def test_our_own_defect_is_a_500_and_ends_the_ticket(rig, kit, caplog):
     gate.dispatcher.first_token = broken
     gate.workers[0].script = kit.answer_stream
     assert (await gate.ask(kit.post())).status == 500
-    assert gate.dispatcher.edges[-1] == "cancelled"
+    assert gate.dispatcher.events[-1] == "cancelled"
     assert gate.idle
     caplog.clear()
 

@@ -281,4 +281,4 @@ async def test_a_head_has_a_limit_from_its_first_byte_and_a_body_one_of_its_own(
         reply = await client.read()
         assert (reply.status, reply.code) == (408, "request_timeout")
         assert loop.time() - began_s < 2.0
-    assert gate.dispatcher.edges == []
+    assert gate.dispatcher.events == []

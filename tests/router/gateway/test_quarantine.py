@@ -82,7 +82,7 @@ async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well
         await mortals.ask()
         await asyncio.sleep(0.05)
     assert len(mortals.dead) == 2
-    assert "retry sent" in gate.dispatcher.edges
+    assert "retry sent" in gate.dispatcher.events
 
 
 async def test_eight_copies_at_once_lose_two_workers(rig, kit):

@@ -76,7 +76,9 @@ class Patient:
         from policies.view import Decision
 
         ranked = tuple(view.id for view in fleet.workers)
-        return Decision(ranked, "first", hold_s=60.0 if fleet.workers[0].queued_requests else 0.0, until_relief=True)
+        return Decision(
+            ranked, "first", hold_s=60.0 if fleet.workers[0].queued_requests else 0.0, until_prefills_done=True
+        )
 
 
 async def test_requests_that_the_policy_keeps_back_count_too_and_more_are_sent_at_once(rig, kit):
@@ -93,7 +95,7 @@ async def test_requests_that_the_policy_keeps_back_count_too_and_more_are_sent_a
         client = await gate.connect()
         client.writer.write(kit.post(extra=bearer(key)))
         clients.append(client)
-        await kit.eventually(lambda: len(gate.dispatcher.edges) == len(clients))
+        await kit.eventually(lambda: len(gate.dispatcher.events) == len(clients))
         await kit.eventually(lambda deferred=deferred: gate.gateway.statistics()["held"] == deferred)
     assert len(gate.workers[0].requests) == 2  # the first, and the one beyond red's quota
     assert figures(gate)["queued"] == 1

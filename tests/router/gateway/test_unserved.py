@@ -72,8 +72,8 @@ async def test_another_worker_answers_and_the_lists_are_looked_at(rig, kit, fram
     reply = await gate.ask(kit.post() if stream else kit.post(body=kit.PLAIN))
     assert reply.status == 200
     assert b"NotFound" not in reply.raw
-    assert gate.dispatcher.edges[:3] == ["ticket", "retry unserved", "failed unserved"]
-    assert gate.dispatcher.edges[-1] == "finished 200"
+    assert gate.dispatcher.events[:3] == ["ticket", "retry unserved", "failed unserved"]
+    assert gate.dispatcher.events[-1] == "finished 200"
     assert gate.metrics.named("retried") == [("unserved",)]
     assert models == ["m"]
     assert gate.gateway.statistics()["pools"]["idle"] == (1 if framing == "until close" else 2)
@@ -87,7 +87,7 @@ async def test_without_another_worker_its_answer_is_the_answer(rig, kit, framing
     models = asked(gate)
     reply = await gate.ask(kit.post())
     assert (reply.status, reply.body) == (404, UNSERVED)
-    assert gate.dispatcher.edges == ["ticket", "finished 404"]
+    assert gate.dispatcher.events == ["ticket", "finished 404"]
     assert models == ["m"]
     assert gate.idle
 
@@ -103,7 +103,7 @@ async def test_where_nobody_serves_it_the_last_answer_is_the_answer(rig, kit):
     reply = await gate.ask(kit.post())
     assert (reply.status, reply.body) == (404, UNSERVED)
     assert sum(len(worker.requests) for worker in gate.workers) == 3
-    assert gate.dispatcher.edges[-1] == "finished 404"
+    assert gate.dispatcher.events[-1] == "finished 404"
     assert gate.idle
 
 
@@ -128,7 +128,7 @@ async def test_behind_comments(rig, kit, framing):
     alone = await rig(late, timeouts=timeouts)
     body = (await alone.ask(kit.post())).body
     assert body.endswith(b"data: " + UNSERVED + b"\n\n" + kit.DONE)
-    assert alone.dispatcher.edges == ["ticket", "finished 404"]
+    assert alone.dispatcher.events == ["ticket", "finished 404"]
     assert gate.idle and alone.idle
 
 
@@ -166,7 +166,7 @@ async def test_any_other_404_is_passed_on(rig, kit, name, frame, pieces):
     client = await gate.connect()
     reply = await client.ask(kit.post())
     assert (reply.status, reply.body) == (404, body)
-    assert gate.dispatcher.edges == ["ticket", "finished 404"]
+    assert gate.dispatcher.events == ["ticket", "finished 404"]
     assert models == []
     assert (await client.ask(kit.post())).body == body  # the connection goes on
     assert gate.idle
@@ -210,7 +210,7 @@ async def test_a_404_that_breaks_off_is_a_death(rig, kit):
 
     gate = await rig(*once(die, kit.answer_stream))
     assert (await gate.ask(kit.post())).body.startswith(kit.event("a"))
-    assert gate.dispatcher.edges[:3] == ["ticket", "retry sent", "failed sent"]
+    assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
 
 
 async def test_it_does_not_eject_the_worker(rig, kit):

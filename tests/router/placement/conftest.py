@@ -73,10 +73,10 @@ class ShadowResidency:
 
     def _match(self, hashes, slot):
         held = self.blocks[slot]
-        booked = [blocks for (where, _), blocks in self.reserved_blocks.items() if where == slot]
+        reserved = [blocks for (where, _), blocks in self.reserved_blocks.items() if where == slot]
         count = 0
         for block in hashes:
-            if not (held[block] or any(block in blocks for blocks in booked)):
+            if not (held[block] or any(block in blocks for blocks in reserved)):
                 break
             count += 1
         return Match(count * BLOCK, 0, Residency.EXACT)
@@ -250,8 +250,8 @@ class Recorder:
     def rejected(self, request, error):
         self.calls.append(("rejected", error.kind))
 
-    def failed(self, ticket, phase, reason):
-        self.calls.append(("failed", phase))
+    def failed(self, ticket, point, reason):
+        self.calls.append(("failed", point))
 
     def compared(self, worker, predicted_tokens, reported_tokens):
         self.calls.append(("compared", predicted_tokens, reported_tokens))
@@ -288,12 +288,12 @@ class Rig:
         assert isinstance(ticket, Ticket), ticket
         return ticket
 
-    def booked(self):
+    def reserved(self):
         workers = self.dispatcher.statistics()["workers"].values()
         return [(w["running_requests"], w["queued_tokens"], w["kv_tokens"]) for w in workers]
 
     def assert_empty(self):
-        assert set(self.booked()) == {(0, 0, 0)}
+        assert set(self.reserved()) == {(0, 0, 0)}
         assert self.residency.reserved_blocks == {}
 
 

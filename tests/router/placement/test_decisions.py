@@ -1,6 +1,6 @@
 import pytest
 
-from policies.terms import Terms
+from policies.lazy_terms import LazyTerms
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
 from router.placement.decisions import DecisionLog, DecisionRecord
 
@@ -14,7 +14,7 @@ def decided():
     def make(number, names="abcd", chosen="b"):
         workers = tuple(view(name) for name in names)
         ranked = tuple(one.id for one in reversed(workers))
-        terms = Terms(workers, lambda one: {"backlog": one.backlog_s})
+        terms = LazyTerms(workers, lambda one: {"queue_wait_s": one.queue_wait_s})
         decision = Decision(ranked, "least", tuple(float(ord(name)) for name in ranked), "s", terms)
         fleet = FleetView(float(number), workers)
         request = RequestView(f"r{number}", "m", 10, 16, ())
@@ -40,7 +40,7 @@ def test_older_decisions_know_their_chosen_candidate_only(decided):
     everyone = ["d", "c", "b", "a"]
     assert known(log) == [("r3", everyone), ("r2", everyone), ("r1", ["b"]), ("r0", ["b"])]
     whole, thin = told(log)[0]["candidates"], told(log)[-1]["candidates"]
-    assert thin == [whole[2]] and thin[0]["terms"] == {"backlog": 0.5} and thin[0]["cost"] == float(ord("b"))
+    assert thin == [whole[2]] and thin[0]["terms"] == {"queue_wait_s": 0.5} and thin[0]["cost"] == float(ord("b"))
 
 
 def test_the_latest_one_is_whole_however_many_workers_there_are(decided):

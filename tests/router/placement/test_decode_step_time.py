@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from router.placement.decode_step_time import Output, Passage, Passing, StepEstimate, joining_s
-from router.placement.ledger import Account, Booking
+from router.placement.decode_step_time import Output, Passage, Passing, StepEstimate, decode_externality_s
+from router.placement.ledger import LoadAccount, LoadReservation
 from router.placement.prefill_estimate import ENOUGH
 
 FIXED_S, CONTEXT_TOKEN_S = 8e-3, 40e-9
@@ -86,12 +86,12 @@ def test_passing_counts_token_seconds_and_prefills():
 
 
 def test_an_account_counts_what_its_decodes_hold():
-    account = Account()
-    first, second = Booking(100, 100, 0.0), Booking(40, 60, 2.0)
-    account.book(first)
+    account = LoadAccount()
+    first, second = LoadReservation(100, 100, 0.0), LoadReservation(40, 60, 2.0)
+    account.reserve(first)
     account.prefilled(first, 1.0)
     account.progressed(first, 10)
-    account.book(second)  # 100 tokens for one second, and 110 from here on
+    account.reserve(second)  # 100 tokens for one second, and 110 from here on
     account.prefilled(second, 3.0)
     account.release(first, 4.0)  # 170 for one
     account.release(second, 6.0)  # 70 for two: what the first one had answered stays until the next look
@@ -102,6 +102,6 @@ def test_joining_costs_both_sides_while_they_overlap():
     """Answers of 100 tokens overlap for 50; ours brings 1,000 and half of its answer, ten others hold 20,000."""
     output = Output(100.0, 100.0)
     assert (output.overlap_tokens(), output.held_tokens(1_000)) == (50.0, 1_050.0)
-    assert joining_s(1e-6, 50.0, 1_050.0, 10, 20_000) == pytest.approx(1e-6 * 50 * (20_000 + 10 * 1_050))
+    assert decode_externality_s(1e-6, 50.0, 1_050.0, 10, 20_000) == pytest.approx(1e-6 * 50 * (20_000 + 10 * 1_050))
     assert Output(10.0, 190.0).overlap_tokens() == pytest.approx(9.5)
     assert Output(0.0, 0.0).overlap_tokens() == 0.0

@@ -8,18 +8,18 @@ from msgspec.structs import replace
 
 from backends.worker import Endpoint, WorkerFacts
 from policies.registry import BUILT_IN, build_policy
-from policies.view import Decision, EdgeKind, Residency, WorkerId
+from policies.view import Decision, LifecycleEventKind, Residency, WorkerId
 from router.errors import ErrorKind
-from router.placement.dispatcher import Hold, Reject, Ticket
+from router.placement.dispatcher import Queued, Reject, Ticket
 from router.placement.fleet import WorkerState
-from router.placement.lifecycle_events import FailurePhase, Request, Usage
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 
 
 def test_choosing_books_in_the_same_step(rig):
     ticket = rig.dispatch(100)
     assert (ticket.attempt, ticket.predicted_cached_tokens, ticket.residency) == (1, 0, Residency.EXACT)
-    assert sorted(rig.booked()) == [(0, 0, 0)] * 3 + [(1, 100, 100)]
+    assert sorted(rig.reserved()) == [(0, 0, 0)] * 3 + [(1, 100, 100)]
     sibling = rig.dispatch(100)  # the first one's blocks are hittable as soon as it is scheduled, but it is queued
     assert sibling.candidate is ticket.candidate or sibling.predicted_cached_tokens == 0
     rig.dispatcher.first_token(ticket, 0.1)
@@ -34,15 +34,15 @@ def test_edges_move_the_books(rig):
     ticket = rig.dispatch(100)
     rig.dispatcher.first_token(ticket, 0.1)
     rig.dispatcher.first_token(ticket, 0.2)
-    assert max(rig.booked()) == (1, 0, 100)
+    assert max(rig.reserved()) == (1, 0, 100)
     rig.dispatcher.progress(ticket, 10, 0.3)
     rig.dispatcher.progress(ticket, 8, 0.3)
-    assert max(rig.booked()) == (1, 0, 110)
+    assert max(rig.reserved()) == (1, 0, 110)
     rig.dispatcher.finished(ticket, Usage(100, 10, 0), 0.5)
     rig.assert_empty()
     record = rig.dispatcher.decisions(1)[0]
     assert (record.ttft_s, record.duration_s, record.outcome) == (0.1, 0.5, "finished")
-    rig.dispatcher.failed(ticket, FailurePhase.STREAM, 0.6, "late")
+    rig.dispatcher.failed(ticket, FailurePoint.STREAM, 0.6, "late")
     rig.dispatcher.cancelled(ticket, 0.6)
     rig.dispatcher.first_token(ticket, 0.6)
     assert record.outcome == "finished"
@@ -66,7 +66,7 @@ def test_whatever_order_edges_come_in_nothing_stays_booked(shadow_residency, mak
                 tickets.append(answer)
             continue
         ticket = data.draw(st.sampled_from(tickets))
-        phase = data.draw(st.sampled_from(list(FailurePhase)))
+        point = data.draw(st.sampled_from(list(FailurePoint)))
         if action == "first":
             dispatcher.first_token(ticket, now_s)
         elif action == "progress":
@@ -74,14 +74,14 @@ def test_whatever_order_edges_come_in_nothing_stays_booked(shadow_residency, mak
         elif action == "finish":
             dispatcher.finished(ticket, Usage(None, 3, 16), now_s, status=data.draw(st.sampled_from([200, 400])))
         elif action == "fail":
-            dispatcher.failed(ticket, phase, now_s, "drawn")
+            dispatcher.failed(ticket, point, now_s, "drawn")
         elif action == "cancel":
             dispatcher.cancelled(ticket, now_s)
         elif not ticket.ended:
-            again = dispatcher.retry(ticket, phase, now_s, "drawn")
+            again = dispatcher.retry(ticket, point, now_s, "drawn")
             if isinstance(again, Ticket):
                 tickets.append(again)
-        assert min(min(row) for row in rig.booked()) >= 0
+        assert min(min(row) for row in rig.reserved()) >= 0
     for ticket in tickets:
         dispatcher.cancelled(ticket, now_s)
     rig.assert_empty()
@@ -92,7 +92,7 @@ def test_hold_until_somebody_is_ready(rig):
     for port in range(1, 5):
         rig.fleet.drain(f"h:{port}")
     answer = rig.dispatcher.dispatch(rig.ask(), 0.0)
-    assert isinstance(answer, Hold)
+    assert isinstance(answer, Queued)
     assert "draining" in answer.reason
     woken = []
     rig.fleet.on_change.append(lambda: woken.append(1))
@@ -109,7 +109,7 @@ def test_unknown_model_is_rejected_and_told(rig):
 
 
 @pytest.mark.parametrize(
-    ("phases", "kind"),
+    ("points", "kind"),
     [
         (["connect", "connect", "connect"], ErrorKind.WORKER_FAILED),
         (["refused", "refused", "refused"], ErrorKind.OVERLOADED),
@@ -122,29 +122,29 @@ def test_unknown_model_is_rejected_and_told(rig):
         (["stream"], ErrorKind.WORKER_DIED_IN_STREAM),
     ],
 )
-def test_retries_go_elsewhere_and_end(rig, phases, kind):
+def test_retries_go_elsewhere_and_end(rig, points, kind):
     ticket = rig.dispatch()
     visited = [ticket.candidate.id]
-    for number, phase in enumerate(phases[:-1], start=2):
-        ticket = rig.dispatcher.retry(ticket, FailurePhase(phase), 0.0, "drawn", 7.0 if phase == "refused" else None)
+    for number, point in enumerate(points[:-1], start=2):
+        ticket = rig.dispatcher.retry(ticket, FailurePoint(point), 0.0, "drawn", 7.0 if point == "refused" else None)
         assert isinstance(ticket, Ticket)
         assert ticket.attempt == number
         visited.append(ticket.candidate.id)
-    answer = rig.dispatcher.retry(ticket, FailurePhase(phases[-1]), 0.0, "drawn")
+    answer = rig.dispatcher.retry(ticket, FailurePoint(points[-1]), 0.0, "drawn")
     assert isinstance(answer, Reject)
     assert answer.error.kind is kind
     if kind is not ErrorKind.WORKER_DIED_IN_STREAM:
-        assert answer.error.retry_after_s == (7.0 if "refused" in phases else 1.0)
+        assert answer.error.retry_after_s == (7.0 if "refused" in points else 1.0)
     assert len(set(visited)) == len(visited)
     rig.assert_empty()
-    assert isinstance(rig.dispatcher.retry(ticket, FailurePhase.CONNECT, 0.0, "again"), Reject)
+    assert isinstance(rig.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.0, "again"), Reject)
     assert rig.observer.calls[-1] == ("rejected", kind)
     assert len([call for call in rig.observer.calls if call[0] == "rejected"]) == 1
 
 
 def test_a_lone_worker_has_no_alternative(make_rig):
     rig = make_rig(workers=1)
-    answer = rig.dispatcher.retry(rig.dispatch(), FailurePhase.CONNECT, 0.0, "connection refused")
+    answer = rig.dispatcher.retry(rig.dispatch(), FailurePoint.CONNECT, 0.0, "connection refused")
     assert isinstance(answer, Reject)
     assert "connection refused" in answer.error.message
     assert rig.dispatch(now_s=0.01).candidate.id == "h:1"  # still tried: nobody else is there
@@ -162,19 +162,19 @@ def test_client_errors_never_count_against_a_worker(rig):
 
 def test_refusals_never_eject(rig):
     for index in range(40):
-        rig.dispatcher.failed(rig.dispatch(now_s=float(index)), FailurePhase.REFUSED, float(index), "503")
+        rig.dispatcher.failed(rig.dispatch(now_s=float(index)), FailurePoint.REFUSED, float(index), "503")
     assert [endpoint.state for endpoint in rig.fleet.endpoints] == [WorkerState.READY] * 4
 
 
 def test_a_model_that_is_served_no_more_is_no_fault_of_its_worker(rig, facts):
     for index in range(40):
-        rig.dispatcher.failed(rig.dispatch(now_s=float(index)), FailurePhase.UNSERVED, float(index), "404")
+        rig.dispatcher.failed(rig.dispatch(now_s=float(index)), FailurePoint.UNSERVED, float(index), "404")
     assert {endpoint.state for endpoint in rig.fleet.endpoints} == {WorkerState.READY}
     kill(rig, 1, 1.0)
     rig.fleet.probe_succeeded("h:1", facts(), 10.0)
     trial = rig.dispatch(now_s=10.1)
     assert trial.candidate.id == "h:1"
-    again = rig.dispatcher.retry(trial, FailurePhase.UNSERVED, 10.2, "404")
+    again = rig.dispatcher.retry(trial, FailurePoint.UNSERVED, 10.2, "404")
     assert again.candidate.id != "h:1"
     assert rig.fleet.get("h:1").state is WorkerState.HALF_OPEN  # the trial says nothing; there will be another
     rig.dispatcher.cancelled(again, 10.3)
@@ -185,7 +185,7 @@ def test_a_worker_that_serves_a_model_no_more_does_not_draw_the_next_requests(ri
     """It is done with each at once, and so looks idle."""
     busy = [rig.dispatch(now_s=0.0) for _ in range(8)]
     idle = busy.pop()
-    rig.dispatcher.failed(idle, FailurePhase.UNSERVED, 0.0, "404")
+    rig.dispatcher.failed(idle, FailurePoint.UNSERVED, 0.0, "404")
     for number in range(8):
         ticket = rig.dispatch(now_s=0.01 * number)
         assert ticket.candidate.id != idle.candidate.id
@@ -221,10 +221,10 @@ def test_a_trial_that_tells_nothing_leaves_room_for_another(rig, facts):
     kill(rig, 1, 1.0)
     rig.fleet.probe_succeeded("h:1", facts(), 10.0)
     rig.dispatcher.cancelled(rig.dispatch(now_s=10.0), 10.1)
-    rig.dispatcher.failed(rig.dispatch(now_s=10.2), FailurePhase.REFUSED, 10.2, "503")
+    rig.dispatcher.failed(rig.dispatch(now_s=10.2), FailurePoint.REFUSED, 10.2, "503")
     trial = rig.dispatch(now_s=10.6)
     assert trial.candidate.id == "h:1"
-    again = rig.dispatcher.retry(trial, FailurePhase.SENT, 10.7, "reset")
+    again = rig.dispatcher.retry(trial, FailurePoint.SENT, 10.7, "reset")
     assert rig.fleet.get("h:1").state is WorkerState.UNHEALTHY
     assert again.candidate.id != "h:1"
 
@@ -238,7 +238,7 @@ def test_deaths_of_older_requests_do_not_decide_a_trial(rig, facts):
     trial = rig.dispatch(now_s=5.0)
     assert trial.candidate.endpoint is first
     for ticket in mine:
-        rig.dispatcher.failed(ticket, FailurePhase.SENT, 5.1, "reset")
+        rig.dispatcher.failed(ticket, FailurePoint.SENT, 5.1, "reset")
     assert first.state is WorkerState.HALF_OPEN
 
 
@@ -312,16 +312,26 @@ def test_requests_without_identity_are_placed_by_load(rig):
 
 def test_explain_changes_nothing_and_agrees_with_dispatch(rig):
     rig.dispatch(500, start=7)
-    before = rig.booked()
+    before = rig.reserved()
     rig.fleet.drain("h:4")
     explanation = rig.dispatcher.explain(rig.ask(300), 0.5)
-    assert rig.booked() == before
+    assert rig.reserved() == before
     assert len(rig.dispatcher.decisions(99)) == 1
     told = explanation.to_builtins()
     assert told["choice"] == rig.dispatch(300, now_s=0.5).candidate.id
     assert told["candidates"][0]["worker"] == told["choice"]
-    assert {"cached_tokens", "queued_tokens", "predicted_s", "terms", "cost"} <= set(told["candidates"][0])
-    terms = {"backlog", "room", "prefill", "delay_to_later", "joining", "crowd", "lane", "returning", "error"}
+    assert {"cached_tokens", "queued_tokens", "first_token_s", "terms", "cost"} <= set(told["candidates"][0])
+    terms = {
+        "queue_wait_s",
+        "kv_wait_s",
+        "prefill_s",
+        "prefill_externality_s",
+        "decode_externality_s",
+        "hot_prefix_s",
+        "prefill_lane_s",
+        "affinity_externality_s",
+        "error_s",
+    }
     assert set(told["candidates"][0]["terms"]) == terms
     assert list(told["excluded"]) == ["h:4"]
 
@@ -393,7 +403,7 @@ class Rogue:
     def decide(self, request, fleet):
         return self.answer()
 
-    def observe(self, edge):
+    def observe(self, event):
         raise KeyError("observe")
 
 
@@ -448,33 +458,33 @@ def test_unknown_models_are_passed_on(rig):
 def test_an_alternative_is_one_that_is_ready(make_rig, facts):
     rig = make_rig(workers=2)
     ticket = rig.dispatch()
-    assert rig.dispatcher.has_alternative(ticket, FailurePhase.SENT, 0.0)
-    assert not rig.dispatcher.has_alternative(ticket, FailurePhase.STREAM, 0.0)
-    again = rig.dispatcher.retry(ticket, FailurePhase.SENT, 0.0, "reset")
-    assert not rig.dispatcher.has_alternative(again, FailurePhase.SENT, 0.0)  # has been sent twice
-    assert not rig.dispatcher.has_alternative(ticket, FailurePhase.SENT, 0.0)  # has ended
+    assert rig.dispatcher.has_alternative(ticket, FailurePoint.SENT, 0.0)
+    assert not rig.dispatcher.has_alternative(ticket, FailurePoint.STREAM, 0.0)
+    again = rig.dispatcher.retry(ticket, FailurePoint.SENT, 0.0, "reset")
+    assert not rig.dispatcher.has_alternative(again, FailurePoint.SENT, 0.0)  # has been sent twice
+    assert not rig.dispatcher.has_alternative(ticket, FailurePoint.SENT, 0.0)  # has ended
     third = rig.dispatch(start=1)
     other = next(f"h:{port}" for port in (1, 2) if f"h:{port}" != third.candidate.id)
     for second in range(3):
         rig.fleet.probe_failed(other, "refused", second)
     rig.fleet.probe_succeeded(other, facts(), 4.0)
     assert rig.fleet.get(other).state is WorkerState.HALF_OPEN
-    assert not rig.dispatcher.has_alternative(third, FailurePhase.SENT, 5.0)
+    assert not rig.dispatcher.has_alternative(third, FailurePoint.SENT, 5.0)
 
 
 def test_a_new_policy_gets_the_edges_of_requests_under_way(rig):
     ticket = rig.dispatch()
-    edges = []
+    events = []
 
     class Listener(Rogue):
-        def observe(self, edge):
-            edges.append((edge.kind, edge.worker, edge.cached_tokens))
+        def observe(self, event):
+            events.append((event.kind, event.worker, event.cached_tokens))
 
     rig.dispatcher.set_policy(Listener(lambda: None), "listener", {})
     rig.dispatcher.first_token(ticket, 0.1)
     rig.dispatcher.finished(ticket, Usage(100, 5, 32), 0.2)
     worker = ticket.candidate.id
-    assert edges == [(EdgeKind.FIRST_TOKEN, worker, None), (EdgeKind.FINISHED, worker, 32)]
+    assert events == [(LifecycleEventKind.FIRST_TOKEN, worker, None), (LifecycleEventKind.FINISHED, worker, 32)]
 
 
 def test_a_booking_comes_with_what_was_known_of_the_worker(rig):
@@ -484,9 +494,9 @@ def test_a_booking_comes_with_what_was_known_of_the_worker(rig):
         def decide(self, request, fleet):
             return Decision(tuple(view.id for view in reversed(fleet.workers)), "last")
 
-        def observe(self, edge):
-            placed.append(edge.placed)
-            fleets.append(edge.fleet)
+        def observe(self, event):
+            placed.append(event.placed)
+            fleets.append(event.fleet)
 
     fleets = []
     rig.dispatcher.set_policy(Listener(), "listener", {})
@@ -517,7 +527,7 @@ def test_ranks_are_candidates_of_their_own(make_rig, facts):
     rig.fleet.probe_succeeded("h:1", facts(ranks=4), 1.0)
     tickets = [rig.dispatch(start=1_000 * index) for index in range(4)]
     assert {ticket.candidate.id for ticket in tickets} == {f"h:1#{rank}" for rank in range(4)}
-    answer = rig.dispatcher.retry(tickets[0], FailurePhase.CONNECT, 0.0, "refused")
+    answer = rig.dispatcher.retry(tickets[0], FailurePoint.CONNECT, 0.0, "refused")
     assert isinstance(answer, Reject)  # the other ranks live in the same process
 
 

@@ -10,7 +10,7 @@ from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet, WorkerState
-from router.placement.lifecycle_events import FailurePhase, Request, Usage
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.residency.view import Match
 
 
@@ -41,9 +41,9 @@ def test_a_request_that_always_fails_ejects_nobody(fleet, dispatcher, prompt):
     for number in range(20):
         now_s = float(number)
         first = dispatcher.dispatch(ask(prompt), now_s)
-        second = dispatcher.retry(first, FailurePhase.ANSWERED, now_s, "HTTP 500")
+        second = dispatcher.retry(first, FailurePoint.ANSWERED, now_s, "HTTP 500")
         assert second.candidate.endpoint is not first.candidate.endpoint
-        dispatcher.retry(second, FailurePhase.ANSWERED, now_s, "HTTP 500")
+        dispatcher.retry(second, FailurePoint.ANSWERED, now_s, "HTTP 500")
     assert set(states(fleet).values()) == {WorkerState.READY}
 
 
@@ -52,7 +52,7 @@ def test_a_worker_whose_errors_others_do_not_share_is_ejected(fleet, dispatcher,
         now_s = number * 0.1
         ticket = dispatcher.dispatch(ask(prompt), now_s)
         if ticket.candidate.endpoint.id == "h:1":
-            ticket = dispatcher.retry(ticket, FailurePhase.ANSWERED, now_s, "HTTP 500")
+            ticket = dispatcher.retry(ticket, FailurePoint.ANSWERED, now_s, "HTTP 500")
         dispatcher.first_token(ticket, now_s)
         dispatcher.finished(ticket, Usage(), now_s)
     assert states(fleet) == {"h:1": WorkerState.UNHEALTHY, "h:2": WorkerState.READY, "h:3": WorkerState.READY}
@@ -60,7 +60,7 @@ def test_a_worker_whose_errors_others_do_not_share_is_ejected(fleet, dispatcher,
 
 def test_a_worker_that_answered_with_an_error_is_passed_over_for_a_moment(dispatcher, prompt):
     first = dispatcher.dispatch(ask(prompt), 0.0)
-    dispatcher.failed(first, FailurePhase.ANSWERED, 0.0, "HTTP 500")
+    dispatcher.failed(first, FailurePoint.ANSWERED, 0.0, "HTTP 500")
     taken = {dispatcher.dispatch(ask(prompt), 0.1).candidate.id for _ in range(6)}
     assert first.candidate.id not in taken
 

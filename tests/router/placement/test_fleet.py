@@ -246,13 +246,13 @@ def test_a_first_probe_that_fails_is_announced(fleet):
 
 def test_pools_follow_every_change_and_stay_bounded(fleet, facts):
     fleet.add(endpoint(1), 0.0)
-    assert fleet.pool("m").able == ()
+    assert fleet.candidate_set("m").able == ()
     fleet.probe_succeeded("h:1", facts(), 0.0)
-    assert [c.id for c in fleet.pool("m").ready] == ["h:1"]
-    assert fleet.pool("x").able == ()
+    assert [c.id for c in fleet.candidate_set("m").ready] == ["h:1"]
+    assert fleet.candidate_set("x").able == ()
     fleet.drain("h:1")
-    assert fleet.pool("m").ready == ()
-    assert len(fleet.pool("m").able) == 1
+    assert fleet.candidate_set("m").ready == ()
+    assert len(fleet.candidate_set("m").able) == 1
     for number in range(3_000):
-        fleet.pool(f"made up {number}")
-    assert len(fleet._pools) <= 1_024
+        fleet.candidate_set(f"made up {number}")
+    assert len(fleet._candidate_sets) <= 1_024

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from policies.view import Decision, WorkerId
-from router.placement.dispatcher import Deferral, Ticket
-from router.placement.hold_queue import ASKED_AT_ONCE, Deferred
-from router.placement.lifecycle_events import FailurePhase, Usage
+from router.placement.dispatcher import Held, Ticket
+from router.placement.hold_queue import ASKED_AT_ONCE, HeldByWorker
+from router.placement.lifecycle_events import FailurePoint, Usage
 
 
 class Patient:
@@ -26,7 +26,7 @@ class Patient:
 def relieved(rig):
     """Who was said to have no prefill left."""
     told = []
-    rig.dispatcher.on_relief.append(told.append)
+    rig.dispatcher.on_prefills_done.append(told.append)
     return told
 
 
@@ -34,15 +34,15 @@ def test_a_request_is_deferred_where_the_policy_says_so_and_the_caller_can(rig):
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     first = rig.dispatch(start=0, now_s=1.0)
     second = rig.ask(start=1)
-    books, counts = rig.booked(), rig.dispatcher.statistics()
-    assert rig.dispatcher.dispatch(second, 1.5, defers=True) == Deferral(WorkerId("h:1"), 3.5)
-    assert rig.booked() == books and rig.dispatcher.statistics()["dispatched"] == counts["dispatched"]
+    books, counts = rig.reserved(), rig.dispatcher.statistics()
+    assert rig.dispatcher.dispatch(second, 1.5, may_hold=True) == Held(WorkerId("h:1"), 3.5)
+    assert rig.reserved() == books and rig.dispatcher.statistics()["dispatched"] == counts["dispatched"]
     assert rig.dispatcher.explain(second, 1.5).to_builtins()["hold_s"] == 2.0
     third = rig.dispatch(start=2, now_s=1.5)
     assert third.candidate is first.candidate, "who cannot wait goes at once"
     rig.dispatcher.first_token(first, 2.0)
     rig.dispatcher.first_token(third, 2.0)
-    placed = rig.dispatcher.dispatch(second, 2.5, defers=True)
+    placed = rig.dispatcher.dispatch(second, 2.5, may_hold=True)
     assert placed.candidate is first.candidate
     told = rig.dispatcher.decisions(1)[0]
     assert told.to_builtins()["waited_s"] == 2.5 and (told.close("finished", 3.0), told.request.waited_s)[1] == 2.5
@@ -55,22 +55,22 @@ def test_what_the_worker_will_refuse_for_its_length_goes_at_once(rig, facts, tok
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     rig.dispatch(start=0)
     request = rig.ask(tokens, start=1, max_tokens=max_tokens)
-    assert isinstance(rig.dispatcher.dispatch(request, 0.0, defers=True), Deferral if waits else Ticket)
+    assert isinstance(rig.dispatcher.dispatch(request, 0.0, may_hold=True), Held if waits else Ticket)
 
 
 def test_what_has_no_prompt_that_is_known_goes_at_once(rig):
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     rig.dispatch(start=0)
-    assert isinstance(rig.dispatcher.dispatch(replace(rig.ask(start=1), prompt=None), 0.0, defers=True), Ticket)
+    assert isinstance(rig.dispatcher.dispatch(replace(rig.ask(start=1), prompt=None), 0.0, may_hold=True), Ticket)
 
 
 def test_no_policy_keeps_a_request_for_ever(rig):
     rig.dispatcher.set_policy(Patient(float("inf")), "patient", {})
     rig.dispatch(start=0)
     request = rig.ask(start=1)
-    assert rig.dispatcher.dispatch(request, 0.0, defers=True) == Deferral(WorkerId("h:1"), 60.0)
-    assert rig.dispatcher.dispatch(request, 59.0, defers=True) == Deferral(WorkerId("h:1"), 60.0)
-    assert isinstance(rig.dispatcher.dispatch(request, 60.0, defers=True), Ticket)
+    assert rig.dispatcher.dispatch(request, 0.0, may_hold=True) == Held(WorkerId("h:1"), 60.0)
+    assert rig.dispatcher.dispatch(request, 59.0, may_hold=True) == Held(WorkerId("h:1"), 60.0)
+    assert isinstance(rig.dispatcher.dispatch(request, 60.0, may_hold=True), Ticket)
 
 
 def test_a_second_attempt_never_waits(rig):
@@ -78,7 +78,7 @@ def test_a_second_attempt_never_waits(rig):
     rig.dispatch(start=0)
     ticket = rig.dispatch(start=1)
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
-    assert isinstance(rig.dispatcher.retry(ticket, FailurePhase.CONNECT, 0.1, "refused"), Ticket)
+    assert isinstance(rig.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.1, "refused"), Ticket)
 
 
 def test_relief_is_told_once_nothing_is_left_to_prefill(rig, relieved):
@@ -87,7 +87,7 @@ def test_relief_is_told_once_nothing_is_left_to_prefill(rig, relieved):
     rig.dispatcher.first_token(tickets[0], 1.0)
     rig.dispatcher.finished(tickets[0], Usage(100, 3, 0), 1.1)
     rig.dispatcher.cancelled(tickets[1], 1.2)
-    rig.dispatcher.failed(tickets[2], FailurePhase.LOCAL, 1.3, "no descriptors")
+    rig.dispatcher.failed(tickets[2], FailurePoint.LOCAL, 1.3, "no descriptors")
     assert relieved == []
     rig.dispatcher.finished(tickets[3], Usage(100, 3, 0), 1.4)  # in one piece: its end is that of its prefill, too
     assert relieved == ["h:1"]
@@ -104,7 +104,7 @@ def test_a_trial_does_not_wait(rig, facts):
         rig.fleet.probe_failed("h:2", "gone", 0.0)
     rig.fleet.probe_succeeded("h:2", facts(), 1.0)
     for number in range(1, 9):
-        answer = rig.dispatcher.dispatch(rig.ask(start=number), 100.0, defers=True)
+        answer = rig.dispatcher.dispatch(rig.ask(start=number), 100.0, may_hold=True)
         if isinstance(answer, Ticket):
             assert answer.trial and answer.candidate.id == "h:2"
             return
@@ -115,7 +115,7 @@ A, B = WorkerId("a"), WorkerId("b")
 
 
 def test_whoever_entered_first_is_asked_first():
-    waiting = Deferred()
+    waiting = HeldByWorker()
     for one, worker in (("x", A), ("y", A), ("z", B)):
         waiting.enter(one, worker)
     assert (waiting.first(A), waiting.first(B), waiting.first(WorkerId("c"))) == (["x", "y"], ["z"], [])
@@ -126,14 +126,14 @@ def test_whoever_entered_first_is_asked_first():
 
 
 def test_only_so_many_are_asked_at_once():
-    waiting = Deferred()
+    waiting = HeldByWorker()
     for number in range(ASKED_AT_ONCE + 5):
         waiting.enter(number, A)
     assert waiting.first(A) == list(range(ASKED_AT_ONCE))
 
 
 def test_whatever_comes_and_goes_both_accounts_agree():
-    rng, waiting, expected = random.Random(1), Deferred(), {}
+    rng, waiting, expected = random.Random(1), HeldByWorker(), {}
     for _ in range(2_000):
         one = rng.randrange(30)
         if one in expected:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.placement import kv_occupancy
-from router.placement.kv_occupancy import RestingContext, Share, SharedContext, room_s
+from router.placement.kv_occupancy import IdleContext, Share, SharedContext, kv_wait_s
 
 BLOCK = 16
 
@@ -43,30 +43,30 @@ def test_a_prompt_without_identity_shares_nothing():
 
 @given(st.lists(st.tuples(PROMPTS, st.integers(0, 99), st.sampled_from(["comes", "leaves", "rests"])), max_size=40))
 def test_what_rests_counts_once_and_besides_what_runs(steps):
-    context, sharing, running, resting = RestingContext(), SharedContext(), [], []
+    context, shared_context, running, idle_context = IdleContext(), SharedContext(), [], []
     for now_s, (hashes, place, step) in enumerate(steps):
         if step == "comes" or not running:
             running.append((Share(hashes, BLOCK), Share(hashes, BLOCK)))
-            sharing.add(running[-1][0])
+            shared_context.add(running[-1][0])
             context.add(running[-1][1])
         else:
             own, kept = running.pop(place % len(running))
-            sharing.remove(own)
+            shared_context.remove(own)
             if step == "leaves":
                 context.remove(kept)
             else:
                 context.rest(kept, now_s, now_s + 3.5)
-                resting.append((now_s + 3.5, kept))
-        resting = [(until_s, kept) for until_s, kept in resting if until_s > now_s]
+                idle_context.append((now_s + 3.5, kept))
+        idle_context = [(until_s, kept) for until_s, kept in idle_context if until_s > now_s]
         runs = [own for own, _ in running]
-        besides = held_blocks(runs + [kept for _, kept in resting]) - held_blocks(runs)
-        assert context.tokens(now_s, sharing.shared_tokens) == besides * BLOCK
-    assert context.tokens(len(steps) + 4.0, sharing.shared_tokens) == 0
+        besides = held_blocks(runs + [kept for _, kept in idle_context]) - held_blocks(runs)
+        assert context.tokens(now_s, shared_context.shared_tokens) == besides * BLOCK
+    assert context.tokens(len(steps) + 4.0, shared_context.shared_tokens) == 0
 
 
 def test_so_many_rest_and_no_more(monkeypatch):
-    monkeypatch.setattr(kv_occupancy, "RESTING_KEPT", 2)
-    context = RestingContext()
+    monkeypatch.setattr(kv_occupancy, "IDLE_KEPT", 2)
+    context = IdleContext()
     for number in range(3):
         share = Share([number], BLOCK)
         context.add(share)
@@ -79,21 +79,21 @@ def test_so_many_rest_and_no_more(monkeypatch):
 
 
 def test_what_fits_does_not_wait():
-    assert room_s(400, 600, 3, 1_000, 5.0) == 0.0
+    assert kv_wait_s(400, 600, 3, 1_000, 5.0) == 0.0
 
 
 def test_what_does_not_waits_for_the_first_to_end_or_longer():
-    assert room_s(410, 600, 3, 1_000, 6.0) == pytest.approx(2.0)
-    assert room_s(700, 600, 3, 1_000, 6.0) == pytest.approx(3.0)
+    assert kv_wait_s(410, 600, 3, 1_000, 6.0) == pytest.approx(2.0)
+    assert kv_wait_s(700, 600, 3, 1_000, 6.0) == pytest.approx(3.0)
 
 
 def test_those_that_wait_have_their_turn_first_and_only_so_many_at_a_time():
-    assert room_s(400, 1_000, 5, 1_000, 6.0) == pytest.approx(2.4)
-    assert room_s(400, 3_000, 15, 1_000, 6.0) == pytest.approx(14.4)
+    assert kv_wait_s(400, 1_000, 5, 1_000, 6.0) == pytest.approx(2.4)
+    assert kv_wait_s(400, 3_000, 15, 1_000, 6.0) == pytest.approx(14.4)
 
 
 @pytest.mark.parametrize(
     ("held", "requests", "capacity", "remaining_s"), [(0, 0, 100, 5.0), (500, 2, 0, 5.0), (500, 2, 100, 0.0)]
 )
 def test_nothing_is_made_up_where_something_is_not_known(held, requests, capacity, remaining_s):
-    assert room_s(400, held, requests, capacity, remaining_s) == 0.0
+    assert kv_wait_s(400, held, requests, capacity, remaining_s) == 0.0

@@ -8,56 +8,56 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from backends.worker import LoadReport
-from router.placement.ledger import Account, Booking, Stage, attention
+from router.placement.ledger import LoadAccount, LoadReservation, ReservationStage, attention
 
 
 class AgainstNaiveModel(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.account = Account()
-        self.bookings = []
+        self.account = LoadAccount()
+        self.reservations = []
         self.naive = []
         self.now_s = 0.0
 
     @rule(prompt=st.integers(0, 9_000), cached=st.integers(0, 9_000), streams=st.booleans())
-    def book(self, prompt, cached, streams):
+    def reserve(self, prompt, cached, streams):
         self.now_s += 1.0
         uncached = prompt - min(prompt, cached)
-        booking = Booking(uncached, prompt, self.now_s, streams=streams)
-        self.account.book(booking)
-        self.bookings.append(booking)
+        reservation = LoadReservation(uncached, prompt, self.now_s, streams=streams)
+        self.account.reserve(reservation)
+        self.reservations.append(reservation)
         self.naive.append(
             SimpleNamespace(uncached=uncached, context=prompt, output=0, streams=streams, stage="prefill")
         )
 
-    @precondition(lambda self: self.bookings)
+    @precondition(lambda self: self.reservations)
     @rule(data=st.data())
     def first_token(self, data):
         self.now_s += 1.0
-        index = data.draw(st.integers(0, len(self.bookings) - 1))
+        index = data.draw(st.integers(0, len(self.reservations) - 1))
         expected = self.naive[index].stage == "prefill"
-        assert self.account.prefilled(self.bookings[index], self.now_s) is expected
+        assert self.account.prefilled(self.reservations[index], self.now_s) is expected
         if expected:
             self.naive[index].stage = "decode"
             for earlier in self.naive[:index]:
                 if earlier.stage == "prefill" and not earlier.streams and self.naive[index].streams:
                     earlier.stage = "decode"
 
-    @precondition(lambda self: self.bookings)
+    @precondition(lambda self: self.reservations)
     @rule(data=st.data(), tokens=st.integers(0, 500))
     def progress(self, data, tokens):
-        index = data.draw(st.integers(0, len(self.bookings) - 1))
-        self.account.progressed(self.bookings[index], tokens)
+        index = data.draw(st.integers(0, len(self.reservations) - 1))
+        self.account.progressed(self.reservations[index], tokens)
         if self.naive[index].stage != "released":
             self.naive[index].output = max(self.naive[index].output, tokens)
 
-    @precondition(lambda self: self.bookings)
+    @precondition(lambda self: self.reservations)
     @rule(data=st.data())
     def release(self, data):
         self.now_s += 1.0
-        index = data.draw(st.integers(0, len(self.bookings) - 1))
+        index = data.draw(st.integers(0, len(self.reservations) - 1))
         expected = self.naive[index].stage != "released"
-        assert self.account.release(self.bookings[index], self.now_s) is expected
+        assert self.account.release(self.reservations[index], self.now_s) is expected
         self.naive[index].stage = "released"
 
     @invariant()
@@ -75,7 +75,7 @@ class AgainstNaiveModel(RuleBasedStateMachine):
 
     @invariant()
     def the_head_is_the_oldest_and_started_when_it_could(self):
-        waiting = [booking for booking in self.bookings if booking.stage is Stage.PREFILL]
+        waiting = [reservation for reservation in self.reservations if reservation.stage is ReservationStage.PREFILL]
         assert self.account.head is (waiting[0] if waiting else None)
         if waiting:
             assert waiting[0].at_s <= self.account.head_since_s <= self.now_s
@@ -90,8 +90,8 @@ def report(running, waiting=0, usage=0.0):
 
 
 def test_foreign_load_is_what_two_reports_in_a_row_show_beyond_ours():
-    account = Account()
-    account.book(Booking(100, 1_000, 0.0))
+    account = LoadAccount()
+    account.reserve(LoadReservation(100, 1_000, 0.0))
     account.foreign.observe(report(6, 2, 0.5), account, 10_000, 1.0)
     assert account.foreign.requests == 0
     account.foreign.observe(report(4, 2, 0.3), account, 10_000, 2.0)
@@ -101,7 +101,7 @@ def test_foreign_load_is_what_two_reports_in_a_row_show_beyond_ours():
 
 
 def test_foreign_load_fades_without_news():
-    account = Account()
+    account = LoadAccount()
     assert account.foreign.weight(0.0) == 0.0
     account.foreign.observe(report(4), account, 10_000, 1.0)
     account.foreign.observe(report(4), account, 10_000, 2.0)
@@ -111,8 +111,8 @@ def test_foreign_load_fades_without_news():
 
 
 def test_reports_never_lower_what_is_booked():
-    account = Account()
-    account.book(Booking(100, 1_000, 0.0))
+    account = LoadAccount()
+    account.reserve(LoadReservation(100, 1_000, 0.0))
     for second in range(3):
         account.foreign.observe(report(0), account, 10_000, float(second))
     assert account.running_requests == 1

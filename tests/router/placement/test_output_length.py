@@ -3,7 +3,7 @@ import random
 import pytest
 
 from router.placement.lifecycle_events import Request, SessionKind
-from router.placement.output_length import KEPT, Outputs
+from router.placement.output_length import KEPT, OutputLengths
 from router.placement.prefill_estimate import ENOUGH
 
 
@@ -16,25 +16,25 @@ def asks():
 
 
 @pytest.fixture
-def outputs():
-    return Outputs()
+def output_lengths():
+    return OutputLengths()
 
 
-def learn(outputs, request, tokens, times=200):
+def learn(output_lengths, request, tokens, times=200):
     for _ in range(times):
-        outputs.observe(request, 0.01 * (tokens - 1), tokens)
+        output_lengths.observe(request, 0.01 * (tokens - 1), tokens)
 
 
-def test_what_was_seen_is_expected_up_to_the_limit(outputs, asks):
-    outputs.observe(asks(), None, None)
-    assert (outputs.expected_s(asks()), outputs.expected_tokens(asks())) == (0.0, 0.0)
-    outputs.observe(asks(), None, 300)
-    assert outputs.expected_s(asks()) == 0.0
-    assert outputs.expected_tokens(asks()) == 300
-    learn(outputs, asks(), 100)
-    assert outputs.expected_s(asks()) == pytest.approx(1.0, rel=0.1)
-    assert outputs.expected_tokens(asks(max_tokens=10)) == 10
-    assert outputs.expected_s(asks(max_tokens=10)) == pytest.approx(0.1, rel=0.01)
+def test_what_was_seen_is_expected_up_to_the_limit(output_lengths, asks):
+    output_lengths.observe(asks(), None, None)
+    assert (output_lengths.expected_s(asks()), output_lengths.expected_tokens(asks())) == (0.0, 0.0)
+    output_lengths.observe(asks(), None, 300)
+    assert output_lengths.expected_s(asks()) == 0.0
+    assert output_lengths.expected_tokens(asks()) == 300
+    learn(output_lengths, asks(), 100)
+    assert output_lengths.expected_s(asks()) == pytest.approx(1.0, rel=0.1)
+    assert output_lengths.expected_tokens(asks(max_tokens=10)) == 10
+    assert output_lengths.expected_s(asks(max_tokens=10)) == pytest.approx(0.1, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -42,52 +42,52 @@ def test_what_was_seen_is_expected_up_to_the_limit(outputs, asks):
     [{"model": "n"}, {"path": "/v1/completions"}, {"kind": SessionKind.AGENT}],
     ids=["model", "route", "kind of session"],
 )
-def test_each_model_route_and_kind_of_session_has_lengths_of_its_own(outputs, asks, other):
+def test_each_model_route_and_kind_of_session_has_lengths_of_its_own(output_lengths, asks, other):
     for _ in range(100):
-        learn(outputs, asks(), 1_000, times=1)
-        learn(outputs, asks(**other), 50, times=1)
-    assert outputs.expected_tokens(asks()) == pytest.approx(1_000, rel=0.1)
-    assert outputs.expected_tokens(asks(**other)) == pytest.approx(50, rel=0.6)
-    assert 200 < outputs.mean_tokens < 800
+        learn(output_lengths, asks(), 1_000, times=1)
+        learn(output_lengths, asks(**other), 50, times=1)
+    assert output_lengths.expected_tokens(asks()) == pytest.approx(1_000, rel=0.1)
+    assert output_lengths.expected_tokens(asks(**other)) == pytest.approx(50, rel=0.6)
+    assert 200 < output_lengths.mean_tokens < 800
 
 
-def test_a_new_kind_begins_with_what_the_wider_group_has(outputs, asks):
-    learn(outputs, asks(), 400)
+def test_a_new_kind_begins_with_what_the_wider_group_has(output_lengths, asks):
+    learn(output_lengths, asks(), 400)
     agent = asks(kind=SessionKind.AGENT)
-    assert outputs.expected_tokens(agent) == pytest.approx(400, rel=0.01)
-    learn(outputs, agent, 40, times=1)
-    assert 200 < outputs.expected_tokens(agent) < 400
-    learn(outputs, agent, 40, times=20)
-    assert outputs.expected_tokens(agent) < 100
-    assert outputs.expected_tokens(asks(model="new")) == pytest.approx(outputs.mean_tokens)
+    assert output_lengths.expected_tokens(agent) == pytest.approx(400, rel=0.01)
+    learn(output_lengths, agent, 40, times=1)
+    assert 200 < output_lengths.expected_tokens(agent) < 400
+    learn(output_lengths, agent, 40, times=20)
+    assert output_lengths.expected_tokens(agent) < 100
+    assert output_lengths.expected_tokens(asks(model="new")) == pytest.approx(output_lengths.mean_tokens)
 
 
-def test_a_hint_counts_for_more_than_what_was_seen_and_less_than_the_limit(outputs, asks):
-    assert outputs.expected_tokens(asks(hinted_tokens=70)) == 70
-    learn(outputs, asks(), 400)
-    assert outputs.expected_tokens(asks(hinted_tokens=3_000)) == 3_000
-    assert outputs.expected_tokens(asks(hinted_tokens=3_000, max_tokens=500)) == 500
-    assert outputs.expected_s(asks(hinted_tokens=0)) == 0.0
+def test_a_hint_counts_for_more_than_what_was_seen_and_less_than_the_limit(output_lengths, asks):
+    assert output_lengths.expected_tokens(asks(hinted_tokens=70)) == 70
+    learn(output_lengths, asks(), 400)
+    assert output_lengths.expected_tokens(asks(hinted_tokens=3_000)) == 3_000
+    assert output_lengths.expected_tokens(asks(hinted_tokens=3_000, max_tokens=500)) == 500
+    assert output_lengths.expected_s(asks(hinted_tokens=0)) == 0.0
 
 
-def test_groups_are_bounded_and_the_last_used_stay(outputs, asks):
-    learn(outputs, asks(), 400, times=20)
+def test_groups_are_bounded_and_the_last_used_stay(output_lengths, asks):
+    learn(output_lengths, asks(), 400, times=20)
     for number in range(KEPT):
-        outputs.observe(asks(model=f"made up {number}"), None, 10)
+        output_lengths.observe(asks(model=f"made up {number}"), None, 10)
         if number % 100 == 0:
-            outputs.observe(asks(), None, 400)
-    assert len(outputs._means) <= KEPT
-    assert outputs.expected_tokens(asks()) > 300
+            output_lengths.observe(asks(), None, 400)
+    assert len(output_lengths._means) <= KEPT
+    assert output_lengths.expected_tokens(asks()) > 300
 
 
-def test_answers_met_on_their_way_are_the_longer_ones(outputs, asks):
+def test_answers_met_on_their_way_are_the_longer_ones(output_lengths, asks):
     for _ in range(ENOUGH - 1):
-        outputs.observe(asks(), 2.0, 100)
-    assert outputs.remaining_s() == 0.0
+        output_lengths.observe(asks(), 2.0, 100)
+    assert output_lengths.remaining_s() == 0.0
     for _ in range(1_000):
-        outputs.observe(asks(), 2.0, 100)
-    assert outputs.remaining_s() == pytest.approx(1.0)
+        output_lengths.observe(asks(), 2.0, 100)
+    assert output_lengths.remaining_s() == pytest.approx(1.0)
     rng = random.Random(0)
     for _ in range(1_000):
-        outputs.observe(asks(), rng.choice([1.0, 1.0, 1.0, 17.0]), 100)
-    assert outputs.remaining_s() == pytest.approx((3 * 1.0 + 17.0**2) / (2 * 20.0), rel=0.15)
+        output_lengths.observe(asks(), rng.choice([1.0, 1.0, 1.0, 17.0]), 100)
+    assert output_lengths.remaining_s() == pytest.approx((3 * 1.0 + 17.0**2) / (2 * 20.0), rel=0.15)

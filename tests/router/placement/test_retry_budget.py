@@ -13,9 +13,9 @@ from router.config.model import HealthConfig, RetriesConfig
 from router.errors import ErrorKind
 from router.placement.dispatcher import Dispatcher, Reject, Ticket
 from router.placement.fleet import Fleet
-from router.placement.lifecycle_events import FailurePhase, Request, Usage
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
 
-PHASES = (FailurePhase.SENT, FailurePhase.REFUSED, FailurePhase.UNSERVED, FailurePhase.ANSWERED)
+PHASES = (FailurePoint.SENT, FailurePoint.REFUSED, FailurePoint.UNSERVED, FailurePoint.ANSWERED)
 
 
 @pytest.fixture
@@ -48,17 +48,17 @@ def ask(number=0):
 
 
 def load(dispatcher):
-    return [lane["running_requests"] for lane in dispatcher.statistics()["workers"].values()]
+    return [load["running_requests"] for load in dispatcher.statistics()["workers"].values()]
 
 
 # the retry budget
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_without_budget_the_client_gets_the_error_it_would_get_alone(build, phase):
+@pytest.mark.parametrize("point", PHASES)
+def test_without_budget_the_client_gets_the_error_it_would_get_alone(build, point):
     poor = build(retries=RetriesConfig(budget_ratio=0.0, budget_floor_per_s=0.0))
     lonely = build(workers=1)
-    answers = [each.retry(each.dispatch(ask(), 0.0), phase, 0.0, "why") for each in (poor, lonely)]
+    answers = [each.retry(each.dispatch(ask(), 0.0), point, 0.0, "why") for each in (poor, lonely)]
     assert all(isinstance(answer, Reject) for answer in answers)
     assert answers[0].error.kind is answers[1].error.kind
     assert str(answers[0].error) == str(answers[1].error)
@@ -68,7 +68,7 @@ def test_without_budget_the_client_gets_the_error_it_would_get_alone(build, phas
 
 def test_a_connection_that_could_not_be_made_is_free(build):
     poor = build(retries=RetriesConfig(budget_ratio=0.0, budget_floor_per_s=0.0))
-    again = poor.retry(poor.dispatch(ask(), 0.0), FailurePhase.CONNECT, 0.0, "refused")
+    again = poor.retry(poor.dispatch(ask(), 0.0), FailurePoint.CONNECT, 0.0, "refused")
     assert isinstance(again, Ticket)
     assert poor.refused == []
 
@@ -81,7 +81,7 @@ def test_a_sick_fleet_is_not_stormed(build):
         ticket = dispatcher.dispatch(ask(number), now_s)
         while isinstance(ticket, Ticket):
             attempts += 1
-            ticket = dispatcher.retry(ticket, FailurePhase.ANSWERED, now_s, "500")
+            ticket = dispatcher.retry(ticket, FailurePoint.ANSWERED, now_s, "500")
     assert attempts == pytest.approx(3_000 * 1.2, rel=0.05)
     assert load(dispatcher) == [0, 0, 0, 0]
 
@@ -92,7 +92,7 @@ def test_as_many_attempts_as_configured(build, limit):
     ticket, attempts = dispatcher.dispatch(ask(), 0.0), 0
     while isinstance(ticket, Ticket):
         attempts += 1
-        ticket = dispatcher.retry(ticket, FailurePhase.CONNECT, 0.0, "refused")
+        ticket = dispatcher.retry(ticket, FailurePoint.CONNECT, 0.0, "refused")
     assert attempts == limit
 
 
@@ -115,7 +115,7 @@ def test_no_worker_gets_more_than_its_limit(build):
 def test_a_retry_keeps_to_the_limit_too(build):
     dispatcher = build(workers=2, max_requests_per_worker=1)
     first, _ = dispatcher.dispatch(ask(0), 0.0), dispatcher.dispatch(ask(1), 0.0)
-    assert isinstance(dispatcher.retry(first, FailurePhase.SENT, 0.0, "died"), Reject)
+    assert isinstance(dispatcher.retry(first, FailurePoint.SENT, 0.0, "died"), Reject)
     assert sorted(load(dispatcher)) == [0, 1]
 
 
@@ -127,7 +127,7 @@ def test_a_retry_keeps_to_the_limit_too(build):
         st.tuples(
             st.sampled_from(["dispatch", "first", "finish", "retry", "cancel"]),
             st.integers(0, 9),
-            st.sampled_from([*PHASES, FailurePhase.CONNECT]),
+            st.sampled_from([*PHASES, FailurePoint.CONNECT]),
         ),
         max_size=60,
     )
@@ -140,13 +140,13 @@ def test_every_booking_is_given_back_once(build, steps):
         max_requests_per_worker=4,
     )
     running = []
-    for now, (step, at, phase) in enumerate(steps):
+    for now, (step, at, point) in enumerate(steps):
         if step == "dispatch":
             ticket = dispatcher.dispatch(ask(now), now)
             if isinstance(ticket, Ticket):
                 running.append(ticket)
         elif running:
-            advance(dispatcher, running, at % len(running), step, phase, now)
+            advance(dispatcher, running, at % len(running), step, point, now)
         assert max(load(dispatcher)) <= 4
         assert sum(load(dispatcher)) == len(running)
     for ticket in running:
@@ -158,7 +158,7 @@ def test_every_booking_is_given_back_once(build, steps):
     assert counts["dispatched"] == ended
 
 
-def advance(dispatcher, running, at, step, phase, now):
+def advance(dispatcher, running, at, step, point, now):
     """Take one step of a request's life, as the gateway does."""
     ticket = running[at]
     if step == "first":
@@ -168,7 +168,7 @@ def advance(dispatcher, running, at, step, phase, now):
     elif step == "cancel":
         dispatcher.cancelled(running.pop(at), now)
     elif step == "retry":
-        again = dispatcher.retry(ticket, phase, now, "why")
+        again = dispatcher.retry(ticket, point, now, "why")
         if isinstance(again, Ticket):
             assert again.candidate.endpoint.id not in again.tried
             running[at] = again

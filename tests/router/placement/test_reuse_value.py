@@ -3,7 +3,7 @@
 import pytest
 
 from router.placement import reuse_value
-from router.placement.reuse_value import Returns
+from router.placement.reuse_value import ReuseValue
 
 CHAT = [1, 2, 3]
 NEXT = [1, 2, 3, 4]
@@ -14,7 +14,7 @@ def seen():
     """After contexts of ten seconds each that were asked for again after so long, or were not (None)."""
 
     def make(*gaps_s, model="m", tokens=1_000):
-        found = Returns()
+        found = ReuseValue()
         for number, gap_s in enumerate(gaps_s):
             at_s = 100.0 * number
             found.rests(model, CHAT, tokens, at_s, at_s + 10.0)
@@ -93,7 +93,7 @@ def test_the_same_prompt_again_counts_once_and_from_then_on(seen):
 
 
 def test_of_many_that_begin_alike_those_that_are_gone_on_with_are_found():
-    found = Returns()
+    found = ReuseValue()
     for number in range(200):
         found.rests("m", [1, *range(1_000 * number, 1_000 * number + number % 7 + 1)], 10, 0.0, 10.0)
     found.rests("m", [1, 2], 1_000, 0.0, 10.0)
@@ -106,7 +106,7 @@ def test_of_many_that_begin_alike_those_that_are_gone_on_with_are_found():
 def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(reuse_value, "CONTEXTS_KEPT", 3)
     monkeypatch.setattr(reuse_value, "MODELS_KEPT", 2)
-    found = Returns()
+    found = ReuseValue()
     for number in range(5):
         found.rests(f"m{number}", [number], 1_000, 0.0, 10.0)
     for number in range(5):

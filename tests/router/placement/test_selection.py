@@ -7,7 +7,7 @@ from router.errors import ErrorKind
 from router.placement.fleet import Fleet, WorkerState
 from router.placement.lifecycle_events import Request
 from router.placement.selection import Selection, exclusions, select
-from router.placement.tickets import Hold, Reject
+from router.placement.tickets import Queued, Reject
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_unknown_model_is_rejected_once_all_have_been_asked(fleet, ask):
     assert "m, sql, n" in answer.error.message
     fleet.add(Endpoint("http", "h", 4), 0.0)
     held = select(fleet, ask("x"), (), 0.0)
-    assert isinstance(held, Hold) and held.reason == "no worker is ready: h:4 is starting (not probed yet)"
+    assert isinstance(held, Queued) and held.reason == "no worker is ready: h:4 is starting (not probed yet)"
     fleet.probe_failed("h:4", "refused", 0.0)
     answer = select(fleet, ask("x"), (), 0.0)
     assert isinstance(answer, Reject) and answer.error.kind is ErrorKind.MODEL_NOT_FOUND
@@ -71,7 +71,7 @@ def test_unknown_model_is_rejected_once_all_have_been_asked(fleet, ask):
 
 def test_empty_fleet_holds(shadow_residency, ask):
     answer = select(Fleet(HealthConfig(), shadow_residency), ask(), (), 0.0)
-    assert isinstance(answer, Hold)
+    assert isinstance(answer, Queued)
     assert "empty" in answer.reason
 
 
@@ -84,7 +84,7 @@ def test_by_length(fleet, ask):
     assert names(select(fleet, unidentified, (), 0.0)) == ["h:1", "h:2"]  # its length is a guess
     fleet.drain("h:2")
     answer = select(fleet, ask(tokens=2_000), (), 0.0)
-    assert isinstance(answer, Hold)
+    assert isinstance(answer, Queued)
     assert "h:2 is draining" in answer.reason and "h:1" not in answer.reason
     assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:1"]  # no length is worth waiting for
 
@@ -94,12 +94,12 @@ def test_too_long_for_all_goes_to_all_of_the_longest(fleet, ask):
     fleet.probe_succeeded("h:4", WorkerFacts(models=(ServedModel("m", max_model_len=8_000),)), 0.0)
     assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:2", "h:4"]
     assert names(select(fleet, ask(tokens=9_000), ("h:2",), 0.0)) == ["h:4"]
-    assert isinstance(select(fleet, ask(tokens=9_000), ("h:2", "h:4"), 0.0), Hold)
+    assert isinstance(select(fleet, ask(tokens=9_000), ("h:2", "h:4"), 0.0), Queued)
 
 
 def test_earlier_attempts_are_left_out(fleet, ask):
     assert names(select(fleet, ask(), ("h:1",), 0.0)) == ["h:2"]
-    assert isinstance(select(fleet, ask(), ("h:1", "h:2"), 0.0), Hold)
+    assert isinstance(select(fleet, ask(), ("h:1", "h:2"), 0.0), Queued)
 
 
 def test_pressure_is_passed_over_while_others_are_calm(fleet, ask):
@@ -139,7 +139,7 @@ def test_half_open_endpoints_take_all_where_nobody_is_ready(fleet, ask):
     half_open(fleet, 1)
     fleet.trial_started(fleet.get("h:1"), 0.0)
     assert select(fleet, ask(), (), 5.0) == Selection(fleet.get("h:1").candidates)
-    assert isinstance(select(fleet, ask(), ("h:1",), 5.0), Hold)
+    assert isinstance(select(fleet, ask(), ("h:1",), 5.0), Queued)
 
 
 def test_retries_are_no_trials_unless_nothing_else_is_left(fleet, ask):
@@ -151,14 +151,14 @@ def test_retries_are_no_trials_unless_nothing_else_is_left(fleet, ask):
 def test_pinned_goes_to_its_worker_even_draining(fleet, ask, facts):
     fleet.drain("h:2")
     assert names(select(fleet, ask(pinned="h:2"), (), 0.0)) == ["h:2"]
-    assert isinstance(select(fleet, ask(pinned="h:2"), ("h:2",), 0.0), Hold)
+    assert isinstance(select(fleet, ask(pinned="h:2"), ("h:2",), 0.0), Queued)
     half_open(fleet, 1)
     assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is fleet.get("h:1")
     fleet.trial_started(fleet.get("h:1"), 0.0)
     assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is None
     for second in range(3):
         fleet.probe_failed("h:1", "refused", second)
-    assert isinstance(select(fleet, ask(pinned="h:1"), (), 5.0), Hold)
+    assert isinstance(select(fleet, ask(pinned="h:1"), (), 5.0), Queued)
     fleet.probe_succeeded("h:3", facts(ranks=2), 5.0)
     assert names(select(fleet, ask(pinned="h:3"), (), 5.0)) == ["h:3#0", "h:3#1"]
     assert names(select(fleet, ask(pinned="h:3#1"), (), 5.0)) == ["h:3#1"]

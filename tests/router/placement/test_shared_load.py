@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from backends.worker import Endpoint, LoadReport
 from router.config.model import HealthConfig
 from router.placement.fleet import Fleet
-from router.placement.ledger import Account, Booking
+from router.placement.ledger import LoadAccount, LoadReservation
 from router.placement.prefill_estimate import Speed, Utilisation
-from router.placement.shared_load import Others, together
-from router.placement.worker_load import Lanes
+from router.placement.shared_load import OthersLoad, combined
+from router.placement.worker_load import WorkerLoads
 
 SPEED = Speed(token_s=1e-3, fixed_s=0.01, attention_s=0.0, decode_s=1e-6, relative_error=0.0)
 
@@ -27,7 +27,7 @@ class Shelf:
     """What both sides put down, without any shared memory. Satisfies `SharedAccount`."""
 
     def __init__(self) -> None:
-        self.account, self.work, self.other = Account(), None, None
+        self.account, self.work, self.other = LoadAccount(), None, None
 
     def publish(self, account):
         self.account = account
@@ -35,9 +35,9 @@ class Shelf:
     def worked(self, work):
         self.work = work
 
-    def others(self) -> Others:
+    def others(self) -> OthersLoad:
         seen = self.other.account
-        return Others(
+        return OthersLoad(
             seen.queued_requests,
             seen.queued_tokens,
             seen.queued_attention,
@@ -59,23 +59,23 @@ def pair() -> tuple[Shelf, Shelf]:
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 900), st.integers(0, 900), st.booleans()), max_size=30))
 def test_together_is_what_one_account_of_all_would_say(steps):
     """First tokens come in the order of the bookings, as the worker prefills first come, first served."""
-    shelves, alone = pair(), Account()
-    halves = [Account(), Account()]
+    shelves, alone = pair(), LoadAccount()
+    halves = [LoadAccount(), LoadAccount()]
     for half, shelf in zip(halves, shelves, strict=True):
         half.shared = shelf
-    waiting: list[tuple[Account, Booking, Booking]] = []
+    waiting: list[tuple[LoadAccount, LoadReservation, LoadReservation]] = []
     for now_s, (which, uncached, cached, begins) in enumerate(steps, start=1):
         half = halves[which]
-        mine, all_ = (Booking(uncached, uncached + cached, float(now_s)) for _ in range(2))
-        half.book(mine)
-        alone.book(all_)
+        mine, all_ = (LoadReservation(uncached, uncached + cached, float(now_s)) for _ in range(2))
+        half.reserve(mine)
+        alone.reserve(all_)
         waiting.append((half, mine, all_))
         if begins:
             half, mine, all_ = waiting.pop(0)
             half.prefilled(mine, now_s + 0.5)
             alone.prefilled(all_, now_s + 0.5)
         for half, shelf in zip(halves, shelves, strict=True):
-            said = together(half, shelf.others())
+            said = combined(half, shelf.others())
             for field in ("queued_requests", "queued_tokens", "running_requests", "kv_tokens", "decode_tokens"):
                 assert getattr(said, field) == getattr(alone, field), field
             assert said.queued_attention == pytest.approx(alone.queued_attention)
@@ -94,23 +94,23 @@ class Ledger:
 
 
 def test_what_one_books_the_other_sees_in_its_next_view(candidate):
-    ours, theirs = (Lanes(Ledger(shelf)) for shelf in pair())
+    ours, theirs = (WorkerLoads(Ledger(shelf)) for shelf in pair())
     before = theirs.views([candidate], None, 1, 1.0)[0]
-    ours.of(candidate).book(Booking(500, 800, 1.0), 1.0)
+    ours.of(candidate).reserve(LoadReservation(500, 800, 1.0), 1.0)
     view = theirs.views([candidate], None, 1, 1.0)[0]
     assert (before.running_requests, before.queued_tokens, before.kv_tokens) == (0, 0, 0)
     assert (view.running_requests, view.queued_tokens, view.kv_tokens) == (1, 500, 800)
-    assert view.backlog_s > before.backlog_s
-    lane = theirs.of(candidate)
-    assert lane.situation(10, 10, 2.0).features[0] == 510
-    assert lane.situation(10, 10, 2.0).head_start_s == 1.0
-    assert lane.backlog_s(SPEED, 1.0) == pytest.approx(0.01 + 0.5)
+    assert view.queue_wait_s > before.queue_wait_s
+    load = theirs.of(candidate)
+    assert load.situation(10, 10, 2.0).features[0] == 510
+    assert load.situation(10, 10, 2.0).head_start_s == 1.0
+    assert load.queue_wait_s(SPEED, 1.0) == pytest.approx(0.01 + 0.5)
 
 
 def test_the_others_load_is_not_taken_for_somebody_elses(candidate):
-    ours, theirs = (Lanes(Ledger(shelf)) for shelf in pair())
+    ours, theirs = (WorkerLoads(Ledger(shelf)) for shelf in pair())
     theirs.of(candidate)
-    ours.of(candidate).book(Booking(500, 800, 1.0), 1.0)
+    ours.of(candidate).reserve(LoadReservation(500, 800, 1.0), 1.0)
     for second in (2.0, 3.0):
         theirs.load_reported(candidate, LoadReport(0, 1, 0, 0.0), second)
     assert theirs.of(candidate).account.foreign.requests == 0

@@ -5,9 +5,9 @@ from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.decode_step_time import Output
 from router.placement.fleet import Fleet
-from router.placement.ledger import Booking
+from router.placement.ledger import LoadReservation
 from router.placement.prefill_estimate import Speed
-from router.placement.worker_load import Lane, Lanes
+from router.placement.worker_load import WorkerLoad, WorkerLoads
 from router.residency.view import Match
 
 SPEED = Speed(1e-4, 0.01, 0.0, 1e-8, 0.05)
@@ -23,83 +23,83 @@ def fleet(shadow_residency, facts):
 
 
 @pytest.fixture
-def lane(fleet):
-    return Lane(fleet.candidates[0])
+def load(fleet):
+    return WorkerLoad(fleet.candidates[0])
 
 
-def book(lane, tokens, now_s, streams=True):
-    booking = Booking(tokens, tokens, now_s, streams=streams)
-    lane.book(booking, now_s)
-    return booking
+def reserve(load, tokens, now_s, streams=True):
+    reservation = LoadReservation(tokens, tokens, now_s, streams=streams)
+    load.reserve(reservation, now_s)
+    return reservation
 
 
-def test_backlog_is_the_queue_less_the_time_it_has_run(lane):
-    assert lane.backlog_s(SPEED, 0.0) == pytest.approx(0.01)
-    book(lane, 1_000, 0.0)
-    book(lane, 2_000, 0.0)
-    assert lane.backlog_s(SPEED, 0.0) == pytest.approx(0.31)
-    assert lane.backlog_s(SPEED, 0.21) == pytest.approx(0.01 + 0.1)
+def test_backlog_is_the_queue_less_the_time_it_has_run(load):
+    assert load.queue_wait_s(SPEED, 0.0) == pytest.approx(0.01)
+    reserve(load, 1_000, 0.0)
+    reserve(load, 2_000, 0.0)
+    assert load.queue_wait_s(SPEED, 0.0) == pytest.approx(0.31)
+    assert load.queue_wait_s(SPEED, 0.21) == pytest.approx(0.01 + 0.1)
 
 
-def test_a_stalled_queue_prices_itself_out(lane):
-    book(lane, 1_000, 0.0)
-    waits = [lane.backlog_s(SPEED, second) for second in (1.0, 5.0, 50.0)]
+def test_a_stalled_queue_prices_itself_out(load):
+    reserve(load, 1_000, 0.0)
+    waits = [load.queue_wait_s(SPEED, second) for second in (1.0, 5.0, 50.0)]
     assert waits == sorted(waits)
     assert waits[-1] > 49.0
 
 
-def test_decodes_slow_the_next_prefill(lane):
-    lane.account.prefilled(book(lane, 100_000, 0.0), 0.0)
-    assert lane.backlog_s(SPEED, 1.0) == pytest.approx(0.01 + 1e-3)
+def test_decodes_slow_the_next_prefill(load):
+    load.account.prefilled(reserve(load, 100_000, 0.0), 0.0)
+    assert load.queue_wait_s(SPEED, 1.0) == pytest.approx(0.01 + 1e-3)
 
 
-def test_prefills_nobody_sees_end_when_their_time_is_up(lane):
-    book(lane, 1_000, 0.0, streams=False)
-    book(lane, 1_000, 0.0, streams=False)
-    lane.settle(SPEED, 0.1)
-    assert lane.account.queued_tokens == 2_000
-    lane.settle(SPEED, 0.12)
-    assert lane.account.queued_tokens == 1_000
-    lane.settle(SPEED, 1.0)
-    assert lane.account.queued_tokens == 0
-    assert lane.account.running_requests == 2
+def test_prefills_nobody_sees_end_when_their_time_is_up(load):
+    reserve(load, 1_000, 0.0, streams=False)
+    reserve(load, 1_000, 0.0, streams=False)
+    load.settle(SPEED, 0.1)
+    assert load.account.queued_tokens == 2_000
+    load.settle(SPEED, 0.12)
+    assert load.account.queued_tokens == 1_000
+    load.settle(SPEED, 1.0)
+    assert load.account.queued_tokens == 0
+    assert load.account.running_requests == 2
 
 
-def test_a_late_arrival_credits_what_the_queue_has_done(lane):
-    book(lane, 1_000, 0.0)
-    situation = lane.situation(500, 800, 0.04)
+def test_a_late_arrival_credits_what_the_queue_has_done(load):
+    reserve(load, 1_000, 0.0)
+    situation = load.situation(500, 800, 0.04)
     assert situation.head_start_s == pytest.approx(0.04)
     assert situation.features == (1_500.0, 1.0, 500_000.0 + 500 * (300 + 250), 0.0)
-    assert lane.situation(500, 500, 0.0).features[3] == 0.0
+    assert load.situation(500, 500, 0.0).features[3] == 0.0
 
 
 def test_views_before_anything_is_learned(fleet):
-    lanes = Lanes()
-    lanes.of(fleet.candidates[0]).book(Booking(70, 100, 0.0), 0.0)
+    loads = WorkerLoads()
+    loads.of(fleet.candidates[0]).reserve(LoadReservation(70, 100, 0.0), 0.0)
     matches = {0: Match(32, 0, Residency.EXACT), 1: Match(0, 0, Residency.UNKNOWN)}
-    first, second, third = lanes.views(fleet.candidates, matches, 100, 1.0)
+    first, second, third = loads.views(fleet.candidates, matches, 100, 1.0)
     assert (first.cached_tokens, first.uncached_tokens, first.residency) == (32, 68, Residency.EXACT)
-    assert (first.backlog_s, first.prefill_s, first.learned) == (70.0, 68.0, False)
-    assert (second.backlog_s, second.prefill_s, second.utilisation, second.error_s) == (0.0, 100.0, 0.0, 0.0)
+    assert (first.queue_wait_s, first.prefill_s, first.learned) == (70.0, 68.0, False)
+    assert (second.queue_wait_s, second.prefill_s, second.utilisation, second.error_s) == (0.0, 100.0, 0.0, 0.0)
     assert third.residency is Residency.UNKNOWN
     assert (first.queued_requests, second.queued_requests) == (1, 0)
-    (blind,) = lanes.views(fleet.candidates[:1], None, 100, 1.0)
+    (blind,) = loads.views(fleet.candidates[:1], None, 100, 1.0)
     assert (blind.cached_tokens, blind.uncached_tokens, blind.residency) == (0, 100, Residency.UNKNOWN)
 
 
-def teach(lanes, lane, token_s, count=20):
+def teach(loads, load, token_s, count=20):
     for index in range(count):
         tokens = 100 + 400 * (index % 5)
-        lanes.observe(lane, lane.situation(tokens, tokens, 0.0), 0.01 + token_s * tokens, 0.0)
+        loads.observe(load, load.situation(tokens, tokens, 0.0), 0.01 + token_s * tokens, 0.0)
 
 
 def test_a_worker_not_yet_learned_borrows_the_median(fleet):
-    lanes = Lanes()
-    fast, slow, new = (lanes.of(candidate) for candidate in fleet.candidates)
-    assert lanes.common_speed() is None
-    teach(lanes, fast, 1e-5)
-    teach(lanes, slow, 9e-5)
-    views = lanes.views(fleet.candidates, {}, 10_000, 0.0)
+    loads = WorkerLoads()
+    fast, slow, new = (loads.of(candidate) for candidate in fleet.candidates)
+    assert loads.common_speed() is None
+    teach(loads, fast, 1e-5)
+    teach(loads, slow, 9e-5)
+    views = loads.views(fleet.candidates, {}, 10_000, 0.0)
     assert all(view.learned for view in views)
     assert new.speed is None
     assert views[0].prefill_s < views[1].prefill_s
@@ -108,133 +108,137 @@ def test_a_worker_not_yet_learned_borrows_the_median(fleet):
 
 def test_a_fit_nobody_has_tested_for_a_minute_gives_way(fleet):
     """A shunned worker gets a request from time to time, which shows whether it is still slow."""
-    lanes = Lanes()
-    fast, slow, _ = (lanes.of(candidate) for candidate in fleet.candidates)
-    teach(lanes, fast, 1e-5)
-    teach(lanes, slow, 9e-5)
-    early, late = (lanes.views(fleet.candidates, {}, 10_000, now_s) for now_s in (59.0, 61.0))
+    loads = WorkerLoads()
+    fast, slow, _ = (loads.of(candidate) for candidate in fleet.candidates)
+    teach(loads, fast, 1e-5)
+    teach(loads, slow, 9e-5)
+    early, late = (loads.views(fleet.candidates, {}, 10_000, now_s) for now_s in (59.0, 61.0))
     assert early[1].prefill_s > 4 * early[0].prefill_s
     assert late[1].prefill_s == late[0].prefill_s
-    lanes.observe(slow, slow.situation(100, 100, 61.0), 0.02, 61.0)
-    assert lanes.views(fleet.candidates, {}, 10_000, 62.0)[1].prefill_s > 4 * early[0].prefill_s
+    loads.observe(slow, slow.situation(100, 100, 61.0), 0.02, 61.0)
+    assert loads.views(fleet.candidates, {}, 10_000, 62.0)[1].prefill_s > 4 * early[0].prefill_s
 
 
-def decode(lanes, lane, context_tokens, count=40, step_s=(0.01, 1e-7)):
+def decode(loads, load, context_tokens, count=40, step_s=(0.01, 1e-7)):
     """Answers of 101 tokens, one by one, beside a request that holds so much context."""
     fixed_s, context_token_s = step_s
     for index in range(count):
         held = context_tokens * (index % 4)
         decode_s = 100 * (fixed_s + context_token_s * held)
         now_s = 1_000.0 * index
-        other = book(lane, held, now_s)
-        lane.account.prefilled(other, now_s)
-        since = lane.account.passage(now_s)
-        lanes.decoded(lane, since, 101, decode_s, now_s + decode_s)
-        lane.account.release(other, now_s + decode_s)
+        other = reserve(load, held, now_s)
+        load.account.prefilled(other, now_s)
+        since = load.account.passage(now_s)
+        loads.decoded(load, since, 101, decode_s, now_s + decode_s)
+        load.account.release(other, now_s + decode_s)
 
 
 def test_joining_is_priced_by_the_growth_of_a_step(fleet):
     """Own steps 30,000 tokens longer, two others' 1,050 tokens, for 50 tokens; lent to who has not seen any."""
-    lanes = Lanes()
+    loads = WorkerLoads()
     output = Output(100.0, 100.0)
-    first, second, _ = (lanes.of(candidate) for candidate in fleet.candidates)
-    teach(lanes, first, 1e-5)
-    assert [view.joining_s for view in lanes.views(fleet.candidates, {}, 1_000, 0.0, output)] == [0.0, 0.0, 0.0]
-    decode(lanes, first, 50_000)
-    book(first, 10_000, 90_000.0)
-    book(first, 20_000, 90_000.0)
-    book(second, 30_000, 90_000.0)
-    views = lanes.views(fleet.candidates, {}, 1_000, 90_000.0, output)
-    assert views[0].joining_s == pytest.approx(1e-7 * 50 * (30_000 + 2 * 1_050), rel=0.1)
-    assert views[1].joining_s == pytest.approx(1e-7 * 50 * (30_000 + 1 * 1_050), rel=0.1)
-    assert views[2].joining_s == 0.0
-    assert lanes.views(fleet.candidates, {}, 1_000, 90_000.0)[0].joining_s == 0.0
+    first, second, _ = (loads.of(candidate) for candidate in fleet.candidates)
+    teach(loads, first, 1e-5)
+    assert [view.decode_externality_s for view in loads.views(fleet.candidates, {}, 1_000, 0.0, output)] == [
+        0.0,
+        0.0,
+        0.0,
+    ]
+    decode(loads, first, 50_000)
+    reserve(first, 10_000, 90_000.0)
+    reserve(first, 20_000, 90_000.0)
+    reserve(second, 30_000, 90_000.0)
+    views = loads.views(fleet.candidates, {}, 1_000, 90_000.0, output)
+    assert views[0].decode_externality_s == pytest.approx(1e-7 * 50 * (30_000 + 2 * 1_050), rel=0.1)
+    assert views[1].decode_externality_s == pytest.approx(1e-7 * 50 * (30_000 + 1 * 1_050), rel=0.1)
+    assert views[2].decode_externality_s == 0.0
+    assert loads.views(fleet.candidates, {}, 1_000, 90_000.0)[0].decode_externality_s == 0.0
 
 
 def prompt(*blocks, tokens=0):
     hashes = [hash(blocks[: end + 1]) for end in range(len(blocks))]
-    return Booking(tokens or len(blocks) * 16, tokens or len(blocks) * 16, 0.0, hashes=hashes, block_tokens=16)
+    return LoadReservation(tokens or len(blocks) * 16, tokens or len(blocks) * 16, 0.0, hashes=hashes, block_tokens=16)
 
 
 def test_a_prompt_waits_where_running_requests_leave_no_room(fleet):
     """440,000 tokens of room, of which five hold 500,000 by their lengths, and 420,000 as they begin alike."""
-    lanes = Lanes()
-    full, sharing, _ = (lanes.of(candidate) for candidate in fleet.candidates)
-    teach(lanes, full, 1e-5)
-    for lane in (full, sharing):
+    loads = WorkerLoads()
+    full, shared_context, _ = (loads.of(candidate) for candidate in fleet.candidates)
+    teach(loads, full, 1e-5)
+    for load in (full, shared_context):
         for number in range(5):
-            system = ["system"] * 1_250 if lane is sharing else []
-            lane.book(prompt(*system, *[number] * (6_250 - len(system))), 0.0)
-    assert [view.room_s for view in lanes.views(fleet.candidates, {}, 10_000, 0.0)] == [0.0, 0.0, 0.0]
-    waits = [view.room_s for view in lanes.views(fleet.candidates, {}, 10_000, 0.0, remaining_s=10.0)]
+            system = ["system"] * 1_250 if load is shared_context else []
+            load.reserve(prompt(*system, *[number] * (6_250 - len(system))), 0.0)
+    assert [view.kv_wait_s for view in loads.views(fleet.candidates, {}, 10_000, 0.0)] == [0.0, 0.0, 0.0]
+    waits = [view.kv_wait_s for view in loads.views(fleet.candidates, {}, 10_000, 0.0, remaining_s=10.0)]
     assert waits == [10.0 * 1 / 5, 0.0, 0.0]
-    waits = [view.room_s for view in lanes.views(fleet.candidates, {}, 240_000, 0.0, remaining_s=10.0)]
+    waits = [view.kv_wait_s for view in loads.views(fleet.candidates, {}, 240_000, 0.0, remaining_s=10.0)]
     assert waits == pytest.approx([10.0 * 300 / 440, 10.0 * 220 / 420, 0.0])
 
 
 def test_no_wait_for_room_is_told_in_tokens(fleet):
-    lanes = Lanes()
-    book(lanes.of(fleet.candidates[0]), 440_000, 0.0)
-    assert lanes.views(fleet.candidates, {}, 1_000, 0.0, remaining_s=10.0)[0].room_s == 0.0
+    loads = WorkerLoads()
+    reserve(loads.of(fleet.candidates[0]), 440_000, 0.0)
+    assert loads.views(fleet.candidates, {}, 1_000, 0.0, remaining_s=10.0)[0].kv_wait_s == 0.0
 
 
 def test_what_comes_free_when_a_request_ends_waits_for_nobody(fleet):
-    lanes = Lanes()
-    lane = lanes.of(fleet.candidates[0])
-    teach(lanes, lane, 1e-5)
+    loads = WorkerLoads()
+    load = loads.of(fleet.candidates[0])
+    teach(loads, load, 1e-5)
     first, second = prompt(*["system"] * 15_000), prompt(*["system"] * 15_000, *["own"] * 12_500)
-    for booking in (first, second):
-        lane.book(booking, 0.0)
-    assert lane.account.held_share == pytest.approx(440 / 680)
-    assert lane.account.kv_tokens == 680_000
-    assert lanes.views(fleet.candidates, {}, 1_000, 0.5)[0].kv_tokens == 440_000
-    lane.account.release(first, 1.0)
-    assert lane.account.held_share == 1.0
-    assert lanes.views(fleet.candidates, {}, 1_000, 1.0, remaining_s=10.0)[0].room_s == 10.0
-    lane.account.release(second, 2.0)
-    assert lanes.views(fleet.candidates, {}, 1_000, 2.0, remaining_s=10.0)[0].room_s == 0.0
+    for reservation in (first, second):
+        load.reserve(reservation, 0.0)
+    assert load.account.held_share == pytest.approx(440 / 680)
+    assert load.account.kv_tokens == 680_000
+    assert loads.views(fleet.candidates, {}, 1_000, 0.5)[0].kv_tokens == 440_000
+    load.account.release(first, 1.0)
+    assert load.account.held_share == 1.0
+    assert loads.views(fleet.candidates, {}, 1_000, 1.0, remaining_s=10.0)[0].kv_wait_s == 10.0
+    load.account.release(second, 2.0)
+    assert loads.views(fleet.candidates, {}, 1_000, 2.0, remaining_s=10.0)[0].kv_wait_s == 0.0
 
 
-def resting(lanes, fleet, now_s):
-    return [view.resting_tokens for view in lanes.views(fleet.candidates, {}, 1_000, now_s)]
+def idle_context(loads, fleet, now_s):
+    return [view.idle_tokens for view in loads.views(fleet.candidates, {}, 1_000, now_s)]
 
 
-def turns(lanes, lane, *, gap_s, cached=True):
+def turns(loads, load, *, gap_s, cached=True):
     """A conversation of 3,200 tokens (32 ms) that comes back twice after so long; from 0 s on."""
     now_s = 0.0
     for number in range(3):
         turn = prompt(*range(200 + number))
-        lanes.arrived(turn.share.hashes, now_s)
-        lane.book(turn, now_s)
-        lanes.released(lane, turn, "m", now_s, cached=cached)
+        loads.arrived(turn.share.hashes, now_s)
+        load.reserve(turn, now_s)
+        loads.released(load, turn, "m", now_s, cached=cached)
         now_s += gap_s
     return now_s - gap_s
 
 
 def test_a_context_rests_for_as_long_as_its_prefill_would_take(fleet):
-    lanes = Lanes()
-    lane = lanes.of(fleet.candidates[1])
-    teach(lanes, lane, 1e-5)
-    now_s = turns(lanes, lane, gap_s=0.01)
-    assert resting(lanes, fleet, now_s + 0.01) == [0, 202 * 16, 0], "the turns before are part of it"
+    loads = WorkerLoads()
+    load = loads.of(fleet.candidates[1])
+    teach(loads, load, 1e-5)
+    now_s = turns(loads, load, gap_s=0.01)
+    assert idle_context(loads, fleet, now_s + 0.01) == [0, 202 * 16, 0], "the turns before are part of it"
     going_on = prompt(*range(210))
-    lane.book(going_on, now_s + 0.02)
-    assert resting(lanes, fleet, now_s + 0.02) == [0, 0, 0], "and it is part of the one that goes on with it"
-    lanes.released(lane, going_on, "m", now_s + 0.03, cached=False)
-    assert resting(lanes, fleet, now_s + 0.03) == [0, 202 * 16, 0]
-    assert resting(lanes, fleet, now_s + 0.05) == [0, 0, 0]
+    load.reserve(going_on, now_s + 0.02)
+    assert idle_context(loads, fleet, now_s + 0.02) == [0, 0, 0], "and it is part of the one that goes on with it"
+    loads.released(load, going_on, "m", now_s + 0.03, cached=False)
+    assert idle_context(loads, fleet, now_s + 0.03) == [0, 202 * 16, 0]
+    assert idle_context(loads, fleet, now_s + 0.05) == [0, 0, 0]
 
 
 def test_a_prompt_does_not_wait_for_what_it_has_itself_left_and_lost(fleet):
     """Of 440,000 tokens 3,232 rest, and were evicted since; the prompt that goes on with them needs all the rest."""
-    lanes = Lanes()
-    lane = lanes.of(fleet.candidates[1])
-    teach(lanes, lane, 1e-5)
-    now_s = turns(lanes, lane, gap_s=0.01)
+    loads = WorkerLoads()
+    load = loads.of(fleet.candidates[1])
+    teach(loads, load, 1e-5)
+    now_s = turns(loads, load, gap_s=0.01)
     again = [hash(tuple(range(end + 1))) for end in range(204)]
 
     def rests(tokens, hashes=()):
-        return lanes.views(fleet.candidates, {}, tokens, now_s, hashes=hashes)[1].resting_tokens
+        return loads.views(fleet.candidates, {}, tokens, now_s, hashes=hashes)[1].idle_tokens
 
     assert rests(436_000, again) == 202 * 16, "it fits"
     assert rests(440_000) == 202 * 16, "another prompt does not"
@@ -244,81 +248,81 @@ def test_a_prompt_does_not_wait_for_what_it_has_itself_left_and_lost(fleet):
 
 @pytest.mark.parametrize("how", [{"gap_s": 0.04}, {"gap_s": 0.01, "cached": False}])
 def test_no_context_rests_that_is_not_worth_it_or_not_there(fleet, how):
-    lanes = Lanes()
-    lane = lanes.of(fleet.candidates[1])
-    teach(lanes, lane, 1e-5)
-    assert resting(lanes, fleet, turns(lanes, lane, **how)) == [0, 0, 0]
+    loads = WorkerLoads()
+    load = loads.of(fleet.candidates[1])
+    teach(loads, load, 1e-5)
+    assert idle_context(loads, fleet, turns(loads, load, **how)) == [0, 0, 0]
 
 
 def test_nothing_rests_while_no_speed_is_known(fleet):
-    lanes = Lanes()
-    assert resting(lanes, fleet, turns(lanes, lanes.of(fleet.candidates[1]), gap_s=0.01)) == [0, 0, 0]
+    loads = WorkerLoads()
+    assert idle_context(loads, fleet, turns(loads, loads.of(fleet.candidates[1]), gap_s=0.01)) == [0, 0, 0]
 
 
 def test_answers_teach_nothing_while_prefills_cannot_be_told_from_them(fleet):
-    lanes = Lanes()
-    lane = lanes.of(fleet.candidates[0])
-    decode(lanes, lane, 50_000)
-    lanes.decoded(lane, lane.account.passage(0.0), None, 1.0, 1.0)
-    assert lane.steps.count == 0
+    loads = WorkerLoads()
+    load = loads.of(fleet.candidates[0])
+    decode(loads, load, 50_000)
+    loads.decoded(load, load.account.passage(0.0), None, 1.0, 1.0)
+    assert load.steps.count == 0
 
 
 def test_foreign_load_counts_in_the_views(fleet):
-    lanes = Lanes()
+    loads = WorkerLoads()
     candidate = fleet.candidates[0]
-    lane = lanes.of(candidate)
+    load = loads.of(candidate)
     for _ in range(60):
-        lane.account.release(book(lane, 200, 0.0), 0.0)
+        load.account.release(reserve(load, 200, 0.0), 0.0)
     for second in (1.0, 2.0):
-        lanes.load_reported(candidate, LoadReport(0, 5, 2, 0.1), second)
-    (view,) = lanes.views([candidate], None, 10, 2.0)
+        loads.load_reported(candidate, LoadReport(0, 5, 2, 0.1), second)
+    (view,) = loads.views([candidate], None, 10, 2.0)
     assert (view.running_requests, view.queued_requests) == (7, 2)
     assert view.kv_tokens == 44_000
     assert view.queued_tokens == pytest.approx(400, abs=2)
-    (later,) = lanes.views([candidate], None, 10, 60.0)
+    (later,) = loads.views([candidate], None, 10, 60.0)
     assert (later.running_requests, later.kv_tokens, later.queued_tokens) == (0, 0, 0)
 
 
 def test_a_slots_next_owner_starts_afresh(fleet, facts):
-    lanes = Lanes()
+    loads = WorkerLoads()
     old = fleet.get("h:2").candidates[0]
-    lanes.of(old).book(Booking(70, 100, 0.0), 0.0)
+    loads.of(old).reserve(LoadReservation(70, 100, 0.0), 0.0)
     fleet.remove("h:2", 0.0)
     fleet.add(Endpoint("http", "h", 9), 0.0)
     fleet.probe_succeeded("h:9", facts(), 0.0)
     heir = fleet.get("h:9").candidates[0]
     assert heir.slot == old.slot
-    assert lanes.of(heir).account.queued_tokens == 0
-    lanes.of(old)
-    assert lanes.of(heir) is lanes.of(heir)
-    assert set(lanes.statistics(fleet.candidates)) == {"h:1", "h:3", "h:9"}
+    assert loads.of(heir).account.queued_tokens == 0
+    loads.of(old)
+    assert loads.of(heir) is loads.of(heir)
+    assert set(loads.statistics(fleet.candidates)) == {"h:1", "h:3", "h:9"}
 
 
-def teach_small(lanes, lane):
+def teach_small(loads, load):
     for index in range(30):
         tokens = (16, 4, 15, 1)[index % 4]
-        lanes.observe(lane, lane.situation(tokens, tokens + 96, 0.0), 0.045 if index % 15 == 14 else 0.01, 0.0)
+        loads.observe(load, load.situation(tokens, tokens + 96, 0.0), 0.045 if index % 15 == 14 else 0.01, 0.0)
 
 
 def test_small_prompts_alone_leave_costs_in_tokens(fleet):
-    lanes = Lanes()
+    loads = WorkerLoads()
     for candidate in fleet.candidates:
-        teach_small(lanes, lanes.of(candidate))
-    assert lanes.common_speed() is None
-    assert [view.prefill_s for view in lanes.views(fleet.candidates, {}, 9_000, 0.0)] == [9_000.0] * 3
+        teach_small(loads, loads.of(candidate))
+    assert loads.common_speed() is None
+    assert [view.prefill_s for view in loads.views(fleet.candidates, {}, 9_000, 0.0)] == [9_000.0] * 3
 
 
 def test_small_prompts_and_then_a_huge_one_lock_nobody_out(fleet):
-    lanes = Lanes()
-    small, told, _ = (lanes.of(candidate) for candidate in fleet.candidates)
-    teach(lanes, told, 20e-6)
-    teach_small(lanes, small)
-    booking = book(small, 9_000, 0.0, streams=False)
-    small.account.release(booking, 1.0)
-    first, second, _ = lanes.views(fleet.candidates, {}, 1_580, 1.0)
+    loads = WorkerLoads()
+    small, told, _ = (loads.of(candidate) for candidate in fleet.candidates)
+    teach(loads, told, 20e-6)
+    teach_small(loads, small)
+    reservation = reserve(small, 9_000, 0.0, streams=False)
+    small.account.release(reservation, 1.0)
+    first, second, _ = loads.views(fleet.candidates, {}, 1_580, 1.0)
     assert first.utilisation < 0.1
     assert first.prefill_s < 3.0 * second.prefill_s
-    assert first.backlog_s + first.prefill_s < 3.0 * (second.backlog_s + second.prefill_s)
+    assert first.queue_wait_s + first.prefill_s < 3.0 * (second.queue_wait_s + second.prefill_s)
 
 
 def test_views_carry_the_operators_labels(shadow_residency, facts):
@@ -326,28 +330,28 @@ def test_views_carry_the_operators_labels(shadow_residency, facts):
     for port, labels in ((1, {"lane": "prefill"}), (2, None)):
         fleet.add(Endpoint("http", "h", port), 0.0, labels)
         fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
-    assert [view.labels for view in Lanes().views(fleet.candidates, None, 100, 0.0)] == [{"lane": "prefill"}, {}]
+    assert [view.labels for view in WorkerLoads().views(fleet.candidates, None, 100, 0.0)] == [{"lane": "prefill"}, {}]
 
 
 def test_requests_that_hung_together_are_no_change_of_speed(fleet):
-    lanes = Lanes()
-    lane = lanes.of(fleet.candidates[0])
-    teach(lanes, lane, 1e-5)
-    before = lane.estimate.speed().token_s
-    met = lane.situation(1_000, 1_000, 100.0)
+    loads = WorkerLoads()
+    load = loads.of(fleet.candidates[0])
+    teach(loads, load, 1e-5)
+    before = load.estimate.speed().token_s
+    met = load.situation(1_000, 1_000, 100.0)
     for number in range(12):
-        lanes.observe(lane, met, 10.0, 110.0 + number)
-    assert lane.estimate.speed().token_s < 10.0 * before  # forgetting alone
-    hung, usual = lane.estimate.speed().token_s, 0.01 + 1e-5 * 1_000
-    lanes.observe(lane, lane.situation(1_000, 1_000, 130.0), usual, 130.0 + usual)
-    assert lane.estimate.speed().token_s <= hung
+        loads.observe(load, met, 10.0, 110.0 + number)
+    assert load.estimate.speed().token_s < 10.0 * before  # forgetting alone
+    hung, usual = load.estimate.speed().token_s, 0.01 + 1e-5 * 1_000
+    loads.observe(load, load.situation(1_000, 1_000, 130.0), usual, 130.0 + usual)
+    assert load.estimate.speed().token_s <= hung
 
 
 def test_requests_that_wait_one_after_the_other_are_one(fleet):
-    lanes = Lanes()
-    lane = lanes.of(fleet.candidates[0])
-    teach(lanes, lane, 1e-5)
-    before = lane.estimate.speed().token_s
+    loads = WorkerLoads()
+    load = loads.of(fleet.candidates[0])
+    teach(loads, load, 1e-5)
+    before = load.estimate.speed().token_s
     for number in range(5):
-        lanes.observe(lane, lane.situation(1_000, 1_000, 100.0 + number), 0.2, 100.5 + number)
-    assert lane.estimate.speed().token_s > 8.0 * before
+        loads.observe(load, load.situation(1_000, 1_000, 100.0 + number), 0.2, 100.5 + number)
+    assert load.estimate.speed().token_s > 8.0 * before

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from router.placement.ledger import Account, Booking
+from router.placement.ledger import LoadAccount, LoadReservation
 from router.process.shared_memory import ledger as module
 from router.process.shared_memory.ledger import AcceptCounters, Ledger, make_table
 
@@ -22,16 +22,16 @@ def ledgers(table):
     return [Ledger(table, 3, number) for number in range(3)]
 
 
-def booked(ledger, worker="a:1", tokens=100, prompt=160, at_s=5.0) -> Account:
-    account = Account()
+def reserved(ledger, worker="a:1", tokens=100, prompt=160, at_s=5.0) -> LoadAccount:
+    account = LoadAccount()
     account.shared = ledger.account(worker)
-    account.book(Booking(tokens, prompt, at_s))
+    account.reserve(LoadReservation(tokens, prompt, at_s))
     return account
 
 
 def test_a_booking_is_seen_by_the_others_at_once_and_not_by_oneself(ledgers):
     rows = [ledger.account("a:1") for ledger in ledgers[1:]]
-    account = booked(ledgers[0])
+    account = reserved(ledgers[0])
     for row in rows:
         seen = row.others()
         assert (seen.queue, seen.queued_tokens, seen.running_requests, seen.kv_tokens) == (1, 100, 1, 160)
@@ -41,35 +41,35 @@ def test_a_booking_is_seen_by_the_others_at_once_and_not_by_oneself(ledgers):
 
 
 def test_sums_over_all_others(ledgers):
-    booked(ledgers[0], tokens=100)
-    booked(ledgers[1], tokens=30, at_s=2.0)
+    reserved(ledgers[0], tokens=100)
+    reserved(ledgers[1], tokens=30, at_s=2.0)
     seen = ledgers[2].account("a:1").others()
     assert (seen.queued_tokens, seen.running_requests, seen.head_since_s) == (130, 2, 2.0)
 
 
 def test_every_edge_is_told(ledgers):
-    account, row = Account(), ledgers[1].account("a:1")
+    account, row = LoadAccount(), ledgers[1].account("a:1")
     account.shared = ledgers[0].account("a:1")
-    booking = Booking(100, 160, 1.0)
-    account.book(booking)
-    account.prefilled(booking, 2.0)
+    reservation = LoadReservation(100, 160, 1.0)
+    account.reserve(reservation)
+    account.prefilled(reservation, 2.0)
     assert (row.others().queued_tokens, row.others().decode_tokens, row.others().freed_s) == (0, 160, 2.0)
-    account.progressed(booking, 7)
+    account.progressed(reservation, 7)
     assert row.others().kv_tokens == 167
-    account.release(booking, 3.0)
+    account.release(reservation, 3.0)
     assert row.others()._replace(freed_s=0.0) == module._NOTHING
 
 
 def test_workers_do_not_mix(ledgers):
-    booked(ledgers[0], "a:1")
+    reserved(ledgers[0], "a:1")
     assert ledgers[1].account("b:1").others().running_requests == 0
     assert ledgers[1].account("a:1").others().running_requests == 1
 
 
 def test_nothing_stays_of_a_process_that_died(ledgers):
-    booked(ledgers[0], "a:1")
-    booked(ledgers[0], "b:1")
-    booked(ledgers[1], "a:1")
+    reserved(ledgers[0], "a:1")
+    reserved(ledgers[0], "b:1")
+    reserved(ledgers[1], "a:1")
     ledgers[0].write_accept_counters(AcceptCounters(True, 5, 9))
     ledgers[2].clear(0)
     assert ledgers[2].account("a:1").others().running_requests == 1
@@ -79,7 +79,7 @@ def test_nothing_stays_of_a_process_that_died(ledgers):
 
 def test_what_comes_late_to_a_row_that_was_given_up_goes_nowhere(ledgers):
     """A worker leaves and comes back while a request still runs on its former self."""
-    account, row = booked(ledgers[0]), ledgers[1].account("a:1")
+    account, row = reserved(ledgers[0]), ledgers[1].account("a:1")
     again = ledgers[0].account("a:1")
     assert row.others().running_requests == 0
     account.release(next(iter(account.queue)), 9.0)

@@ -35,13 +35,13 @@ class Lossy:
         self.map.ingest(0, self.seq, self.wire.batch(*events))
         self.seq += 1
 
-    def book(self, tokens):
+    def reserve(self, tokens):
         self.ticket += 1
         self.map.reserve(0, self.kit.ids(tokens), self.ticket)
         return self.ticket
 
     def asks(self, tokens):
-        return self.map.asks_again(0, self.book(tokens), self.now_s)
+        return self.map.asks_again(0, self.reserve(tokens), self.now_s)
 
     def end(self, tokens, ticket, cached=None):
         self.map.finished(0, self.kit.ids(tokens), 0, cached, ticket)
@@ -68,7 +68,7 @@ def lossy(kit, wire):
 
 
 def test_an_unknown_prompt_asks_and_is_known_afterwards(lossy, wire):
-    ticket = lossy.book(TOKENS)
+    ticket = lossy.reserve(TOKENS)
     assert lossy.map.asks_again(0, ticket, 0.0)
     assert lossy.map.asks_again(0, ticket, 0.0), "asked again, the same request has the same answer"
     lossy.send(wire.stored(TOKENS[:24]))
@@ -91,7 +91,7 @@ def test_behind_what_was_computed_since_there_is_nothing_unknown(lossy, wire):
 
 
 def test_what_reports_alone_tell_is_asked_for(lossy):
-    lossy.end(TOKENS, lossy.book(TOKENS), 24)
+    lossy.end(TOKENS, lossy.reserve(TOKENS), 24)
     assert lossy.held(TOKENS) == 24
     assert lossy.asks(TOKENS), "no eviction would be heard"
 
@@ -152,7 +152,7 @@ def test_over_time_no_more_is_announced_than_the_rate_allows(lossy, wire):
     for number in range(2_000):
         lossy.now_s += 0.05
         tokens = [number, *range(5_000, 5_200)]
-        ticket = lossy.book(tokens)
+        ticket = lossy.reserve(tokens)
         if lossy.map.asks_again(0, ticket, lossy.now_s):
             lossy.send(wire.stored(tokens[:200]))
             announced += 50
@@ -166,7 +166,7 @@ def test_what_is_not_announced_is_not_paid_for(lossy, wire):
     for number in range(200):
         lossy.now_s += 0.05
         tokens = [number, *range(5_000, 5_200)]
-        ticket = lossy.book(tokens)
+        ticket = lossy.reserve(tokens)
         asked += lossy.map.asks_again(0, ticket, lossy.now_s)
         lossy.send(wire.stored(tokens[:12]), wire.stored(tokens[:200], 3))
         lossy.end(tokens, ticket)
@@ -174,7 +174,7 @@ def test_what_is_not_announced_is_not_paid_for(lossy, wire):
 
 
 def test_a_prefix_announced_on_every_step_of_a_wait_is_paid_for_every_time(lossy, wire):
-    ticket = lossy.book(TOKENS)
+    ticket = lossy.reserve(TOKENS)
     assert lossy.map.asks_again(0, ticket, 0.0)
     for _ in range(200):
         lossy.send(wire.stored(TOKENS[:24]))
@@ -269,11 +269,11 @@ def test_blocks_that_may_be_there_twice_are_no_witnesses(lossy):
 
 
 def interrupt_by_unasked(lossy):
-    lossy.map.release(0, lossy.book([7] * 40))
+    lossy.map.release(0, lossy.reserve([7] * 40))
 
 
 def interrupt_by_running(lossy):
-    lossy.book([7] * 40)
+    lossy.reserve([7] * 40)
 
 
 def interrupt_by_orphan(lossy):
@@ -283,7 +283,7 @@ def interrupt_by_orphan(lossy):
 def interrupt_by_report(lossy):
     """It found more than was known when it came to report."""
     tokens = [*SYSTEM, *range(8_000, 8_012), 1]
-    lossy.end(tokens, lossy.book(tokens), 24)
+    lossy.end(tokens, lossy.reserve(tokens), 24)
 
 
 @pytest.mark.parametrize(
@@ -302,11 +302,11 @@ def test_a_request_that_asked_or_reported_no_more_than_was_known_does_not(lossy)
     lossy.send(lossy.wire.stored(SYSTEM))
     lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
     hashes = turn_over(lossy, 2_000)
-    ticket = lossy.book(TOKENS)
+    ticket = lossy.reserve(TOKENS)
     assert lossy.map.asks_again(0, ticket, 0.0)
     lossy.send(lossy.wire.stored(SYSTEM))
     lossy.end(TOKENS, ticket)
-    lossy.end(TOKENS, lossy.book(TOKENS), 12)
+    lossy.end(TOKENS, lossy.reserve(TOKENS), 12)
     lossy.send(lossy.wire.removed(hashes))
     assert lossy.residency is Residency.EXACT
 
@@ -316,7 +316,7 @@ def test_a_worker_that_does_not_answer_is_not_believed_to_have(lossy):
     lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
     hashes = turn_over(lossy, 2_000)
     other = list(range(3_000, 3_030))
-    ticket = lossy.book(other)
+    ticket = lossy.reserve(other)
     assert lossy.map.asks_again(0, ticket, 0.0)
     lossy.end(other, ticket)
     lossy.send(lossy.wire.removed(hashes))
@@ -328,7 +328,7 @@ def test_an_announcement_may_come_behind_the_answer(lossy):
     lossy.send(lossy.wire.stored(SYSTEM))
     lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
     hashes = turn_over(lossy, 2_000)
-    ticket = lossy.book(TOKENS)
+    ticket = lossy.reserve(TOKENS)
     assert lossy.map.asks_again(0, ticket, 0.0)
     lossy.end(TOKENS, ticket)
     lossy.send(lossy.wire.stored(SYSTEM))

@@ -116,7 +116,7 @@ def test_match_against_brute_force(kit, stored, reservations, asked):
     residency = ResidencyMap()
     wires = [kit.Wire("map", salt=slot) for slot in range(4)]
     resident = [set() for _ in range(4)]
-    booked = [[] for _ in range(4)]
+    reserved = [[] for _ in range(4)]
     seqs = [0] * 4
 
     def tokens_of(bits):
@@ -131,19 +131,19 @@ def test_match_against_brute_force(kit, stored, reservations, asked):
         resident[slot] |= {tuple(bits[: end + 1]) for end in range(len(bits))}
     for ticket, (slot, bits, release) in enumerate(reservations):
         residency.reserve(slot, kit.ids(tokens_of(bits)), ticket)
-        booked[slot].append((ticket, bits, release))
+        reserved[slot].append((ticket, bits, release))
     for slot in range(4):
-        for ticket, _, release in booked[slot]:
+        for ticket, _, release in reserved[slot]:
             if release:
                 residency.release(slot, ticket)
-        booked[slot] = [
-            {tuple(bits[: end + 1]) for end in range(len(bits))} for _, bits, gone in booked[slot] if not gone
+        reserved[slot] = [
+            {tuple(bits[: end + 1]) for end in range(len(bits))} for _, bits, gone in reserved[slot] if not gone
         ]
     for bits in asked:
         found = residency.match(kit.ids([*tokens_of(bits), 9]), range(4))
         for slot in range(4):
             chain = [tuple(bits[: end + 1]) for end in range(len(bits))]
-            held = resident[slot].union(*booked[slot])
+            held = resident[slot].union(*reserved[slot])
             count = next((end for end, block in enumerate(chain) if block not in held), len(chain))
             only = next((end for end, block in enumerate(chain) if block not in resident[slot]), len(chain))
             assert found[slot].tokens == count * 4

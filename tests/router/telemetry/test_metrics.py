@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policies.view import Residency
 from router.errors import ErrorKind, RequestError
-from router.placement.lifecycle_events import FailurePhase
+from router.placement.lifecycle_events import FailurePoint
 from router.residency.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind
 from router.telemetry.exposition import Exposition
@@ -31,7 +31,7 @@ def exercised():
     metrics.identified(0.0001, "rendered")
     metrics.queued(0.2, True)
     metrics.queued(9.0, False)
-    metrics.retried(FailurePhase.CONNECT)
+    metrics.retried(FailurePoint.CONNECT)
     metrics.redialled()
     metrics.client_aborted("stream")
     metrics.relayed(100, 2000)
@@ -40,7 +40,7 @@ def exercised():
         candidate=SimpleNamespace(id="h:1"), residency=Residency.EXACT, request=SimpleNamespace(prompt_tokens=64)
     )
     metrics.decided(ticket)
-    metrics.failed(ticket, FailurePhase.SENT, "why")
+    metrics.failed(ticket, FailurePoint.SENT, "why")
     metrics.rejected(None, RequestError(ErrorKind.MODEL_NOT_FOUND, "no"))
     for predicted, reported in ((32, 32), (48, 32), (0, 16)):
         metrics.compared("h:1", predicted, reported)

@@ -55,8 +55,8 @@ async def test_a_worker_that_dies_behind_its_introduction_has_not_begun(rig, kit
     gate = await rig(script, script)
     reply = await gate.ask(kit.post(RESPONSES, STREAMED[RESPONSES]))
     assert reply.body == introduction(2) + DELTA + COMPLETED
-    edges = gate.dispatcher.edges
-    assert edges == ["ticket", "retry sent", "failed sent", "first_token", "finished 200"]
+    events = gate.dispatcher.events
+    assert events == ["ticket", "retry sent", "failed sent", "first_token", "finished 200"]
     assert gate.dispatcher.usage == Usage(40, 3, 32)
     assert gate.gateway.statistics()["stored_responses"] == 1
 
@@ -72,12 +72,12 @@ async def test_the_first_token_is_not_the_introduction(rig, kit):
     gate = await rig(script)
     client = await gate.connect()
     client.writer.write(kit.post(RESPONSES, STREAMED[RESPONSES]))
-    await kit.eventually(lambda: gate.dispatcher.edges == ["ticket"])
+    await kit.eventually(lambda: gate.dispatcher.events == ["ticket"])
     await asyncio.sleep(0.05)
-    assert gate.dispatcher.edges == ["ticket"]
+    assert gate.dispatcher.events == ["ticket"]
     told.set()
     assert (await client.read()).body == introduction() + DELTA + COMPLETED
-    assert gate.dispatcher.edges == ["ticket", "first_token", "finished 200"]
+    assert gate.dispatcher.events == ["ticket", "first_token", "finished 200"]
 
 
 async def test_behind_comments_the_introduction_still_comes(rig, kit):
@@ -98,7 +98,7 @@ async def test_what_a_messages_stream_reports(rig, kit):
     gate = await rig(script)
     assert (await gate.ask(kit.post(MESSAGES, STREAMED[MESSAGES]))).body == START + STOP
     assert gate.dispatcher.usage == Usage(40, 3, 32)
-    assert gate.dispatcher.edges == ["ticket", "first_token", "finished 200"]
+    assert gate.dispatcher.events == ["ticket", "first_token", "finished 200"]
 
 
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
@@ -117,7 +117,7 @@ async def test_a_stream_that_breaks_off_says_so_in_its_own_words(rig, kit, path)
     assert said["error"]["code"] == "worker_died_in_stream"
     assert said["error"]["type"] == ("api_error" if path == MESSAGES else "upstream_error")
     assert ("code" in said) == (path == RESPONSES)
-    assert gate.dispatcher.edges == ["ticket", "first_token", "failed stream"]
+    assert gate.dispatcher.events == ["ticket", "first_token", "failed stream"]
     assert (await client.ask(kit.get(b"/livez"))).status == 200
 
 

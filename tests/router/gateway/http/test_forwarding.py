@@ -15,8 +15,8 @@ async def test_a_stream_arrives_as_the_worker_framed_it(rig, kit):
     assert reply.status == 200
     assert b"\r\nX-Odd-Case: Kept \r\n" in reply.head
     assert reply.header(b"transfer-encoding") == b"chunked"
-    assert gate.dispatcher.edges[:2] == ["ticket", "first_token"]
-    assert gate.dispatcher.edges[-1] == "finished 200"
+    assert gate.dispatcher.events[:2] == ["ticket", "first_token"]
+    assert gate.dispatcher.events[-1] == "finished 200"
     assert gate.dispatcher.usage.cached_tokens == 32
     assert gate.dispatcher.usage.completion_tokens == 3
     assert gate.identity.observed == [("m", 40)]
@@ -28,7 +28,7 @@ async def test_a_plain_answer_keeps_its_length_and_reports_usage(rig, kit):
     reply = await gate.ask(kit.post(body=kit.PLAIN))
     assert json.loads(reply.body)["usage"] == kit.USAGE
     assert reply.header(b"transfer-encoding") is None
-    assert gate.dispatcher.edges == ["ticket", "finished 200"]
+    assert gate.dispatcher.events == ["ticket", "finished 200"]
     assert gate.dispatcher.requests[0].stream is False
     assert gate.dispatcher.usage.prompt_tokens == 40
 
@@ -299,7 +299,7 @@ async def test_a_client_error_passes_and_is_nobodys_fault(rig, kit, status):
     for _ in range(60):
         reply = await gate.ask(kit.post(body=kit.PLAIN))
         assert (reply.status, reply.body) == (int(status[:3]), body)
-    assert set(gate.dispatcher.edges) == {"ticket", f"finished {int(status[:3])}"}
+    assert set(gate.dispatcher.events) == {"ticket", f"finished {int(status[:3])}"}
     assert all(endpoint.state == "ready" for endpoint in gate.fleet.endpoints)
 
 
@@ -371,7 +371,7 @@ async def test_an_idle_connection_that_died_is_replaced_without_counting(rig, ki
     client = await gate.connect()
     assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
     assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
-    assert gate.dispatcher.edges == ["ticket", "finished 200"] * 2
+    assert gate.dispatcher.events == ["ticket", "finished 200"] * 2
     assert gate.metrics.named("redialled") == [()]
 
 

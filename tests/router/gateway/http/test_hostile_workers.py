@@ -422,12 +422,12 @@ async def test_a_request_on_a_connection_that_died_idle_is_sent_again_for_free(r
     await gate.ask(kit.post())
     client = await gate.connect()
     client.writer.write(kit.post())
-    await kit.eventually(lambda: gate.dispatcher.edges.count("ticket") == 2)
+    await kit.eventually(lambda: gate.dispatcher.events.count("ticket") == 2)
     await asyncio.sleep(0.02)
     closing.set()
     assert (await client.read()).body.count(b"data: ") == 5
     assert len(gate.metrics.named("redialled")) == 1
-    assert not any(edge.startswith(("retry", "failed")) for edge in gate.dispatcher.edges)
+    assert not any(event.startswith(("retry", "failed")) for event in gate.dispatcher.events)
 
 
 # a client's own mistakes

@@ -312,4 +312,4 @@ async def test_a_preview_is_the_request_without_the_dispatch(rig, kit):
     assert (request.model, request.prompt, request.prompt_tokens) == ("e", None, 8)
     with pytest.raises(RequestError, match="no such path"):
         await gate.gateway.preview("/sleep", {}, b"")
-    assert gate.dispatcher.edges == []
+    assert gate.dispatcher.events == []

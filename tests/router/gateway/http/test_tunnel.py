@@ -36,7 +36,7 @@ async def test_bytes_go_both_ways_until_one_side_leaves(rig, kit):
         assert await client.reader.readexactly(size) == b"\x81" * size
     client.leave()
     await asyncio.wait_for(seen.gone.wait(), 0.1)
-    assert gate.dispatcher.edges == ["ticket", "finished 200"]
+    assert gate.dispatcher.events == ["ticket", "finished 200"]
     assert gate.idle
 
 

@@ -136,8 +136,8 @@ WORDS = ("a", 'say "usage": {"choices": []}', "\n\ndata: {}", "é\r\n\r\n", '"fi
 
 def taken_from(raw, cuts, stamp=None):
     taking = UsageFrame(stamp)
-    edges = [0, *sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]
-    shown = b"".join(taking.feed(raw[start:end]) for start, end in pairwise(edges) if start < end)
+    events = [0, *sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]
+    shown = b"".join(taking.feed(raw[start:end]) for start, end in pairwise(events) if start < end)
     return shown + taking.rest(), taking.taken
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from policies.view import WorkerId, WorkerView
 
 
-class Terms(Mapping[WorkerId, Mapping[str, float]]):
+class LazyTerms(Mapping[WorkerId, Mapping[str, float]]):
     """Per worker, the named parts of its cost, computed by `explain` from the view that was decided on."""
 
     __slots__ = ("_explain", "_workers")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from policies.view import Edge, EdgeKind, WorkerId
+from policies.view import LifecycleEvent, LifecycleEventKind, WorkerId
 
 
-class Turns:
+class LeastRecentlyUsed:
     """Remembers in which order workers were last booked. Bounded: forgets the longest unused beyond `kept`."""
 
     def __init__(self, kept: int = 4_096) -> None:
@@ -13,13 +13,13 @@ class Turns:
         self._count = 0
         self._kept = kept
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Take note of a booking; other edges do not matter here."""
-        if edge.kind is not EdgeKind.BOOKED:
+        if event.kind is not LifecycleEventKind.RESERVED:
             return
         self._count += 1
-        self._last.pop(edge.worker, None)
-        self._last[edge.worker] = self._count
+        self._last.pop(event.worker, None)
+        self._last[event.worker] = self._count
         if len(self._last) > self._kept:
             del self._last[next(iter(self._last))]
 

@@ -27,7 +27,7 @@ class Part(NamedTuple):
     prefill_s: float = 0.0
     prefill_s2: float = 0.0
     decode_s: float = 0.0
-    joining_s: float = 0.0
+    decode_externality_s: float = 0.0
 
     def plus(self, other: Part) -> Part:
         """Both together."""
@@ -48,7 +48,7 @@ class Mix(NamedTuple):
     free: Part
 
 
-class Asked:
+class WorkloadHistogram:
     """Sums over the requests placed, older ones weighing less, in buckets of prefill time half a doubling wide: once
     by the prefill where it ran, once by the longest that it could have been."""
 
@@ -64,8 +64,8 @@ class Asked:
         if now_s >= self._aged_s + _AGED_EACH_S:
             self._age(now_s)
         prefill_s = placed.prefill_s
-        joining_s = placed.joining_s / max(1, placed.running_requests)
-        one = Part(1.0, prefill_s, prefill_s * prefill_s, decode_s, joining_s)
+        decode_externality_s = placed.decode_externality_s / max(1, placed.running_requests)
+        one = Part(1.0, prefill_s, prefill_s * prefill_s, decode_s, decode_externality_s)
         own = _bucket(prefill_s)
         longest = max(own, _bucket(longest_s))
         self._own[own] = self._own[own].plus(one)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from policies.view import Edge, EdgeKind, RequestView, WorkerId
+from policies.view import LifecycleEvent, LifecycleEventKind, RequestView, WorkerId
 
 _KEPT = 65_536
 """Requests remembered, by booking: edges that never come must not fill memory."""
@@ -13,24 +13,24 @@ _KEPT = 65_536
 _Key = tuple[WorkerId, str]
 
 
-class Sharing:
+class RunningPrefixes:
     """Follows requests from booking to end, with the hashes of their prompts."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._kept = kept
-        self._booked: OrderedDict[_Key, None] = OrderedDict()
+        self._reserved: OrderedDict[_Key, None] = OrderedDict()
         self._running: dict[WorkerId, dict[str, Sequence[int]]] = {}
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Take note of a booking or an end; first tokens do not matter here."""
-        if edge.kind is EdgeKind.BOOKED:
-            key = (edge.worker, edge.request.id)
-            self._booked[key] = None
-            self._running.setdefault(edge.worker, {})[edge.request.id] = edge.request.block_hashes
-            if len(self._booked) > self._kept:
-                self._forget(next(iter(self._booked)))
-        elif edge.kind is not EdgeKind.FIRST_TOKEN:
-            self._forget((edge.worker, edge.request.id))
+        if event.kind is LifecycleEventKind.RESERVED:
+            key = (event.worker, event.request.id)
+            self._reserved[key] = None
+            self._running.setdefault(event.worker, {})[event.request.id] = event.request.block_hashes
+            if len(self._reserved) > self._kept:
+                self._forget(next(iter(self._reserved)))
+        elif event.kind is not LifecycleEventKind.FIRST_TOKEN:
+            self._forget((event.worker, event.request.id))
 
     def share(self, worker: WorkerId, request: RequestView, blocks: int) -> float:
         """Of the requests that run on `worker`, the share that begin with the same `blocks` as `request`.
@@ -44,17 +44,17 @@ class Sharing:
         alike = [len(hashes) > place and hashes[place] == wanted for hashes in running.values()]
         return sum(alike) / len(alike)
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Sharing:
+    def __deepcopy__(self, memo: dict[int, object]) -> RunningPrefixes:
         """Prompts are never changed, so a copy, as is made to explain a decision, has the same ones."""
-        copy = Sharing(self._kept)
-        copy._booked = self._booked.copy()
+        copy = RunningPrefixes(self._kept)
+        copy._reserved = self._reserved.copy()
         copy._running = {worker: running.copy() for worker, running in self._running.items()}
         return copy
 
     def _forget(self, key: _Key) -> None:
-        if key not in self._booked:
+        if key not in self._reserved:
             return
-        del self._booked[key]
+        del self._reserved[key]
         worker, request = key
         running = self._running[worker]
         del running[request]

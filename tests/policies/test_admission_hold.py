@@ -5,8 +5,8 @@ from copy import deepcopy
 import pytest
 from msgspec.structs import replace
 
-from policies.holding import Holding
-from policies.view import Edge, EdgeKind
+from policies.admission_hold import AdmissionHold
+from policies.view import LifecycleEvent, LifecycleEventKind
 
 MODELS_KEPT = 64
 
@@ -16,22 +16,24 @@ def make(view, request_view):
     """A rule that has seen prefills of so many seconds."""
 
     def build(*seen_s, limit=2.0, room_limit=6.0, **fields):
-        holding = Holding(limit, room_limit)
+        admission_hold = AdmissionHold(limit, room_limit)
         for seconds in seen_s:
-            holding.observe(booked(view("w", prefill_s=seconds, **{"learned": True, **fields}), request_view()))
-        return holding
+            admission_hold.observe(
+                reserved(view("w", prefill_s=seconds, **{"learned": True, **fields}), request_view())
+            )
+        return admission_hold
 
     return build
 
 
-def hold_s(holding, request, chosen):
-    seconds, awaited = holding.hold(request, chosen)
+def hold_s(admission_hold, request, chosen):
+    seconds, awaited = admission_hold.hold(request, chosen)
     assert bool(seconds) is bool(awaited)
     return seconds
 
 
-def booked(placed, request, kind=EdgeKind.BOOKED):
-    return Edge(kind, request, placed.id, 0.0, placed=placed)
+def reserved(placed, request, kind=LifecycleEventKind.RESERVED):
+    return LifecycleEvent(kind, request, placed.id, 0.0, placed=placed)
 
 
 @pytest.fixture
@@ -39,34 +41,34 @@ def busy(view):
     """Where 1.5 seconds more than a usual prefill are ahead."""
 
     def make(**fields):
-        values = {"prefill_s": 3.0, "backlog_s": 3.5, "queued_requests": 1, "learned": True, **fields}
+        values = {"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True, **fields}
         return view("w", **values)
 
     return make
 
 
 def test_a_long_prompt_waits_for_a_busy_worker(make, busy, request_view):
-    holding = make(2.0)
-    assert hold_s(holding, request_view(), busy()) == 1.5, (
+    admission_hold = make(2.0)
+    assert hold_s(admission_hold, request_view(), busy()) == 1.5, (
         "until a usual prefill is ahead, and then it is looked at again"
     )
-    assert hold_s(holding, request_view(), busy(backlog_s=90.0)) == 6.0, "twice its own prefill at the most"
-    assert hold_s(holding, request_view(waited_s=5.5), busy()) == 0.5
-    assert hold_s(holding, request_view(), busy(backlog_s=2.001)) == 0.005, "less is not worth a decision"
+    assert hold_s(admission_hold, request_view(), busy(queue_wait_s=90.0)) == 6.0, "twice its own prefill at the most"
+    assert hold_s(admission_hold, request_view(waited_s=5.5), busy()) == 0.5
+    assert hold_s(admission_hold, request_view(), busy(queue_wait_s=2.001)) == 0.005, "less is not worth a decision"
 
 
 def test_what_has_no_prompt_says_nothing_of_a_usual_prefill(make, busy, view, request_view):
-    holding = make(2.0)
+    admission_hold = make(2.0)
     for _ in range(100):
-        holding.observe(booked(view("w", prefill_s=0.01, learned=True), request_view(0)))
-    assert hold_s(holding, request_view(), busy()) == 1.5
+        admission_hold.observe(reserved(view("w", prefill_s=0.01, learned=True), request_view(0)))
+    assert hold_s(admission_hold, request_view(), busy()) == 1.5
 
 
 @pytest.mark.parametrize(
     ("why", "waited_s", "fields"),
     [
         ("nothing is being prefilled there", 0.0, {"queued_requests": 0}),
-        ("no more than a usual prefill is ahead", 0.0, {"backlog_s": 2.0}),
+        ("no more than a usual prefill is ahead", 0.0, {"queue_wait_s": 2.0}),
         ("shorter than the others", 0.0, {"prefill_s": 1.9}),
         ("it has waited enough", 6.0, {}),
         ("all but", 5.996, {}),
@@ -90,7 +92,7 @@ def full(view):
     def make(**fields):
         values = {
             "kv_tokens": 600,
-            "resting_tokens": 150,
+            "idle_tokens": 150,
             "uncached_tokens": 300,
             "kv_capacity_tokens": 1_000,
             **fields,
@@ -101,25 +103,27 @@ def full(view):
 
 
 def test_a_long_prompt_waits_for_room_beside_what_runs_and_rests(make, full, request_view):
-    holding = make(2.0)
-    assert hold_s(holding, request_view(), full()) == 0.75, "it is asked for four times in the time of its prefill"
-    assert hold_s(holding, request_view(waited_s=17.5), full()) == 0.5, "six times its own prefill at the most"
-    assert hold_s(holding, request_view(), full(kv_tokens=0, resting_tokens=701)) == 0.75
-    assert hold_s(holding, request_view(waited_s=7.0), full(queued_requests=1, backlog_s=90.0)) == 0.75, (
+    admission_hold = make(2.0)
+    assert hold_s(admission_hold, request_view(), full()) == 0.75, (
+        "it is asked for four times in the time of its prefill"
+    )
+    assert hold_s(admission_hold, request_view(waited_s=17.5), full()) == 0.5, "six times its own prefill at the most"
+    assert hold_s(admission_hold, request_view(), full(kv_tokens=0, idle_tokens=701)) == 0.75
+    assert hold_s(admission_hold, request_view(waited_s=7.0), full(queued_requests=1, queue_wait_s=90.0)) == 0.75, (
         "it has waited enough for prefills, and not for room"
     )
-    assert holding.hold(request_view(), full())[1] == "room in its KV cache"
-    assert holding.hold(request_view(), full(queued_requests=1, backlog_s=90.0))[1] == "prefills"
+    assert admission_hold.hold(request_view(), full())[1] == "room in its KV cache"
+    assert admission_hold.hold(request_view(), full(queued_requests=1, queue_wait_s=90.0))[1] == "prefills"
 
 
 @pytest.mark.parametrize(
     ("why", "waited_s", "fields"),
     [
-        ("it fits", 0.0, {"resting_tokens": 100}),
+        ("it fits", 0.0, {"idle_tokens": 100}),
         (
             "there is nothing that it could wait for",
             0.0,
-            {"kv_tokens": 0, "resting_tokens": 0, "uncached_tokens": 2_000},
+            {"kv_tokens": 0, "idle_tokens": 0, "uncached_tokens": 2_000},
         ),
         ("the size of the cache is not known", 0.0, {"kv_capacity_tokens": 0}),
         ("shorter than the others", 0.0, {"prefill_s": 1.9}),
@@ -138,27 +142,29 @@ def test_each_wait_is_switched_off_by_itself(make, busy, full, request_view):
 
 
 def test_what_is_usual_follows_what_is_asked(make, busy, view, request_view):
-    holding = make(2.0)
+    admission_hold = make(2.0)
     for _ in range(400):
-        holding.observe(booked(view("w", prefill_s=10.0, learned=True), request_view()))
-    assert hold_s(holding, request_view(), busy(backlog_s=99.0)) == 0.0, "three seconds are short by now"
-    for kind in (EdgeKind.FIRST_TOKEN, EdgeKind.FINISHED, EdgeKind.FAILED):
-        holding.observe(booked(view("w", prefill_s=0.0, learned=True), request_view(), kind))
-    assert hold_s(holding, request_view(), busy(prefill_s=11.0, backlog_s=12.0)) == pytest.approx(2.0, rel=0.1)
+        admission_hold.observe(reserved(view("w", prefill_s=10.0, learned=True), request_view()))
+    assert hold_s(admission_hold, request_view(), busy(queue_wait_s=99.0)) == 0.0, "three seconds are short by now"
+    for kind in (LifecycleEventKind.FIRST_TOKEN, LifecycleEventKind.FINISHED, LifecycleEventKind.FAILED):
+        admission_hold.observe(reserved(view("w", prefill_s=0.0, learned=True), request_view(), kind))
+    assert hold_s(admission_hold, request_view(), busy(prefill_s=11.0, queue_wait_s=12.0)) == pytest.approx(
+        2.0, rel=0.1
+    )
 
 
 def test_models_have_each_their_own_and_those_not_asked_for_are_forgotten(make, busy, view, request_view):
-    holding = make(2.0)
+    admission_hold = make(2.0)
     for number in range(MODELS_KEPT):
         other = replace(request_view(), model=f"m{number}")
-        holding.observe(booked(view("w", prefill_s=1.0, learned=True), other))
-    assert hold_s(holding, request_view(), busy()) == 0.0
-    assert hold_s(holding, replace(request_view(), model="m0"), busy()) == 2.5
+        admission_hold.observe(reserved(view("w", prefill_s=1.0, learned=True), other))
+    assert hold_s(admission_hold, request_view(), busy()) == 0.0
+    assert hold_s(admission_hold, replace(request_view(), model="m0"), busy()) == 2.5
 
 
 def test_copies_go_their_own_way(make, busy, view, request_view):
-    holding = make(2.0)
-    copy = deepcopy(holding)
+    admission_hold = make(2.0)
+    copy = deepcopy(admission_hold)
     for _ in range(400):
-        copy.observe(booked(view("w", prefill_s=10.0, learned=True), request_view()))
-    assert hold_s(holding, request_view(), busy()) == 1.5 and hold_s(copy, request_view(), busy()) == 0.0
+        copy.observe(reserved(view("w", prefill_s=10.0, learned=True), request_view()))
+    assert hold_s(admission_hold, request_view(), busy()) == 1.5 and hold_s(copy, request_view(), busy()) == 0.0

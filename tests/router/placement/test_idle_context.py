@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.placement.lifecycle_events import FailurePhase, Usage
+from router.placement.lifecycle_events import FailurePoint, Usage
 
 TOKEN_S = 1e-3
 TURN = 160
@@ -31,22 +31,22 @@ def turn(rig, tokens, start=0, end=None, **fields):
     rig.dispatcher.finished(ticket, Usage(tokens, 1, ticket.predicted_cached_tokens), rig.now_s)
 
 
-def resting(rig):
+def idle_context(rig):
     (view,) = rig.dispatcher.views(rig.now_s)
-    return view.resting_tokens
+    return view.idle_tokens
 
 
 def test_a_conversation_rests_until_its_next_turn_and_not_for_long(talk):
-    assert resting(talk) == 6 * TURN
+    assert idle_context(talk) == 6 * TURN
     going_on = talk.dispatch(7 * TURN, now_s=talk.now_s)
-    assert resting(talk) == 0
-    assert going_on.record.workers[0].resting_tokens == 6 * TURN, "as it was when the choice was made"
+    assert idle_context(talk) == 0
+    assert going_on.record.workers[0].idle_tokens == 6 * TURN, "as it was when the choice was made"
     talk.dispatcher.first_token(going_on, talk.now_s)
     talk.dispatcher.progress(going_on, 40, talk.now_s)
     talk.dispatcher.finished(going_on, Usage(7 * TURN, 40, 6 * TURN), talk.now_s)
-    assert resting(talk) == 7 * TURN, "without the answer"
+    assert idle_context(talk) == 7 * TURN, "without the answer"
     talk.now_s += 8 * TURN * TOKEN_S
-    assert resting(talk) == 0, "longer than its prefill would take"
+    assert idle_context(talk) == 0, "longer than its prefill would take"
 
 
 def after_first_token(then):
@@ -66,7 +66,7 @@ def cancelled(rig, ticket):
 
 
 def failed(rig, ticket):
-    rig.dispatcher.failed(ticket, FailurePhase.STREAM, rig.now_s, "gone")
+    rig.dispatcher.failed(ticket, FailurePoint.STREAM, rig.now_s, "gone")
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def failed(rig, ticket):
 )
 def test_what_has_been_prefilled_rests(talk, end, stream, rests):
     turn(talk, 7 * TURN, start=500_000, end=end, stream=stream)
-    assert resting(talk) == (13 if rests else 6) * TURN
+    assert idle_context(talk) == (13 if rests else 6) * TURN
 
 
 def test_explaining_changes_nothing(talk):
     for _ in range(3):
         explained = talk.dispatcher.explain(talk.ask(7 * TURN), talk.now_s)
-        assert explained.to_builtins()["candidates"][0]["resting_tokens"] == 6 * TURN
-    assert resting(talk) == 6 * TURN
+        assert explained.to_builtins()["candidates"][0]["idle_tokens"] == 6 * TURN
+    assert idle_context(talk) == 6 * TURN

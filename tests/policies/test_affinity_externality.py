@@ -4,8 +4,8 @@ from copy import deepcopy
 
 import pytest
 
-from policies.returning import WINDOW_S, Returning
-from policies.view import Edge, EdgeKind, FleetView, WorkerId
+from policies.affinity_externality import WINDOW_S, AffinityExternality
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerId
 
 IDLE = {"a": {"prefill_s": 4.0}, "b": {"prefill_s": 4.0}}
 
@@ -14,40 +14,50 @@ IDLE = {"a": {"prefill_s": 4.0}, "b": {"prefill_s": 4.0}}
 def came(fleet, request_view):
     """A request is booked on `a`, where its prefill is `own_s`, and `other_s` elsewhere."""
 
-    def come(returning, own_s=0.5, other_s=2.5, now_s=0.0, worker="a", kind=EdgeKind.BOOKED, learned=True):
+    def come(
+        affinity_externality,
+        own_s=0.5,
+        other_s=2.5,
+        now_s=0.0,
+        worker="a",
+        kind=LifecycleEventKind.RESERVED,
+        learned=True,
+    ):
         names = {worker: own_s, **{name: other_s for name in ("a", "b", "c") if name != worker}}
         view = fleet(**{name: {"prefill_s": seconds, "learned": learned} for name, seconds in names.items()})
         placed = next(one for one in view.workers if one.id == worker)
-        returning.observe(Edge(kind, request_view(), WorkerId(worker), now_s, placed=placed, fleet=view))
+        affinity_externality.observe(
+            LifecycleEvent(kind, request_view(), WorkerId(worker), now_s, placed=placed, fleet=view)
+        )
 
     return come
 
 
 @pytest.fixture
-def returning(came):
+def affinity_externality(came):
     """Three of the last minute are tied to `a`, by two seconds each."""
-    rule = Returning()
+    rule = AffinityExternality()
     for _ in range(3):
         came(rule)
     return rule
 
 
-def test_those_who_come_meanwhile_wait_for_half_of_it(returning, fleet):
-    assert returning.prices_s(fleet(**IDLE)) == pytest.approx({"a": 3 / WINDOW_S * 4.0 * 2.0})
+def test_those_who_come_meanwhile_wait_for_half_of_it(affinity_externality, fleet):
+    assert affinity_externality.prices_s(fleet(**IDLE)) == pytest.approx({"a": 3 / WINDOW_S * 4.0 * 2.0})
     short = {"prefill_s": 1.0}
-    assert returning.prices_s(fleet(a=short, b=short)) == pytest.approx({"a": 3 / WINDOW_S * 1.0 * 0.5})
+    assert affinity_externality.prices_s(fleet(a=short, b=short)) == pytest.approx({"a": 3 / WINDOW_S * 1.0 * 0.5})
 
 
-def test_they_lose_no_more_than_what_they_save(returning, fleet):
+def test_they_lose_no_more_than_what_they_save(affinity_externality, fleet):
     long = {"prefill_s": 60.0}
-    assert returning.prices_s(fleet(a=long, b=long)) == pytest.approx({"a": 3 / WINDOW_S * 60.0 * 2.0})
+    assert affinity_externality.prices_s(fleet(a=long, b=long)) == pytest.approx({"a": 3 / WINDOW_S * 60.0 * 2.0})
 
 
-def test_it_counts_as_far_as_workers_are_free(returning, fleet):
+def test_it_counts_as_far_as_workers_are_free(affinity_externality, fleet):
     one_of_two = {**IDLE, "b": {"prefill_s": 4.0, "queued_requests": 2}}
-    assert returning.prices_s(fleet(**one_of_two)) == pytest.approx({"a": 0.25 * 3 / WINDOW_S * 4.0 * 2.0})
+    assert affinity_externality.prices_s(fleet(**one_of_two)) == pytest.approx({"a": 0.25 * 3 / WINDOW_S * 4.0 * 2.0})
     none = {name: {"prefill_s": 4.0, "queued_requests": 1} for name in "ab"}
-    assert returning.prices_s(fleet(**none)) == {}
+    assert affinity_externality.prices_s(fleet(**none)) == {}
 
 
 @pytest.mark.parametrize(
@@ -56,35 +66,39 @@ def test_it_counts_as_far_as_workers_are_free(returning, fleet):
         ("it would have been as fast elsewhere", {"other_s": 0.5}),
         ("it went where it is slower", {"other_s": 0.1}),
         ("its prefill is no time yet", {"learned": False}),
-        ("it had come before", {"kind": EdgeKind.FIRST_TOKEN}),
-        ("it has gone", {"kind": EdgeKind.FINISHED}),
+        ("it had come before", {"kind": LifecycleEventKind.FIRST_TOKEN}),
+        ("it has gone", {"kind": LifecycleEventKind.FINISHED}),
     ],
 )
 def test_who_is_not_tied_does_not_count(came, fleet, why, fields):
-    rule = Returning()
+    rule = AffinityExternality()
     came(rule, **fields)
     assert rule.prices_s(fleet(**IDLE)) == {}, why
 
 
 def test_a_worker_alone_has_nobody_tied_to_it(fleet, request_view):
-    rule, view = Returning(), fleet(a={"prefill_s": 1.0, "learned": True})
-    rule.observe(Edge(EdgeKind.BOOKED, request_view(), WorkerId("a"), 0.0, placed=view.workers[0], fleet=view))
+    rule, view = AffinityExternality(), fleet(a={"prefill_s": 1.0, "learned": True})
+    rule.observe(
+        LifecycleEvent(
+            LifecycleEventKind.RESERVED, request_view(), WorkerId("a"), 0.0, placed=view.workers[0], fleet=view
+        )
+    )
     assert rule.prices_s(view) == {}
 
 
-def test_it_is_forgotten_in_minutes(returning, came, fleet):
+def test_it_is_forgotten_in_minutes(affinity_externality, came, fleet):
     def price_s(now_s):
-        return returning.prices_s(FleetView(now_s, fleet(**IDLE).workers)).get("a", 0.0)
+        return affinity_externality.prices_s(FleetView(now_s, fleet(**IDLE).workers)).get("a", 0.0)
 
     now = price_s(0.0)
     assert price_s(WINDOW_S) == pytest.approx(now / 2.718281828)
     assert price_s(1e9) < 1e-200, "a night without a request"
-    came(returning, now_s=1e9)
+    came(affinity_externality, now_s=1e9)
     assert price_s(1e9) == pytest.approx(now / 3)
 
 
 def test_hours_of_requests_neither_overflow_nor_lose_anybody(came, fleet):
-    rule = Returning()
+    rule = AffinityExternality()
     for second in range(0, 20_000, 10):
         came(rule, now_s=float(second), worker="a" if second % 20 else "b")
     prices_s = rule.prices_s(FleetView(20_000.0, fleet(**IDLE).workers))
@@ -94,14 +108,14 @@ def test_hours_of_requests_neither_overflow_nor_lose_anybody(came, fleet):
 
 
 def test_workers_that_come_and_go_do_not_fill_memory(came):
-    rule = Returning()
+    rule = AffinityExternality()
     for number in range(5_000):
         came(rule, worker=f"pod-{number}")
     assert len(rule._tied) == 4_096
     assert "pod-4999" in rule._tied
 
 
-def test_a_copy_goes_its_own_way(returning, came, fleet):
-    before = returning.prices_s(fleet(**IDLE))
-    came(deepcopy(returning))
-    assert returning.prices_s(fleet(**IDLE)) == before
+def test_a_copy_goes_its_own_way(affinity_externality, came, fleet):
+    before = affinity_externality.prices_s(fleet(**IDLE))
+    came(deepcopy(affinity_externality))
+    assert affinity_externality.prices_s(fleet(**IDLE)) == before

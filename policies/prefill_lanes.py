@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from policies.mix import Asked, Mix, Part
-from policies.view import Edge, EdgeKind, FleetView, RequestView, WorkerId, WorkerView
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId, WorkerView
+from policies.workload_histogram import Mix, Part, WorkloadHistogram
 
 LABEL = "lane"
 PREFILL = "prefill"
@@ -24,12 +24,12 @@ there is a lane as long as there are prefills of different lengths."""
 REPLAN_S = 5.0
 HYSTERESIS = 0.1
 """Share of what the present plan costs that another has to save."""
-STALL_SHARE = 0.5
+DECODE_EXTERNALITY_SHARE = 0.5
 """Of what a long prefill stalls, the share that it is charged. With all of it the mean delay is as low and answers
 stream a little faster, but long prompts, the slowest first tokens of all, wait longer for the lane (decision 0014)."""
 _FULL = 0.97
 """Utilisation beyond which a queue has no end."""
-_POOLS_KEPT = 64
+_MODELS_KEPT = 64
 
 
 class Plan(NamedTuple):
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     long_share: float
 
 
-class Phases:
+class PrefillLanes:
     """Prices that keep long prefills in the lane and other requests out of it, while that costs less delay in all.
 
     Per model, the delay is that of `delay_per_s`, once for all workers together and once for lane and others apart,
@@ -63,16 +63,16 @@ class Phases:
     def __init__(self, weight: float) -> None:
         """`weight` is what a second of slower streaming counts, against one of waiting for a first token."""
         self._weight = weight
-        self._pools: OrderedDict[str, Pool] = OrderedDict()
+        self._model_lanes: OrderedDict[str, ModelLane] = OrderedDict()
 
     def prices_s(self, request: RequestView, fleet: FleetView) -> dict[WorkerId, float]:
         """What each candidate costs beside its own terms; nothing where there is no lane."""
-        pool = self._pools.get(request.model)
-        if pool is None or pool.plan is None:
+        model_lane = self._model_lanes.get(request.model)
+        if model_lane is None or model_lane.plan is None:
             return {}
-        plan, lane = pool.plan, pool.lane
+        plan, lane = model_lane.plan, model_lane.lane
         spent_s = self._weight * request.decode_s * plan.long_share
-        charged = self._weight * STALL_SHARE
+        charged = self._weight * DECODE_EXTERNALITY_SHARE
         within, without = charged * plan.streams_within, charged * plan.streams_without
         prices = {}
         for view in fleet.workers:
@@ -80,44 +80,44 @@ class Phases:
             prices[view.id] = price_s + view.prefill_s * streams if view.prefill_s >= plan.long_s else price_s
         return prices
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Take note of a booking; other edges do not matter here."""
-        placed, fleet, model = edge.placed, edge.fleet, edge.request.model
-        if edge.kind is not EdgeKind.BOOKED or placed is None or fleet is None or not placed.learned:
+        placed, fleet, model = event.placed, event.fleet, event.request.model
+        if event.kind is not LifecycleEventKind.RESERVED or placed is None or fleet is None or not placed.learned:
             return
-        if not edge.request.prompt_tokens:
+        if not event.request.prompt_tokens:
             return
-        pool = self._pools.pop(model, None) or Pool(self._weight)
-        self._pools[model] = pool
-        pool.booked(edge.request, placed, fleet)
-        if len(self._pools) > _POOLS_KEPT:
-            self._pools.popitem(last=False)
+        model_lane = self._model_lanes.pop(model, None) or ModelLane(self._weight)
+        self._model_lanes[model] = model_lane
+        model_lane.reserved(event.request, placed, fleet)
+        if len(self._model_lanes) > _MODELS_KEPT:
+            self._model_lanes.popitem(last=False)
 
     def statistics(self) -> dict[str, dict[str, object]]:
         """The lane of each model that has one, and the plan behind it."""
         return {
-            model: {**pool.plan._asdict(), "workers": sorted(pool.lane)}
-            for model, pool in self._pools.items()
-            if pool.plan is not None
+            model: {**model_lane.plan._asdict(), "workers": sorted(model_lane.lane)}
+            for model, model_lane in self._model_lanes.items()
+            if model_lane.plan is not None
         }
 
 
-class Pool:
+class ModelLane:
     """One model's workers: what they were asked for, and their lane."""
 
     def __init__(self, weight: float) -> None:
         self._weight = weight
-        self._asked = Asked()
+        self._histogram = WorkloadHistogram()
         self._fleet: FleetView | None = None
         """The most candidates that a request has had since the last plan: not every one may go everywhere."""
         self._planned_s = -math.inf
         self.plan: Plan | None = None
         self.lane: frozenset[WorkerId] = frozenset()
 
-    def booked(self, request: RequestView, placed: WorkerView, fleet: FleetView) -> None:
+    def reserved(self, request: RequestView, placed: WorkerView, fleet: FleetView) -> None:
         """A request goes to `placed`, out of `fleet`."""
         longest_s = max([view.prefill_s for view in fleet.workers])
-        self._asked.observe(placed, longest_s, request.decode_s, fleet.now_s)
+        self._histogram.observe(placed, longest_s, request.decode_s, fleet.now_s)
         if self._fleet is None or len(fleet.workers) >= len(self._fleet.workers):
             self._fleet = fleet
         if fleet.now_s >= self._planned_s + REPLAN_S:
@@ -126,7 +126,7 @@ class Pool:
 
     def _replan(self, views: tuple[WorkerView, ...]) -> None:
         self._fleet = None
-        mixes = list(self._asked.splits(sum([view.utilisation for view in views])))
+        mixes = list(self._histogram.splits(sum([view.utilisation for view in views])))
         self.plan = planned(mixes, self.plan, views, self._weight)
         self.lane = frozenset() if self.plan is None else _staffed(views, self.plan.workers)
 
@@ -186,7 +186,7 @@ def delay_per_s(part: Part, workers: int, weight: float) -> float:
     residual_s = part.prefill_s2 / (2.0 * part.prefill_s)
     streams = part.decode_s / workers
     wait_s = residual_s * math.pow(rho, math.sqrt(2.0 * (workers + 1)) - 1.0) / (workers * (1.0 - rho))
-    streaming_s = part.decode_s * rho + part.joining_s * streams
+    streaming_s = part.decode_s * rho + part.decode_externality_s * streams
     return (part.requests * wait_s + weight * streaming_s) * share / rho
 
 

@@ -1,12 +1,12 @@
 import pytest
 
-from policies.mix import WINDOW_S, Asked, Part
+from policies.workload_histogram import WINDOW_S, Part, WorkloadHistogram
 
 
 @pytest.fixture
 def asked(view):
     """`times` requests of a kind, one each `every_s`."""
-    kept = Asked()
+    kept = WorkloadHistogram()
 
     def observe(prefill_s, decode_s=5.0, longest_s=None, times=1, every_s=0.0, at_s=0.0, **fields):
         placed = view("a", prefill_s=prefill_s, **fields)
@@ -47,10 +47,10 @@ def test_the_scale_is_what_keeps_workers_busy(asked):
 
 
 def test_joining_is_kept_per_answer_beside(asked):
-    asked(0.1, joining_s=6.0, running_requests=3)
-    (mix,) = asked(4.0, joining_s=1.0).splits(4.1)
-    assert mix.free.joining_s == pytest.approx(2.0)
-    assert mix.long.joining_s == pytest.approx(1.0)
+    asked(0.1, decode_externality_s=6.0, running_requests=3)
+    (mix,) = asked(4.0, decode_externality_s=1.0).splits(4.1)
+    assert mix.free.decode_externality_s == pytest.approx(2.0)
+    assert mix.long.decode_externality_s == pytest.approx(1.0)
 
 
 def test_what_is_past_counts_less(asked):

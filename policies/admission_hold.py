@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from policies.view import Edge, EdgeKind, RequestView, WorkerView
+from policies.view import LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
 
 SHORTEST_HOLD_S = 0.005
 """Less is not worth another decision."""
@@ -30,7 +30,7 @@ class Wait(NamedTuple):
 GO = Wait(0.0, "")
 
 
-class Holding:
+class AdmissionHold:
     """Holds back prompts that would have to wait for more than a usual prefill, or for room in the KV cache, if their
     own prefill is longer than usual, too.
 
@@ -64,7 +64,7 @@ class Holding:
         usual = self._usual.get(request.model)
         if usual is None or chosen.prefill_s < usual[1] or not chosen.learned:
             return GO
-        ahead_s = chosen.backlog_s - usual[1] if chosen.queued_requests else 0.0
+        ahead_s = chosen.queue_wait_s - usual[1] if chosen.queued_requests else 0.0
         left_s = self._limit * chosen.prefill_s - request.waited_s
         if ahead_s > 0.0 and left_s >= SHORTEST_HOLD_S:
             return Wait(min(left_s, max(ahead_s, SHORTEST_HOLD_S)), PREFILLS)
@@ -73,10 +73,15 @@ class Holding:
             return Wait(min(left_s, max(chosen.prefill_s / _LOOKS, SHORTEST_HOLD_S)), ROOM)
         return GO
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Take note of a booking; other edges do not matter here."""
-        placed, model = edge.placed, edge.request.model
-        if edge.kind is not EdgeKind.BOOKED or placed is None or not placed.learned or not edge.request.prompt_tokens:
+        placed, model = event.placed, event.request.model
+        if (
+            event.kind is not LifecycleEventKind.RESERVED
+            or placed is None
+            or not placed.learned
+            or not event.request.prompt_tokens
+        ):
             return
         weight, mean_s = self._usual.pop(model, (0.0, 0.0))
         weight = weight * _FORGETTING + 1.0
@@ -87,6 +92,6 @@ class Holding:
 
 def fits(view: WorkerView) -> bool:
     """Whether there is room for the prompt beside what runs and what rests there; so it is where nothing does."""
-    held_tokens = view.kv_tokens + view.resting_tokens
+    held_tokens = view.kv_tokens + view.idle_tokens
     capacity_tokens = view.kv_capacity_tokens
     return not held_tokens or not capacity_tokens or held_tokens + view.uncached_tokens <= capacity_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import exp
 
-from policies.view import Edge, EdgeKind, FleetView, WorkerId
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerId
 
 WINDOW_S = 60.0
 """Memory, as that of the utilisation: who came back of late is who comes back soon."""
@@ -12,7 +12,7 @@ _KEPT = 4_096
 _REBASED_AT = 1e9
 
 
-class Returning:
+class AffinityExternality:
     """Prices a prefill by the wait of those who have no choice but to come back to the worker that it runs on.
 
     A turn of a conversation, or an agent's next step, finds on one worker what it would have to compute anew on any
@@ -50,19 +50,19 @@ class Returning:
                 prices_s[view.id] = per_s * view.prefill_s * min(0.5 * view.prefill_s * arrivals, saved_s)
         return prices_s
 
-    def observe(self, edge: Edge) -> None:
+    def observe(self, event: LifecycleEvent) -> None:
         """Take note of a booking; other edges do not matter here."""
-        placed, fleet, worker = edge.placed, edge.fleet, edge.worker
-        if edge.kind is not EdgeKind.BOOKED or placed is None or fleet is None or not placed.learned:
+        placed, fleet, worker = event.placed, event.fleet, event.worker
+        if event.kind is not LifecycleEventKind.RESERVED or placed is None or fleet is None or not placed.learned:
             return
         elsewhere_s = [view.prefill_s for view in fleet.workers if view.id != worker]
         saved_s = min(elsewhere_s) - placed.prefill_s if elsewhere_s else 0.0
         if saved_s <= 0.0:
             return
-        scale = self._scale(edge.now_s)
+        scale = self._scale(event.now_s)
         if scale > _REBASED_AT:
             self._tied = {name: (count / scale, total_s / scale) for name, (count, total_s) in self._tied.items()}
-            self._since_s, scale = edge.now_s, 1.0
+            self._since_s, scale = event.now_s, 1.0
         arrivals, total_s = self._tied.pop(worker, (0.0, 0.0))
         self._tied[worker] = arrivals + scale, total_s + scale * saved_s
         if len(self._tied) > _KEPT:

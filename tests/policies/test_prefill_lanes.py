@@ -5,9 +5,9 @@ import pytest
 from msgspec.structs import replace
 
 from policies.marginal_cost import MarginalCost, MarginalCostParams
-from policies.mix import Mix, Part
-from policies.phases import REPLAN_S, STALL_SHARE, Phases, delay_per_s, planned
-from policies.view import Edge, EdgeKind, FleetView
+from policies.prefill_lanes import DECODE_EXTERNALITY_SHARE, REPLAN_S, PrefillLanes, delay_per_s, planned
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind
+from policies.workload_histogram import Mix, Part
 
 DOCUMENT_S, CHAT_S = 4.0, 0.1
 WORKERS = ("a", "b", "c", "d")
@@ -59,7 +59,9 @@ class Traffic:
         fleet = self.fleet(prefill_s, **other)
         self.now_s += 0.2
         placed = fleet.workers[round(self.now_s * 5) % 4]
-        self.policy.observe(Edge(EdgeKind.BOOKED, request, placed.id, fleet.now_s, placed=placed, fleet=fleet))
+        self.policy.observe(
+            LifecycleEvent(LifecycleEventKind.RESERVED, request, placed.id, fleet.now_s, placed=placed, fleet=fleet)
+        )
 
     def mixed(self, request, seconds, every=25):
         for number in range(round(seconds * 5)):
@@ -67,13 +69,13 @@ class Traffic:
 
 
 @pytest.fixture
-def phases():
-    return Phases(0.1)
+def prefill_lanes():
+    return PrefillLanes(0.1)
 
 
 @pytest.fixture
-def traffic(phases, view):
-    return Traffic(phases, view)
+def traffic(prefill_lanes, view):
+    return Traffic(prefill_lanes, view)
 
 
 @pytest.fixture
@@ -170,81 +172,84 @@ def test_pins_that_leave_nobody_for_one_kind_are_no_lanes(views):
 # prices
 
 
-def lane(phases, traffic, chat):
+def lane(prefill_lanes, traffic, chat):
     """Workers on which a chat costs more than elsewhere."""
-    prices = phases.prices_s(chat, traffic.fleet(CHAT_S))
+    prices = prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S))
     return {worker for worker, price_s in prices.items() if price_s}
 
 
-def test_nothing_is_priced_before_there_is_a_lane(phases, traffic, chat):
-    assert phases.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
+def test_nothing_is_priced_before_there_is_a_lane(prefill_lanes, traffic, chat):
+    assert prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
     for _ in range(200):
         traffic.chat(chat)
-    assert phases.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
+    assert prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
 
 
-def test_documents_are_dearer_out_of_the_lane_and_chats_in_it(phases, traffic, chat):
+def test_documents_are_dearer_out_of_the_lane_and_chats_in_it(prefill_lanes, traffic, chat):
     traffic.mixed(chat, 60)
-    within = lane(phases, traffic, chat)
+    within = lane(prefill_lanes, traffic, chat)
     assert 1 <= len(within) <= 3
-    document = phases.prices_s(chat, traffic.fleet(DOCUMENT_S))
+    document = prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S))
     assert max(document[one] for one in within) < min(document[one] for one in document if one not in within)
 
 
-def test_the_lane_is_shown(phases, traffic, chat):
-    assert phases.statistics() == {}
+def test_the_lane_is_shown(prefill_lanes, traffic, chat):
+    assert prefill_lanes.statistics() == {}
     traffic.mixed(chat, 120)
-    (shown,) = phases.statistics().values()
-    plan = phases._pools[chat.model].plan
-    assert shown["workers"] == sorted(phases._pools[chat.model].lane) and len(shown["workers"]) == plan.workers
+    (shown,) = prefill_lanes.statistics().values()
+    plan = prefill_lanes._model_lanes[chat.model].plan
+    assert (
+        shown["workers"] == sorted(prefill_lanes._model_lanes[chat.model].lane)
+        and len(shown["workers"]) == plan.workers
+    )
     assert shown["long_s"] == plan.long_s and shown["streams_without"] == plan.streams_without > 0.0
 
 
-def test_prices_grow_with_what_is_stalled_and_stay_finite(phases, traffic, request_view, chat):
+def test_prices_grow_with_what_is_stalled_and_stay_finite(prefill_lanes, traffic, request_view, chat):
     traffic.mixed(chat, 60)
-    longer = phases.prices_s(chat, traffic.fleet(2 * DOCUMENT_S))
-    long = phases.prices_s(chat, traffic.fleet(DOCUMENT_S))
+    longer = prefill_lanes.prices_s(chat, traffic.fleet(2 * DOCUMENT_S))
+    long = prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S))
     assert all(long[worker] < longer[worker] < 1e3 for worker in long)
-    short = phases.prices_s(request_view(decode_s=0.1), traffic.fleet(CHAT_S))
-    assert sum(short.values()) < sum(phases.prices_s(chat, traffic.fleet(CHAT_S)).values())
+    short = prefill_lanes.prices_s(request_view(decode_s=0.1), traffic.fleet(CHAT_S))
+    assert sum(short.values()) < sum(prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S)).values())
 
 
-def test_a_long_prefill_is_charged_half_of_what_it_stalls(phases, traffic, chat):
+def test_a_long_prefill_is_charged_half_of_what_it_stalls(prefill_lanes, traffic, chat):
     traffic.mixed(chat, 60)
-    within, plan = lane(phases, traffic, chat), phases._pools[chat.model].plan
-    chats, documents = (phases.prices_s(chat, traffic.fleet(long_s)) for long_s in (CHAT_S, DOCUMENT_S))
+    within, plan = lane(prefill_lanes, traffic, chat), prefill_lanes._model_lanes[chat.model].plan
+    chats, documents = (prefill_lanes.prices_s(chat, traffic.fleet(long_s)) for long_s in (CHAT_S, DOCUMENT_S))
     for worker, price_s in documents.items():
         streams = plan.streams_within if worker in within else plan.streams_without
-        assert price_s - chats[worker] == pytest.approx(STALL_SHARE * 0.1 * DOCUMENT_S * streams)
+        assert price_s - chats[worker] == pytest.approx(DECODE_EXTERNALITY_SHARE * 0.1 * DOCUMENT_S * streams)
 
 
-def test_the_lane_is_given_up_when_documents_stop(phases, traffic, chat):
+def test_the_lane_is_given_up_when_documents_stop(prefill_lanes, traffic, chat):
     traffic.mixed(chat, 60)
-    assert phases.prices_s(chat, traffic.fleet(CHAT_S))
+    assert prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S))
     for _ in range(5 * 1_200):
         traffic.chat(chat)
-    assert phases.prices_s(chat, traffic.fleet(CHAT_S)) == {}
+    assert prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S)) == {}
 
 
 def test_another_process_with_the_same_traffic_has_the_same_lane(view, chat):
     lanes = []
     for _ in range(2):
-        phases = Phases(0.1)
-        traffic = Traffic(phases, view)
+        prefill_lanes = PrefillLanes(0.1)
+        traffic = Traffic(prefill_lanes, view)
         traffic.mixed(chat, 60)
-        lanes.append(phases.prices_s(chat, traffic.fleet(CHAT_S)))
+        lanes.append(prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S)))
     assert lanes[0] == lanes[1]
 
 
-def test_labels_pin_workers_to_the_lane_and_out_of_it(phases, traffic, chat):
+def test_labels_pin_workers_to_the_lane_and_out_of_it(prefill_lanes, traffic, chat):
     traffic.labels = {"c": {"lane": "prefill"}, "a": {"lane": "decode"}, "b": {"lane": "decode"}}
     traffic.mixed(chat, 60)
-    prices = phases.prices_s(chat, traffic.fleet(CHAT_S))
+    prices = prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S))
     assert prices["c"] > 0.0
     assert prices["a"] == prices["b"] == 0.0
 
 
-def test_a_worker_that_has_gone_leaves_the_lane_to_the_next(phases, traffic, chat):
+def test_a_worker_that_has_gone_leaves_the_lane_to_the_next(prefill_lanes, traffic, chat):
     traffic.labels = {"c": {"lane": "prefill"}}
     traffic.mixed(chat, 60)
     without = FleetView(traffic.now_s, tuple(view for view in traffic.fleet(CHAT_S).workers if view.id != "c"))
@@ -253,39 +258,47 @@ def test_a_worker_that_has_gone_leaves_the_lane_to_the_next(phases, traffic, cha
         without = FleetView(now_s, without.workers)
         for prefill_s in (CHAT_S, DOCUMENT_S):
             placed = traffic.view("a", prefill_s=prefill_s, **LEARNED)
-            phases.observe(Edge(EdgeKind.BOOKED, chat, placed.id, now_s, placed=placed, fleet=without))
-    prices = phases.prices_s(chat, without)
+            prefill_lanes.observe(
+                LifecycleEvent(LifecycleEventKind.RESERVED, chat, placed.id, now_s, placed=placed, fleet=without)
+            )
+    prices = prefill_lanes.prices_s(chat, without)
     assert "c" not in prices
     assert prices == {} or max(prices.values()) > 0.0
 
 
-def test_requests_that_may_not_go_everywhere_do_not_take_the_lane_along(phases, traffic, chat):
+def test_requests_that_may_not_go_everywhere_do_not_take_the_lane_along(prefill_lanes, traffic, chat):
     traffic.mixed(chat, 60)
-    before = lane(phases, traffic, chat)
+    before = lane(prefill_lanes, traffic, chat)
     for _ in range(50):
         traffic.chat(chat)
         fleet = traffic.fleet(CHAT_S)
         few = FleetView(fleet.now_s, tuple(view for view in fleet.workers if view.id not in before))
-        phases.observe(Edge(EdgeKind.BOOKED, chat, few.workers[0].id, few.now_s, placed=few.workers[0], fleet=few))
-    assert before & lane(phases, traffic, chat)
+        prefill_lanes.observe(
+            LifecycleEvent(
+                LifecycleEventKind.RESERVED, chat, few.workers[0].id, few.now_s, placed=few.workers[0], fleet=few
+            )
+        )
+    assert before & lane(prefill_lanes, traffic, chat)
 
 
-def test_edges_that_say_too_little_are_passed_over(phases, traffic, chat, booked):
-    booked(phases, "a", chat)
+def test_edges_that_say_too_little_are_passed_over(prefill_lanes, traffic, chat, reserved):
+    reserved(prefill_lanes, "a", chat)
     unlearned = traffic.fleet(DOCUMENT_S, learned=False)
-    for kind in EdgeKind:
-        phases.observe(Edge(kind, chat, unlearned.workers[0].id, 1.0, placed=unlearned.workers[0], fleet=unlearned))
-    assert phases.prices_s(chat, unlearned) == {}
+    for kind in LifecycleEventKind:
+        prefill_lanes.observe(
+            LifecycleEvent(kind, chat, unlearned.workers[0].id, 1.0, placed=unlearned.workers[0], fleet=unlearned)
+        )
+    assert prefill_lanes.prices_s(chat, unlearned) == {}
 
 
-def test_what_has_no_prompt_makes_no_lane(phases, traffic, chat):
+def test_what_has_no_prompt_makes_no_lane(prefill_lanes, traffic, chat):
     """Calls that only count tokens, as long as documents by their size, beside chats."""
     for number in range(300):
         if number % 25:
             traffic.chat(chat)
         else:
             traffic.document(replace(chat, prompt_tokens=0))
-    assert phases.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
+    assert prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
 
 
 # in the default rule
@@ -293,16 +306,16 @@ def test_what_has_no_prompt_makes_no_lane(phases, traffic, chat):
 
 @pytest.mark.parametrize("on", [True, False])
 def test_marginal_cost_explains_the_lane_and_can_do_without(view, chat, on):
-    policy = MarginalCost(MarginalCostParams(phases=on), random.Random(0))
+    policy = MarginalCost(MarginalCostParams(prefill_lanes=on), random.Random(0))
     traffic = Traffic(policy, view)
     traffic.mixed(chat, 60)
     decision = policy.decide(chat, traffic.fleet(DOCUMENT_S))
-    terms = [decision.terms[worker]["lane"] for worker in WORKERS]
+    terms = [decision.terms[worker]["prefill_lane_s"] for worker in WORKERS]
     assert (max(terms) > min(terms)) is on
     costs = dict(zip(decision.ranked, decision.costs, strict=True))
     assert costs[decision.ranked[0]] == min(costs.values())
     if on:
-        assert decision.terms[decision.ranked[0]]["lane"] == min(terms)
+        assert decision.terms[decision.ranked[0]]["prefill_lane_s"] == min(terms)
 
 
 def test_a_long_prefill_spills_where_the_lane_is_full(view, chat):
@@ -311,12 +324,12 @@ def test_a_long_prefill_spills_where_the_lane_is_full(view, chat):
     traffic.mixed(chat, 60)
     fleet = traffic.fleet(DOCUMENT_S)
     costs = policy.decide(chat, fleet).terms
-    dearest = max(costs[worker]["lane"] for worker in WORKERS)
+    dearest = max(costs[worker]["prefill_lane_s"] for worker in WORKERS)
     full = [
-        traffic.view(one.id, prefill_s=DOCUMENT_S, backlog_s=dearest + 1.0, **LEARNED)
-        if costs[one.id]["lane"] < dearest
+        traffic.view(one.id, prefill_s=DOCUMENT_S, queue_wait_s=dearest + 1.0, **LEARNED)
+        if costs[one.id]["prefill_lane_s"] < dearest
         else one
         for one in fleet.workers
     ]
     chosen = policy.decide(chat, FleetView(fleet.now_s, tuple(full))).ranked[0]
-    assert costs[chosen]["lane"] == dearest
+    assert costs[chosen]["prefill_lane_s"] == dearest
