@@ -179,7 +179,7 @@ class System:
             ledger = self._resources.ledger
             pins = ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
             await self.gateway.start(
-                self._resources.public, turns=self._resources.turns, pins=pins, deaths=ledger.deaths()
+                self._resources.public, accept_order=self._resources.accept_order, pins=pins, deaths=ledger.deaths()
             )
             self.leave_queue = True
             return

@@ -1,8 +1,8 @@
-"""What the gateway tells the metrics. `router.telemetry.metrics` implements it, tests count with it.
+"""The interface from the gateway to its metrics. `router.telemetry.metrics` implements it.
 
-All calls come from the event loop's thread and must be cheap: none may block, raise or keep its arguments.
-Durations are seconds. `route` is one of the patterns in `paths` (``/v1/chat/completions``,
-``/v1/responses/{id}``, ...), ``local`` for what the gateway answers itself or ``unknown``, so its number is bounded.
+All calls come from the event loop's thread. They must be cheap, and must not block, raise or keep their arguments.
+Durations are seconds. `route` is a pattern of `http.routes` (``/v1/responses/{id}``, ...), ``local`` for replies of the
+gateway itself, or ``unknown``. So the number of routes is bounded.
 """
 
 from __future__ import annotations
@@ -17,62 +17,61 @@ class GatewayMetrics(Protocol):
     """Counters and observations of the data plane. Gauges are read from `Gateway.statistics()`."""
 
     def request_ended(self, route: str, status: int, duration_s: float) -> None:
-        """A response ended (`status` as the client saw it, 499 when it left before one), last byte in to last out."""
+        """A response ended. `status` is the client's view, 499 if it left before one. Last byte in to last byte out."""
         ...
 
     def error(self, code: str, phase: str) -> None:
-        """We answered with error `code` (`ErrorSpec.code`), in phase ``request``, ``before_first`` or ``stream``."""
+        """The gateway sent error `code` (`ErrorSpec.code`). `phase`: ``request``, ``before_first`` or ``stream``."""
         ...
 
     def first_event(self, route: str, ttft_s: float) -> None:
-        """First real event (streams) or first body byte, since the request's last byte came in."""
+        """Time from the request's last byte to the first real event (streams) or the first body byte."""
         ...
 
     def gaps(self, gaps_s: Sequence[float]) -> None:
-        """Gaps between consecutive reads of event streams (inter-token latency), up to 32 per call."""
+        """Gaps between consecutive reads of an event stream (inter-token latency), up to 32 per call."""
         ...
 
     def identified(self, wait_s: float, source: str) -> None:
-        """Time to parse and identify one routed request; `source` is a `PromptSource` or ``none``."""
+        """Time to parse and identify one request. `source` is a `PromptSource` or ``none``."""
         ...
 
     def decision_took(self, duration_s: float) -> None:
-        """A worker was chosen and booked for a request, or none could be, or it is to wait for one. Decisions after a
-        failure are not timed."""
+        """Duration of a request's first placement, whatever its outcome. Retries are not timed."""
         ...
 
     def queued(self, wait_s: float, placed: bool) -> None:
-        """A request waited because no worker was ready; `placed` tells whether one came in time."""
+        """A request left the no-worker queue. `placed`: a worker became ready in time."""
         ...
 
     def held(self, wait_s: float) -> None:
-        """The policy kept a request back for so long, until it went to a worker after all (or was turned away)."""
+        """A request left the policy's hold, to a worker or with an error."""
         ...
 
     def retried(self, phase: FailurePoint) -> None:
-        """An attempt failed in `phase` and another worker got the request."""
+        """An attempt failed in `phase`, and another worker got the request."""
         ...
 
     def redialled(self) -> None:
-        """A pooled connection had died idle; the same worker got the request on a fresh one."""
+        """An idle connection had closed, and the same worker got the request on a new one."""
         ...
 
     def worker_died(self, outcome: str) -> None:
-        """A worker died with requests before their first token: ``blamed`` for it, or too many (``ambiguous``)."""
+        """A worker died with requests before their first token. `outcome`: ``blamed``, or ``ambiguous`` if many ran."""
         ...
 
     def client_aborted(self, phase: str) -> None:
-        """The client left, in phase ``request``, ``before_first`` or ``stream``."""
+        """The client left. `phase`: ``request``, ``before_first`` or ``stream``."""
         ...
 
     def let_in(self, key_name: str) -> None:
-        """A request brought the API key of this name."""
+        """A request carried the API key of this name."""
         ...
 
     def reloaded(self, what: str, ok: bool) -> None:
-        """Files behind `what` (``api_keys``, ``tls``, ...) had changed and were read again, or could not be used."""
+        """Changed files of `what` (``api_keys``, ``tls``, ...) were read again. `ok`: they are in use."""
         ...
 
     def relayed(self, request_bytes: int, response_bytes: int) -> None:
-        """Body bytes taken from a client and response bytes written to it, once per request."""
+        """Body bytes read from a client and response bytes written to it, once per request."""
         ...

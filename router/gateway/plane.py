@@ -96,7 +96,7 @@ class Plane:
         loop: asyncio.AbstractEventLoop,
         relearn: Relearn | None = None,
         worker_tls: WorkerTls | None = None,
-        turns: AcceptOrder | None = None,
+        accept_order: AcceptOrder | None = None,
     ) -> None:
         self.config = config
         self.dispatcher = dispatcher
@@ -135,7 +135,7 @@ class Plane:
         self.bodies = BodyBufferLimit(config.limits, self.heap.freed)
         identity.charge_to(self.bodies)
         self.unsent = SendBufferLimit(config.limits)
-        self.places = ConnectionLimit(config.limits.max_connections, loop.time, turns)
+        self.places = ConnectionLimit(config.limits.max_connections, loop.time, accept_order)
         """The sockets accepted, those without a connection yet included."""
         self.connections: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()

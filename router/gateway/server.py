@@ -78,12 +78,13 @@ class Gateway:
         self,
         listeners: Sequence[socket.socket] | None = None,
         *,
-        turns: AcceptOrder | None = None,
+        accept_order: AcceptOrder | None = None,
         pins: SharedPins | None = None,
         deaths: Deaths | None = None,
     ) -> list[str]:
-        """Listen on `listeners`, which are bound and listening, or on the configured address. With `turns`, other
-        processes accept from them, too, and `pins` and `deaths` are what all of them know. Returns the addresses:
+        """Listen on `listeners`, which are bound and listening, or on the configured address. With
+        `accept_order`, other processes accept from them, too, and `pins` and `deaths` are what all of them know.
+        Returns the addresses:
         ``host:port``, ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its file, after
         `aclose`.
 
@@ -94,7 +95,7 @@ class Gateway:
         plane = Plane(
             *(self._config, self._dispatcher, self._fleet, self._identity, self._metrics, loop, self._relearn),
             self._worker_tls,
-            turns,
+            accept_order,
         )
         local = LocalAnswers(plane)
 
@@ -111,7 +112,7 @@ class Gateway:
         plane.pins.shared = pins
         if deaths is not None:
             plane.quarantine.query_of_death.deaths = deaths
-        self._servers = [await listen(loop, acceptor, each, BACKLOG, turns) for each in self._listeners]
+        self._servers = [await listen(loop, acceptor, each, BACKLOG, accept_order) for each in self._listeners]
         self._files.add("api_keys", plane.keys)
         self._files.add("tls", tls)
         self._files.start()

@@ -1,9 +1,9 @@
-"""A listening socket, and the connections made of what it accepts.
+"""Accepting connections from a listening socket.
 
-Several processes may accept from one socket, the least loaded one first. All of them poll the one socket. SO_REUSEPORT
-would give each its own queue and have a hash of the addresses choose: with few long
-connections some processes then get most of them. Here a process that has more connections than another lets that one go
-first, and looks again a moment later, so that one that hangs cannot keep clients out.
+Several processes may accept from one shared socket, the least loaded process first. SO_REUSEPORT would give each
+process its own queue and choose by a hash of the addresses: with few long connections, some processes would get most of
+them. Here, a process with more connections than another one steps back, and looks again a moment later. So a process
+that hangs cannot keep clients waiting.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from router.gateway.listen.sockets import TLS_SHUTDOWN_S, limit_kernel_buffer
 log = logging.getLogger("warmroute.gateway")
 
 STEP_BACK_S = 0.001
-"""How long we leave a waiting client to the others before we look again."""
+"""How long a process steps back for the others before it looks again."""
 PATIENCE_S = 0.05
-"""So long after, with nobody having taken any, those whose turn it is are taken for stuck. Until they take one again,
-we take one at each look, and no more: they may only be slow, and then the rest is theirs."""
-ACCEPTS_PER_TURN = 32
-"""Connections that one process alone takes in one turn of the loop."""
+"""If no other process accepts for this long, those with fewer connections count as stuck. Until one of them accepts
+again, this process accepts one connection per look. It takes no more, because the others may only be slow."""
+ACCEPTS_PER_ITERATION = 32
+"""Most connections that a single process accepts per event-loop iteration."""
 EXHAUSTED_S = 0.5
-"""Pause after an accept that the system refused (no file descriptors, no memory)."""
+"""Pause after a failed accept (no file descriptors, no memory)."""
 
 
-class Refused(asyncio.Protocol):
-    """A connection for which there is no place."""
+class RejectedConnection(asyncio.Protocol):
+    """Closes a connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it."""
         cast(asyncio.Transport, transport).abort()
 
 
 class Acceptor:
-    """Makes connections of accepted sockets, as many as `limit` has places for."""
+    """Makes connections from accepted sockets, within `limit`."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class Acceptor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, client: socket.socket) -> asyncio.Task[None] | None:
-        """Open a connection, TLS included, in a task of its own; None where the limit does not allow it."""
+        """Open a connection, TLS included, in a new task. Return None if the limit is reached."""
         if not self.limit.has_room():
             client.close()
             return None
@@ -67,23 +66,25 @@ class Acceptor:
         self.limit.admit(connection)
         client.setblocking(False)
         task = self._loop.create_task(self._open(client, connection), name="accepted")
-        self.limit.begins(connection, task.cancel)
+        self.limit.handshake_started(connection, task.cancel)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def accepted(self) -> asyncio.BaseProtocol:
-        """The protocol of a socket that the event loop itself has accepted: plain ones only, since it does not tell of
-        handshakes that fail. It costs a third less than `take`."""
+        """Return the protocol for a plain socket that the event loop accepted.
+
+        It costs a third less than `take`, but the loop does not report failed TLS handshakes.
+        """
         if not self.limit.has_room():
-            return Refused()
+            return RejectedConnection()
         connection = self._connection()
         self.limit.admit(connection)
-        self.limit.begins(connection, connection.evict)
+        self.limit.handshake_started(connection, connection.evict)
         return connection  # type: ignore[no-any-return]
 
     def secures(self, listener: socket.socket) -> bool:
-        """Whether connections from `listener` begin with a TLS handshake."""
+        """Return whether connections from `listener` begin with a TLS handshake."""
         return self._tls is not None and listener.family != socket.AF_UNIX
 
     async def _open(self, client: socket.socket, connection: Any) -> None:
@@ -96,7 +97,7 @@ class Acceptor:
                 ssl_handshake_timeout=self._tls_handshake_s if tls is not None else None,
                 ssl_shutdown_timeout=TLS_SHUTDOWN_S if tls is not None else None,
             )
-        except OSError:  # it has gone, or its handshake failed
+        except OSError:  # the client left, or its handshake failed
             client.close()
             self.limit.left(connection)
         except BaseException:
@@ -106,37 +107,37 @@ class Acceptor:
 
 
 class Listener:
-    """Accepts from `listener` until `close`; where several processes do, each when it is its turn."""
+    """Accepts from `listener` until `close`. `accept_order` decides between several processes."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         acceptor: Acceptor,
         listener: socket.socket,
-        turns: AcceptOrder | None = None,
+        accept_order: AcceptOrder | None = None,
     ) -> None:
         self._loop = loop
         self._acceptor = acceptor
         self._listener = listener
-        self._turns = turns
+        self._accept_order = accept_order
         self._pause: asyncio.TimerHandle | None = None
         self._since_s: float | None = None
         self._taken = 0
         self._listener.setblocking(False)
         limit_kernel_buffer(listener)
-        if turns is not None:
-            turns.open()
+        if accept_order is not None:
+            accept_order.open()
         self._watch()
 
     def close(self) -> None:
-        """Accept no more. Clients in the queue are left to the other processes."""
+        """Stop accepting. Clients in the queue are left to the other processes."""
         if self._listener.fileno() < 0:
             return
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listener)
-        if self._turns is not None:
-            self._turns.close()
+        if self._accept_order is not None:
+            self._accept_order.close()
         self._listener.close()
 
     def _watch(self) -> None:
@@ -144,23 +145,23 @@ class Listener:
         self._loop.add_reader(self._listener, self._readable)
 
     def _readable(self) -> None:
-        turns = self._turns
-        if turns is None:
-            for _ in range(ACCEPTS_PER_TURN):
+        accept_order = self._accept_order
+        if accept_order is None:
+            for _ in range(ACCEPTS_PER_ITERATION):
                 if not self._accept():
                     return
-        elif turns.ours():
+        elif accept_order.goes_first():
             self._since_s = None
             self._accept()
         else:
             self._step_back(STEP_BACK_S)
-            if self._waited_s(turns) >= PATIENCE_S:
+            if self._waited_s(accept_order) >= PATIENCE_S:
                 self._accept()
 
-    def _waited_s(self, turns: AcceptOrder) -> float:
-        """How long the others have let a client wait."""
+    def _waited_s(self, accept_order: AcceptOrder) -> float:
+        """Return how long a client has waited while no other process accepted."""
         now_s = self._loop.time()
-        taken = turns.taken_by_others()
+        taken = accept_order.accepted_by_others()
         if self._since_s is None or taken != self._taken:
             self._since_s, self._taken = now_s, taken
         return now_s - self._since_s
@@ -172,7 +173,7 @@ class Listener:
         self._pause = self._loop.call_later(for_s, self._watch)
 
     def _accept(self) -> bool:
-        """Take one connection; whether there may be more."""
+        """Accept one connection. Return whether more may wait."""
         try:
             client, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # another process was quicker
@@ -190,11 +191,11 @@ async def listen(
     acceptor: Acceptor,
     listener: socket.socket,
     backlog: int,
-    turns: AcceptOrder | None = None,
+    accept_order: AcceptOrder | None = None,
 ) -> ListeningServer:
-    """Accept from `listener`, by the event loop itself where that will do."""
-    if turns is not None or acceptor.secures(listener):
-        return Listener(loop, acceptor, listener, turns)
+    """Accept from `listener`, by the event loop's own server if possible."""
+    if accept_order is not None or acceptor.secures(listener):
+        return Listener(loop, acceptor, listener, accept_order)
     limit_kernel_buffer(listener)
     if listener.family == socket.AF_UNIX:
         return await loop.create_unix_server(acceptor.accepted, sock=listener, backlog=backlog)

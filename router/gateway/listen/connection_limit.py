@@ -1,4 +1,4 @@
-"""How many sockets one port has accepted, against its limit, and which of them make room for a new one."""
+"""The limit on a port's connections, and which connection is closed for a new one."""
 
 from __future__ import annotations
 
@@ -7,144 +7,144 @@ from collections.abc import Callable
 from typing import Protocol
 
 HANDSHAKE_GRACE_S = 3.0
-"""A TLS handshake that has taken this long is closed first when a place is needed."""
+"""At the limit, a TLS handshake that takes longer than this is closed first."""
 BETWEEN_REQUESTS_S = 1.0
-"""A connection whose last answer is younger than this is not closed to make room: its next request may be under way."""
-_LOOKS = 4
-"""Idle connections looked at before a new one is refused: one that has not taken its last answer yet is left alone."""
+"""A connection with a more recent response is not closed for a new one, since its next request may be on the way."""
+_EVICTION_CANDIDATES = 4
+"""Idle connections examined before a new one is refused. Connections with unsent bytes are skipped."""
 
 
 class AcceptOrder(Protocol):
-    """Which of several processes is to take the next connection."""
+    """Decides which of several processes accepts the next connection."""
 
     def open(self) -> None:
-        """This process begins to take connections."""
+        """This process starts to accept."""
 
     def close(self) -> None:
-        """It takes no more."""
+        """This process stops accepting."""
 
-    def ours(self) -> bool:
-        """Whether it is this process's turn."""
+    def goes_first(self) -> bool:
+        """Return whether this process accepts the next connection."""
 
-    def taken_by_others(self) -> int:
-        """A number that changes while others take connections."""
+    def accepted_by_others(self) -> int:
+        """Return a number that changes whenever another process accepts."""
 
-    def took(self) -> None:
-        """This process has taken one."""
+    def accepted(self) -> None:
+        """This process accepted a connection."""
 
-    def left(self) -> None:
-        """One of its connections has closed."""
+    def closed(self) -> None:
+        """A connection of this process closed."""
 
 
-class Holder(Protocol):
-    """A connection that holds a place."""
+class CountedConnection(Protocol):
+    """A connection that counts against the limit."""
 
     @property
     def unsent_bytes(self) -> int:
-        """What its client has not taken yet."""
+        """Response bytes that wait to be sent."""
         ...
 
     def evict(self) -> None:
-        """Close at once: the place is needed."""
+        """Close at once, for a new connection."""
         ...
 
 
 class ConnectionLimit:
-    """The places of one port. A socket holds one from its accept to its end, its TLS handshake included.
+    """Counts the sockets of one port, each from its accept to its close, TLS handshake included.
 
-    When all are taken, a new connection gets the place of the handshake that has taken longest, if that is older than
-    `HANDSHAKE_GRACE_S`, or else of the connection that has been idle for longest: between two requests, or without any
-    so far. Only where there is none it is refused. Each event costs a constant time.
+    At the limit, a new connection replaces the oldest handshake, if that is older than `HANDSHAKE_GRACE_S`. Otherwise
+    it replaces the connection that has been idle longest, between two requests or before the first. If there is none,
+    the new connection is refused. Each event takes constant time.
     """
 
-    __slots__ = ("_held", "_kept", "_opening", "_time", "_unused", "evicted", "limit", "refused", "turns")
+    __slots__ = ("_held", "_kept", "_opening", "_time", "_unused", "accept_order", "evicted", "limit", "refused")
 
-    def __init__(self, limit: int, time: Callable[[], float], turns: AcceptOrder | None = None) -> None:
+    def __init__(self, limit: int, time: Callable[[], float], accept_order: AcceptOrder | None = None) -> None:
         self.limit = limit
-        self.turns = turns
+        self.accept_order = accept_order
         self.evicted = 0
-        """Connections closed to make room."""
+        """Connections closed for new ones."""
         self.refused = 0
         """Connections closed at accept."""
         self._time = time
-        self._held: set[Holder] = set()
-        self._opening: OrderedDict[Holder, tuple[float, Callable[[], object]]] = OrderedDict()
-        self._unused: OrderedDict[Holder, float] = OrderedDict()
-        self._kept: OrderedDict[Holder, float] = OrderedDict()
+        self._held: set[CountedConnection] = set()
+        self._opening: OrderedDict[CountedConnection, tuple[float, Callable[[], object]]] = OrderedDict()
+        self._unused: OrderedDict[CountedConnection, float] = OrderedDict()
+        self._kept: OrderedDict[CountedConnection, float] = OrderedDict()
 
     @property
     def open(self) -> int:
-        """Places taken."""
+        """Sockets that count against the limit."""
         return len(self._held)
 
     @property
     def opening(self) -> int:
-        """Sockets accepted that are not connections yet: TLS takes a while, and anything takes a turn of the loop."""
+        """Accepted sockets without a protocol yet: TLS takes a while, and any socket takes one loop iteration."""
         return len(self._opening)
 
     def has_room(self) -> bool:
-        """Whether one more accepted socket may stay, perhaps in the place of another. False: close it."""
-        if len(self._held) < self.limit or self._make_room():
+        """Return whether an accepted socket may stay, closing another one if needed. If False, close the socket."""
+        if len(self._held) < self.limit or self._evict_one():
             return True
         self.refused += 1
-        if self.turns is not None:  # other processes go by how many were taken
-            self.turns.took()
-            self.turns.left()
+        if self.accept_order is not None:  # other processes watch the number accepted
+            self.accept_order.accepted()
+            self.accept_order.closed()
         return False
 
-    def admit(self, connection: Holder) -> None:
-        """An accepted socket takes a place, after `has_room`."""
-        if self.turns is not None:
-            self.turns.took()
+    def admit(self, connection: CountedConnection) -> None:
+        """Count an accepted socket, after `has_room` returned True."""
+        if self.accept_order is not None:
+            self.accept_order.accepted()
         self._held.add(connection)
 
-    def begins(self, connection: Holder, cancel: Callable[[], object]) -> None:
-        """Its handshake begins; `cancel` ends it."""
+    def handshake_started(self, connection: CountedConnection, cancel: Callable[[], object]) -> None:
+        """Start a connection's handshake, which `cancel` ends."""
         self._opening[connection] = self._time(), cancel
 
-    def opened(self, connection: Holder) -> None:
-        """The connection is there; its client has sent nothing yet."""
+    def opened(self, connection: CountedConnection) -> None:
+        """The connection is open. Its client has sent nothing yet."""
         self._opening.pop(connection, None)
         if connection in self._held:
             self._unused[connection] = self._time()
 
-    def idle(self, connection: Holder, since_s: float) -> None:
-        """It waits for its next request."""
+    def idle(self, connection: CountedConnection, since_s: float) -> None:
+        """The connection waits for its next request."""
         self.busy(connection)
         if connection in self._held:
             self._kept[connection] = since_s
 
-    def busy(self, connection: Holder) -> None:
-        """A request has begun, or the connection is about to end."""
+    def busy(self, connection: CountedConnection) -> None:
+        """A request started, or the connection is about to close."""
         if self._kept.pop(connection, None) is None:
             self._unused.pop(connection, None)
 
-    def left(self, connection: Holder) -> None:
-        """Its socket is closed. Does nothing the second time."""
+    def left(self, connection: CountedConnection) -> None:
+        """The socket closed. A second call does nothing."""
         self._opening.pop(connection, None)
         self.busy(connection)
         if connection in self._held:
             self._held.discard(connection)
-            if self.turns is not None:
-                self.turns.left()
+            if self.accept_order is not None:
+                self.accept_order.closed()
 
     def cancel_opening(self) -> None:
-        """No handshake may go on."""
+        """Cancel all handshakes."""
         for _, cancel in list(self._opening.values()):
             cancel()
 
     def statistics(self) -> dict[str, int]:
-        """Places taken, handshakes among them, and what happened at the limit."""
+        """Return the numbers of open sockets and handshakes, and of connections evicted and refused."""
         return {"open": self.open, "opening": self.opening, "evicted": self.evicted, "refused": self.refused}
 
-    def _make_room(self) -> bool:
+    def _evict_one(self) -> bool:
         now_s = self._time()
         if self._opening:
             connection, (since_s, cancel) = next(iter(self._opening.items()))
             if now_s - since_s >= HANDSHAKE_GRACE_S:
                 self._evict(connection, cancel)
                 return True
-        for _ in range(_LOOKS):
+        for _ in range(_EVICTION_CANDIDATES):
             longest = self._longest_idle(now_s)
             if longest is None:
                 return False
@@ -154,20 +154,20 @@ class ConnectionLimit:
             self.idle(longest, now_s)
         return False
 
-    def _longest_idle(self, now_s: float) -> Holder | None:
+    def _longest_idle(self, now_s: float) -> CountedConnection | None:
         unused_s, unused = _oldest(self._unused)
         kept_s, kept = _oldest(self._kept)
         if kept is not None and kept_s < unused_s and now_s - kept_s >= BETWEEN_REQUESTS_S:
             return kept
         return unused
 
-    def _evict(self, connection: Holder, close: Callable[[], object]) -> None:
+    def _evict(self, connection: CountedConnection, close: Callable[[], object]) -> None:
         self.evicted += 1
         self.left(connection)
         close()
 
 
-def _oldest(waiting: OrderedDict[Holder, float]) -> tuple[float, Holder | None]:
+def _oldest(waiting: OrderedDict[CountedConnection, float]) -> tuple[float, CountedConnection | None]:
     for connection, since_s in waiting.items():
         return since_s, connection
     return float("inf"), None

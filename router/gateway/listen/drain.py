@@ -1,8 +1,8 @@
-"""Closing a listener so that nobody who has reached it is turned away.
+"""Closes a listener without a reset for clients that have connected already.
 
-Closing a listening socket resets every connection that waits in its accept queue: the client has connected, has
-perhaps sent its request, and loses it. So new connections are kept from starting first, what waits is accepted, and
-then the socket is closed. Where another process holds the same socket there is nothing to save: the queue is its.
+A closed listening socket resets every connection in its accept queue, and those clients may have sent a request. So
+new handshakes are ignored first, the queue is accepted, and then the socket is closed. If another process holds the
+same socket, it accepts the queue.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 SETTLE_S = 0.2
-"""How long handshakes that have begun may take to end: a long round trip."""
+"""Time for started handshakes to end: a long round trip."""
 _SO_ATTACH_FILTER = 26
-"""Linux; Python has no name for it."""
-# Classic BPF over the TCP header: a SYN is dropped, anything else goes on. A handshake under way can still end; a new
-# one is not answered, and its client, trying again a second later, is refused as by any closed port.
+"""From Linux's asm-generic/socket.h; Python does not export it."""
+# Classic BPF over the TCP header: drop a SYN, accept everything else. A started handshake can still end. A new one gets
+# no answer; the client retries a second later and finds the port closed.
 _FLAGS_BYTE, _SYN = 13, 0x02
 _NO_NEW_HANDSHAKES = (
     (0x30, 0, 0, _FLAGS_BYTE),  # load the byte of flags
-    (0x45, 0, 1, _SYN),  # any of these bits set? else skip one
+    (0x45, 0, 1, _SYN),  # skip one instruction unless SYN is set
     (0x06, 0, 0, 0),  # drop
-    (0x06, 0, 0, 0xFFFFFFFF),  # take all of it
+    (0x06, 0, 0, 0xFFFFFFFF),  # accept the whole packet
 )
 
 _FILTER = ctypes.create_string_buffer(b"".join([struct.pack("HBBI", *step) for step in _NO_NEW_HANDSHAKES]))
-"""Kept here: compiled code lets go of a local variable after its last use, and only its address is used later."""
+"""A global, because the kernel call gets only its address, and compiled code frees a local after its last use."""
 
 log = logging.getLogger("warmroute.gateway")
 
 
 class ListeningServer(Protocol):
-    """A server, of asyncio's or of ours."""
+    """An asyncio server, or a `Listener`."""
 
     def close(self) -> None:
-        """Accept no more, and close the listener."""
+        """Stop accepting and close the socket."""
         ...
 
 
@@ -51,8 +51,11 @@ async def close_listeners(
     leave_queue: bool,
     settle_s: float = SETTLE_S,
 ) -> None:
-    """Stop accepting. Who waits is accepted first, and handed to `take`, which returns what to await until the
-    connection is there. With `leave_queue` the sockets' other holder does that."""
+    """Stop accepting, after all clients in the accept queue were passed to `take`.
+
+    `take` returns an awaitable that ends when the connection is open, or None. With `leave_queue`, the queue is left to
+    another process that holds the same sockets.
+    """
     kept: list[socket.socket] = []
     if not leave_queue:
         if refuse_handshakes(listeners) and settle_s > 0:
@@ -67,13 +70,14 @@ async def close_listeners(
 
 
 def refuse_handshakes(listeners: Sequence[socket.socket]) -> bool:
-    """Have new connections to TCP listeners ignored, in every process that holds them; False where none can be. Who
-    has begun to connect is in their queues within `SETTLE_S`."""
+    """Ignore new TCP handshakes on `listeners`, in all processes that hold them. Return False if none supports it.
+
+    Clients that have started a handshake reach the accept queue within `SETTLE_S`.
+    """
     return sum(map(_refuse_handshakes, listeners)) > 0
 
 
 def _refuse_handshakes(listener: socket.socket) -> bool:
-    """Have new connections to a TCP listener ignored; False where that cannot be."""
     if listener.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     program = struct.pack("HL", len(_NO_NEW_HANDSHAKES), ctypes.addressof(_FILTER))
@@ -85,7 +89,7 @@ def _refuse_handshakes(listener: socket.socket) -> bool:
 
 
 def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
-    """The connections in the accept queue."""
+    """Accept and yield the connections in the accept queue."""
     listener.setblocking(False)
     while True:
         try:
@@ -93,6 +97,6 @@ def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
         except BlockingIOError:
             return
         except OSError as error:
-            log.warning("a waiting connection could not be accepted", extra={"reason": str(error)})
+            log.warning("cannot accept a connection from the queue", extra={"reason": str(error)})
             return
         yield client

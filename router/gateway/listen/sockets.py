@@ -1,4 +1,4 @@
-"""The public port's listening sockets, bound before any protocol is made for them."""
+"""The listening sockets of the public port, bound before any protocol exists for them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from typing import Any, NamedTuple
 from router.config.model import Config
 
 TLS_SHUTDOWN_S = 2.0
-"""How long a client may take to say that it has read the end of a TLS connection; most never do."""
+"""How long to wait for a client's close_notify at the end of a TLS connection. Most clients never send it."""
 _PORT_TRIES = 10
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-_OTHER_PATH = "write another path (--uds, uds, WARMROUTE_UDS)"
-
-
+_OTHER_PATH = "set another path (--uds, uds, WARMROUTE_UDS)"
 KERNEL_UNSENT_BYTES = 131_072
-"""What the kernel takes of an answer beyond what it may send now. Left alone it took 2.8 MB over loopback for each
-client that does not read, which a container is charged for."""
+"""Bytes of a response that the kernel buffers beyond those it may send now. Without a limit it buffered 2.8 MB over
+loopback for each client that does not read, which counts against a container's memory."""
 
 
 class ListenError(OSError):
-    """An address cannot be listened on. The message names it, the reason, and the setting to change."""
+    """The gateway cannot listen on an address. The message names the address, the reason, and the setting to change."""
 
 
 class SocketFile(NamedTuple):
-    """What tells one Unix socket's file from a later one at the same path: an inode's number is used again."""
+    """Identifies the file of a Unix socket. The modification time is included because inode numbers are reused."""
 
     path: str
     device: int
@@ -38,13 +36,13 @@ class SocketFile(NamedTuple):
 
 
 def public_sockets(config: Config, backlog: int) -> list[socket.socket]:
-    """The listening sockets of `config`: one for a Unix socket, else one per address that `host` stands for.
+    """Return the listening sockets of `config`: one Unix socket, or one socket per address of `host`.
 
-    ``::`` stands for every address of both families, by two sockets: a client's IPv4 address then looks the same
-    whichever way the port is bound, in logs and to `trusted_proxies`.
+    ``::`` gives two sockets, one per address family. An IPv4 client then has the same address in logs and for
+    `trusted_proxies`, whether the port is bound by ``::`` or by ``0.0.0.0``.
 
     Raises:
-        ListenError: none can be had.
+        ListenError: no address can be listened on.
     """
     try:
         return [_unix_socket(config.uds, backlog)] if config.uds is not None else _tcp_sockets(config, backlog)
@@ -55,7 +53,7 @@ def public_sockets(config: Config, backlog: int) -> list[socket.socket]:
 
 
 def limit_kernel_buffer(listener: socket.socket) -> None:
-    """Have the kernel take little more of an answer than it can send, for every connection accepted here."""
+    """Limit the kernel's send buffer to `KERNEL_UNSENT_BYTES` for all connections accepted from `listener`."""
     if listener.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted sockets inherit it
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, KERNEL_UNSENT_BYTES)
 
@@ -67,16 +65,16 @@ def _public_error(config: Config, error: OSError) -> ListenError:
 
 
 def tcp_error(side: str, prefix: str, host: str, port: int, error: OSError) -> ListenError:
-    """`error`, met while binding a side's port, in words for an operator.
+    """Return a `ListenError` that tells an operator why a port cannot be bound.
 
-    `prefix` is what the names of the side's settings begin with: "" or "admin_".
+    `prefix` begins the names of the settings: "" or "admin_".
     """
     address = f"{side} port {_authority(host, port)}: {_reason(error)}"
     if error.errno == errno.EADDRINUSE:
-        return ListenError(f"{address}; stop what listens there, or write another port {_ways(prefix + 'port')}")
+        return ListenError(f"{address}; stop the process that uses it, or set another port {_ways(prefix + 'port')}")
     if error.errno in (errno.EACCES, errno.EPERM):
-        return ListenError(f"{address}; write another port {_ways(prefix + 'port')}")
-    return ListenError(f"{address}; write an address of this machine {_ways(prefix + 'host')}")
+        return ListenError(f"{address}; set another port {_ways(prefix + 'port')}")
+    return ListenError(f"{address}; set an address of this machine {_ways(prefix + 'host')}")
 
 
 def _authority(host: str, port: int) -> str:
@@ -88,34 +86,34 @@ def _ways(key: str) -> str:
 
 
 def claim_unix_path(path: str) -> None:
-    """Make way for a socket at `path`: a file that nobody listens on any more is removed.
+    """Remove the file of a dead socket at `path`.
 
     Raises:
-        ListenError: somebody listens on it, or it is no socket.
-        OSError: it cannot be looked at or removed.
+        ListenError: a process listens on it, or the file is no socket.
+        OSError: the file cannot be read or removed.
     """
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise ListenError(f"public socket {path}: a file that is no socket is there; remove it, or {_OTHER_PATH}")
-        if _answers(path):
-            raise ListenError(f"public socket {path}: another process listens on it; stop that one, or {_OTHER_PATH}")
+            raise ListenError(f"public socket {path}: the file exists and is no socket; remove it, or {_OTHER_PATH}")
+        if _has_listener(path):
+            raise ListenError(f"public socket {path}: a process listens on it; stop that process, or {_OTHER_PATH}")
         os.unlink(path)
 
 
-def _answers(path: str) -> bool:
+def _has_listener(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.setblocking(False)
         try:
             client.connect(path)
         except ConnectionRefusedError:
             return False
-        except BlockingIOError:  # its queue is full: somebody is there, and busy
+        except BlockingIOError:  # the accept queue is full
             return True
     return True
 
 
 def socket_file(path: str) -> SocketFile | None:
-    """The file at `path`, None where there is none."""
+    """Return the identity of the file at `path`, or None if it does not exist."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -124,7 +122,7 @@ def socket_file(path: str) -> SocketFile | None:
 
 
 def remove_socket_file(ours: SocketFile) -> None:
-    """Remove a socket's file, unless another process has put its own there since."""
+    """Remove a socket's file unless another process has replaced it."""
     if socket_file(ours.path) == ours:
         with suppress(OSError):
             os.unlink(ours.path)
@@ -136,7 +134,7 @@ def _unix_socket(path: str, backlog: int) -> socket.socket:
 
 
 def _tcp_sockets(config: Config, backlog: int) -> list[socket.socket]:
-    """With port 0 the system chooses one; where another family has that taken, it chooses again."""
+    """Bind all addresses to one port. With port 0, retry if another family already uses the port that was chosen."""
     addresses = _addresses(config.host.strip("[]"), config.port)
     for _ in range(_PORT_TRIES - 1):
         try:
@@ -162,7 +160,7 @@ def _any_ipv6(host: str) -> bool:
 
 
 def _all_listening(addresses: list[tuple[socket.AddressFamily, tuple[Any, ...]]], backlog: int) -> list[socket.socket]:
-    """One socket per address that this machine has, all on one port; at least one."""
+    """Return one socket per address that this machine has, all on one port. At least one must succeed."""
     listeners: list[socket.socket] = []
     missing: OSError | None = None
     for family, (host, port, *scope) in addresses:

@@ -1,8 +1,8 @@
-"""The named rewrites of a request's body: isolation, usage observation and cache re-announcement.
+"""The three rewrites of request bodies: cache isolation, usage observation and cache re-announcement.
 
-Everything else goes to a worker byte for byte. A rewrite is one splice (`members`). Isolation is on where the port has
-keys, and a body that cannot be salted for certain is refused. The other two are off unless configured; a body where
-one cannot be made for certain, or whose bytes the client has vouched for, goes without it.
+All other bytes go to the worker unchanged. Each rewrite is one splice (`json_splice`). Isolation is on if the port has
+API keys, and a body that cannot be salted with certainty is refused. The other two are off by default. A body is sent
+without them if the splice is uncertain, or if the client signed or digested the bytes.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from router.placement.tickets import Ticket
 from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
 
 _USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
-"""Streams of the other two APIs report their usage unasked."""
+"""Streams of the other two APIs always report their usage."""
 _VOUCHED = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"content-encoding"})
-"""Request headers that speak of the body's very bytes."""
+"""Request headers that depend on the exact bytes of the body."""
 MAX_REWRITTEN_BYTES = 1_048_576
-"""Larger bodies go as they are: looking for the place of a splice takes about 1 ms per MB."""
+"""Larger bodies are not rewritten, because the search for the splice takes about 1 ms per MB."""
 RELEARN_SINCE = (0, 26)
-"""vLLM announces reused blocks again from this version on; earlier ones take the field and ignore it."""
+"""The first vLLM version that announces reused blocks again. Earlier versions ignore the field."""
 BUSY_KV_USAGE = 0.9
-"""Above this a request may wait for blocks, and vLLM announces the prefix of one that waits at the head of its queue
-again on every step."""
+"""Above this KV usage, a request may wait for blocks, and vLLM announces the prefix of the first waiting request again
+at every step."""
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class Relearn(Protocol):
-    """Who knows which requests should have their prefix announced again; `ResidencyMap` does."""
+    """Decides which requests ask a worker to announce their prefix again. `ResidencyMap` implements it."""
 
     def asks_again(self, slot: int, ticket_id: int, now_s: float) -> bool:
-        """Whether the booked request should ask for it. Asked twice, the answer is the same."""
+        """Return whether the placed request should ask. Repeated calls return the same."""
         ...
 
 
 class OutgoingBody(NamedTuple):
-    """What goes to the worker: the body, and what has to be taken out of the answer, if anything."""
+    """The body for the worker, and the filter for the response if a usage frame must be removed."""
 
     body: bytes
     usage_frame: UsageFrame | None = None
 
 
 class RequestRewrites:
-    """What may be done to one request's body. `observed`: its stream is one of those sampled."""
+    """The rewrites that one request may get. `observed`: its stream is sampled for usage."""
 
     __slots__ = ("_relearns", "_rewrites", "observed", "parsed", "path")
 
@@ -64,7 +64,7 @@ class RequestRewrites:
         self.observed = observed
 
     def outgoing(self, body: bytes, ticket: Ticket, now_s: float) -> OutgoingBody:
-        """For this attempt."""
+        """Return the body for one attempt."""
         rewrites = self._rewrites
         splices: list[Splice] = []
         frame = rewrites.observe(self, body, ticket, splices) if self.observed else None
@@ -73,7 +73,7 @@ class RequestRewrites:
         return OutgoingBody(spliced(body, splices) if splices else body, frame)
 
     def answered(self, endpoint: FleetEndpoint, response: ResponseHead, relay: Relay, usage: Usage) -> None:
-        """The attempt at `endpoint` was answered to the end."""
+        """Learn from a complete response of `endpoint`."""
         rewrites = self._rewrites
         if relay.usage_frame is not None:
             rewrites.observed(relay.usage_frame)
@@ -82,12 +82,11 @@ class RequestRewrites:
 
 
 class BodyRewriter:
-    """The rewrites of one gateway: which requests get one, and what is known of workers for that.
+    """Decides which requests are rewritten, and remembers how workers end their streams.
 
-    `observe_usage: inject`: of the streams that do not ask for their usage every n-th is made to, and the frame that
-    says it is taken out again. A worker that tells usage unasked needs none of this, and vLLM ends a stream a little
-    differently without a usage frame (`usage_frame.Stamp`): so the first stream of each worker and path goes as it
-    is, and shows both.
+    With `observe_usage: inject`, every n-th stream that does not ask for usage is made to, and the usage frame is
+    removed from the response. The first stream of each worker and path is sent unchanged, for two reasons: some workers
+    report usage unasked, and vLLM ends a stream differently without a usage frame (`usage_frame.Stamp`).
     """
 
     def __init__(self, config: Config, fleet: Fleet, relearn: Relearn | None) -> None:
@@ -105,7 +104,7 @@ class BodyRewriter:
             fleet.on_loss.append(self._forget)
 
     def of(self, head: RequestHead, parsed: ParsedBody | None) -> RequestRewrites | None:
-        """What may be done to a request; None for nothing."""
+        """Return the rewrites for a request, or None."""
         if parsed is None or parsed.size_bytes > MAX_REWRITTEN_BYTES:
             return None
         if head.path not in PROMPT_PATHS or not _VOUCHED.isdisjoint(head.fields):
@@ -124,10 +123,10 @@ class BodyRewriter:
     # isolation
 
     def salt(self, body: bytes, salt: str) -> bytes:
-        """Have the worker keep what it caches for this body apart.
+        """Return `body` with the tenant's cache salt.
 
         Raises:
-            RequestError: the salt cannot be added for certain.
+            RequestError: the salt cannot be added with certainty.
         """
         self._counts["salted"] += 1
         return salted(body, salt)
@@ -137,7 +136,7 @@ class BodyRewriter:
     def observe(
         self, rewriting: RequestRewrites, body: bytes, ticket: Ticket, splices: list[Splice]
     ) -> UsageFrame | None:
-        """Have the worker report this stream's usage, where its plain streams are known and do not."""
+        """Ask for usage in this stream if the worker is known not to report it. Return the filter for the response."""
         plain = self._plain.get((ticket.candidate.endpoint, rewriting.path))
         if plain is None or plain.reports_usage:
             return None
@@ -151,17 +150,17 @@ class BodyRewriter:
         return UsageFrame(plain.stamp)
 
     def needs_plain(self, endpoint: FleetEndpoint, path: str) -> bool:
-        """Whether nothing is known yet of this worker's plain streams."""
+        """Return whether the ending of this worker's unchanged streams is still unknown."""
         return self._injects and (endpoint, path) not in self._plain
 
     def saw_plain(self, endpoint: FleetEndpoint, path: str, tail: list[bytes], usage: Usage) -> None:
-        """A stream of which no usage was asked ended so."""
+        """Learn from the tail of an unchanged stream."""
         plain = plain_ending(tail, usage != Usage())
         if plain is not None:
             self._plain[endpoint, path] = plain
 
     def observed(self, frame: UsageFrame) -> None:
-        """A stream that was made to report its usage is complete."""
+        """Count a complete stream that was made to report its usage."""
         self._counts["usage_taken_out" if frame.taken else "usage_missing"] += 1
 
     def _forget(self, lost: FleetEndpoint) -> None:
@@ -172,7 +171,7 @@ class BodyRewriter:
     def relearn(
         self, rewriting: RequestRewrites, body: bytes, ticket: Ticket, now_s: float, splices: list[Splice]
     ) -> None:
-        """Have the worker announce again what the request reuses, where that is wanted and will be quick."""
+        """Ask the worker to announce the reused blocks again, if wanted and if the worker is not busy."""
         candidate, load = ticket.candidate, ticket.candidate.load
         facts = candidate.endpoint.facts
         if load is not None and (load.waiting or load.kv_usage > BUSY_KV_USAGE):
@@ -190,17 +189,17 @@ class BodyRewriter:
             splices.append(splice)
 
     def close(self) -> None:
-        """Listen to the fleet no longer."""
+        """Unsubscribe from the fleet."""
         if self._forget in self._fleet.on_loss:
             self._fleet.on_loss.remove(self._forget)
 
     def statistics(self) -> dict[str, int]:
-        """Bodies rewritten by rewrite, usage frames taken out or missing, and bodies that could not be rewritten."""
+        """Return the numbers of rewrites by kind, of usage frames removed or missing, and of bodies left unchanged."""
         return dict(self._counts)
 
 
 def _hides_usage(parsed: ParsedBody) -> bool:
-    """Whether this is a stream that does not ask for its usage, and would show nothing else if it did."""
+    """Return whether a stream does not ask for usage, and asking would add nothing but the usage frame."""
     options: Any = parsed.fields.stream_options
     if not parsed.stream or parsed.include_usage:
         return False

@@ -1,8 +1,8 @@
-"""Adding a member to a JSON body by splicing bytes: nothing else in it moves, nothing is written anew.
+"""Adds a member to a JSON body by splicing bytes, without decoding and encoding the rest.
 
-A quoted name followed by a colon cannot stand inside a JSON string, where its quotes are escaped; so the one place
-where it stands is the member that the parser has found. Where it stands more than once, or not as the parser read it,
-the body is left alone.
+A quoted name followed by a colon cannot occur inside a JSON string, because quotes are escaped there. So if it occurs
+once, it is the member that the parser found. If it occurs more often, or the parser found something else, the body is
+left unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from router.errors import ErrorKind, RequestError
 
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*\{[ \t\r\n]*(\}?)")
 _COPIED_TWICE_BYTES = 65_536
-"""Up to this size two plain copies take less time than views and one copy."""
+"""Up to this size, two copies take less time than memory views and one copy."""
 _SPACE = b" \t\r\n"
 _OPENING = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*(?=[\"}])")
 _SCALAR = rb'"%s"[ \t\r\n]*:[ \t\r\n]*([^\s,}\]{\["]++|"(?:[^"\\]++|\\.)*+")'
@@ -31,9 +31,9 @@ class Splice(NamedTuple):
 
 
 def set_inner(body: bytes, outer: str, inner: str, value: bytes, present: Any) -> Splice | None:
-    """Make `body`, a JSON object, have ``{outer: {inner: value}}``; `present` is the value it has there now.
+    """Return the splice that sets ``{outer: {inner: value}}`` in `body`, a JSON object.
 
-    None where that cannot be done for certain by one splice.
+    `present` is the current value of `outer`. Return None if no single splice is certain to be correct.
     """
     opening = _OPENING.match(body)
     if opening is None:
@@ -65,19 +65,19 @@ def _within(body: bytes, start: int, inner: str, member: bytes, value: bytes, pr
 
 
 def salted(body: bytes, salt: str) -> bytes:
-    """`body`, a JSON object, with `cache_salt` as its last member.
+    """Return `body`, a valid JSON object, with `cache_salt` as its last member.
 
-    The parsers of vLLM's servers (Python's json, pydantic) take the last of several members of one name, however the
-    others spell it. `body` must be valid JSON: then its last brace closes the object.
+    vLLM's parsers (Python's json, pydantic) use the last of several members of one name, in any spelling. The last
+    brace of a valid body closes the object.
 
     Raises:
-        RequestError: INVALID_BODY; it is not an object, or not in UTF-8.
+        RequestError: INVALID_BODY; the body is no JSON object in UTF-8.
     """
     if body.startswith(b'{"') and body.endswith(b"}") and len(body) <= _COPIED_TWICE_BYTES:
         return b'%b,"cache_salt":"%b"}' % (body[:-1], salt.encode("ascii"))
     opening, end = _OBJECT.match(body), body.rfind(b"}")
     if opening is None or body[end + 1 :].strip(_SPACE):
-        message = "The request body must be a JSON object in UTF-8: a cache_salt is to be added to it."
+        message = "The request body must be a JSON object in UTF-8, because the gateway adds a cache_salt to it."
         raise RequestError(ErrorKind.INVALID_BODY, message)
     comma = b"" if opening[1] else b","
     whole = memoryview(body)
@@ -85,7 +85,7 @@ def salted(body: bytes, salt: str) -> bytes:
 
 
 def spliced(body: bytes, splices: list[Splice]) -> bytes:
-    """`body` with all of them made; they must not overlap."""
+    """Apply `splices`, which must not overlap."""
     pieces: list[bytes] = []
     at = 0
     for splice in sorted(splices):

@@ -1,4 +1,4 @@
-"""The usage frame that was asked for in the client's name, taken out of its stream again."""
+"""Removes a usage frame that the gateway requested and the client did not."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ _DATA = re.compile(rb"^data:[ ]?(.*?)\r?$", re.MULTILINE)
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _STAMP = re.compile(rb'(,"system_fingerprint"\s*:\s*"(?:[^"\\]++|\\.)*+")(,"[^"\\]*"|\})')
 HELD_BYTES = 1_048_576
-"""An event that is not complete after so many bytes is passed on as it comes: no usage frame is that large."""
+"""Larger incomplete events are passed on as they arrive. No usage frame is that large."""
 
 
 class Stamp(NamedTuple):
-    """What a worker writes into the frame that ends a choice when no usage frame follows, and what comes behind it.
+    """The member that a worker writes into the last frame of a choice when no usage frame follows.
 
-    vLLM 0.33 puts its ``system_fingerprint`` into the usage frame instead where there is one.
+    `text` is vLLM 0.33's ``system_fingerprint`` member, `follower` the text after it. With a usage frame, vLLM writes
+    the member there instead.
     """
 
     text: bytes
     follower: bytes
 
     def put(self, event: bytes) -> bytes:
-        """`event` with the stamp in its place."""
+        """Return `event` with the member inserted before `follower`."""
         at = event.rfind(self.follower)
         return event if at < 0 else event[:at] + self.text + event[at:]
 
 
 class StreamEnding(NamedTuple):
-    """How a worker ends the streams of which no usage is asked."""
+    """How a worker ends a stream without a request for usage."""
 
     reports_usage: bool
     stamp: Stamp | None
 
 
 def plain_ending(tail: Iterable[bytes], reports_usage: bool) -> StreamEnding | None:
-    """Learned from the last bytes of a stream that was not tampered with; None where its end is not among them."""
+    """Return the ending of an unchanged stream from its last bytes, or None if they do not contain it."""
     for event in reversed(_EVENT_END.split(b"".join(tail))):
         if _FINISH.search(event):
             found = _STAMP.search(event)
@@ -53,10 +54,10 @@ _DECODER = msgspec.json.Decoder(EventUsage)
 
 
 class UsageFrame:
-    """Fed with a stream's content, gives back what the client is to see: all but the one frame without choices.
+    """Filters a stream: passes on all events but the usage frame, which has no choices.
 
-    An event is let through when it is complete; what vLLM sends as one chunk comes as one read, mostly. `taken` is the
-    frame, once it has come.
+    An event is passed on once it is complete. Most reads are one chunk with complete events. `taken` is the removed
+    frame.
     """
 
     __slots__ = ("_edge", "_pending", "_stamp", "_within", "taken")
@@ -65,18 +66,18 @@ class UsageFrame:
         self._stamp = stamp
         self._pending = bytearray()
         self._within = False
-        """In the middle of an event too large to be held."""
+        """In the middle of an event that is larger than `HELD_BYTES`."""
         self._edge = b""
         self.taken = b""
 
     def feed(self, content: bytes) -> bytes:
-        """More of the stream; returns what may go on."""
+        """Take content of the stream and return the bytes to pass on."""
         if self._within:
             return self._let_through(content)
         if not self._pending and content.endswith(b"\n\n") and not self._suspicious(content):
             return content
         pending = self._pending
-        searched = max(0, len(pending) - 3)  # an event's end may begin in what has been searched before
+        searched = max(0, len(pending) - 3)  # an event's end may begin in the last three bytes searched before
         pending += content
         shown: list[bytes] = []
         start = 0
@@ -90,7 +91,7 @@ class UsageFrame:
         return b"".join(shown)
 
     def rest(self) -> bytes:
-        """The stream is complete: what is left of it, an event without an end."""
+        """Return the rest of a complete stream: an event without an end."""
         rest, self._pending = bytes(self._pending), bytearray()
         return rest
 

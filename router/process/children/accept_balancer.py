@@ -31,24 +31,24 @@ class LeastConnections:
         self._serving = False
         self._write()
 
-    def ours(self) -> bool:
+    def goes_first(self) -> bool:
         """Whether nobody who takes connections has fewer than we do."""
         counters = [self._ledger.accept_counters(other) for other in self._others]
         return all(
             self._connections <= accept_counters.connections for accept_counters in counters if accept_counters.serving
         )
 
-    def taken_by_others(self) -> int:
+    def accepted_by_others(self) -> int:
         """How many the others have ever taken: it changes while they take any."""
         return sum(self._ledger.accept_counters(other).taken for other in self._others)
 
-    def took(self) -> None:
+    def accepted(self) -> None:
         """We have just taken one."""
         self._connections += 1
         self._taken += 1
         self._write()
 
-    def left(self) -> None:
+    def closed(self) -> None:
         """One of ours has closed."""
         self._connections -= 1
         self._write()

@@ -89,7 +89,7 @@ def resources_of(start: ChildConfig) -> ChildResources:
         public=[socket.socket(fileno=descriptor) for descriptor in start.public],
         admin=socket.socket(fileno=start.admin),
         ledger=ledger,
-        turns=LeastConnections(ledger, start.processes, start.process),
+        accept_order=LeastConnections(ledger, start.processes, start.process),
         drained=start.drained,
     )
 

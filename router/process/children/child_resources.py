@@ -18,5 +18,5 @@ class ChildResources:
     public: Sequence[socket.socket]
     admin: socket.socket
     ledger: Ledger
-    turns: LeastConnections
+    accept_order: LeastConnections
     drained: frozenset[str] = frozenset()

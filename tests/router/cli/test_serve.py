@@ -125,14 +125,14 @@ async def test_a_taken_port_is_said(serve, side):
         port = taken.getsockname()[1]
         said = await refused(await serve(f"--{side}port", str(port)))
     where = f"{side.strip('-') or 'public'} port 127.0.0.1:{port}"
-    assert f"cannot listen: {where}: address already in use; stop what listens there, or write another port" in said
+    assert f"cannot listen: {where}: address already in use; stop the process that uses it, or set another port" in said
     assert f"(--{side}port, " in said
 
 
 @pytest.mark.parametrize("side", ["", "admin-"])
 async def test_a_host_that_is_not_here_is_said(serve, side):
     said = await refused(await serve(f"--{side}host", "192.0.2.1"))
-    assert f"{side.strip('-') or 'public'} port 192.0.2.1:0: cannot assign requested address; write an address" in said
+    assert f"{side.strip('-') or 'public'} port 192.0.2.1:0: cannot assign requested address; set an address" in said
     assert f"(--{side}host, " in said
 
 
@@ -141,7 +141,7 @@ async def test_a_unix_socket_in_use_is_not_taken_over_and_goes_at_the_end(serve,
     first = await serve("--uds", str(path))
     assert (await first.until("public port listening"))["url"] == f"unix:{path}"
     said = await refused(await serve("--uds", str(path)))
-    assert f"cannot listen: public socket {path}: another process listens on it; stop that one" in said
+    assert f"cannot listen: public socket {path}: a process listens on it; stop that process" in said
     transport = httpx.AsyncHTTPTransport(uds=str(path))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         assert (await client.get("/livez")).status_code == 200

@@ -137,9 +137,9 @@ async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, kit
     await gate.gateway.aclose(0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         table = make_table(1)
-        turns = LeastConnections(Ledger(table, 1, 0), 1, 0) if shared else None
+        accept_order = LeastConnections(Ledger(table, 1, 0), 1, 0) if shared else None
         os.close(table)
-        await gate.gateway.start([other.dup()], turns=turns)
+        await gate.gateway.start([other.dup()], accept_order=accept_order)
         plane, request = gate.gateway._plane, kit.post(body=kit.PLAIN)
         client = reached(other, request[:-1])
 

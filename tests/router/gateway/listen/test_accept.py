@@ -43,7 +43,7 @@ class Acceptors:
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.socket.setblocking(False)
         table = make_table(count)
-        self.turns = [LeastConnections(Ledger(table, count, number), count, number) for number in range(count)]
+        self.accept_order = [LeastConnections(Ledger(table, count, number), count, number) for number in range(count)]
         os.close(table)
         self.held = [set() for _ in range(count)]
         self.listeners = [self.listen(number) for number in range(count)]
@@ -51,10 +51,10 @@ class Acceptors:
         self.gone = 0
 
     def listen(self, number: int) -> Listener:
-        held, turns = self.held[number], self.turns[number]
+        held, accept_order = self.held[number], self.accept_order[number]
         loop = asyncio.get_running_loop()
-        limit = ConnectionLimit(self.limit, loop.time, turns)
-        return Listener(loop, Acceptor(loop, lambda: Held(held, limit), limit), self.socket.dup(), turns)
+        limit = ConnectionLimit(self.limit, loop.time, accept_order)
+        return Listener(loop, Acceptor(loop, lambda: Held(held, limit), limit), self.socket.dup(), accept_order)
 
     async def connect(self, count: int) -> None:
         for _ in range(count):
@@ -130,7 +130,7 @@ async def test_one_that_has_closed_is_not_waited_for(acceptors, monkeypatch):
     fleet.listeners[1].close()
     await fleet.connect(5)
     assert fleet.counts == [5, 0]
-    assert fleet.turns[0].statistics() == {"connections": 5, "taken": 5}
+    assert fleet.accept_order[0].statistics() == {"connections": 5, "taken": 5}
     fleet.listeners[1] = fleet.listen(1)
 
 
@@ -160,4 +160,4 @@ async def test_each_process_keeps_to_its_share_of_the_places(acceptors):
     fleet.gone = 34  # the first ones make room for the later ones, which have sent nothing either
     await fleet.connect(40)
     assert fleet.counts == [3, 3]
-    assert [turns.statistics()["connections"] for turns in fleet.turns] == [3, 3]
+    assert [accept_order.statistics()["connections"] for accept_order in fleet.accept_order] == [3, 3]

@@ -21,10 +21,10 @@ class AcceptOrder:
     def __init__(self):
         self.connections = 0
 
-    def took(self):
+    def accepted(self):
         self.connections += 1
 
-    def left(self):
+    def closed(self):
         self.connections -= 1
 
 
@@ -33,8 +33,8 @@ class Port:
 
     def __init__(self, limit):
         self.now_s = 0.0
-        self.turns = AcceptOrder()
-        self.limit = ConnectionLimit(limit, lambda: self.now_s, self.turns)
+        self.accept_order = AcceptOrder()
+        self.limit = ConnectionLimit(limit, lambda: self.now_s, self.accept_order)
 
     def accept(self, after_s=1.0):
         """One more socket, in its handshake; None where it is refused."""
@@ -43,7 +43,7 @@ class Port:
             return None
         made = Connection()
         self.limit.admit(made)
-        self.limit.begins(made, made.evict)
+        self.limit.handshake_started(made, made.evict)
         return made
 
     def connect(self, after_s=1.0):
@@ -61,7 +61,7 @@ def test_handshakes_hold_places():
     assert port.limit.statistics() == {"open": 2, "opening": 1, "evicted": 0, "refused": 1}
     port.limit.left(first)
     assert port.accept(0.1) is not None
-    assert port.turns.connections == port.limit.open == 2
+    assert port.accept_order.connections == port.limit.open == 2
 
 
 def test_a_handshake_that_takes_long_makes_room_before_an_idle_connection():
@@ -113,7 +113,7 @@ def test_an_end_counts_once():
     for connection in (first, first, second, second):
         port.limit.left(connection)
     port.limit.idle(second, port.now_s)  # it was idle when it left: nothing of it is kept
-    assert port.limit.statistics()["open"] == port.turns.connections == 0
+    assert port.limit.statistics()["open"] == port.accept_order.connections == 0
     assert port.connect() is not None
 
 

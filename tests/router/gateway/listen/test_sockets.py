@@ -105,7 +105,7 @@ def test_a_busy_port_names_setting_and_fix(sockets):
     with pytest.raises(ListenError) as raised:
         sockets(host="127.0.0.1", port=port)
     assert str(raised.value) == (
-        f"public port 127.0.0.1:{port}: address already in use; stop what listens there, or write another port "
+        f"public port 127.0.0.1:{port}: address already in use; stop the process that uses it, or set another port "
         "(--port, port, WARMROUTE_PORT)"
     )
 
@@ -126,14 +126,14 @@ def test_a_host_that_is_not_here(sockets, monkeypatch, host, reason):
     with pytest.raises(ListenError) as raised:
         sockets(host=host, port=0)
     assert str(raised.value) == (
-        f"public port {host}:0: {reason}; write an address of this machine (--host, host, WARMROUTE_HOST)"
+        f"public port {host}:0: {reason}; set an address of this machine (--host, host, WARMROUTE_HOST)"
     )
 
 
 def test_a_unix_socket_in_use_is_not_taken_over(sockets, tmp_path):
     path = str(tmp_path / "s")
     (first,) = sockets(uds=path)
-    with pytest.raises(ListenError, match=r"another process listens on it; stop that one.*--uds"):
+    with pytest.raises(ListenError, match=r"a process listens on it; stop that process.*--uds"):
         sockets(uds=path)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(path)
@@ -146,7 +146,7 @@ def test_a_full_queue_is_in_use_too(tmp_path):
         busy.bind(path)
         busy.listen(0)
         client.connect(path)
-        with pytest.raises(ListenError, match="another process listens"):
+        with pytest.raises(ListenError, match="a process listens"):
             claim_unix_path(path)
 
 
@@ -160,10 +160,10 @@ def test_a_stale_unix_socket_is_replaced(sockets, tmp_path):
 
 def test_other_files_are_left_alone(sockets, tmp_path):
     (tmp_path / "s").write_text("precious")
-    with pytest.raises(ListenError, match=r"a file that is no socket is there; remove it.*--uds"):
+    with pytest.raises(ListenError, match=r"the file exists and is no socket; remove it.*--uds"):
         sockets(uds=str(tmp_path / "s"))
     assert (tmp_path / "s").read_text() == "precious"
-    with pytest.raises(ListenError, match=r"no such file or directory; write another path \(--uds"):
+    with pytest.raises(ListenError, match=r"no such file or directory; set another path \(--uds"):
         sockets(uds=str(tmp_path / "missing" / "s"))
 
 
