@@ -90,9 +90,6 @@ class AnswerPath(ABC):
     async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         """Answer as events."""
 
-    def _error(self, error: ApiError) -> bytes:
-        return error.body()
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")
@@ -103,7 +100,7 @@ class AnswerPath(ABC):
             call = await self._submit(raw, headers.get(b"content-type", b"").decode("latin-1"), request_id)
             await (self._stream if call.body.stream else self._whole)(call, receive, send, echoed)
         except ApiError as error:
-            await send_json(send, int(error.status), self._error(error), echoed)
+            await send_json(send, int(error.status), error.body(), echoed)
         except ClientGone:
             return
         finally:
@@ -217,9 +214,6 @@ class DialectApp(AnswerPath):
 
     async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
         return [await self._dialect.prompt(self._worker.prompts, values)]
-
-    def _error(self, error: ApiError) -> bytes:
-        return self._dialect.error(error)
 
     async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await self._complete(call, receive)

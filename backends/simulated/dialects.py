@@ -1,12 +1,11 @@
-"""/v1/messages and /v1/responses in plain text: the same answers in Anthropic's and in OpenAI's newer words.
+"""/v1/messages and /v1/responses in plain text, as far as the end-to-end tests use them.
 
-Tools and thinking may be in a prompt, but an answer is one text. Events come when vLLM's do: those of a Messages
-stream from the first token on, a Responses stream introduces itself before.
+Tools and thinking may be in a prompt, but an answer is one text, without stop strings. Events have vLLM's timing: a
+Messages stream starts with the first token, a Responses stream announces itself before it.
 """
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any, Protocol
 
 import msgspec
@@ -19,44 +18,39 @@ from backends.simulated.prompts import PromptReader
 from backends.simulated.request import ChatBody, read_body
 
 _encode = msgspec.json.encode
-_ANTHROPIC_TYPES = {HTTPStatus.NOT_FOUND: "not_found_error", HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error"}
 
 
 class Dialect(Protocol):
-    """How one API is read and answered. `block_tokens` and `details` say what usage reports."""
+    """How one API is read and answered."""
 
     id_prefix: str
 
     def read(self, values: dict[str, Any]) -> ChatBody:
-        """What of the body the engine has to know; raises `ApiError` 400."""
+        """Return the fields of the body that the engine needs; raises `ApiError` 400."""
         ...
 
     async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
-        """The prompt's ids; raises `ApiError` 400."""
-        ...
-
-    def error(self, error: ApiError) -> bytes:
-        """An error's body."""
+        """Return the prompt's ids; raises `ApiError` 400."""
         ...
 
     def whole(self, head: AnswerHead, generation: Generation) -> bytes:
-        """A response that was not streamed."""
+        """Return a response that is not streamed."""
         ...
 
     def introduction(self, head: AnswerHead) -> bytes:
-        """What a stream says at once."""
+        """Return the events at the start of a stream."""
         ...
 
     def opening(self, head: AnswerHead, generation: Generation) -> bytes:
-        """What comes with the first token, ahead of its text."""
+        """Return the events with the first token, before its text."""
         ...
 
     def token(self, json_text: bytes) -> bytes:
-        """One token; `json_text` is its text as the inside of a JSON string."""
+        """Return the event of one token; `json_text` is its text as the inside of a JSON string."""
         ...
 
     def closing(self, head: AnswerHead, generation: Generation) -> bytes:
-        """What follows the last token."""
+        """Return the events after the last token."""
         ...
 
 
@@ -65,34 +59,29 @@ class MessagesDialect:
 
     id_prefix = "chatcmpl-"
 
-    def __init__(self, block_tokens: int, details: bool) -> None:
+    def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._details = details
 
     def read(self, values: dict[str, Any]) -> ChatBody:
         if values.get("max_tokens") is None:
             raise ApiError("max_tokens is missing.", param="max_tokens")
+        if values.get("stop_sequences"):
+            raise ApiError("stop_sequences are not simulated.", param="stop_sequences")
         passed = _fields(values, "model", "messages", "max_tokens", "stream", "cache_salt", "vllm_xargs")
-        return read_body(ChatBody, {**passed, "stop": values.get("stop_sequences")})
+        return read_body(ChatBody, passed)
 
     async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
         return await reader.messages(values)
 
-    def error(self, error: ApiError) -> bytes:
-        default = "api_error" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-        kind = _ANTHROPIC_TYPES.get(error.status, default)
-        return _encode({"type": "error", "error": {"type": kind, "message": error.message}})
-
     def whole(self, head: AnswerHead, generation: Generation) -> bytes:
         content = [{"type": "text", "text": "".join(generation.text_parts)}]
-        usage = self._usage(generation, details=self._details)
-        return _encode({**self._message(head, content), **self._stop(generation), "usage": usage})
+        return _encode({**self._message(head, content), **_stop(generation), "usage": self._usage(generation)})
 
     def introduction(self, head: AnswerHead) -> bytes:
         return b""
 
     def opening(self, head: AnswerHead, generation: Generation) -> bytes:
-        # No word of the cache yet, as from vLLM.
+        # As in vLLM, the first event does not report the cache yet.
         usage = {"input_tokens": generation.state.prompt_tokens, "output_tokens": 0}
         message = {**self._message(head, []), "stop_reason": None, "stop_sequence": None, "usage": usage}
         block = {"type": "text", "text": ""}
@@ -105,27 +94,20 @@ class MessagesDialect:
         )
 
     def closing(self, head: AnswerHead, generation: Generation) -> bytes:
-        usage = self._usage(generation, details=self._details)
-        stop = _event("message_delta", delta=self._stop(generation), usage=usage)
+        stop = _event("message_delta", delta=_stop(generation), usage=self._usage(generation))
         return _event("content_block_stop", index=0) + stop + _event("message_stop")
 
     def _message(self, head: AnswerHead, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": head.id, "type": "message", "role": "assistant", "content": content, "model": head.model}
 
-    def _stop(self, generation: Generation) -> dict[str, Any]:
-        if generation.finish_reason is FinishReason.LENGTH:
-            return {"stop_reason": "max_tokens", "stop_sequence": None}
-        found = generation.stop_reason if isinstance(generation.stop_reason, str) else None
-        return {"stop_reason": "stop_sequence" if found else "end_turn", "stop_sequence": found}
-
-    def _usage(self, generation: Generation, *, details: bool) -> dict[str, int]:
-        state = generation.state
-        tokens = {"input_tokens": state.prompt_tokens, "output_tokens": len(generation.token_ids)}
-        if not details:
-            return tokens
+    def _usage(self, generation: Generation) -> dict[str, int]:
         read, written = _cache_use(generation, self._block_tokens)
-        left = state.prompt_tokens - read - written
-        return {**tokens, "input_tokens": left, "cache_creation_input_tokens": written, "cache_read_input_tokens": read}
+        return {
+            "input_tokens": generation.state.prompt_tokens - read - written,
+            "output_tokens": len(generation.token_ids),
+            "cache_creation_input_tokens": written,
+            "cache_read_input_tokens": read,
+        }
 
 
 class ResponsesDialect:
@@ -139,15 +121,12 @@ class ResponsesDialect:
     def read(self, values: dict[str, Any]) -> ChatBody:
         if values.get("previous_response_id") is not None or values.get("background"):
             raise ApiError("This simulated worker stores no responses.", param="previous_response_id")
-        passed = _fields(values, "model", "stream", "ignore_eos", "stop", "stop_token_ids", "cache_salt", "vllm_xargs")
+        passed = _fields(values, "model", "stream", "cache_salt", "vllm_xargs")
         limit = values.get("max_output_tokens")
         return read_body(ChatBody, {**passed, "messages": [values], "max_completion_tokens": limit})
 
     async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
         return await reader.responses(values)
-
-    def error(self, error: ApiError) -> bytes:
-        return error.body()
 
     def whole(self, head: AnswerHead, generation: Generation) -> bytes:
         return _encode(self._response(head, generation))
@@ -209,6 +188,11 @@ class ResponsesDialect:
         }
 
 
+def _stop(generation: Generation) -> dict[str, Any]:
+    reason = "max_tokens" if generation.finish_reason is FinishReason.LENGTH else "end_turn"
+    return {"stop_reason": reason, "stop_sequence": None}
+
+
 def _status(generation: Generation | None) -> str:
     if generation is None:
         return "in_progress"
@@ -220,7 +204,7 @@ def _fields(values: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _cache_use(generation: Generation, block_tokens: int) -> tuple[int, int]:
-    """Prompt tokens that were read from the cache, and those written to it: a prompt's last, unfilled block is not."""
+    """Return the prompt tokens read from the cache and written to it. A prompt's last, partial block is not written."""
     read = generation.state.cached_tokens or 0
     return read, max(0, generation.state.prompt_tokens // block_tokens * block_tokens - read)
 

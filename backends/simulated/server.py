@@ -25,7 +25,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def build_app(worker: SimulatedWorker) -> Starlette:
     """Return the worker's HTTP application; the caller must start `worker`."""
     paths = _Paths(worker)
-    block_tokens, details = worker.engine.block_size, worker.settings.prompt_tokens_details
+    block_tokens = worker.engine.block_size
     openai = [
         Route("/v1/chat/completions", AnswerApp(worker, CHAT), methods=["POST"]),
         Route("/v1/completions", AnswerApp(worker, COMPLETION), methods=["POST"]),
@@ -33,7 +33,7 @@ def build_app(worker: SimulatedWorker) -> Starlette:
     ]
     routes = [
         *openai,
-        Route("/v1/messages", DialectApp(worker, MessagesDialect(block_tokens, details)), methods=["POST"]),
+        Route("/v1/messages", DialectApp(worker, MessagesDialect(block_tokens)), methods=["POST"]),
         Route("/v1/responses", DialectApp(worker, ResponsesDialect(block_tokens)), methods=["POST"]),
         Route("/tokenize", paths.tokenize, methods=["POST"]),
         Route("/detokenize", paths.detokenize, methods=["POST"]),
