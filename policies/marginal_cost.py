@@ -104,6 +104,17 @@ class MarginalCost:
     """
 
     params_type: ClassVar[type[Params]] = MarginalCostParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "queue_wait_s": "Time until the prefills queued before this prompt are done.",
+        "kv_wait_s": "Time until the prompt fits in the KV cache beside the running requests.",
+        "prefill_s": "Time to prefill the part of the prompt that is not cached.",
+        "prefill_externality_s": "Delay that this prefill causes to requests that come next.",
+        "decode_externality_s": "Delay that this request's decode causes to the streams on the worker, weighted.",
+        "hot_prefix_s": "Penalty on a worker overloaded by requests that share this prompt's prefix.",
+        "prefill_lane_s": "Price that keeps long prefills in the prefill lane and other requests out of it.",
+        "affinity_externality_s": "Cost of this prefill to sessions that come back to the worker's cache.",
+        "error_s": "Standard error of queue wait and prefill; workers whose costs differ by less count as equal.",
+    }
 
     def __init__(self, params: MarginalCostParams, rng: random.Random) -> None:
         self._params = params

@@ -97,14 +97,20 @@ def build_policy(name: str, params: Mapping[str, Any], rng: random.Random) -> Po
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Name, one-line summary and parameters (type, default, meaning if told) for help texts and the admin API."""
+    """Return name, one-line summary, terms and parameters (type, default, meaning) for help texts and the admin API."""
     cls = _find(name)
     fields = msgspec.structs.fields(_params_type(name, cls))
     return {
         "name": name,
         "summary": " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split()),
+        "terms": terms_of(name),
         "params": {field.name: {"type": _type_name(field), **_default(field), **_meaning(field)} for field in fields},
     }
+
+
+def terms_of(name: str) -> dict[str, str]:
+    """Return the terms of a policy's cost, each with one line that says what it means."""
+    return dict(getattr(_find(name), "terms", {}))
 
 
 def _find(name: str) -> type[Any]:

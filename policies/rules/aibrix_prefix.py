@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from math import sqrt
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -38,6 +39,11 @@ class AibrixPrefix:
     """
 
     params_type = AibrixPrefixParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "match_percent": "Share of the prompt in the worker's cache, in percent.",
+        "requests": "Requests placed on the worker.",
+        "limit": "Requests from which on the worker is passed over.",
+    }
 
     def __init__(self, params: AibrixPrefixParams, rng: random.Random) -> None:
         self._params = params

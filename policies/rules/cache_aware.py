@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -76,6 +76,11 @@ class CacheAware:
     """
 
     params_type = CacheAwareParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "match": "Prompt tokens in the tree of prompts sent to the worker.",
+        "tree_blocks": "Size of that tree.",
+        "requests": "Requests placed on the worker.",
+    }
 
     def __init__(self, params: CacheAwareParams, rng: random.Random) -> None:
         self._params = params

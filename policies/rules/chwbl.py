@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -38,6 +39,10 @@ class Chwbl:
     """
 
     params_type = ChwblParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "requests": "Requests placed on the worker.",
+        "bound": "Most requests that the worker may have by the load bound.",
+    }
 
     def __init__(self, params: ChwblParams, rng: random.Random) -> None:
         self._params = params

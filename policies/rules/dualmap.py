@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -45,6 +45,11 @@ class DualMap:
     """
 
     params_type = DualMapParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "queue_wait_s": "Time until the prefills queued before this prompt are done.",
+        "prefill_s": "Time to prefill the part of the prompt that is not cached.",
+        "cached_tokens": "Prompt tokens in the worker's cache.",
+    }
 
     def __init__(self, params: DualMapParams, rng: random.Random) -> None:
         self._params = params

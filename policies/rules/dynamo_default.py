@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -47,6 +47,11 @@ class DynamoDefault:
     """
 
     params_type = DynamoDefaultParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "prefill_blocks": "Blocks to prefill: queued and of this prompt, less those credited as cached; weighted.",
+        "decode_blocks": "Blocks that running requests and this prompt hold.",
+        "requests": "Requests placed on the worker, weighted.",
+    }
 
     def __init__(self, params: DynamoDefaultParams, rng: random.Random) -> None:
         self._params = params

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -40,6 +41,10 @@ class DynamoTwoTier:
     """
 
     params_type = DynamoTwoTierParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "match": "Prompt tokens in the worker's cache.",
+        "requests": "Requests placed on the worker.",
+    }
 
     def __init__(self, params: DynamoTwoTierParams, rng: random.Random) -> None:
         self._params = params

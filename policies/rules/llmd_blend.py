@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -39,6 +39,11 @@ class LlmdBlend:
     """
 
     params_type = LlmdBlendParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "prefix": "Points missing because the prompt is not cached.",
+        "kv": "Points missing because the KV cache is in use.",
+        "queue": "Points missing because requests wait for their prefill.",
+    }
 
     def __init__(self, params: LlmdBlendParams, rng: random.Random) -> None:
         self._params = params

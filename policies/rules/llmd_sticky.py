@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -39,6 +40,11 @@ class LlmdSticky:
     """
 
     params_type = LlmdStickyParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "queued_tokens": "Prompt tokens queued for prefill on the worker.",
+        "uncached_tokens": "Prompt tokens that are not in the worker's cache.",
+        "sticky": "1 if the worker has the prefix and is preferred for it.",
+    }
 
     def __init__(self, params: LlmdStickyParams, rng: random.Random) -> None:
         self._params = params

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import ClassVar
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
@@ -24,6 +25,11 @@ class Lmetric:
     """
 
     params_type = Params
+    terms: ClassVar[Mapping[str, str]] = {
+        "queued_tokens": "Prompt tokens queued for prefill on the worker.",
+        "uncached_tokens": "Prompt tokens that are not in the worker's cache.",
+        "requests": "Requests on the worker, this one included.",
+    }
 
     def __init__(self, params: Params, rng: random.Random) -> None:
         self._last_used = LeastRecentlyUsed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import ClassVar
 
 from policies.lazy_terms import LazyTerms
 from policies.least_recently_used import LeastRecentlyUsed
@@ -19,6 +20,10 @@ class Lpwl:
     """
 
     params_type = Params
+    terms: ClassVar[Mapping[str, str]] = {
+        "queued_tokens": "Prompt tokens queued for prefill on the worker.",
+        "uncached_tokens": "Prompt tokens that are not in the worker's cache.",
+    }
 
     def __init__(self, params: Params, rng: random.Random) -> None:
         self._last_used = LeastRecentlyUsed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -48,6 +48,12 @@ class Preble:
     """
 
     params_type = PrebleParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "load": "Load of the worker in the latest window.",
+        "cached_tokens": "Prompt tokens in the worker's cache.",
+        "eviction": "Prefill of the tokens that this prompt would evict.",
+        "prefill": "Prefill of the part of the prompt that is not cached.",
+    }
 
     def __init__(self, params: PrebleParams, rng: random.Random) -> None:
         self._params = params

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -34,6 +35,10 @@ class SessionAffinity:
     """
 
     params_type = SessionAffinityParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "requests": "Requests placed on the worker.",
+        "bound": "Most requests that the worker may have by the load bound.",
+    }
 
     def __init__(self, params: SessionAffinityParams, rng: random.Random) -> None:
         self._params = params

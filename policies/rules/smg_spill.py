@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from math import sqrt
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -43,6 +44,11 @@ class SmgSpill:
     """
 
     params_type = SmgSpillParams
+    terms: ClassVar[Mapping[str, str]] = {
+        "match": "Prompt tokens in the worker's cache.",
+        "requests": "Requests placed on the worker.",
+        "spills_over": "Requests from which on the worker with the best match is passed over.",
+    }
 
     def __init__(self, params: SmgSpillParams, rng: random.Random) -> None:
         self._params = params

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from policies.registry import terms_of
 from router.admin.documents import Decision, Explanation, Question
 from router.admin.operations import Answer, Call
 from router.admin.problems import invalid
@@ -48,7 +49,8 @@ async def explain(call: Call) -> Answer:
     headers = {name.lower(): value for name, value in question.headers.items()}
     request = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
     explanation = call.system.dispatcher.explain(request, call.system.now_s())
-    return Answer(msgspec.convert(_in_seconds(explanation.to_builtins()), Explanation))
+    document = {**_in_seconds(explanation.to_builtins()), "terms": terms_of(explanation.policy)}
+    return Answer(msgspec.convert(document, Explanation))
 
 
 def _bytes(body: msgspec.Raw) -> bytes:

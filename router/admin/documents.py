@@ -210,11 +210,12 @@ class NewPolicy(Request):
 
 
 class AvailablePolicy(Shape):
-    """A policy that can be chosen, and its parameters with type and default."""
+    """A policy that can be chosen, its parameters with type and default, and the terms of its cost in one line each."""
 
     name: str
     summary: str
     params: dict[str, Any]
+    terms: dict[str, str]
 
 
 class Policy(Shape):
@@ -267,18 +268,23 @@ class CandidateView(Shape):
 
 
 class Explanation(Shape):
-    """What would be decided now; nothing was sent or booked. `choice` is null where it would wait for any worker to be
-    ready, or be refused. `hold_s` above 0: it would be kept back first, until that worker has no prefill left, or
-    for so long; `reason` says what for."""
+    """The decision that a request would get now; nothing was sent or reserved.
+
+    `action` is dispatch, hold (the request waits in the gateway, at most `hold_s`, then goes to `choice`), queue (no
+    worker is ready) or reject; `reason` says why. `choice` is null for queue and reject. `candidates` come best first;
+    `terms` says in one line what each term of their cost means. `excluded` gives a reason for each other worker.
+    """
 
     request_id: str
     model: str | None
     prompt_tokens: int
     policy: str
     choice: str | None
+    action: str
     hold_s: float
     reason: str
     candidates: list[CandidateView]
+    terms: dict[str, str]
     excluded: dict[str, str]
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from router.cli import check, config, keys, serve, worker
+from router.cli import check, config, explain, keys, serve, worker
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError
 
@@ -22,6 +22,7 @@ examples:
   warmroute serve --worker http://gpu1:8000 --worker http://gpu2:8000
   warmroute serve --config warmroute.yaml               see `warmroute config --sample yaml`
   warmroute check --worker http://gpu1:8000             what can be known of a worker, and what would improve it
+  warmroute explain request.json                        which worker a request would go to now, and why
 
 Every setting can come from a flag, a WARMROUTE_* variable or a file, in this order of strength.
 """
@@ -49,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"warmroute {_version()}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (serve, check, config, keys, worker):
+    for command in (serve, check, explain, config, keys, worker):
         command.register(commands)
     _register_further(commands)
     return parser

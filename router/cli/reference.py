@@ -50,7 +50,8 @@ def policy_page(name: str) -> str:
     """What the policy's class says of it, and its parameters."""
     text = cleandoc(BUILT_IN[name].__doc__ or "").replace("``", "`")
     use = f"warmroute serve --policy {name} --worker http://10.0.0.5:8000 --worker http://10.0.0.6:8000"
-    params = describe(name)["params"]
+    described = describe(name)
+    params, terms = described["params"], described["terms"]
     lines = [f"# `{name}`", "", _MADE, text, "", "```sh", use, "```", "", "[All policies](../policies.md)"]
     if params:
         heads = ("parameter", "type", "default", "meaning")
@@ -59,6 +60,14 @@ def policy_page(name: str) -> str:
         )
         given = f"`--policy-param {next(iter(params))}=...`, once per parameter, or `policy.params` in the file."
         lines[-2:-2] = ["", *_table(heads, rows), "", given]
+    if terms:
+        meanings = ((f"`{key}`", meaning) for key, meaning in terms.items())
+        lines[-2:-2] = [
+            "",
+            "Terms in `warmroute explain` and the decision log:",
+            "",
+            *_table(("term", "meaning"), meanings),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
 import msgspec
 
@@ -121,13 +122,17 @@ class DecisionLog:
         return list(islice(reversed(self._records), limit))
 
 
+Action = Literal["dispatch", "hold", "queue", "reject"]
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer to `Dispatcher.explain`. `choice` is None where the request would be held or rejected (`reason`)."""
+    """The answer to `Dispatcher.explain`. `choice` is None where the request would be queued or rejected (`reason`)."""
 
     request: RequestView
     policy: str
     choice: WorkerId | None
+    action: Action
     reason: str
     fleet: FleetView | None
     decision: Decision | None
@@ -144,6 +149,7 @@ class Explanation:
             "prompt_tokens": self.request.prompt_tokens,
             "policy": self.policy,
             "choice": self.choice,
+            "action": self.action,
             "hold_s": self.decision.hold_s if self.decision is not None else 0.0,
             "reason": self.reason,
             "candidates": candidates,

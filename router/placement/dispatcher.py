@@ -20,7 +20,7 @@ from policies.view import (
 from router.config.model import RetriesConfig
 from router.errors import ErrorKind, RequestError
 from router.placement.comparison import ComparisonObserver, Comparisons, prediction
-from router.placement.decisions import DecisionLog, DecisionRecord, Explanation
+from router.placement.decisions import Action, DecisionLog, DecisionRecord, Explanation
 from router.placement.endpoints import Candidate
 from router.placement.fleet import Fleet
 from router.placement.ledger import LoadReservation, ReservationStage
@@ -202,13 +202,14 @@ class Dispatcher:
         excluded = exclusions(self._fleet, request, selection, now_s)
         name = self._runner.name
         if not isinstance(selection, Selection):
+            seen = self._view_builder.request_view(request, now_s)
+            queued = isinstance(selection, Queued)
             reason = selection.reason if isinstance(selection, Queued) else selection.error.message
-            return Explanation(
-                self._view_builder.request_view(request, now_s), name, None, reason, None, None, excluded
-            )
+            return Explanation(seen, name, None, "queue" if queued else "reject", reason, None, None, excluded)
         view, fleet, _ = self._view_builder.look(request, selection.candidates, now_s)
         decision = trial_first(self._runner.explain(view, fleet), selection)
-        return Explanation(view, name, decision.ranked[0], decision.reason, fleet, decision, excluded)
+        action: Action = "hold" if decision.hold_s > 0 else "dispatch"
+        return Explanation(view, name, decision.ranked[0], action, decision.reason, fleet, decision, excluded)
 
     def views(self, now_s: float) -> tuple[WorkerView, ...]:
         """What a one-token prompt would meet on each candidate of the fleet, whatever their states."""

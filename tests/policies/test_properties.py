@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.registry import BUILT_IN, build_policy
+from policies.registry import BUILT_IN, build_policy, terms_of
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, Residency, WorkerId, WorkerView
 
 DRAWN = ("random", "power_of_two")
@@ -93,6 +93,7 @@ def test_every_candidate_is_ranked_once_with_its_cost_and_terms(request, fleet, 
         assert bool(decision.costs) == bool(decision.unit), name
         assert all(isinstance(cost, float) and isfinite(cost) for cost in decision.costs), name
         assert all(isfinite(value) for worker in decision.terms for value in decision.terms[worker].values()), name
+        assert {term for worker in decision.terms for term in decision.terms[worker]} <= set(terms_of(name)), name
 
 
 @given(request=requests, other=requests, fleet=fleets(), events=pasts())

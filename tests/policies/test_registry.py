@@ -22,6 +22,8 @@ class Sticky:
         labels: list[str] = msgspec.field(default_factory=list)
         mode: Literal["soft", "hard"] = "soft"
 
+    terms = {"distance": "Network hops to the worker."}  # noqa: RUF012
+
     def __init__(self, params, rng):
         self.offset = params.offset
 
@@ -104,6 +106,7 @@ def test_third_party_policies():
     assert describe("Sticky") == {
         "name": "Sticky",
         "summary": "Always the first worker.",
+        "terms": {"distance": "Network hops to the worker."},
         "params": {
             "offset": {"type": "a whole number"},
             "labels": {"type": "a list", "default": []},

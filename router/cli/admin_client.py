@@ -1,0 +1,74 @@
+"""Send one request to the admin port of a running gateway."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+from router.config.problems import ConfigError, Problem
+
+TIMEOUT_S = 60.0
+
+
+class AdminClientError(Exception):
+    """The admin port cannot be reached, or answered with a problem. The message says what to do."""
+
+
+def post(
+    url: str, path: str, document: Mapping[str, Any], *, token: str | None = None, ca_file: str | None = None
+) -> bytes:
+    """Return the body of the answer to `document`, sent as JSON to `path` of the admin port at `url`.
+
+    Raises:
+        AdminClientError: there is no answer, or it is a problem document.
+        ConfigError: `url` or `ca_file` cannot be used.
+    """
+    request = Request(_address(url) + path, json.dumps(document).encode(), {"content-type": "application/json"})
+    if token is not None:
+        request.add_header("authorization", f"Bearer {token}")
+    # a proxy of the environment is for the internet, and the admin port is not there
+    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=_context(ca_file)))
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as response:
+            body: bytes = response.read()
+    except HTTPError as error:
+        raise AdminClientError(_refusal(url, error)) from None
+    except (URLError, OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise AdminClientError(
+            f"{url}: no answer from the admin port: {reason}; start `warmroute serve`, or write its admin port as --url"
+        ) from None
+    return body
+
+
+def _address(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        fix = "write http://HOST:PORT or https://HOST:PORT"
+        raise ConfigError([Problem("--url", f"{url!r} is not the address of an admin port", fix)])
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _context(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        said = error.strerror or str(error)
+        fix = "write a PEM file with certificates"
+        raise ConfigError([Problem("--ca-file", f"cannot use {ca_file!r}: {said}", fix)]) from None
+
+
+def _refusal(url: str, error: HTTPError) -> str:
+    try:
+        problem = json.loads(error.read())
+        title, detail = problem["title"], problem["detail"]
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        return f"{url}: {error.code}, and not as an admin port answers; write the gateway's admin port as --url"
+    fix = "; write its token with --token-file or --token" if error.code == 401 else ""
+    return f"{url}: {error.code} {title}: {detail}{fix}"

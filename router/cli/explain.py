@@ -1,0 +1,116 @@
+"""``warmroute explain``: which worker a request would go to now, and what each candidate would cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from router.cli.options import Commands, HelpFormatter
+from router.config.problems import ConfigError, Problem
+
+DEFAULT_URL = "http://127.0.0.1:8001"
+TOKEN_VARIABLE = "WARMROUTE_ADMIN_TOKEN"
+_EXAMPLES = f"""\
+examples:
+  warmroute explain request.json                        a body of POST /v1/chat/completions
+  warmroute explain - --path /v1/completions < request.json
+  warmroute explain request.json --url https://router:8001 --ca-file ca.pem --token-file admin-token
+
+Nothing is sent to a worker and nothing is reserved. Without --token and --token-file, {TOKEN_VARIABLE} is used.
+exit codes: 0 the gateway answered; 1 it cannot be reached or refused the request; 2 an option or the file is wrong.
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "explain",
+        help="say which worker a request would go to now, and why",
+        description="Ask a running gateway which worker a request would go to now, and what each candidate would cost.",
+        epilog=_EXAMPLES,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("request", metavar="REQUEST.json", help="file with the JSON body, - for standard input")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"the gateway's admin port (default {DEFAULT_URL})")
+    parser.add_argument("--path", default="/v1/chat/completions", help="path of the request (default %(default)s)")
+    parser.add_argument("--key", metavar="NAME", help="name of the API key that the request would bring")
+    token = parser.add_mutually_exclusive_group()
+    token.add_argument("--token", help="token of the admin port; other users of this host can see it")
+    token.add_argument("--token-file", metavar="FILE", type=Path, help="file with that token")
+    parser.add_argument("--ca-file", metavar="FILE", help="PEM file with the CAs of an https admin port")
+    parser.add_argument("--json", action="store_true", help="print the gateway's JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the gateway and print its answer.
+
+    Raises:
+        ConfigError: the request or an option cannot be used.
+    """
+    # late: `warmroute --help` must not wait for TLS and the JSON types
+    from router.cli.admin_client import AdminClientError, post
+    from router.cli.explanation import sentences
+
+    question: dict[str, Any] = {"path": arguments.path, "body": _body(arguments.request)}
+    if arguments.key is not None:
+        question["key"] = arguments.key
+    try:
+        answer = post(arguments.url, "/admin/v1/explain", question, token=_token(arguments), ca_file=arguments.ca_file)
+    except AdminClientError as error:
+        print(f"warmroute: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(json.loads(answer), indent=2))
+    else:
+        print("\n".join(sentences(answer)))
+    return 0
+
+
+def _body(source: str) -> str:
+    """Read the body. It goes to the gateway as text, so that the gateway sees the client's bytes."""
+    place = "standard input" if source == "-" else source
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        fix = "write a readable file with the request's JSON body"
+        raise ConfigError([Problem(place, f"cannot be read: {said}", fix)]) from None
+    try:
+        body = json.loads(text)
+    except json.JSONDecodeError as error:
+        fix = "correct the JSON there"
+        raise ConfigError([Problem(f"{place}:{error.lineno}:{error.colno}", f"not JSON: {error.msg}", fix)]) from None
+    except RecursionError:
+        raise ConfigError([Problem(place, "nested too deeply", "write a request's JSON body")]) from None
+    if not isinstance(body, dict):
+        fix = 'write a request\'s body, as in {"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
+        raise ConfigError([Problem(place, "the body is not a JSON object", fix)])
+    return text
+
+
+def _token(arguments: argparse.Namespace) -> str | None:
+    place, token = "--token", arguments.token
+    if arguments.token_file is not None:
+        place = "--token-file"
+        try:
+            token = arguments.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            problem = f"cannot read {str(arguments.token_file)!r}: {said}"
+            raise ConfigError([Problem(place, problem, "write a readable file")]) from None
+    elif token is None:
+        place, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or None
+    if token is None:
+        return None
+    if token.startswith("sha256:"):
+        raise ConfigError([Problem(place, "this is the digest of a token", "write the token itself")])
+    if not token.isascii() or not token.isprintable() or " " in token or not token:
+        problem = "the token is empty, or has spaces or characters that are not ASCII"
+        raise ConfigError([Problem(place, problem, "write the token that the gateway has")])
+    return str(token)

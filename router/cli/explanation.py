@@ -1,0 +1,63 @@
+"""Turn the answer of ``POST /admin/v1/explain`` into sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from router.admin.documents import CandidateView, Explanation
+
+
+def sentences(document: bytes) -> Iterator[str]:
+    """Yield what would happen, then each candidate with one sentence for each term of its cost, best first."""
+    explained = msgspec.json.decode(document, type=Explanation)
+    yield _outcome(explained)
+    model = explained.model or "no model"
+    yield f"The prompt has {explained.prompt_tokens:,} tokens for {model}; the policy is {explained.policy}."
+    if explained.candidates and not any(one.learned for one in explained.candidates):
+        yield "No worker's speed is known yet: times below are in prompt tokens, not in seconds."
+    for rank, candidate in enumerate(explained.candidates, 1):
+        yield ""
+        yield from _candidate(rank, candidate, explained)
+    if explained.excluded:
+        yield ""
+        yield "Not considered:"
+        yield from (f"  {worker}: {reason}." for worker, reason in explained.excluded.items())
+
+
+def _outcome(explained: Explanation) -> str:
+    reason = f"{explained.reason.rstrip('.')}."
+    match explained.action:
+        case "dispatch":
+            return f"Dispatch: the request would go to {explained.choice} now. Reason: {reason}"
+        case "hold":
+            wait = f"at most {_seconds(explained.hold_s)} in the gateway"
+            return f"Hold: the request would wait {wait}, then go to {explained.choice}. Reason: {reason}"
+        case "queue":
+            return f"Queue: the request would wait in the gateway until a worker is ready. Reason: {reason}"
+    return f"Reject: the gateway would refuse the request. Reason: {reason}"
+
+
+def _candidate(rank: int, candidate: CandidateView, explained: Explanation) -> Iterator[str]:
+    cost = "" if candidate.cost is None else f", cost {candidate.cost:,.4g} {candidate.unit}".rstrip()
+    yield f"{rank}. {candidate.worker}{cost}"
+    prompt_tokens = candidate.cached_tokens + candidate.uncached_tokens
+    cached = f"{candidate.cached_tokens:,} of {prompt_tokens:,} prompt tokens"
+    yield f"   Its cache holds {cached}; the view of the cache is {candidate.residency}."
+    if candidate.first_token_s is not None:
+        yield f"   It would send the first token after about {_seconds(candidate.first_token_s)}."
+    for name, value in candidate.terms.items():
+        meaning = explained.terms.get(name)
+        said = f": {meaning[0].lower()}{meaning[1:].rstrip('.')}" if meaning else ""
+        yield f"   {name} is {_amount(name, value, candidate.learned)}{said}."
+
+
+def _amount(name: str, value: float, learned: bool) -> str:
+    if name.endswith("_s"):
+        return _seconds(value) if learned else f"{value:,.4g} tokens"
+    return f"{value:,.0f} tokens" if name.endswith("_tokens") else f"{value:,.4g}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.3f} s"

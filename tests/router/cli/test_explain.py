@@ -1,0 +1,185 @@
+"""`warmroute explain` against a real gateway in front of embedded workers."""
+
+import asyncio
+import contextlib
+import io
+import json
+
+import msgspec
+import pytest
+
+from backends.simulated.serving import serving
+from backends.simulated.settings import WorkerSettings
+from router.app import System
+from router.cli.main import main
+from router.config.model import Config
+
+TOKEN = "an-admin-token-of-the-tests"
+BODY = {"messages": [{"role": "user", "content": "hello " * 200}], "max_tokens": 2}
+
+
+class Gateway:
+    """A gateway on free ports, and the model that its workers serve."""
+
+    def __init__(self, system: System, model: str) -> None:
+        self.system = system
+        self.model = model
+        self.url = f"http://{system._admin.address}"
+
+
+@pytest.fixture
+def gateway():
+    """Start a gateway with this many workers."""
+
+    @contextlib.asynccontextmanager
+    async def started(workers: int, **settings):
+        async with contextlib.AsyncExitStack() as stack:
+            served = [await stack.enter_async_context(serving(WorkerSettings(time_scale=0))) for _ in range(workers)]
+            config = {
+                "host": "127.0.0.1",
+                "port": 0,
+                "admin_port": 0,
+                "workers": [{"url": worker.url} for worker in served],
+                **settings,
+            }
+            system = System(msgspec.convert(config, Config))
+            await system.start()
+            stack.push_async_callback(system.aclose, 0.0)
+            changed = asyncio.Event()
+            system.fleet.on_change.append(changed.set)
+            while system.fleet.serving < workers:
+                changed.clear()
+                await asyncio.wait_for(changed.wait(), 20)
+            yield Gateway(system, next((card.id for card in system.fleet.models()), "m"))
+
+    return started
+
+
+@pytest.fixture
+def explain(tmp_path, monkeypatch, capsys):
+    """Run the command on a body, in a thread of its own: the gateway runs in this one."""
+    monkeypatch.delenv("WARMROUTE_ADMIN_TOKEN", raising=False)
+
+    async def run(body, *options: str, name: str = "request.json"):
+        file = tmp_path / name
+        file.write_text(body if isinstance(body, str) else json.dumps(body))
+        returncode = await asyncio.to_thread(main, ["explain", str(file), *options])
+        out, err = capsys.readouterr()
+        return returncode, out, err
+
+    return run
+
+
+async def test_a_request_is_explained_in_one_sentence_a_term(gateway, explain):
+    async with gateway(2) as gate:
+        returncode, out, err = await explain({"model": gate.model, **BODY}, "--url", gate.url)
+    assert (returncode, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("Dispatch: the request would go to 127.0.0.1:")
+    assert f"for {gate.model}; the policy is marginal_cost." in lines[1]
+    assert [line[:2] for line in lines if line.startswith(("1.", "2."))] == ["1.", "2."]
+    terms = [line.strip() for line in lines if " is " in line and "_s is " in line]
+    assert len(terms) == 18, "nine terms of each of the two candidates"
+    assert all(": " in line and line.endswith(".") for line in terms)
+
+
+async def test_the_raw_document_is_printed_as_json(gateway, explain):
+    async with gateway(1) as gate:
+        returncode, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url, "--json")
+    document = json.loads(out)
+    assert (returncode, document["action"], len(document["candidates"])) == (0, "dispatch", 1)
+    assert set(document["candidates"][0]["terms"]) <= set(document["terms"])
+
+
+async def test_an_excluded_worker_is_named_with_its_reason(gateway, explain):
+    async with gateway(2) as gate:
+        drained = gate.system.fleet.endpoints[0].id
+        gate.system.fleet.drain(drained)
+        _, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
+    assert f"  {drained}: draining: drained by the operator" in out.partition("Not considered:")[2]
+
+
+async def test_without_a_ready_worker_the_request_would_queue(gateway, explain):
+    async with gateway(1) as gate:
+        gate.system.fleet.drain(gate.system.fleet.endpoints[0].id)
+        returncode, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
+    assert returncode == 0
+    assert out.startswith("Queue: the request would wait in the gateway until a worker is ready. Reason: no worker")
+
+
+async def test_a_request_for_an_unknown_model_would_be_rejected(gateway, explain):
+    async with gateway(1) as gate:
+        returncode, out, _ = await explain({"model": "no-such-model", **BODY}, "--url", gate.url)
+    assert returncode == 0
+    assert out.startswith("Reject: the gateway would refuse the request. Reason: ")
+    assert "no-such-model" in out.splitlines()[0]
+
+
+async def test_a_token_is_needed_and_taken_from_option_file_or_environment(gateway, explain, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    async with gateway(1, admin_token=TOKEN) as gate:
+        body = {"model": gate.model, **BODY}
+        returncode, out, err = await explain(body, "--url", gate.url)
+        assert (returncode, out) == (1, "")
+        assert "401 Unauthorized" in err and "write its token with --token-file or --token" in err
+        assert (await explain(body, "--url", gate.url, "--token", TOKEN))[0] == 0
+        assert (await explain(body, "--url", gate.url, "--token-file", str(tmp_path / "token")))[0] == 0
+        monkeypatch.setenv("WARMROUTE_ADMIN_TOKEN", TOKEN)
+        assert (await explain(body, "--url", gate.url))[0] == 0
+        monkeypatch.setenv("WARMROUTE_ADMIN_TOKEN", "sha256:" + 64 * "0")
+        assert "digest of a token" in (await explain(body, "--url", gate.url))[2]
+
+
+async def test_a_problem_document_is_printed_with_its_detail(gateway, explain):
+    async with gateway(1) as gate:
+        returncode, _, err = await explain(BODY, "--url", gate.url, "--path", "/v2/chat")
+    assert returncode == 1
+    assert err.startswith(f"warmroute: {gate.url}: 404 ")
+    assert "/v2/chat" in err
+
+
+async def test_a_port_that_is_no_admin_port_is_named(gateway, explain):
+    async with gateway(1) as gate:
+        worker = gate.system.config.workers[0].url
+        returncode, _, err = await explain({"model": gate.model, **BODY}, "--url", worker)
+    assert returncode == 1
+    assert "not as an admin port answers; write the gateway's admin port as --url" in err
+
+
+async def test_without_a_gateway_the_fix_is_named(explain, dead_port):
+    returncode, _, err = await explain(BODY, "--url", f"http://127.0.0.1:{dead_port}")
+    assert returncode == 1
+    assert "no answer from the admin port" in err and "start `warmroute serve`" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem"),
+    [
+        ('{"model": "m",\n "messages": [}\n', "request.json:2:15", "not JSON: Expecting value"),
+        ("[1]", "request.json", "the body is not a JSON object"),
+        ("[" * 100_000, "request.json", "nested too deeply"),
+    ],
+)
+async def test_a_body_that_is_no_request_is_named_with_its_place(explain, text, place, problem):
+    returncode, _, err = await explain(text)
+    assert returncode == 2
+    assert f"{place}: {problem}" in err
+
+
+@pytest.mark.parametrize("url", ["localhost:8001", "ftp://h", "http://h/admin", "http://"])
+async def test_an_address_that_is_no_admin_port_is_refused(explain, url):
+    returncode, _, err = await explain(BODY, "--url", url)
+    assert returncode == 2
+    assert "--url" in err and "write http://HOST:PORT or https://HOST:PORT" in err
+
+
+async def test_a_missing_file_is_named(explain, tmp_path, capsys):
+    assert await asyncio.to_thread(main, ["explain", str(tmp_path / "none.json")]) == 2
+    assert "none.json: cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+async def test_the_body_may_come_from_standard_input(gateway, explain, monkeypatch, capsys):
+    async with gateway(1) as gate:
+        monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"model": gate.model, **BODY})))
+        assert await asyncio.to_thread(main, ["explain", "-", "--url", gate.url]) == 0
+    assert capsys.readouterr().out.startswith("Dispatch: ")
