@@ -1,13 +1,12 @@
 """The gateway's rig, with a worker behind it that writes down every byte it gets."""
 
-import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
 
 from tests.conformance.corpus import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from tests.router.gateway.conftest import kit, pytest_asyncio_loop_factories, rig
+from tests.support.scripted_worker import SocketWorker
 
 __all__ = ["kit", "pytest_asyncio_loop_factories", "rig"]
 
@@ -47,43 +46,29 @@ def take(raw):
     return received, rest[length:]
 
 
-class RecordingWorker:
-    """Answers every whole request with the same JSON, and keeps all it was sent, per connection."""
+class RecordingWorker(SocketWorker):
+    """Answers every whole request with the same JSON, and keeps all that it received, per connection."""
 
     def __init__(self):
+        super().__init__()
         self.received = []
         self.connections = []
 
-    async def start(self):
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.id = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-        self.tasks = set()
-        return self
-
-    async def _serve(self, reader, writer):
-        self.tasks.add(asyncio.current_task())
+    async def serve(self, reader, writer):
         pending = bytearray()
         self.connections.append(pending)
-        with suppress(ConnectionError, asyncio.CancelledError):
-            while data := await reader.read(65_536):
-                pending += data
-                while (taken := take(bytes(pending))) is not None:
-                    self.received.append(taken[0])
-                    pending[:] = taken[1]
-                    head = taken[0].lines[0].startswith(b"HEAD ")
-                    writer.write(ANSWER if head else ANSWER + ANSWER_BODY)
-        writer.close()
+        while data := await reader.read(65_536):
+            pending += data
+            while (taken := take(bytes(pending))) is not None:
+                self.received.append(taken[0])
+                pending[:] = taken[1]
+                head = taken[0].lines[0].startswith(b"HEAD ")
+                writer.write(ANSWER if head else ANSWER + ANSWER_BODY)
 
     @property
     def left_over(self):
         """Bytes that were no whole request."""
         return b"".join(self.connections)
-
-    async def stop(self):
-        self.server.close()
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
 @pytest.fixture

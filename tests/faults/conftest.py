@@ -8,7 +8,7 @@ import json
 import socket
 import struct
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,6 +16,7 @@ from loadtest.drive.http import Client
 from loadtest.drive.seen import Kind, observe
 from loadtest.soak.fleet import GATEWAY, Admin, Fleet, FleetShape
 from loadtest.soak.gauges import Gauges, left_over
+from tests.support.scripted_worker import ScriptedWorker
 
 ANSWER_TOKENS = 30
 SPARE_DESCRIPTORS = 4
@@ -200,48 +201,10 @@ PAGES = {
 }
 
 
-class Scripted:
-    """A worker in the test's own process: probes are answered as the stand-in does, requests by `script`.
-
-    `requests` are the bodies of chats, `calls` the paths of everything but probes.
-    """
-
-    def __init__(self, script, model=MODEL, root=None):
-        self.script, self.requests, self.calls, self.tasks = script, [], [], set()
-        cards = {"object": "list", "data": [{"id": model, "object": "model", "root": root or model}]}
-        self.pages = {**PAGES, b"/v1/models": json.dumps(cards).encode()}
-
-    async def start(self):
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self.server.sockets[0].getsockname()[1]
-        self.id = f"127.0.0.1:{self.port}"
-        return self
-
-    async def _serve(self, reader, writer):
-        self.tasks.add(asyncio.current_task())
-        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while not writer.is_closing():
-                head = await reader.readuntil(b"\r\n\r\n")
-                method, path = head.split(b" ", 2)[:2]
-                lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-                body = await reader.readexactly(int(lengths[0].split(b":")[1])) if lengths else b""
-                if method == b"GET" and path in self.pages:
-                    page = self.pages[path]
-                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page))
-                    continue
-                self.calls.append(path)
-                if path == b"/v1/chat/completions":
-                    self.requests.append(body)
-                await self.script(reader, writer, body)
-                await writer.drain()
-        with suppress(Exception):
-            writer.close()
-
-    async def stop(self):
-        self.server.close()
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+def scripted_worker(script, model=MODEL, root=None):
+    """A worker in the test's own process: probes are answered as by the stand-in, requests by `script`."""
+    cards = {"object": "list", "data": [{"id": model, "object": "model", "root": root or model}]}
+    return ScriptedWorker(script, pages={**PAGES, b"/v1/models": json.dumps(cards).encode()})
 
 
 def fleet_of(tmp_path_factory, config=(), **shape):
@@ -293,11 +256,11 @@ async def own_lab(tmp_path_factory):
 
 @pytest.fixture
 async def scripted():
-    """A function: a worker that does as told. Register it with `joins`."""
+    """Start a worker that answers by a script. Register it with `joins`."""
     made = []
 
     async def start(script, **options):
-        made.append(await Scripted(script, **options).start())
+        made.append(await scripted_worker(script, **options).start())
         return made[-1]
 
     yield start

@@ -26,6 +26,7 @@ from loadtest.drive.http import Client
 
 pytestmark = pytest.mark.slow
 
+CHAT = b"/v1/chat/completions"
 JSON_HEAD = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n%s"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -56,18 +57,18 @@ async def test_a_client_that_leaves_in_prefill_frees_the_worker_within_100_ms(la
     """sglang-router freed it after 8 s. Measured from the client's close to the end of the worker's socket."""
     gone = []
 
-    async def silent(reader, writer, body):
-        await reader.read()
-        if b'"messages"' in body:
+    async def silent(script):
+        await script.reader.read()
+        if script.seen.path == CHAT:
             gone.append(time.monotonic())
-        writer.close()
+        script.writer.close()
 
     async with joins(lab, await scripted(silent, model="slow")) as worker:
         took_s = []
         for number in range(1, 8):
             connection = await lab.connect()
             await asyncio.get_running_loop().sock_sendall(connection, b"".join(lab.raw(model="slow")))
-            await lab.eventually(lambda number=number: len(worker.requests) == number)
+            await lab.eventually(lambda number=number: len(worker.requests_to(CHAT)) == number)
             left_s = time.monotonic()
             connection.close()
             await lab.eventually(lambda number=number: len(gone) == number)
@@ -124,11 +125,10 @@ async def _counted(lab, worker, metric):
 async def test_death_in_mid_stream_is_an_event_and_a_clean_end(lab, scripted, joins):
     """All three cut the transfer: their clients saw a broken connection and no reason."""
 
-    async def dies(reader, writer, body):
-        writer.write(STREAM_HEAD + word("one"))
-        await writer.drain()
+    async def dies(script):
+        await script.say(STREAM_HEAD + word("one"))
         await asyncio.sleep(0.05)
-        writer.transport.abort()
+        await script.die()
 
     async with joins(lab, await scripted(dies, model="dying")):
         status, _, body = await exchange(lab, b"".join(lab.raw(model="dying")))
@@ -144,8 +144,8 @@ async def test_death_in_mid_stream_is_an_event_and_a_clean_end(lab, scripted, jo
 async def test_no_open_doors(lab, scripted, joins, method):
     """vllm-router forwards any path. None of these reaches a worker, however it is written."""
 
-    async def welcoming(reader, writer, body):
-        writer.write(answer())
+    async def welcoming(script):
+        await script.say(answer())
 
     names = ["sleep", "wake_up", "collective_rpc", "load_lora_adapter", "v1/load_lora_adapter", "reset_prefix_cache"]
     names += ["v1/unload_lora_adapter", "pause", "resume", "update_weights", "init_weight_transfer_engine"]
@@ -156,7 +156,7 @@ async def test_no_open_doors(lab, scripted, joins, method):
             request = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}".encode()
             status, _, body = await exchange(lab, request)
             assert (status, json.loads(body)["error"]["code"]) == (404, "path_not_found"), path
-        assert worker.requests == []
+        assert worker.requests_to(CHAT) == []
 
 
 async def test_the_first_token_is_never_late_by_a_delayed_acknowledgement(lab, scripted, joins):
@@ -164,13 +164,13 @@ async def test_the_first_token_is_never_late_by_a_delayed_acknowledgement(lab, s
     kept connection, a head, then two events 5 ms apart, each way in packets of its own."""
     written = {}
 
-    async def small_writes(reader, writer, body):
-        number = json.loads(body).get("seed")
+    async def small_writes(script):
+        number = json.loads(script.seen.body).get("seed")
         for part in (STREAM_HEAD, word("one"), word("two"), word("three")):
             written[number] = time.monotonic()
-            writer.write(part)
+            await script.say(part)
             await asyncio.sleep(0.005)
-        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        await script.say(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
     client = Client(lab.fleet.url)
     late_s = []
@@ -192,8 +192,8 @@ async def test_a_saturated_fleet_is_not_stormed(lab, scripted, joins):
     """Peers try five times. Here each of three workers is asked once, then left alone for as long as it said; what
     comes meanwhile is told when to come again without anybody being asked."""
 
-    async def full(reader, writer, body):
-        writer.write(answer(b"503 Service Unavailable", b"retry-after: 20\r\n", b'{"error":{"message":"full"}}'))
+    async def full(script):
+        await script.say(answer(b"503 Service Unavailable", b"retry-after: 20\r\n", b'{"error":{"message":"full"}}'))
 
     async with (
         joins(lab, await scripted(full, model="busy")) as one,
@@ -202,7 +202,7 @@ async def test_a_saturated_fleet_is_not_stormed(lab, scripted, joins):
     ):
         request = b"".join(lab.raw(model="busy"))
         answers = [await exchange(lab, request) for _ in range(40)]
-        attempts = sum(len(worker.requests) for worker in (one, two, three))
+        attempts = sum(len(worker.requests_to(CHAT)) for worker in (one, two, three))
     assert attempts == 3
     assert {status for status, _, _ in answers} == {503}
     assert {json.loads(body)["error"]["code"] for _, _, body in answers} == {"overloaded"}
@@ -214,29 +214,29 @@ async def test_a_429_goes_to_its_client_with_its_retry_after_and_costs_the_worke
     """It is one client's limit: passed on once, byte for byte, and the next request goes there all the same."""
     body = b'{"error":{"message":"slow down","type":"rate_limit","code":429}}'
 
-    async def limiting(reader, writer, sent):
-        writer.write(answer(b"429 Too Many Requests", b"retry-after: 7\r\n", body))
+    async def limiting(script):
+        await script.say(answer(b"429 Too Many Requests", b"retry-after: 7\r\n", body))
 
     async with joins(lab, await scripted(limiting, model="limited")) as worker:
         request = b"".join(lab.raw(model="limited"))
         answers = [await exchange(lab, request) for _ in range(10)]
         assert await lab.state(worker.id) == "ready"
     assert {(status, headers["retry-after"], got) for status, headers, got in answers} == {(429, "7", body)}
-    assert len(worker.requests) == 10
+    assert len(worker.requests_to(CHAT)) == 10
     await lab.at_rest()
 
 
 async def test_a_request_costs_its_worker_one_call(lab, scripted, joins):
     """vllm-router's cache_aware made 3,200 further calls for 400 requests."""
 
-    async def plain(reader, writer, body):
-        writer.write(answer())
+    async def plain(script):
+        await script.say(answer())
 
     async with joins(lab, await scripted(plain, model="counted")) as worker:
         for number in range(20):
             await exchange(lab, b"".join(lab.raw(model="counted", text=f"Question {number}?", stream=False)))
-        assert len(worker.requests) == 20
-        assert len(worker.calls) <= 20 + 3  # at its first sight: the self-test's two, and whether it renders prompts
+        assert len(worker.requests_to(CHAT)) == 20
+        assert len(worker.requests) <= 20 + 3  # at its first sight: the self-test's two, and whether it renders prompts
 
 
 PROMPTS = 1_200
@@ -248,8 +248,8 @@ async def test_long_prompts_are_not_kept(own_lab, scripted, joins):
     """Unique prompts of 30 kB: 10,000 of them left 340 MB behind in the peers. What is remembered here has a budget,
     filled by the first hundred. The worker publishes no events, so that the approximate view has to guess, too."""
 
-    async def plain(reader, writer, body):
-        writer.write(answer())
+    async def plain(script):
+        await script.say(answer())
 
     budgets = {"memo_bytes": 4_000_000, "approximate_bytes": 4_000_000}
     lab = await own_lab(workers=1, config={"residency": budgets})

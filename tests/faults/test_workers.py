@@ -12,6 +12,7 @@ from loadtest.drive.seen import Kind
 
 pytestmark = pytest.mark.slow
 
+CHAT = b"/v1/chat/completions"
 DIED = "error_event:worker_died_in_stream"
 MODEL = "warmroute-simulated"
 
@@ -119,23 +120,22 @@ async def _exact(lab, worker):
 
 async def test_reset_connections_are_like_closed_ones(lab, scripted, joins, resets):
     """RST instead of FIN, before the first byte and in mid-stream, by a worker that gets every second request."""
-    turn = 0
+    count = 0
 
-    async def script(reader, writer, body):
-        nonlocal turn
-        turn += 1
-        if turn % 2:
+    async def answer(script):
+        nonlocal count
+        count += 1
+        if count % 2:
             event = b'data: {"choices":[{"index":0,"delta":{"content":"word"}}]}\n\n'
             head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-            writer.write(head + b"%x\r\n%b\r\n" % (len(event), event))
-            await writer.drain()
+            await script.say(head + b"%x\r\n%b\r\n" % (len(event), event))
             await asyncio.sleep(0.05)
-        sock = writer.get_extra_info("socket")
+        sock = script.writer.get_extra_info("socket")
         sock.setsockopt(1, 13, b"\1\0\0\0\0\0\0\0")  # SO_LINGER of 0 s: close sends RST
-        writer.transport.abort()
+        await script.die()
 
-    async with joins(lab, await scripted(script)) as worker, lab.load() as load:
-        await lab.eventually(lambda: len(worker.requests) >= 4)
+    async with joins(lab, await scripted(answer)) as worker, lab.load() as load:
+        await lab.eventually(lambda: len(worker.requests_to(CHAT)) >= 4)
     only(load, DIED)
     assert {seen.worker for seen in load.seen if seen.kind is not Kind.COMPLETE} <= {worker.id}
     await lab.at_rest()
@@ -162,21 +162,21 @@ async def test_another_model_on_the_same_port(lab):
 async def test_a_model_taken_off_a_worker(lab, scripted, joins):
     """As a LoRA adapter is unloaded: nothing but the 404 says so. No client sees it, and soon nobody is sent there."""
     mistake = {"message": "The model does not exist.", "type": "NotFoundError", "param": "model", "code": 404}
-    answer = json.dumps({"error": mistake}).encode()
+    body = json.dumps({"error": mistake}).encode()
 
-    async def script(reader, writer, body):
-        if worker.requests:
+    async def answer(script):
+        if worker.requests_to(CHAT):
             worker.pages[b"/v1/models"] = b'{"object":"list","data":[{"id":"another","object":"model"}]}'
-        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n%b" % (len(answer), answer))
+        await script.say(b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
 
-    worker = await scripted(script)
+    worker = await scripted(answer)
     async with joins(lab, worker), lab.load() as load:
         await lab.eventually(lambda: _serves(lab, worker, "another"), 5.0)
         since = len(load.seen)
         await lab.eventually(lambda: len(load.seen) > since + 8)  # what was on its way there has arrived
-        asked = len(worker.requests)
+        asked = len(worker.requests_to(CHAT))
         await lab.eventually(lambda: len(load.seen) > since + 24)
-        assert len(worker.requests) == asked
+        assert len(worker.requests_to(CHAT)) == asked
     only(load)
     await lab.at_rest()
 

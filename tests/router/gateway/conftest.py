@@ -1,11 +1,8 @@
-"""Scripted workers behind real sockets, a gateway over the real fleet and dispatcher, and a raw client."""
+"""A gateway over the real fleet and dispatcher, with scripted workers behind it."""
 
 import asyncio
-import json
 import random
 import sys
-from contextlib import suppress
-from dataclasses import dataclass, field
 
 import msgspec
 import pytest
@@ -19,139 +16,42 @@ from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from tests.support.answers import (
+    DONE,
+    END,
+    STREAM_HEAD,
+    USAGE,
+    answer_json,
+    answer_stream,
+    chunk,
+    event,
+    json_head,
+    usage_event,
+)
+from tests.support.raw_client import Client, get, post
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
 
-WAIT_S = 5.0
+__all__ = [
+    "DONE",
+    "END",
+    "STREAM_HEAD",
+    "USAGE",
+    "answer_json",
+    "answer_stream",
+    "chunk",
+    "event",
+    "eventually",
+    "get",
+    "json_head",
+    "post",
+    "usage_event",
+]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories(config, item):
     return {"uvloop": uvloop.new_event_loop}
-
-
-# workers
-
-
-@dataclass
-class Seen:
-    """One request as the worker got it."""
-
-    head: bytes
-    body: bytes
-    connection: int
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def lines(self):
-        return self.head[:-4].split(b"\r\n")
-
-    def header(self, name):
-        values = [line.partition(b":")[2].strip() for line in self.lines[1:] if line.lower().startswith(name + b":")]
-        return values[0] if values else None
-
-
-class Script:
-    """What a worker does with one request; `await say(...)` writes, `gone` waits for the other side."""
-
-    def __init__(self, reader, writer, seen):
-        self.reader, self.writer, self.seen = reader, writer, seen
-
-    async def say(self, *parts):
-        for part in parts:
-            self.writer.write(part)
-        await self.writer.drain()
-
-    async def die(self):
-        self.writer.transport.abort()
-
-    async def gone(self):
-        with suppress(ConnectionError):
-            while await self.reader.read(65536):
-                pass
-        self.seen.gone.set()
-
-
-class FakeWorker:
-    """Listens, records requests, and runs `script(Script)` for each; keep-alive as HTTP/1.1 says."""
-
-    def __init__(self, script):
-        self.script = script
-        self.requests = []
-        self.connections = 0
-        self.arrived = asyncio.Event()
-
-    async def start(self, port=0):
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", port)
-        self.port = self.server.sockets[0].getsockname()[1]
-        self.tasks = set()
-        return self
-
-    @property
-    def id(self):
-        return f"127.0.0.1:{self.port}"
-
-    async def _serve(self, reader, writer):
-        self.tasks.add(asyncio.current_task())
-        self.connections += 1
-        number = self.connections
-        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                seen = Seen(head, b"", number)
-                length = seen.header(b"content-length")
-                if length:
-                    seen.body = await reader.readexactly(int(length))
-                self.requests.append(seen)
-                self.arrived.set()
-                await self.script(Script(reader, writer, seen))
-                if writer.is_closing():
-                    break
-        with suppress(Exception):
-            writer.close()
-
-    async def stop(self):
-        self.server.close()
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-
-
-def chunk(data):
-    return b"%x\r\n%s\r\n" % (len(data), data)
-
-
-END = b"0\r\n\r\n"
-STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    b"X-Odd-Case: Kept \r\ntransfer-encoding: chunked\r\n\r\n"
-)
-USAGE = {"prompt_tokens": 40, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 32}}
-
-
-def event(text):
-    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}], "usage": None}).encode() + b"\n\n"
-
-
-def usage_event():
-    return b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n"
-
-
-DONE = b"data: [DONE]\n\n"
-
-
-def json_head(length, status=b"200 OK"):
-    return b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, length)
-
-
-async def answer_json(script, status=b"200 OK", body=None):
-    body = body if body is not None else json.dumps({"id": "x", "choices": [], "usage": USAGE}).encode()
-    await script.say(json_head(len(body), status), body)
-
-
-async def answer_stream(script):
-    await script.say(STREAM_HEAD)
-    for text in ("a", "b", "c"):
-        await script.say(chunk(event(text)))
-    await script.say(chunk(usage_event()), chunk(DONE), END)
 
 
 # the gateway
@@ -293,109 +193,7 @@ class Rig:
         return statistics["streams"] == 0 and running == 0
 
 
-@dataclass
-class Reply:
-    status: int
-    head: bytes
-    body: bytes
-    raw: bytes
-    interim: list
-
-    def header(self, name):
-        for line in self.head[:-4].split(b"\r\n")[1:]:
-            key, _, value = line.partition(b":")
-            if key.lower() == name:
-                return value.strip()
-        return None
-
-    @property
-    def code(self):
-        return msgspec.json.decode(self.body)["error"]["code"]
-
-
-class Client:
-    """Writes bytes, reads responses by their framing. `read` raises IncompleteReadError on truncation."""
-
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-
-    async def ask(self, raw, **options):
-        self.writer.write(raw)
-        return await self.read(**options)
-
-    async def read(self, bodiless=False):
-        return await asyncio.wait_for(self._read(bodiless), WAIT_S)
-
-    async def _read(self, bodiless):
-        interim = []
-        while True:
-            head = await self.reader.readuntil(b"\r\n\r\n")
-            status = int(head.split(b" ")[1])
-            if status != 100:
-                break
-            interim.append(head)
-        reply = Reply(status, head, b"", head, interim)
-        coding, length = reply.header(b"transfer-encoding"), reply.header(b"content-length")
-        if bodiless or status in (101, 204, 304):
-            return reply
-        if coding:
-            await self._chunks(reply)
-        elif length is not None:
-            reply.body = await self.reader.readexactly(int(length))
-            reply.raw += reply.body
-        else:
-            reply.body = await self.reader.read(-1)
-            reply.raw += reply.body
-        return reply
-
-    async def _chunks(self, reply):
-        while True:
-            line = await self.reader.readuntil(b"\r\n")
-            size = int(line.split(b";")[0], 16)
-            if not size:
-                while line != b"\r\n":
-                    reply.raw += line
-                    line = await self.reader.readuntil(b"\r\n")
-                reply.raw += line
-                return
-            piece = await self.reader.readexactly(size + 2)
-            assert piece.endswith(b"\r\n")
-            reply.raw += line + piece
-            reply.body += piece[:-2]
-
-    async def closed(self):
-        """Everything until the other side closes."""
-        with suppress(ConnectionError):
-            return await asyncio.wait_for(self.reader.read(-1), WAIT_S)
-        return b""
-
-    def leave(self):
-        self.writer.transport.abort()
-
-
-def post(path=b"/v1/chat/completions", body=b'{"model":"m","messages":[],"stream":true}', extra=b"", version=b"1.1"):
-    return b"POST %s HTTP/%s\r\nHost: gw\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s" % (
-        path,
-        version,
-        extra,
-        len(body),
-        body,
-    )
-
-
-def get(path=b"/health", extra=b"", method=b"GET"):
-    return b"%s %s HTTP/1.1\r\nHost: gw\r\n%s\r\n" % (method, path, extra)
-
-
 PLAIN = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
-
-
-async def eventually(condition, within_s=WAIT_S):
-    """Wait until `condition()` holds; the gateway tells nobody when a socket has closed."""
-    end_s = asyncio.get_running_loop().time() + within_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < end_s, "did not happen in time"
-        await asyncio.sleep(0.002)
 
 
 @pytest.fixture
@@ -409,7 +207,7 @@ async def rig():
         built = Rig(config, asyncio.get_running_loop(), relearn)
         built.workers = []
         for script in scripts:
-            worker = await FakeWorker(script).start()
+            worker = await ScriptedWorker(script).start()
             workers.append(worker)
             built.workers.append(worker)
             built.join(worker, facts)

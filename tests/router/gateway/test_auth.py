@@ -12,6 +12,7 @@ import pytest
 from router.config.model import Config
 from router.security.keys import KeyEntry, digest_of
 from router.telemetry.logs import setup_logging
+from tests.support.scripted_worker import ScriptedWorker
 
 ALICE, BOB = "wr-" + "a" * 43, "wr-" + "b" * 43
 
@@ -194,7 +195,7 @@ WORKER_KEY = "worker-key-of-its-own"
     ],
 )
 async def test_credentials_at_the_worker(kit, auth, rig, guarded, settings, worker_key, expected):
-    worker = await kit.FakeWorker(kit.answer_stream).start()
+    worker = await ScriptedWorker(kit.answer_stream).start()
     workers = [{"url": f"http://{worker.id}", "api_key": worker_key}]
     gateway = await rig(workers=workers, auth={**(auth if guarded else {}), **settings})
     gateway.join(worker)

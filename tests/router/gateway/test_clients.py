@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from router.gateway.client import ClientConnection
+from tests.support.scripted_worker import ScriptedWorker
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -77,7 +78,7 @@ async def test_leaving_while_connecting(rig, kit):
     gate = await rig()
     # a listener whose backlog nobody empties would connect at once: a blackholed address would not be loopback,
     # so the dial is held up instead
-    worker = await kit.FakeWorker(kit.answer_json).start()
+    worker = await ScriptedWorker(kit.answer_json).start()
     gate.join(worker)
     pools = gate.gateway._plane.pools
     started = asyncio.Event()

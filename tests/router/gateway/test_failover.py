@@ -9,6 +9,7 @@ import pytest
 
 from router.gateway import losses
 from router.placement.retry_budget import RetryBudget
+from tests.support.scripted_worker import ScriptedWorker
 
 
 def once(kit, first, then=None):
@@ -170,11 +171,11 @@ async def test_the_retry_after_of_a_worker_is_heard(rig, kit):
 
 
 async def test_an_unreachable_worker_costs_nothing_but_time(rig, kit):
-    gone = await kit.FakeWorker(kit.answer_stream).start()
+    gone = await ScriptedWorker(kit.answer_stream).start()
     gate = await rig()
     gate.join(gone)
     await gone.stop()
-    alive = await kit.FakeWorker(kit.answer_stream).start()
+    alive = await ScriptedWorker(kit.answer_stream).start()
     gate.join(alive)
     for _ in range(2):
         assert (await gate.ask(kit.post())).status == 200
@@ -506,7 +507,7 @@ async def test_a_request_waits_for_a_worker_to_come(rig, kit):
     client = await gate.connect()
     client.writer.write(kit.post())
     await kit.eventually(lambda: gate.gateway.statistics().get("queued") == 1)
-    worker = await kit.FakeWorker(kit.answer_stream).start()
+    worker = await ScriptedWorker(kit.answer_stream).start()
     gate.join(worker)
     assert (await client.read()).status == 200
     assert gate.metrics.named("queued")[0][1] is True

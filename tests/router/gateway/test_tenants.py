@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from router.security.keys import KeyEntry, digest_of, new_key
+from tests.support.scripted_worker import ScriptedWorker
 
 RED, RED_TOO, BLUE, LONER = (new_key() for _ in range(4))
 NAMES = {"red": RED, "red-too": RED_TOO, "blue": BLUE, "loner": LONER}
@@ -47,7 +48,7 @@ async def test_a_tenants_requests_wait_up_to_its_quota(rig, kit):
 
     clients[0].leave()
     await kit.eventually(lambda: figures(gate)["queued"] == 1)
-    worker = await kit.FakeWorker(kit.answer_json).start()
+    worker = await ScriptedWorker(kit.answer_json).start()
     gate.join(worker)
     for client in (clients[1], *others):
         assert (await client.read()).status == 200

@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from tests.support.scripted_worker import ScriptedWorker
+
 
 async def test_a_stream_arrives_as_the_worker_framed_it(rig, kit):
     gate = await rig(kit.answer_stream)
@@ -144,7 +146,7 @@ async def test_absolute_form_is_made_relative_and_outranks_host(rig, kit):
 
 async def test_a_base_path_goes_in_front(rig, kit):
     gate = await rig()
-    worker = await kit.FakeWorker(kit.answer_json).start()
+    worker = await ScriptedWorker(kit.answer_json).start()
     gate.join(f"http://{worker.id}/deep")
     await gate.ask(kit.post(body=kit.PLAIN))
     assert worker.requests[0].lines[0] == b"POST /deep/v1/chat/completions HTTP/1.1"

@@ -12,6 +12,7 @@ from router.errors import RequestError
 from router.gateway.http.access_log import AccessLog
 from router.gateway.http.request_head import parse_head
 from router.gateway.http.routes import FORBIDDEN_PATHS, ROUTES, RouteTable, forbidden
+from tests.support.scripted_worker import ScriptedWorker
 
 
 def test_the_table_finds_exact_stored_and_configured_paths():
@@ -62,7 +63,7 @@ async def test_a_body_that_is_not_understood_is_the_workers_to_judge(rig, kit):
 
 async def test_the_model_of_multipart_audio_chooses_the_worker(rig, kit):
     gate = await rig(kit.answer_json)
-    speech = await kit.FakeWorker(kit.answer_json).start()
+    speech = await ScriptedWorker(kit.answer_json).start()
     gate.join(speech, kit.WorkerFacts(models=(kit.ServedModel("whisper"),)))
     body = (
         b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\x00\x01\r\n'
@@ -122,7 +123,7 @@ async def test_unknown_paths_and_methods(rig, kit):
 async def test_models_are_the_union_over_the_fleet(rig, kit):
     gate = await rig(kit.answer_json)
     cards = (kit.ServedModel("m"), kit.ServedModel("lora", root="/l", parent="m"), kit.ServedModel("n", "r", None, 99))
-    other = await kit.FakeWorker(kit.answer_json).start()
+    other = await ScriptedWorker(kit.answer_json).start()
     gate.join(other, kit.WorkerFacts(models=cards))
     listed = json.loads((await gate.ask(kit.get(b"/v1/models"))).body)
     assert listed["object"] == "list"

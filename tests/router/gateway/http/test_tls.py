@@ -16,6 +16,7 @@ import trustme
 
 from router.gateway.listen.connection_limit import HANDSHAKE_GRACE_S
 from router.security.reload import FileWatch
+from tests.support.scripted_worker import ScriptedWorker
 
 MESSAGES = "/v1/chat/completions"
 
@@ -59,17 +60,6 @@ def pair(authority):
     return authority.issue("gateway", "127.0.0.1", "localhost")
 
 
-def secure_worker(kit, script, context):
-    class Secure(kit.FakeWorker):
-        async def start(self, port=0):
-            self.server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=context)
-            self.port = self.server.sockets[0].getsockname()[1]
-            self.tasks = set()
-            return self
-
-    return Secure(script)
-
-
 @pytest.fixture
 async def worker_over_tls(kit, authority):
     """A worker whose certificate names 127.0.0.1, or what is given."""
@@ -77,7 +67,7 @@ async def worker_over_tls(kit, authority):
 
     async def start(script, *names):
         pair = authority.issue(f"worker{len(started)}", *(names or ("127.0.0.1",)))
-        worker = await secure_worker(kit, script, authority.server(pair)).start()
+        worker = await ScriptedWorker(script, tls=authority.server(pair)).start()
         started.append(worker)
         return worker
 
@@ -438,7 +428,7 @@ async def test_a_certificate_is_shown_to_workers(rig, kit, authority):
     context = authority.server(authority.issue("worker", "127.0.0.1"))
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority.file)
-    worker = await secure_worker(kit, kit.answer_stream, context).start()
+    worker = await ScriptedWorker(kit.answer_stream, tls=context).start()
     try:
         own = authority.issue("own", "gateway.example")
         gateway = await rig(worker_tls={"ca_file": authority.file, **own})

@@ -1,0 +1,52 @@
+"""Responses of a worker, as bytes: JSON answers, streamed events, and the scripts that send them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.support.scripted_worker import Script
+
+USAGE: dict[str, Any] = {
+    "prompt_tokens": 40,
+    "completion_tokens": 3,
+    "prompt_tokens_details": {"cached_tokens": 32},
+}
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"X-Odd-Case: Kept \r\ntransfer-encoding: chunked\r\n\r\n"
+)
+DONE = b"data: [DONE]\n\n"
+END = b"0\r\n\r\n"
+"""The last chunk."""
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def event(text: str) -> bytes:
+    """Return one chat event with `text`."""
+    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}], "usage": None}).encode() + b"\n\n"
+
+
+def usage_event() -> bytes:
+    return b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n"
+
+
+def json_head(length: int, status: bytes = b"200 OK") -> bytes:
+    return b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, length)
+
+
+async def answer_json(script: Script, status: bytes = b"200 OK", body: bytes | None = None) -> None:
+    """Answer with `body`, or with a completion that reports `USAGE`."""
+    body = body if body is not None else json.dumps({"id": "x", "choices": [], "usage": USAGE}).encode()
+    await script.say(json_head(len(body), status), body)
+
+
+async def answer_stream(script: Script) -> None:
+    """Answer with three events, the usage and the end, one write each."""
+    await script.say(STREAM_HEAD)
+    for text in ("a", "b", "c"):
+        await script.say(chunk(event(text)))
+    await script.say(chunk(usage_event()), chunk(DONE), END)
