@@ -34,7 +34,7 @@ async def test_tokens_of_an_answer_without_usage_are_counted(rig, kit, reads, co
     finished = gate.dispatcher.finished
     counted = []
     gate.dispatcher.finished = lambda ticket, *given, **named: (
-        counted.append(ticket.booking.output_tokens),
+        counted.append(ticket.reservation.output_tokens),
         finished(ticket, *given, **named),
     )
     assert (await gate.ask(kit.post())).body.endswith(kit.DONE)
