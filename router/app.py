@@ -1,4 +1,4 @@
-"""The composition root: makes the parts, starts them in order, stops them in order."""
+"""The composition root: it makes the parts, starts them in order and stops them in order."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ from router.workers.watcher import Watcher
 log = logging.getLogger("warmroute.serve")
 
 YOUNG_OBJECTS = 10_000
-"""New containers between two young collections, each of which takes well under a millisecond."""
+"""New containers between two young collections. One collection takes well under a millisecond."""
 
 
 class System:
-    """One gateway process, of several if it has a `resources`. Satisfies `router.admin.system.System`."""
+    """One gateway process. `resources` is given to one of several. Satisfies `router.admin.system.AdminSystem`."""
 
     def __init__(self, config: Config, resources: ChildResources | None = None) -> None:
         self.config = config
@@ -115,14 +115,14 @@ class System:
         self._given: Listeners | None = None
         self._kept: tuple[Listeners, SocketFile | None, bool] | None = None
         self.handover_client: HandoverClient | None = None
-        """The gateway whose place we took."""
+        """The connection to the gateway that this one took over from."""
         self.leave_queue = False
-        """Another process holds our listeners: what waits in their queues is its."""
+        """Another process holds the listeners, and the connections in their queues are for it."""
         self.handover_state = HandoverState.NONE
         self.accepting = False
 
     def now_s(self) -> float:
-        """The loop's clock: monotonic seconds."""
+        """Return the event loop's clock: monotonic seconds."""
         return asyncio.get_running_loop().time()
 
     async def start(self, listeners: Listeners | None = None) -> None:
@@ -146,7 +146,7 @@ class System:
         self.loop_lag.start()
 
     async def open(self, listeners: Listeners | None = None) -> None:
-        """Serve the public port, on `listeners` if there are any; have the admin port bound.
+        """Serve the public port, on `listeners` if given, and bind the admin port.
 
         Raises:
             ListenError: an address cannot be bound.
@@ -191,26 +191,28 @@ class System:
             log.info("public port listening", extra={"url": url_of(address, self.config.tls)})
 
     def listeners(self) -> Listeners:
-        """What we listen on, for another process to go on with."""
+        """Return the listening sockets, which another process may continue with."""
         held = self._given is not None and self._given.held
         return Listeners(self.gateway.listeners, self._admin.listener if self._admin is not None else None, held)
 
     def listen_addresses(self) -> ListenAddresses:
-        """Where we listen, by our settings."""
+        """Return the addresses of both ports by the settings."""
         return listen_addresses(self.config, self.listeners(), self._given)
 
     def in_flight(self) -> Mapping[str, int]:
-        """Requests by worker, those of a gateway whose place we took included."""
+        """Return the requests at each worker, including those of the gateway that this one took over from."""
         elsewhere = self.handover_client.in_flight if self.handover_client is not None else {}
         return Counter(self.gateway.in_flight()) + Counter(elsewhere)
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
-        """Whether a gateway whose place we took sends a drained worker nothing either."""
+        """Return whether the gateway that this one took over from sends nothing to a drained worker either."""
         return self.handover_client is None or self.handover_client.drains(endpoint_id)
 
     async def hand_over(self, *, keep: bool) -> None:
-        """Another process accepts on our listeners: readiness off, accept no more. Requests in progress go on. With
-        `keep` the sockets stay open, until `resume` or `let_go`."""
+        """Stop accepting and report not ready, because another process accepts. Running requests continue.
+
+        With `keep` the sockets stay open until `resume` or `let_go`.
+        """
         self.accepting = False
         self.handover_state = HandoverState.DONE
         if keep:
@@ -222,7 +224,7 @@ class System:
             await self._admin.stop_accepting(leave_queue=True)
 
     def yield_listeners(self) -> None:
-        """What waits in the listeners' queues, and a Unix socket's file, are another process's."""
+        """Leave the listeners' queues and the file of a Unix socket to another process."""
         self.leave_queue = True
         self._socket_file = None
 
@@ -238,7 +240,7 @@ class System:
         return self._kept is not None
 
     async def resume(self) -> None:
-        """After `hand_over`: the process that took our place has died. Go on as before.
+        """After `hand_over`: serve as before, because the process that took over has died.
 
         Raises:
             OSError: a socket cannot be listened on.
@@ -258,15 +260,18 @@ class System:
             self._kept = None
 
     async def aclose(self, drain_s: float | None = None) -> None:
-        """Readiness off, accept for another `timeouts.drain_delay_s`, streams finish within `drain_s`
-        (`timeouts.drain_s`), then everything is given back. An admin call in progress ends."""
+        """Drain and release everything.
+
+        Report not ready, accept for another `timeouts.drain_delay_s`, let streams finish within `drain_s` (default:
+        `timeouts.drain_s`), then close. An admin call in progress ends.
+        """
         timeouts = self.config.timeouts
         self.let_go()
         self._files.close()
         self.gateway.drain()
         if self.accepting:
             self.accepting = False
-            # of several processes each goes on until nobody new can have come: see `Supervisor.aclose`
+            # one of several processes accepts until no new connection can come: see `Supervisor.aclose`
             await asyncio.sleep(timeouts.drain_delay_s + (SETTLE_S if self._resources is not None else 0.0))
         limit_s = timeouts.drain_s if drain_s is None else drain_s
         await self.gateway.aclose(limit_s, leave_queue=self.leave_queue)
@@ -279,7 +284,7 @@ class System:
         await self.identity.aclose()
 
     async def add_worker(self, worker: WorkerConfig) -> FleetEndpoint:
-        """Add an endpoint to the fleet and begin to watch it.
+        """Add an endpoint to the fleet and watch it.
 
         Raises:
             ValueError: `worker.url` is not a worker URL.
@@ -294,7 +299,8 @@ class System:
         return joined
 
     async def remove_worker(self, endpoint_id: str) -> None:
-        """Forget an endpoint; started answers on it run to their end, other requests move where they can.
+        """Remove an endpoint. Responses that have started continue; other requests move to another worker if they
+        can.
 
         Raises:
             KeyError: no such endpoint.
@@ -308,10 +314,12 @@ class System:
     async def request_of(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
     ) -> Request:
-        """The request the gateway would make of these bytes from the bearer of that key, identified but not dispatched.
+        """Return the request that the gateway would make of these bytes, identified but not dispatched.
+
+        `key_name` is the API key's name.
 
         Raises:
-            RequestError: as the public port would answer.
+            RequestError: the error that the public port would answer.
         """
         return await self.gateway.preview(path, headers, body, key_name)
 
@@ -320,18 +328,20 @@ class System:
         await self.gateway.drained()
 
     def snapshot(self) -> Snapshot:
-        """All metrics as values."""
+        """Return all metrics as values."""
         return self._exposition.snapshot()
 
     def exposition(self) -> tuple[bytes, str]:
-        """All metrics in Prometheus text format, and their content type."""
+        """Return all metrics in Prometheus text format, and their content type."""
         return self._exposition.render()
 
 
 def _tune_memory() -> None:
-    """Have large blocks given back when they are freed. And what exists now lives as long as the process: keep it out
-    of every later collection. Requests leave no cycles, so that a young collection finds little; at the default of 700
-    objects it runs every few requests."""
+    """Return large freed blocks to the system, and keep long-lived objects out of garbage collections.
+
+    Requests leave no cycles, so a young collection finds little. At the default of 700 objects it would run every few
+    requests.
+    """
     map_large_blocks()
     gc.collect()
     gc.freeze()
@@ -339,15 +349,15 @@ def _tune_memory() -> None:
 
 
 async def serve(config: Config) -> int:
-    """Run one gateway until SIGTERM or SIGINT, or until another process has taken its place; a second signal ends it
-    at once."""
+    """Run one gateway until SIGTERM or SIGINT, or until a new process has taken over. A second signal ends it at
+    once."""
     for warning in warnings(config):
         log.warning(warning)
     return await Lifecycle(System(config)).run()
 
 
 def run(config: Config) -> int:
-    """The process's whole life; returns its exit code."""
+    """Run one gateway in this process; return its exit code."""
     try:
         return uvloop.run(serve(config))
     except KeyboardInterrupt:

@@ -20,13 +20,13 @@ from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.listen.connection_limit import ConnectionLimit
 
 MOST_UNSENT_BYTES = 33_554_432
-"""Unsent answers of all clients together; beyond it the client that has read nothing for the longest is cut off."""
+"""Unsent responses of all clients together. Beyond it, the client that has read nothing for longest is cut off."""
 MOST_BODY_BYTES = 33_554_432
-"""Bodies being received, all together."""
+"""Request bodies being received, all together."""
 MOST_PIPELINED = 16
-"""Requests that one connection may send ahead; with more it is closed."""
+"""Requests that a connection may send ahead. With more it is closed."""
 LAST_WORDS_S = 2.0
-"""How long a client may take to read a refusal."""
+"""Time for a client to read a refusal."""
 
 log = logging.getLogger("warmroute.admin")
 
@@ -46,7 +46,7 @@ class RequestStep(Enum):
 
 @dataclass(slots=True)
 class AdminPort:
-    """What the connections of one admin port share. `body_bytes` counts bodies that are being received."""
+    """State shared by the connections of one admin port. `body_bytes` counts bodies being received."""
 
     places: ConnectionLimit
     unsent: SendBufferLimit
@@ -58,8 +58,11 @@ class AdminPort:
 
 
 class AdminConnection(HttpToolsProtocol):
-    """A head has `header_s`, counted from the accept for the first one; a body has `body_s`; a client that leaves its
-    answer unread has `unread_s`. Between two requests uvicorn's own keep-alive timeout applies."""
+    """A connection with time limits.
+
+    A request head has `header_s`, counted from the accept for the first one. A body has `body_s`, and a client that
+    does not read its response has `unread_s`. Between two requests uvicorn's keep-alive timeout applies.
+    """
 
     def __init__(
         self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], port: AdminPort
@@ -75,13 +78,12 @@ class AdminConnection(HttpToolsProtocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client came; its first head must be complete in time."""
+        """Start the time limit of the first head."""
         super().connection_made(transport)
         self._port.places.opened(self)
         self._within(self._port.header_s, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
         self._within(None)
         self._give_back_body()
         if not self._writable:
@@ -90,7 +92,6 @@ class AdminConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the client."""
         if self.transport.is_closing():
             return
         if self._step is RequestStep.REQUEST:
@@ -102,50 +103,44 @@ class AdminConnection(HttpToolsProtocol):
                 self._refuse(ErrorKind.HEADERS_TOO_LARGE, "request head too large")
 
     def pause_writing(self) -> None:
-        """The client leaves its answer unread."""
+        """Start the time limit for a client that does not read."""
         super().pause_writing()
         self._writable = False
         self._within(self._port.unread_s, self.evict)
         self._port.unsent.paused(self, self.unsent_bytes)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
         super().resume_writing()
         self._writable = True
         self._port.unsent.resumed(self)
         self._enter(self._step)
 
-    # the parser
+    # parser callbacks
 
     def on_message_begin(self) -> None:
-        """A head begins."""
         super().on_message_begin()
         if self._step is not RequestStep.HEAD:
             self._enter(RequestStep.HEAD)
 
     def on_headers_complete(self) -> None:
-        """A head is complete."""
         if len(self.pipeline) >= MOST_PIPELINED:
             raise _TooManyAhead
         super().on_headers_complete()
         self._enter(RequestStep.BODY)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of a body."""
         super().on_body(body)
         self._body_bytes += len(body)
         self._port.body_bytes += len(body)
         if self._port.body_bytes > MOST_BODY_BYTES:
-            self._refuse(ErrorKind.TOO_MANY_REQUESTS, "the bodies of other requests take all the memory set aside")
+            self._refuse(ErrorKind.TOO_MANY_REQUESTS, "the bodies of other requests fill the memory for bodies")
 
     def on_message_complete(self) -> None:
-        """A request is complete."""
         super().on_message_complete()
         self._give_back_body()
         self._enter(RequestStep.REQUEST if self.cycle.response_complete else RequestStep.ANSWER)
 
     def on_response_complete(self) -> None:
-        """An answer has been written."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._within(self._port.unread_s, self.evict)
@@ -153,7 +148,6 @@ class AdminConnection(HttpToolsProtocol):
             self._enter(RequestStep.REQUEST)
 
     def timeout_keep_alive_handler(self) -> None:
-        """No further request came."""
         super().timeout_keep_alive_handler()
         self._within(LAST_WORDS_S, self.evict)
 
@@ -161,14 +155,14 @@ class AdminConnection(HttpToolsProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What the client has not taken yet."""
+        """Response bytes that the client has not read."""
         return self.transport.get_write_buffer_size()
 
     def allow_unsent(self, size_bytes: int) -> None:
-        """An answer is written whole, so that there is nothing to hold back."""
+        """Do nothing: a response is written as a whole, so there is nothing to hold back."""
 
     def cut_off(self) -> None:
-        """All unsent answers together are too large, and this client has been waited for the longest."""
+        """Close the connection, because unsent responses take too much memory and this client has waited longest."""
         log.info("slow reader cut off", extra={"port": "admin"})
         self.loop.call_soon(self.evict)
 
@@ -186,14 +180,14 @@ class AdminConnection(HttpToolsProtocol):
         if step is RequestStep.HEAD:
             self._head_bytes = 0
         if not self._writable or self.transport.is_closing():
-            return  # the deadline that runs is for the client to take what is written to it
+            return  # the timer that runs is the client's time to read
         if step is RequestStep.HEAD or step is RequestStep.BODY:
             self._within(port.header_s if step is RequestStep.HEAD else port.body_s, self._too_slow)
         else:
             self._within(None)
 
     def _within(self, limit_s: float | None, otherwise: Callable[[], None] | None = None) -> None:
-        """Have `otherwise` done after `limit_s`, in place of what was to be done before."""
+        """Call `otherwise` after `limit_s`, and cancel the previous timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -204,7 +198,7 @@ class AdminConnection(HttpToolsProtocol):
         self._refuse(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time")
 
     def _refuse(self, kind: ErrorKind, detail: str) -> None:
-        """Answer where no answer has begun, and close."""
+        """Answer unless a response has begun, then close."""
         if self.transport.is_closing():
             return
         cycle = self.cycle

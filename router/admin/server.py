@@ -1,4 +1,4 @@
-"""The admin port: uvicorn on the gateway's own event loop."""
+"""The server of the admin port: uvicorn on the gateway's own event loop."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from router.gateway.listen.connection_limit import ConnectionLimit
 from router.gateway.listen.drain import close_listeners
 
 GRACE_S = 2.0
-"""How long a call in progress may take to end, once the public side has drained."""
+"""Time for a call in progress to end, after the public port has drained."""
 
 LAST_CALL_S = 0.1
-"""Time to read what has arrived on connections that were open, or waited to be accepted, when the listener closed."""
+"""Time to read requests that had arrived, on open or waiting connections, when the listener closed."""
 
 
 class AdminServer:
-    """Serves `app` on a listening socket."""
+    """Serve `app` on a listening socket."""
 
     def __init__(
         self, app: Starlette, listener: socket.socket, config: Config, tls: ssl.SSLContext | None = None
@@ -49,19 +49,19 @@ class AdminServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` as bound, or a Unix socket's path."""
+        """``host:port`` as bound, or the path of a Unix socket."""
         name = self.listener.getsockname()
         if not isinstance(name, tuple):
             return str(name)
         return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
     async def start(self) -> None:
-        """Serve on the running loop; the port answers when this returns."""
+        """Serve on the running loop. The port answers when this returns."""
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self.listener]), name="admin")
         await self._server.serves.wait()
 
     async def stop_accepting(self, *, leave_queue: bool) -> None:
-        """Close the listener. Connections go on, and every answer from now on tells its client to close."""
+        """Close the listener. Connections continue, and every later response asks its client to close."""
         server = self._server
         if not server.accepts:
             return
@@ -71,19 +71,19 @@ class AdminServer:
         )
 
     def accept_again(self, listener: socket.socket) -> None:
-        """After `stop_accepting`: go on, on a duplicate of the listener that was closed."""
+        """Accept on a duplicate of the listener that `stop_accepting` closed."""
         self.listener = listener
         self._server.accepts = True
         self._server.listen([listener])
 
     def statistics(self) -> dict[str, int]:
-        """Connections, what happened at their limit, and answers that are not read."""
+        """Return connections, events at their limit, and unread responses."""
         port = self._server.port
         unsent = {"unsent_bytes": port.unsent.used_bytes, "slow_readers_cut": port.unsent.cut}
         return {**port.places.statistics(), **unsent}
 
     async def aclose(self, *, leave_queue: bool = False) -> None:
-        """Stop accepting where that has not been done; calls in progress have `GRACE_S` to end."""
+        """Stop accepting, if that has not happened. Calls in progress have `GRACE_S` to end."""
         if self._task is not None:
             if self._server.accepts:
                 await self.stop_accepting(leave_queue=leave_queue)
@@ -103,7 +103,7 @@ class AdminServer:
 
 
 class _AdminUvicorn(uvicorn.Server):
-    """uvicorn's, on connections that the gateway accepts itself: uvicorn counts heads, not sockets."""
+    """uvicorn on connections that the gateway's `Acceptor` accepts: uvicorn itself limits requests, not sockets."""
 
     def __init__(self, settings: uvicorn.Config, config: Config, tls: ssl.SSLContext | None) -> None:
         settings.timeout_graceful_shutdown = GRACE_S  # type: ignore[assignment]
@@ -118,7 +118,7 @@ class _AdminUvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process's own affair."""
+        """Leave signals to the process."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -128,12 +128,12 @@ class _AdminUvicorn(uvicorn.Server):
         self.serves.set()
 
     def listen(self, sockets: Iterable[socket.socket]) -> None:
-        """Accept on `sockets`, in place of those before."""
+        """Accept on `sockets` instead of the previous ones."""
         loop = asyncio.get_running_loop()
         self.listening = [Listener(loop, self.acceptor, each) for each in sockets]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, then uvicorn's own."""
+        """Stop accepting, then shut uvicorn down."""
         for listener in self.listening:
             listener.close()
         await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""One gateway process, from its start, perhaps in place of another, to its drained end."""
+"""The life cycle of one gateway process: start, handover, drain, end."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from router.telemetry.logs import say
 log = logging.getLogger("warmroute.serve")
 
 LINGER_S = 3.0
-"""How long a gateway that was taken over stays at least, so that it can serve again if its successor dies early."""
+"""Minimum time that a gateway stays after a handover. It serves again if the new process dies within it."""
 _LOOK_S = 0.02
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _FOR_ONE_PROCESS = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID")
-"""Variables by which a service manager speaks to one process, not to those it starts."""
+"""Variables of a service manager that are meant for one process and not for its children."""
 
 
 class ServingSystem(Protocol):
@@ -101,7 +101,7 @@ class ServingSystem(Protocol):
 
 
 class Lifecycle:
-    """Runs `system` until a signal ends it, or another process has taken its place."""
+    """Run `system` until a signal ends it or a new process has taken over."""
 
     def __init__(self, system: ServingSystem, environment: Mapping[str, str] = os.environ) -> None:
         self._system = system
@@ -110,16 +110,16 @@ class Lifecycle:
         self._over = asyncio.Event()
         self._signal = False
         self._superseded = asyncio.Event()
-        """Nothing can make us serve again."""
+        """Set when this process must not serve again."""
         self._lost = asyncio.Event()
-        """The process that took our place has died."""
+        """Set when the process that took over has died."""
         self._drain_until_s = 0.0
         self._handover_client: HandoverClient | None = None
         self._handover_server: HandoverServer | None = None
         self._notifier = Notifier(environment, self._status)
 
     async def run(self) -> int:
-        """The exit code. A second signal ends the process at once."""
+        """Serve and return the exit code. A second signal ends the process at once."""
         loop = asyncio.get_running_loop()
         for number in _ENDING:
             loop.add_signal_handler(number, self._signalled)
@@ -128,7 +128,7 @@ class Lifecycle:
             await self._start()
         except (ListenError, TakeoverError) as error:
             say(f"warmroute serve: cannot listen: {error}")
-            await self._leave_to_running_gateway()
+            await self._leave_sockets()
             await self._give_back(self._config.timeouts.drain_s)
             return 1
         if self._handover_server is not None:
@@ -140,7 +140,7 @@ class Lifecycle:
         await self._end()
         return 0
 
-    # starting
+    # start
 
     async def _start(self) -> None:
         path = self._config.takeover
@@ -160,7 +160,7 @@ class Lifecycle:
         self._notifier.ready(main_pid=os.getpid() if self._handover_client is not None else None)
 
     async def _prepare(self, handover_client: HandoverClient, passed: Listeners | None) -> Listeners:
-        """Everything that can fail, while the running gateway still serves."""
+        """Do everything that can fail while the running gateway still serves."""
         if passed is None:
             handover_client.check(self._config)
         self._system.handover_client = handover_client
@@ -178,8 +178,7 @@ class Lifecycle:
         log.info("took over", extra={"pid": handover_client.offered.pid})
 
     def _drain_alone(self, endpoint_ids: Sequence[str]) -> None:
-        """What an operator drains in the other process is drained here, and nothing else: its worker may be about to be
-        stopped."""
+        """Drain exactly the workers that an operator drains in the other process: they may be about to stop."""
         fleet = self._system.fleet
         for endpoint in fleet.endpoints:
             (fleet.drain if endpoint.id in endpoint_ids else fleet.undrain)(endpoint.id)
@@ -191,26 +190,26 @@ class Lifecycle:
         while not self._over.is_set() and loop.time() < end_s and not self._workers_known():  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
         if self._over.is_set():
-            raise TakeoverError("a signal came before the workers were probed; the running gateway goes on")
+            raise TakeoverError("a signal came before the workers were probed; the running gateway keeps serving")
         if ready_there and not self._system.fleet.serving:
             raise TakeoverError(
-                f"no worker is ready after {limit_s:g} s (timeouts.takeover_ready_s), where the running gateway has "
-                f"{ready_there}; it goes on"
+                f"no worker is ready after {limit_s:g} s (timeouts.takeover_ready_s), but the running gateway has "
+                f"{ready_there}; it keeps serving"
             )
 
     def _workers_known(self) -> bool:
-        """Every worker has been probed, and one can take requests."""
+        """Whether every worker has been probed and at least one takes requests."""
         endpoints = self._system.fleet.endpoints
         probed = all(each.health.probed or each.state is WorkerState.DRAINING for each in endpoints)
         return probed and self._system.fleet.serving > 0
 
-    async def _leave_to_running_gateway(self) -> None:
-        """Our start has failed: the gateway that runs, or that we took over from just now, serves on."""
+    async def _leave_sockets(self) -> None:
+        """Leave the sockets to the running gateway, because this start has failed."""
         if self._handover_client is not None:
             self._system.yield_listeners()
             await self._handover_client.aclose()
 
-    # handing over
+    # handover
 
     def _callbacks(self) -> HandoverCallbacks:
         return HandoverCallbacks(
@@ -219,7 +218,7 @@ class Lifecycle:
             hand_over=self._hand_over,
             in_flight=self._system.in_flight,
             drain_alone=self._drain_alone,
-            drained=self._sent_nothing,
+            drained=self._idle_drained,
             superseded=self._superseded.set,
             lost=self._lost.set,
         )
@@ -245,8 +244,8 @@ class Lifecycle:
     def _drained(self) -> tuple[str, ...]:
         return tuple(each.id for each in self._system.fleet.endpoints if each.draining)
 
-    def _sent_nothing(self) -> tuple[str, ...]:
-        """Drained workers to which a gateway that we took over from sends nothing either."""
+    def _idle_drained(self) -> tuple[str, ...]:
+        """Return the drained workers that receive nothing from the previous gateway either."""
         return tuple(each for each in self._drained() if self._system.drained_everywhere(each))
 
     async def _hand_over(self, says_end: bool) -> tuple[str, ...]:
@@ -258,9 +257,8 @@ class Lifecycle:
         return self._drained()
 
     async def _successor_lost(self) -> bool:
-        """Drain, for `LINGER_S` at least; True as soon as the process that took our place has died, and we can serve
-        again."""
-        await self._notifier.aclose()  # our successor speaks for the service
+        """Drain for at least `LINGER_S`. Return True at once if the new process dies and this one can serve again."""
+        await self._notifier.aclose()  # the new process reports for the service
         log.info("handed over", extra={"drain_s": self._config.timeouts.drain_s})
         ends = [asyncio.ensure_future(each) for each in (self._lost.wait(), self._superseded.wait(), self._drain())]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -281,24 +279,24 @@ class Lifecycle:
         return max(0.0, self._drain_until_s - asyncio.get_running_loop().time())
 
     async def _resume(self) -> None:
-        """Serve again, as before we handed over, with the workers drained that our successor last named."""
+        """Serve again as before the handover, with the workers drained that the new process last named."""
         self._lost.clear()
         try:
             await self._system.resume()
-            assert self._handover_server is not None, "a successor took over"
+            assert self._handover_server is not None, "a new process took over"
             await self._handover_server.start_again()
         except OSError as error:
             log.error("cannot serve again", extra={"reason": str(error)})
             return
         except TakeoverError as error:
-            log.error("serving again, but no successor can take over", extra={"reason": str(error)})
+            log.error("serving again, but no new process can take over", extra={"reason": str(error)})
         if not self._signal:
             self._over.clear()
         self._notifier.ready(main_pid=os.getpid())
         log.warning("the gateway that took over has died; serving again")
 
     def _start_successor(self) -> None:
-        """The same command again, as it is on disk now: it takes over, or ends and leaves us as we are."""
+        """Start the same command again, as it is on disk now. It takes over, or ends and changes nothing here."""
         command = [sys.executable, *sys.orig_argv[1:]]
         environment = {key: value for key, value in self._environment.items() if key not in _FOR_ONE_PROCESS}
         log.info("starting a successor")
@@ -307,13 +305,13 @@ class Lifecycle:
         except OSError as error:
             log.error("the successor could not be started", extra={"reason": str(error)})
             return
-        # a thread, since the event loop would kill a child of its own when it closes
+        # a thread, because the event loop would kill its own children when it closes
         threading.Thread(target=_watch, args=(child,), daemon=True).start()
 
-    # ending
+    # end
 
     def _signalled(self) -> None:
-        """The next one has its default effect."""
+        """End the process. The next signal has its default effect."""
         for number in _ENDING:
             asyncio.get_running_loop().remove_signal_handler(number)
         self._signal = True
@@ -322,7 +320,7 @@ class Lifecycle:
 
     async def _end(self) -> None:
         timeouts = self._config.timeouts
-        if not self._handed_over:  # then our successor speaks for the service
+        if not self._handed_over:  # then the new process reports for the service
             self._notifier.stopping()
         if self._handover_client is not None:
             self._handover_client.say_ending()
@@ -332,7 +330,7 @@ class Lifecycle:
         )
         if (
             self._system.handover_state is not HandoverState.NONE
-        ):  # who starts in our place has our sockets, and accepts what waits
+        ):  # the new process has the sockets and accepts the waiting connections
             self._system.leave_queue = True
         await self._give_back(self._drain_left_s if self._handed_over else timeouts.drain_s)
 
@@ -343,7 +341,8 @@ class Lifecycle:
     async def _give_back(self, drain_s: float) -> None:
         await self._system.aclose(drain_s)
         if self._handover_client is not None:
-            # our successor learns from us what it still has, and a service manager may kill what outlives us
+            # The new process receives the requests of the old one from here, and a service manager may kill a process
+            # that outlives this one.
             await self._handover_client.ended(self._config.timeouts.drain_s)
             await self._handover_client.aclose()
         if self._handover_server is not None:

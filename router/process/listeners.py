@@ -1,4 +1,4 @@
-"""The sockets of both ports, bound and listening."""
+"""The listening sockets of both ports."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ ADMIN_BACKLOG = 256
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Sockets somebody gave us. `admin` is None where only public ones came; `held` where the giver (a service
-    manager) keeps them open, so that what waits in their queues is not lost when we close them."""
+    """Listening sockets that this process received. `admin` is None if only public sockets came.
+
+    `held`: a service manager keeps the sockets open, so that connections in their queues survive a close here.
+    """
 
     public: tuple[socket.socket, ...]
     admin: socket.socket | None = None
@@ -24,11 +26,11 @@ class Listeners:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """All of them, the admin port's last."""
+        """All sockets; the admin port's is the last."""
         return self.public if self.admin is None else (*self.public, self.admin)
 
     def duplicates(self) -> Listeners:
-        """The same sockets, open until these are closed, too.
+        """Return duplicates, which stay open after these sockets are closed.
 
         Raises:
             OSError: the process has no file descriptors left.
@@ -36,7 +38,7 @@ class Listeners:
         kept: list[socket.socket] = []
         try:
             for each in self.sockets:
-                kept.append(each.dup())  # noqa: PERF401 - those made before a failure are closed
+                kept.append(each.dup())  # noqa: PERF401 - duplicates made before a failure are closed
         except OSError:
             for each in kept:
                 each.close()
@@ -45,7 +47,6 @@ class Listeners:
         return Listeners(tuple(kept), admin, self.held)
 
     def close(self) -> None:
-        """Give them back unused."""
         for each in self.sockets:
             each.close()
 
@@ -64,7 +65,7 @@ class ListenAddresses(msgspec.Struct, frozen=True):
 
 
 def admin_socket(config: Config) -> socket.socket:
-    """The admin port of `config`.
+    """Return the listening socket of the admin port.
 
     Raises:
         ListenError: the address cannot be bound.
@@ -82,7 +83,7 @@ def admin_socket(config: Config) -> socket.socket:
 
 
 def listen_addresses(config: Config, ours: Listeners, given: Listeners | None) -> ListenAddresses:
-    """Where a gateway listens, by its settings; `given` is what a service manager or a predecessor gave it."""
+    """Return the addresses of both ports. `given` are the sockets of a service manager or of the previous gateway."""
     by_manager = given is not None and given.held
     return ListenAddresses(
         uds=None if by_manager else config.uds,
@@ -99,7 +100,7 @@ def _port(listener: socket.socket) -> int:
 
 
 def url_of(address: str, tls: TlsConfig) -> str:
-    """A bound address as a URL; one that begins with a slash or a dot is a Unix socket's path."""
+    """Return a bound address as a URL. An address that begins with a slash or a dot is a Unix socket's path."""
     if address.startswith(("/", ".")):
         return f"unix:{address}"
     return f"http://{address}" if tls.cert_file is None else f"https://{address}"

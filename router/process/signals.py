@@ -1,4 +1,4 @@
-"""Signals beside SIGTERM and SIGINT. By default they end a process at once, in the middle of its streams."""
+"""Signals other than SIGTERM and SIGINT. By default they end a process in the middle of its streams."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from types import FrameType
 log = logging.getLogger("warmroute.serve")
 
 _NOTHING_TO_DO = {
-    signal.SIGUSR1: "it means nothing here",
-    signal.SIGUSR2: "it starts a successor only where takeover is set (--takeover)",
-    signal.SIGHUP: "reload is not available yet; files of keys and certificates are read again when they change",
+    signal.SIGUSR1: "it has no meaning here",
+    signal.SIGUSR2: "it starts a successor only if takeover is set (--takeover)",
+    signal.SIGHUP: "settings cannot be reloaded; files of keys and certificates are read again when they change",
 }
 
 
 def hold_off() -> None:
-    """From the start of a process until it has an event loop, they do nothing. SIGHUP from a terminal still ends it."""
+    """Ignore these signals until the event loop handles them. SIGHUP from a terminal still ends the process."""
     for number in _NOTHING_TO_DO:
         if signal.getsignal(number) is signal.SIG_DFL and not (number is signal.SIGHUP and _at_terminal()):
             signal.signal(number, _nothing)
 
 
 def handle(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
-    """Log each of them and go on; SIGHUP calls `end` where standard input is a terminal: it has been closed, and nobody
-    is there to reload for. A SIGHUP that whoever started us has had ignored (nohup) stays so."""
+    """Log each of these signals and continue.
+
+    SIGHUP calls `end` if standard input is a terminal: the terminal has been closed. A SIGHUP that the parent process
+    ignores (nohup) stays ignored.
+    """
     for number in _NOTHING_TO_DO:
         if number is not signal.SIGHUP:
             loop.add_signal_handler(number, say, number)
@@ -38,7 +41,7 @@ def handle(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
 
 
 def say(number: signal.Signals) -> None:
-    """One line for a signal that changes nothing."""
+    """Log a signal that changes nothing."""
     log.warning("signal ignored", extra={"signal": number.name, "reason": _NOTHING_TO_DO[number]})
 
 
@@ -47,4 +50,4 @@ def _at_terminal() -> bool:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, which processes started by this one would inherit."""
+    """Do nothing. SIG_IGN is not used, because child processes would inherit it."""

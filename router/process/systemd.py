@@ -14,16 +14,16 @@ from router.process.listeners import Listeners
 
 FIRST_DESCRIPTOR = 3
 ADMIN = "admin"
-"""FileDescriptorName= of the admin port's socket; every other one is public."""
+"""FileDescriptorName= of the admin port's socket. Every other socket is public."""
 STATUS_S = 1.0
-"""How often the status is looked at; it is sent when it has changed."""
+"""Interval at which the status is compared with the last one sent."""
 
 
 def activated(environment: Mapping[str, str], pid: int) -> Listeners | None:
-    """The sockets that the service manager passed to this process, None where it passed none.
+    """Return the sockets that the service manager passed to this process, or None if it passed none.
 
     Raises:
-        ListenError: they are no listening stream sockets, or none of them is public.
+        ListenError: a socket is not a listening stream socket, or none is public.
     """
     if environment.get("LISTEN_PID") != str(pid) or not environment.get("LISTEN_FDS", "").isdecimal():
         return None
@@ -57,29 +57,29 @@ def _listener(descriptor: int) -> socket.socket:
 
 
 class Notifier:
-    """Tells the service manager how we are, where there is one (``NOTIFY_SOCKET``); else does nothing."""
+    """Report the state of the process to the service manager named by ``NOTIFY_SOCKET``. Without one, do nothing."""
 
     def __init__(self, environment: Mapping[str, str], status: Callable[[], str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._status = status
-        self._said = ""
+        self._last_status = ""
         self._task: asyncio.Task[None] | None = None
         self._watchdog_s = _watchdog_s(environment)
 
     def ready(self, *, main_pid: int | None = None) -> None:
-        """We serve; `main_pid` where the manager takes another process for the service's main one."""
+        """Report that the gateway serves. `main_pid` replaces the process that the manager regards as the main one."""
         if self._address:
-            self._said = self._status()
-            lines = ["READY=1", f"STATUS={self._said}"]
+            self._last_status = self._status()
+            lines = ["READY=1", f"STATUS={self._last_status}"]
             self._send(*([f"MAINPID={main_pid}"] if main_pid is not None else []), *lines)
             self._task = asyncio.get_running_loop().create_task(self._pulse(), name="notify")
 
     def stopping(self) -> None:
-        """The end has begun."""
+        """Report that the shutdown has begun."""
         self._send("STOPPING=1", "STATUS=draining")
 
     async def aclose(self) -> None:
-        """Say nothing more."""
+        """Stop sending."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -88,8 +88,8 @@ class Notifier:
         while True:
             await asyncio.sleep(min(STATUS_S, self._watchdog_s / 2) if self._watchdog_s else STATUS_S)
             status = self._status()
-            if status != self._said:
-                self._said = status
+            if status != self._last_status:
+                self._last_status = status
                 self._send(f"STATUS={status}")
             if self._watchdog_s:
                 self._send("WATCHDOG=1")
@@ -104,8 +104,10 @@ class Notifier:
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float:
-    """``WATCHDOG_USEC``; 0 where nobody waits for a sign of life. A successor has its predecessor's ``WATCHDOG_PID``
-    taken out of its environment."""
+    """Return ``WATCHDOG_USEC`` in seconds, or 0 if no keep-alive is expected.
+
+    A gateway that starts its successor removes ``WATCHDOG_PID`` from the environment.
+    """
     mine = environment.get("WATCHDOG_PID") in (None, str(os.getpid()))
     text = environment.get("WATCHDOG_USEC", "")
     return int(text) / 1e6 if mine and text.isdecimal() else 0.0

@@ -72,7 +72,7 @@ def test_a_successor_that_fails_leaves_the_running_gateway_as_it_was(site):
     killed = site.gateway(worker="127.0.0.1:9")
     killed.wait_for("worker state|worker not|127.0.0.1:9")
     killed.kill()
-    running.wait_for("ended before it was ready; going on as before")
+    running.wait_for("ended before it was ready; this one keeps serving")
     port = int(site.public.rpartition(":")[2])
     with httpx.Client() as client:
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Whose turn it is to take the next client connection."""
+"""Balance client connections over the processes that accept from the same sockets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from router.process.shared_memory.ledger import AcceptCounters, Ledger
 
 
 class LeastConnections:
-    """Has the process with the fewest open connections go first.
+    """Let the process with the fewest open connections accept first. Satisfies the gateway's `AcceptOrder`.
 
-    It satisfies `router.gateway.listen.connection_limit.AcceptOrder`.
-
-    What it reads of the others may be a moment old. But each knows its own count, and takes a connection only where it
-    has read that nobody has fewer: so while connections only come, no two processes differ by more than one.
+    The counters of other processes may be a moment old. Each process knows its own count, and accepts only if no other
+    counter is lower. As long as connections only arrive, no two processes differ by more than one.
     """
 
     def __init__(self, ledger: Ledger, processes: int, process: int) -> None:
@@ -22,39 +20,39 @@ class LeastConnections:
         self._serving = False
 
     def open(self) -> None:
-        """We begin to take connections."""
+        """Start to take part."""
         self._serving = True
         self._write()
 
     def close(self) -> None:
-        """We take no more."""
+        """Stop accepting."""
         self._serving = False
         self._write()
 
     def goes_first(self) -> bool:
-        """Whether nobody who takes connections has fewer than we do."""
+        """Return whether no accepting process has fewer connections."""
         counters = [self._ledger.accept_counters(other) for other in self._others]
         return all(
             self._connections <= accept_counters.connections for accept_counters in counters if accept_counters.serving
         )
 
     def accepted_by_others(self) -> int:
-        """How many the others have ever taken: it changes while they take any."""
+        """Return the connections that other processes ever accepted. The number changes while they accept."""
         return sum(self._ledger.accept_counters(other).taken for other in self._others)
 
     def accepted(self) -> None:
-        """We have just taken one."""
+        """Count an accepted connection."""
         self._connections += 1
         self._taken += 1
         self._write()
 
     def closed(self) -> None:
-        """One of ours has closed."""
+        """Count a closed connection."""
         self._connections -= 1
         self._write()
 
     def statistics(self) -> dict[str, int]:
-        """Connections open, and ever taken."""
+        """Return the open connections and all that were ever accepted."""
         return {"connections": self._connections, "taken": self._taken}
 
     def _write(self) -> None:

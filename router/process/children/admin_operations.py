@@ -1,4 +1,4 @@
-"""The admin port of several processes: the same operations as of one, each answered for all."""
+"""The admin API of several processes: the operations of one process, each answered for all."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from router.telemetry.snapshot import page
 Handler = Callable[[Operation, Call], Awaitable[Answer]]
 
 _LOOK_S = 0.05
-"""Between two looks while a call waits."""
+"""Interval between two polls while a call waits."""
 
 
 class SupervisorState(Protocol):
-    """What the supervisor has, as far as its admin port needs it."""
+    """The parts of the supervisor that its admin port reads."""
 
     @property
     def children(self) -> Sequence[Child]: ...
@@ -48,10 +48,10 @@ class SupervisorState(Protocol):
 
 
 def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
-    """The operations of the table, each asking the processes.
+    """Return the operations of the table, each of which asks the child processes.
 
-    One that is not named here reads from the first process that answers, or changes all of them; a change of that kind
-    is not made again in a process that starts later.
+    An operation without a handler here reads from the first child that answers, or changes all children. The second
+    kind is not repeated in a child that starts later.
     """
     request = _AllChildren(supervisor)
     named: dict[str, Handler] = {
@@ -83,21 +83,21 @@ class _AllChildren:
     def __init__(self, supervisor: SupervisorState) -> None:
         self._supervisor = supervisor
 
-    # reading
+    # reads
 
     def default(self, operation: Operation) -> Handler:
         return self.first if operation.method == "GET" else self.change
 
     async def live(self, _: Operation, call: Call) -> Answer:
-        """The supervisor's own event loop turns."""
+        """Answer for the supervisor's own event loop."""
         return await health.live(call)
 
     async def config(self, _: Operation, call: Call) -> Answer:
-        """As they were given to the supervisor."""
+        """Return the settings that the supervisor was started with."""
         return await health.config(call)
 
     async def ready(self, operation: Operation, call: Call) -> Answer:
-        """At least one process can serve requests."""
+        """Answer 200 if at least one process can serve requests."""
         if not self._supervisor.accepting:
             raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", "a shutdown has begun")
         answers = await ask_all(self._clients(), _child_request(operation, call))
@@ -105,68 +105,66 @@ class _AllChildren:
             raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", "no process serves yet")
         ready = [answer for answer in answers.values() if answer.is_success]
         if not ready:
-            return _passed_on(next(iter(answers.values())))
+            return _forwarded(next(iter(answers.values())))
         document = msgspec.json.decode(ready[0].content, type=documents.Ready)
         document.processes, document.processes_ready = len(self._supervisor.children), len(ready)
         return Answer(document)
 
     async def metrics(self, operation: Operation, call: Call) -> Answer:
-        """Sums over all."""
+        """Return the metrics of all processes, merged."""
         text, media_type = page(await self._supervisor.totals.snapshot(self._clients()))
         return Answer(text, media_type=media_type)
 
     async def list_workers(self, operation: Operation, call: Call) -> Answer:
-        """One list out of all."""
+        """Return one list, merged from all processes."""
         answers = await self._all(operation, call)
-        lists = {number: msgspec.json.decode(a.content, type=documents.Workers) for number, a in _good(answers)}
+        lists = {number: msgspec.json.decode(a.content, type=documents.Workers) for number, a in _successful(answers)}
         return Answer(documents.Workers(workers=merge_workers({n: each.workers for n, each in lists.items()})))
 
     async def worker(self, operation: Operation, call: Call) -> Answer:
-        """One worker, out of what all say."""
+        """Return one worker, merged from all processes."""
         return _one_worker(await self._all(operation, call))
 
     async def decisions(self, operation: Operation, call: Call) -> Answer:
-        """The logs of all, newest first."""
+        """Return the decision logs of all processes, newest first."""
         logs = [
             {**decision, "process": number}
-            for number, answer in _good(await self._all(operation, call))
+            for number, answer in _successful(await self._all(operation, call))
             for decision in msgspec.json.decode(answer.content)["decisions"]
         ]
         logs.sort(key=lambda decision: decision["at"], reverse=True)
         return Answer({"decisions": logs[: call.query["limit"]]})
 
     async def first(self, operation: Operation, call: Call) -> Answer:
-        """What the first that answers says."""
+        """Return the reply of the first process that answers."""
         for client in self._clients():
             try:
-                return _passed_on(await client.ask(_child_request(operation, call)))
+                return _forwarded(await client.ask(_child_request(operation, call)))
             except NoReplyError:
                 continue
         raise nobody()
 
-    # changing
+    # changes
 
     async def change(self, operation: Operation, call: Call) -> Answer:
-        """A change that leaves nothing to note down."""
+        """Change all processes, without a record for those that start later."""
         answers = await self._make(Change(_child_request(operation, call), None, _nothing))
-        return _passed_on(next(iter(answers.values())))
+        return _forwarded(next(iter(answers.values())))
 
     async def add_worker(self, operation: Operation, call: Call) -> Answer:
-        """To every process."""
         wanted: documents.NewWorker = call.body
         worker = configured(wanted)
 
         def inverse() -> ChildRequest | None:
             try:
                 return ChildRequest("DELETE", _worker_path(parse_endpoint(worker.url).authority))
-            except ValueError:  # the first process will refuse it
+            except ValueError:  # the first process refuses it
                 return None
 
         change = Change(_child_request(operation, call), inverse(), lambda: self._supervisor.desired_state.add(worker))
         return _one_worker(await self._make(change))
 
     async def remove_worker(self, operation: Operation, call: Call) -> Answer:
-        """From every process."""
         desired_state, worker_id = self._supervisor.desired_state, call.path["id"]
 
         def prepare() -> Change:
@@ -175,10 +173,10 @@ class _AllChildren:
             return Change(_child_request(operation, call), back, lambda: desired_state.remove(worker_id))
 
         answers = await self._supervisor.changes.make(prepare)
-        return _passed_on(next(iter(answers.values())))
+        return _forwarded(next(iter(answers.values())))
 
     async def drain(self, operation: Operation, call: Call) -> Answer:
-        """In every process; back only where that is a change."""
+        """Drain or undrain in every process. The inverse request is sent only if the state really changed."""
         drained, worker_id = self._supervisor.desired_state.drained, call.path["id"]
         drains = operation.name == "drain_worker"
 
@@ -187,7 +185,7 @@ class _AllChildren:
             other = "undrain" if drains else "drain"
             request = _child_request(operation, call)._replace(
                 query={}
-            )  # the wait is ours: a change must not take long
+            )  # the supervisor waits itself: a change must be quick
             back = ChildRequest("POST", f"{_worker_path(worker_id)}/{other}") if changes else request
             note = (lambda: drained.add(worker_id)) if drains else (lambda: drained.discard(worker_id))
             return Change(request, back, note)
@@ -217,7 +215,7 @@ class _AllChildren:
     async def _watch(
         self, worker_id: str, wait_s: int, settled: Callable[[documents.Worker], bool]
     ) -> tuple[Answer, documents.Worker | None]:
-        """All processes' picture of a worker, once it is `settled` or the time is up; None where it has left."""
+        """Return the merged worker once it is `settled` or the time is up, or None if the worker has left."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + wait_s
         while True:
@@ -231,7 +229,6 @@ class _AllChildren:
             await asyncio.sleep(_LOOK_S)
 
     async def set_policy(self, operation: Operation, call: Call) -> Answer:
-        """In every process."""
         desired_state, wanted = self._supervisor.desired_state, call.body
 
         def prepare() -> Change:
@@ -242,9 +239,9 @@ class _AllChildren:
             return Change(request, request._replace(body=back), lambda: desired_state.choose(chosen))
 
         answers = await self._supervisor.changes.make(prepare)
-        return _passed_on(next(iter(answers.values())))
+        return _forwarded(next(iter(answers.values())))
 
-    # within
+    # helpers
 
     def _clients(self) -> list[ChildClient]:
         return [child.client for child in self._supervisor.children if child.client is not None]
@@ -282,25 +279,27 @@ def _new_worker(worker: WorkerConfig) -> bytes:
     return msgspec.json.encode(wanted)
 
 
-def _good(answers: dict[int, ChildReply]) -> Iterable[tuple[int, ChildReply]]:
+def _successful(answers: dict[int, ChildReply]) -> Iterable[tuple[int, ChildReply]]:
     return ((number, answer) for number, answer in answers.items() if answer.is_success)
 
 
 def _one_worker(answers: dict[int, ChildReply]) -> Answer:
-    good = dict(_good(answers))
-    if not good:
-        return _passed_on(next(iter(answers.values())))
-    first = next(iter(good.values()))
-    said = {number: msgspec.json.decode(answer.content, type=documents.Worker) for number, answer in good.items()}
-    return Answer(merge_worker(said), HTTPStatus(first.status_code), _kept_headers(first))
+    successful = dict(_successful(answers))
+    if not successful:
+        return _forwarded(next(iter(answers.values())))
+    first = next(iter(successful.values()))
+    reports = {
+        number: msgspec.json.decode(answer.content, type=documents.Worker) for number, answer in successful.items()
+    }
+    return Answer(merge_worker(reports), HTTPStatus(first.status_code), _forwarded_headers(first))
 
 
-def _passed_on(answer: ChildReply) -> Answer:
+def _forwarded(answer: ChildReply) -> Answer:
     status = HTTPStatus(answer.status_code)
     content: Any = answer.content or None
     media_type = "application/json" if answer.is_success else MEDIA_TYPE
-    return Answer(content, status, _kept_headers(answer), media_type)
+    return Answer(content, status, _forwarded_headers(answer), media_type)
 
 
-def _kept_headers(answer: ChildReply) -> dict[str, str]:
+def _forwarded_headers(answer: ChildReply) -> dict[str, str]:
     return {name: answer.headers[name] for name in ("location", "retry-after") if name in answer.headers}

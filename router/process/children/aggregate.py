@@ -1,4 +1,4 @@
-"""What several processes say of the same workers, as one document: loads and counts summed, views from the first."""
+"""Merge the documents of several processes about the same workers: loads and counts are summed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from router.admin.documents import Candidate, Estimates, Load, PredictedCached, Worker
 
-Said = Mapping[int, Worker]
-"""One worker, as each process has it. Where they differ the first is believed that has seen the worker answer."""
+Reports = Mapping[int, Worker]
+"""One worker as each process reports it. Where they differ, the first process that has probed it counts."""
 
 
 def merge_workers(fleets: Mapping[int, Sequence[Worker]]) -> list[Worker]:
-    """Every worker that the first process has, with what the others say of it."""
+    """Return every worker of the first process, merged with the reports of the others."""
     if not fleets:
         return []
     by_id = {process: {worker.id: worker for worker in workers} for process, workers in fleets.items()}
@@ -24,33 +24,33 @@ def merge_workers(fleets: Mapping[int, Sequence[Worker]]) -> list[Worker]:
     ]
 
 
-def merge_worker(said: Said) -> Worker:
-    """One worker; where processes have it in different states, its notes say so."""
-    first = next((worker for worker in said.values() if worker.candidates), next(iter(said.values())))
+def merge_worker(reports: Reports) -> Worker:
+    """Return one worker. If processes report different states, its notes name them."""
+    first = next((worker for worker in reports.values() if worker.candidates), next(iter(reports.values())))
     differing = [
         f"process {process} has it {worker.state} ({worker.reason})"
-        for process, worker in said.items()
+        for process, worker in reports.items()
         if worker.state != first.state
     ]
     candidates = [
-        _candidate([each for worker in said.values() for each in worker.candidates if each.id == one.id])
+        _candidate([each for worker in reports.values() for each in worker.candidates if each.id == one.id])
         for one in first.candidates
     ]
-    in_flight = sum(worker.in_flight for worker in said.values())
+    in_flight = sum(worker.in_flight for worker in reports.values())
     return replace(first, in_flight=in_flight, candidates=candidates, notes=[*first.notes, *differing])
 
 
-def _candidate(said: Sequence[Candidate]) -> Candidate:
+def _candidate(reports: Sequence[Candidate]) -> Candidate:
     return replace(
-        said[0],
-        load=_load([each.load for each in said]),
-        estimates=_estimates([each.estimates for each in said]),
-        predicted_cached=_predicted([each.predicted_cached for each in said]),
+        reports[0],
+        load=_load([each.load for each in reports]),
+        estimates=_estimates([each.estimates for each in reports]),
+        predicted_cached=_predicted([each.predicted_cached for each in reports]),
     )
 
 
 def _load(loads: Sequence[Load]) -> Load:
-    """Each process has booked its own requests; what none of them booked is the same for all."""
+    """Each process reports the requests that it reserved. Foreign requests are the same for all."""
     return Load(
         queued_requests=sum(load.queued_requests for load in loads),
         queued_tokens=sum(load.queued_tokens for load in loads),
@@ -61,7 +61,7 @@ def _load(loads: Sequence[Load]) -> Load:
 
 
 def _estimates(estimates: Sequence[Estimates]) -> Estimates:
-    """Of whoever has learned most."""
+    """Return the estimates of the process with the most observations."""
     best = max(estimates, key=lambda each: each.observations)
     return replace(best, observations=sum(each.observations for each in estimates))
 

@@ -1,8 +1,8 @@
-"""Changes by the operator: every process makes one, or none does.
+"""Operators' changes: every process makes a change, or none does.
 
-A request lives in one process, and a process makes a change in one turn of its event loop: no request sees half of
-it. The first process to be asked is the one that judges. Whoever does not answer hangs or has died; it is ended, and
-the one started in its place starts with the change. One that refuses what the first accepted has it taken back in all.
+A request lives in one process, and a process makes a change in one iteration of its event loop. So no request sees half
+of a change. The first process that answers decides whether the change is valid. A process that does not answer is
+killed, and its replacement starts with the change. If a later process refuses, the change is undone in all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("warmroute.process")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to ask of each process, what takes it back, and how it is noted down for those that start later."""
+    """A request to each process, its inverse, and `note`, which records the change for processes that start later."""
 
     request: ChildRequest
     inverse: ChildRequest | None
@@ -30,7 +30,7 @@ class Change:
 
 
 class Child(Protocol):
-    """`router.process.children.child_process.ChildProcess`, as far as changes need it."""
+    """The part of `router.process.children.child_process.ChildProcess` that changes need."""
 
     @property
     def number(self) -> int: ...
@@ -42,34 +42,34 @@ class Child(Protocol):
 
 
 class Changes:
-    """Makes changes one after the other. Nobody may start a process while it holds `lock`."""
+    """Make changes one after another. No process may start while `lock` is taken."""
 
     def __init__(self, children: Sequence[Child]) -> None:
         self.lock = asyncio.Lock()
         self._children = children
 
     async def make(self, prepare: Callable[[], Change]) -> dict[int, ChildReply]:
-        """Make a change; the answers by process, or, where it was refused, the refusal alone.
+        """Make a change. Return the replies by process, or only the refusal.
 
         Raises:
-            AdminError: nobody serves, or it had to be taken back.
+            AdminError: no process serves, or the change was undone.
         """
         async with self.lock:
             await asyncio.gather(*(child.settled.wait() for child in self._children))
             change = prepare()
             children = list(self._children)
-            answers = await self._judged(change, children)
+            answers = await self._ask_first(change, children)
             if not _accepted(answers.values()):
                 return answers
             answers |= await self._ask(children, change.request)
             refusals = {number: answer for number, answer in answers.items() if not answer.is_success}
             if refusals:
-                raise await self._taken_back(change, answers, refusals)
+                raise await self._undo(change, answers, refusals)
             change.note()
             return answers
 
-    async def _judged(self, change: Change, children: list[Child]) -> dict[int, ChildReply]:
-        """What the first of `children` that answers says; all that were asked are taken off."""
+    async def _ask_first(self, change: Change, children: list[Child]) -> dict[int, ChildReply]:
+        """Return the reply of the first child that answers, and remove all children that were asked from `children`."""
         while children:
             if answers := await self._ask([children.pop(0)], change.request):
                 return answers
@@ -90,28 +90,29 @@ class Changes:
             child.kill()
             return None
 
-    async def _taken_back(
+    async def _undo(
         self, change: Change, answers: dict[int, ChildReply], refusals: dict[int, ChildReply]
     ) -> AdminError:
-        """Undo it where it was made; a process where that fails is ended, and starts anew as things stood before."""
+        """Undo the change where it was made. Kill a process where that fails; its replacement starts without the
+        change."""
         made = [child for child in self._children if child.number in answers.keys() - refusals.keys()]
         undone = await self._ask(made, change.inverse) if change.inverse is not None else {}
         for child in made:
-            answer = undone.get(child.number)  # who did not answer has been ended already
+            answer = undone.get(child.number)  # a child that did not answer was killed already
             if change.inverse is None or (answer is not None and not answer.is_success):
                 child.kill()
         number, refusal = next(iter(refusals.items()))
         return AdminError(
             HTTPStatus.INTERNAL_SERVER_ERROR,
-            "change_taken_back",
+            "change_undone",
             f"process {number} refused what process {made[0].number} accepted: {refusal.detail}; "
-            "the change was taken back in all processes",
+            "the change was undone in all processes",
         )
 
 
 def nobody() -> AdminError:
-    """503: no process serves."""
-    detail = "no process of the gateway serves now; it is being started, or the log says why it cannot be"
+    """Return the 503 for no serving process."""
+    detail = "no process of the gateway serves now; one is starting, or the log gives the reason why it cannot"
     return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "no_process", detail, headers={"retry-after": "1"})
 
 

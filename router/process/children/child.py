@@ -37,9 +37,9 @@ Build = Callable[[Config, ChildResources], ChildGateway]
 
 
 class StopTrigger:
-    """Why a process ends: SIGTERM, or the line to the supervisor breaks. Requests in progress may then finish.
+    """Wait for the reason to stop: SIGTERM, or the end of the line to the supervisor. Running requests may finish.
 
-    If the line breaks after that, the supervisor was told twice to stop, or killed: nobody waits for us any more.
+    If the line ends after that, the supervisor was killed or received a second signal. Then the process ends at once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, line: socket.socket) -> None:
@@ -53,7 +53,6 @@ class StopTrigger:
             loop.add_signal_handler(number, signals.say, number)
 
     async def wait(self) -> None:
-        """Until there is a reason."""
         await self._begun.wait()
 
     def _read(self) -> None:
@@ -82,7 +81,7 @@ async def serve(start: ChildConfig, line: socket.socket, build: Build) -> int:
 
 
 def resources_of(start: ChildConfig) -> ChildResources:
-    """What `start` names, ready to use."""
+    """Return the sockets and the shared memory that `start` names by file descriptor."""
     ledger = Ledger(start.table, start.processes, start.process)
     return ChildResources(
         process=start.process,
@@ -97,7 +96,10 @@ def resources_of(start: ChildConfig) -> ChildResources:
 def main(line_descriptor: int, build: Build) -> int:
     """Run a child process on the supervisor's socket `line_descriptor`; return the exit code."""
     signals.hold_off()
-    for number in (signal.SIGINT, signal.SIGHUP):  # what a terminal sends to all is the supervisor's affair
+    for number in (
+        signal.SIGINT,
+        signal.SIGHUP,
+    ):  # a terminal sends these to all processes; the supervisor handles them
         signal.signal(number, signal.SIG_IGN)
     line = socket.socket(fileno=line_descriptor)
     try:

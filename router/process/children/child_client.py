@@ -1,4 +1,4 @@
-"""Asking a process over its private socket, as its own admin API answers."""
+"""Call a child process over its private Unix socket, which serves the child's admin API."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import httpx
 import msgspec
 
 READ_S = 5.0
-"""How long a process may take to answer a question before it is left out."""
+"""Time limit of a read. A process that takes longer is left out."""
 CHANGE_S = 10.0
-"""How long a change may take. Whoever takes longer hangs."""
+"""Time limit of a change. A process that takes longer is considered stuck."""
 MAX_REPLY_BYTES = 256 << 20
-"""The largest answer that is read. The longest one is a full decision log of a large fleet."""
+"""The largest reply that is read. The longest is a full decision log of a large fleet."""
 _LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4)
 
 
 class NoReplyError(Exception):
-    """A process did not answer: it hangs, or has just died."""
+    """A process did not answer: it is stuck or has just died."""
 
 
 class ChildRequest(NamedTuple):
@@ -35,7 +35,7 @@ class ChildRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChildReply:
-    """What a process answered. `headers` has lower-case names."""
+    """The reply of a process. Names in `headers` are in lower case."""
 
     status_code: int
     content: bytes = b""
@@ -43,12 +43,11 @@ class ChildReply:
 
     @property
     def is_success(self) -> bool:
-        """The status is a 2xx."""
         return 200 <= self.status_code < 300
 
     @property
     def detail(self) -> str:
-        """What a refusal says, or its status."""
+        """The detail of a problem document, or the status."""
         try:
             return msgspec.json.decode(self.content, type=_Problem).detail
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -60,9 +59,9 @@ class _Problem(msgspec.Struct):
 
 
 class ChildClient:
-    """A process that serves. Connections to it are kept; one that dies refuses further ones at once.
+    """HTTP client of one child process. Connections are kept; if the process dies, further calls fail at once.
 
-    Calls have a time limit, answers one of size, and only so many calls are made at a time.
+    Each call has a time limit and a size limit, and the number of concurrent calls is limited.
     """
 
     def __init__(self, number: int, path: Path) -> None:
@@ -74,10 +73,10 @@ class ChildClient:
         )
 
     async def ask(self, request: ChildRequest, limit_s: float = READ_S) -> ChildReply:
-        """Its answer, whatever the status.
+        """Return the reply, whatever its status.
 
         Raises:
-            NoReplyError: there was none within `limit_s`, or it was too large.
+            NoReplyError: no reply came within `limit_s`, or it was too large.
         """
         headers = {"content-type": "application/json"} if request.body is not None else {}
         outgoing = self._client.build_request(
@@ -106,12 +105,11 @@ class ChildClient:
             await response.aclose()
 
     async def aclose(self) -> None:
-        """Close connections."""
         await self._client.aclose()
 
 
 async def ask_all(clients: Iterable[ChildClient], request: ChildRequest) -> dict[int, ChildReply]:
-    """The answers of all that give one, by process."""
+    """Return the replies by process, without the processes that did not answer."""
     clients = list(clients)
     answers = await asyncio.gather(*(client.ask(request) for client in clients), return_exceptions=True)
     found: dict[int, ChildReply] = {}

@@ -1,4 +1,4 @@
-"""What a supervisor tells a process that it starts, and the line to it that stays open for life."""
+"""The configuration that a supervisor sends to a child process, over a socket that stays open for the child's life."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from router.config.budgets import BODIES, RESPONSES
 from router.config.model import Config, LimitsConfig, TenantConfig
 
 READY = b"\n"
-"""What a process sends back once it serves."""
+"""Sent by the child once it serves."""
 _SIZE_BYTES = 4
 
 
 class ChildConfig(msgspec.Struct, frozen=True):
-    """Everything a process needs. `public`, `admin` and `table` are file descriptors that it inherits."""
+    """Everything a child needs. `public`, `admin` and `table` are inherited file descriptors."""
 
     process: int
     processes: int
@@ -31,16 +31,17 @@ class ChildConfig(msgspec.Struct, frozen=True):
 
 
 async def send_config(line: socket.socket, start: ChildConfig) -> None:
-    """Tell it. On a socket and not on the command line, which anyone on the host can read: there are keys in it."""
+    """Send the configuration. A command line would not do: any user of the host can read it, and there are keys in
+    it."""
     body = msgspec.msgpack.encode(start)
     await asyncio.get_running_loop().sock_sendall(line, len(body).to_bytes(_SIZE_BYTES) + body)
 
 
 def receive_config(line: socket.socket) -> ChildConfig:
-    """Wait to be told.
+    """Wait for the configuration.
 
     Raises:
-        EOFError: the supervisor has gone.
+        EOFError: the supervisor has ended.
     """
     size = int.from_bytes(_exactly(line, _SIZE_BYTES))
     return msgspec.msgpack.decode(_exactly(line, size), type=ChildConfig)
@@ -57,19 +58,19 @@ def _exactly(line: socket.socket, size: int) -> bytes:
 
 
 def count_of(config: Config) -> int:
-    """How many processes `config` asks for."""
+    """Return the number of processes that `config` asks for."""
     return config.processes if isinstance(config.processes, int) else cores()
 
 
 def cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig:
-    """What `process` of `processes` may take where all together may take `limits`; always enough for one whole body.
+    """Return the share of `limits` for one of `processes`. It always admits one whole body.
 
-    `max_requests_per_worker` is not shared out: the ledger tells each process what the others have booked.
+    `max_requests_per_worker` is not divided: the shared ledger shows each process the load of the others.
     """
 
     def part(limit: int) -> int:
@@ -88,7 +89,7 @@ def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig
 
 
 def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_bytes: int) -> dict[str, TenantConfig]:
-    """What each of `processes` lets tenants have; always enough for one whole body, if the tenant may have that."""
+    """Return the tenants' quotas for one of `processes`. A share admits one whole body if the quota does."""
     return {name: _quota(tenant, processes, max_body_bytes) for name, tenant in tenants.items()}
 
 

@@ -1,4 +1,4 @@
-"""Keeps one process running: starts it, waits for its end, starts it again."""
+"""Keep one child process running: start it, wait for its end, start it again."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ from router.process.children.child_config import ChildConfig, send_config
 log = logging.getLogger("warmroute.process")
 
 START_LIMIT_S = 60.0
-"""A process that is not ready after so long is ended, and that counts as a failure."""
+"""A process that is not ready within this time is killed, which counts as a failure."""
 STEADY_S = 5.0
-"""A process that served for so long has not failed at once."""
+"""An end after this much time of service does not count as a failure."""
 TRIES = 5
-"""Failures in a row without once being ready before a process is given up, where no other serves."""
+"""Consecutive failed starts before the supervisor gives up, if no other process serves."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChildCallbacks:
-    """What a keeper asks of the supervisor, and tells it. `begin` gets the file descriptor of a new process's admin
-    socket, and starts it with the settings as they stand."""
+    """Callbacks into the supervisor.
+
+    `begin` receives the file descriptor of the child's admin socket, and starts the child with the current settings.
+    `ready` and `ended` report what became of it.
+    """
 
     begin: Callable[[int, int, Callable[[ChildConfig], Awaitable[None]]], Awaitable[None]]
     ready: Callable[[], None]
@@ -41,30 +44,30 @@ class ChildCallbacks:
 
 
 class ChildProcess:
-    """One process of several, by its number, over all its lives. `client` is there while it serves."""
+    """One child process, by its number, over all its restarts. `client` is set while it serves."""
 
     def __init__(self, number: int, folder: Path, callbacks: ChildCallbacks, module: str) -> None:
         self.number = number
         self.client: ChildClient | None = None
         self.settled = asyncio.Event()
-        """Set while it is not being started: it serves, or is gone."""
+        """Set unless the process is starting: it serves or has ended."""
         self.settled.set()
         self.failures = 0
         self.restarts = 0
         self._folder = folder
         self._callbacks = callbacks
         self._module = module
-        self._lives = 0
+        self._starts = 0
         self._process: asyncio.subprocess.Process | None = None
         self._line: socket.socket | None = None
         self._stopping = asyncio.Event()
 
     async def keep(self) -> None:
-        """Until `stop`: start it, and start it again whenever it ends."""
+        """Start the process, and start it again whenever it ends, until `stop`."""
         while not self._stopping.is_set():
             try:
-                how = await self._live()
-            except OSError as error:  # no room for another process, or for its sockets
+                how = await self._run_once()
+            except OSError as error:  # the system allows no more processes or sockets
                 self.failures += 1
                 how = f"it could not be started: {error}"
             self._callbacks.ended(self.number)
@@ -74,30 +77,30 @@ class ChildProcess:
                 await self._pause()
 
     def stop(self) -> None:
-        """Have it finish its requests and end, and start no other."""
+        """Stop the process after its running requests, and do not start it again."""
         self._stopping.set()
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once; `keep` then starts another."""
+        """Kill the process. `keep` then starts another."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
     def statistics(self) -> dict[str, Any]:
-        """Whether it serves, its process id, and how often it had to be started again."""
+        """Return whether it serves, its process id, and its restarts."""
         return {
             "serving": self.client is not None,
             "pid": self._process.pid if self._process is not None else None,
             "restarts": self.restarts,
         }
 
-    async def _live(self) -> str:
-        """One life, from start to end; returns how it ended."""
-        path = self._folder / f"{self.number}-{self._lives}.sock"
-        self._lives += 1
+    async def _run_once(self) -> str:
+        """Run the process once. Return how it ended."""
+        path = self._folder / f"{self.number}-{self._starts}.sock"
+        self._starts += 1
         try:
             with _admin_listener(path) as admin:
                 await self._callbacks.begin(self.number, admin.fileno(), self._start)
@@ -108,10 +111,10 @@ class ChildProcess:
             self.failures = 0 if steady else self.failures + 1
             return f"signal {-code}" if code < 0 else f"exit code {code}"
         finally:
-            await self._bury(path)
+            await self._clean_up(path)
 
     async def _start(self, start: ChildConfig) -> None:
-        """Run a fresh interpreter: threads and event loops do not survive a fork."""
+        """Start a new interpreter, because threads and event loops do not survive a fork."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._line = ours
@@ -127,18 +130,18 @@ class ChildProcess:
             )
         if self._stopping.is_set():
             self._process.terminate()
-        with suppress(OSError):  # it has died already; its exit code says more
+        with suppress(OSError):  # the child has died already; its exit code says more
             await send_config(ours, start)
 
     async def _served(self, process: asyncio.subprocess.Process, path: Path) -> float | None:
-        """Wait until it serves; when that was, None: never."""
+        """Wait until the process serves. Return that time, or None if it never did."""
         loop = asyncio.get_running_loop()
         assert self._line is not None
         try:
-            said = await asyncio.wait_for(loop.sock_recv(self._line, 1), START_LIMIT_S)
+            ready = await asyncio.wait_for(loop.sock_recv(self._line, 1), START_LIMIT_S)
         except (OSError, TimeoutError):
-            said = b""
-        if not said:
+            ready = b""
+        if not ready:
             self.kill()
             return None
         self.client = ChildClient(self.number, path)
@@ -147,7 +150,7 @@ class ChildProcess:
         log.info("process ready", extra={"process_index": self.number, "pid": process.pid})
         return loop.time()
 
-    async def _bury(self, path: Path) -> None:
+    async def _clean_up(self, path: Path) -> None:
         client, self.client = self.client, None
         self.settled.set()
         self._process = None

@@ -1,4 +1,4 @@
-"""What one process of several has from its supervisor."""
+"""The sockets and the shared memory that a child process receives from its supervisor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from router.process.shared_memory.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class ChildResources:
-    """`process` counts from 0; `public` and `admin` listen already; `drained` are workers the operator has drained."""
+    """`process` counts from 0. `public` and `admin` already listen. `drained` are the workers that an operator
+    drains."""
 
     process: int
     public: Sequence[socket.socket]

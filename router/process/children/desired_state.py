@@ -1,4 +1,4 @@
-"""What the operator's changes have made of the settings: a process that starts later starts with them."""
+"""The settings with the operators' changes applied. A child that starts later starts with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from router.process.children.child_config import quotas_of, share_of
 
 
 class DesiredState:
-    """The fleet and the policy as they stand now."""
+    """The current fleet and policy."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -19,22 +19,19 @@ class DesiredState:
         self.policy = config.policy
 
     def add(self, worker: WorkerConfig) -> None:
-        """A worker has joined."""
         self.workers[parse_endpoint(worker.url).authority] = worker
 
     def remove(self, worker_id: str) -> None:
-        """A worker has left."""
         self.workers.pop(worker_id, None)
         self.drained.discard(worker_id)
 
     def choose(self, policy: PolicyConfig) -> None:
-        """Another policy is in use."""
         self.policy = policy
 
     def config_of(self, process: int, processes: int) -> Config:
-        """The settings that a process starts with.
+        """Return the settings that a process starts with.
 
-        Each has its own seed: else all of them would draw the same workers at random, at the same time.
+        Each process has its own seed. With the same seed, all would draw the same workers at the same time.
         """
         return replace(
             self._config,

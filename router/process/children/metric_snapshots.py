@@ -1,4 +1,4 @@
-"""A process's metrics on its private socket, as values."""
+"""The metrics of a child as values, on its private socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READINGS_PATH = "/private/readings"
 
 
 def readings_route(snapshot: Callable[[], Snapshot]) -> Route:
-    """Answers with msgpack what `snapshot` gives."""
+    """Return a route that answers `snapshot` as msgpack."""
 
     async def readings(_: Request) -> Response:
         return Response(msgspec.msgpack.encode(snapshot()), media_type="application/msgpack")
@@ -24,5 +24,5 @@ def readings_route(snapshot: Callable[[], Snapshot]) -> Route:
 
 
 def decode_readings(body: bytes) -> Snapshot:
-    """What such a route answered."""
+    """Decode the body of that route."""
     return msgspec.msgpack.decode(body, type=Snapshot)

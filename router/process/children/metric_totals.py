@@ -1,4 +1,4 @@
-"""The metrics of all processes together."""
+"""The metrics of all processes, merged."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from router.telemetry.snapshot import Snapshot, lasting, merged
 
 
 class MetricTotals:
-    """Adds up what the processes say, what those that have died had counted, and what the supervisor itself takes.
+    """Merge the metrics of the children, of children that have ended, and of the supervisor.
 
-    Counters must never fall, or a rate over them shows what did not happen: a process that does not answer counts with
-    its last answer, one that has died goes on counting with its last one. What it counted after that is lost.
+    A counter must never fall, or its rate is wrong. So a process that does not answer counts with its last answer, and
+    so does one that has ended. What it counted after that answer is lost.
     """
 
     def __init__(self) -> None:
@@ -26,22 +26,22 @@ class MetricTotals:
         self._reloads: dict[tuple[str, ...], float] = {}
 
     def ended(self, process: int) -> None:
-        """A process has died."""
+        """Keep the last counters of a process that has ended."""
         latest = self._latest.pop(process, None)
         if latest is not None:
             self._ended = merged([self._ended, lasting(latest)])
 
     def restarted(self) -> None:
-        """One that had ended unasked is started again."""
+        """Count a restart that nobody asked for."""
         self._restarts += 1
 
     def reloaded(self, what: str, ok: bool) -> None:
-        """A file of the admin port, which is the supervisor's own, was read again, or could not be used."""
+        """Count a reload of a file of the admin port, which the supervisor itself reads."""
         labels = (what, "ok" if ok else "failed")
         self._reloads[labels] = self._reloads.get(labels, 0.0) + 1.0
 
     async def snapshot(self, clients: Iterable[ChildClient]) -> Snapshot:
-        """Everything as it is now."""
+        """Ask all children and return the merged metrics."""
         answers = await ask_all(clients, ChildRequest("GET", READINGS_PATH))
         fresh = {number: decode_readings(answer.content) for number, answer in answers.items() if answer.is_success}
         self._latest |= fresh

@@ -1,4 +1,4 @@
-"""The parent of several processes: sockets, shared memory, admin port. No request passes through it."""
+"""The parent of several processes. It owns sockets, shared memory and the admin port, and carries no requests."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from router.telemetry.logs import say
 log = logging.getLogger("warmroute.process")
 
 _GRACE_S = 5.0
-"""How much longer than its drain deadline a process may take to end."""
+"""Time beyond the drain deadline that a process has to end."""
 
 
 class Supervisor:
-    """`processes` gateways behind one public port, and one admin port that speaks for all of them."""
+    """Run `processes` gateways behind one public port, and one admin port that answers for all of them."""
 
     def __init__(self, config: Config, processes: int, child_module: str) -> None:
         self.config = config
@@ -54,10 +54,10 @@ class Supervisor:
         self.accepting = False
         self.handover_state = HandoverState.NONE
         self.given_up = asyncio.Event()
-        """Set when no process can be brought up."""
-        self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))  # only we can enter it
+        """Set when no process can be started."""
+        self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))  # only this user can enter it
         self._table = make_table(processes)
-        # reads, and clears rows; its own number is nobody's
+        # the supervisor reads and clears rows; it reserves nothing itself
         self._ledger = Ledger(self._table, processes, 0)
         self._served = asyncio.Event()
         callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)
@@ -73,7 +73,7 @@ class Supervisor:
         self._announcing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen, and have the processes started.
+        """Listen and start the processes.
 
         Raises:
             ListenError: an address cannot be bound.
@@ -82,7 +82,7 @@ class Supervisor:
         self._public = given.public if given is not None else public_sockets(self.config, BACKLOG)
         if self.config.uds is not None and given is None:
             self._socket_file = socket_file(self.config.uds)
-        # the operations are our own and do not look at the system
+        # the operations ask the children and do not read the system
         token, tls = guard_of(self.config, self._files)
         app = build_admin(cast(AdminSystem, self), token, operations=operations_for_all(self))
         listener = (given.admin if given is not None else None) or admin_socket(self.config)
@@ -93,7 +93,7 @@ class Supervisor:
         self.accepting = True
 
     async def _announce(self, admin: AdminServer) -> None:
-        """Once a process serves. Whoever comes earlier waits in the sockets' queues."""
+        """Report readiness once a process serves. Earlier connections wait in the sockets' queues."""
         await self._served.wait()
         for listener in self._public:
             url = url_of(address_of(listener.getsockname()), self.config.tls)
@@ -107,10 +107,10 @@ class Supervisor:
         return f"{serving} of {len(self.children)} processes serve"
 
     async def aclose(self) -> None:
-        """Every process finishes its requests within `timeouts.drain_s` and ends; then everything is given back.
+        """Let every process finish its requests within `timeouts.drain_s`, then release everything.
 
-        After `timeouts.drain_delay_s` new connections are kept from starting, and the processes go on for `SETTLE_S`
-        more to accept what has come: closing a listener resets what waits in its queue.
+        After `timeouts.drain_delay_s` no new connection can start. The processes accept for `SETTLE_S` more, because
+        closing a listener resets the connections in its queue.
         """
         self.accepting = False
         self._notifier.stopping()
@@ -136,7 +136,7 @@ class Supervisor:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def statistics(self) -> dict[str, Any]:
-        """Each process, and the shared memory."""
+        """Return the state of each process and of the shared memory."""
         return {
             "processes": {child.number: child.statistics() for child in self.children},
             "ledger": self._ledger.statistics(),
@@ -153,7 +153,7 @@ class Supervisor:
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
     async def _begin(self, number: int, admin: int, start: Callable[[ChildConfig], Awaitable[None]]) -> None:
-        """Start a process with things as they stand, while they cannot change."""
+        """Start a process with the desired state, under the lock that keeps the state from changing."""
         async with self.changes.lock:
             processes = len(self.children)
             await start(
@@ -169,7 +169,7 @@ class Supervisor:
             )
 
     def _ended(self, number: int) -> None:
-        """A process is gone: nothing is booked there any more."""
+        """Clear the load and the metrics of a process that has ended."""
         self._ledger.clear(number)
         self.totals.ended(number)
         if not self.accepting:
@@ -181,7 +181,7 @@ class Supervisor:
 
 
 async def serve(config: Config, processes: int, child_module: str) -> int:
-    """Run them until SIGTERM or SIGINT; a second signal ends all at once."""
+    """Run the processes until SIGTERM or SIGINT. A second signal ends all at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -211,7 +211,7 @@ async def _until(stop: asyncio.Event, given_up: asyncio.Event) -> int:
         wait.cancel()
     if stop.is_set():
         return 0
-    say(f"warmroute serve: no process could be brought up in {TRIES} tries; the log above says why")
+    say(f"warmroute serve: no process could be started in {TRIES} tries; see the log above")
     return 1
 
 

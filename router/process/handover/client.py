@@ -1,4 +1,4 @@
-"""The gateway that runs, seen by the process that is to take its place."""
+"""The new process's side of a handover."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ from router.process.handover.messages import (
 from router.process.listeners import ListenAddresses, Listeners
 
 LOOK_S = 0.02
-"""Between two looks at whether an operator drains other workers."""
+"""Interval between two checks for newly drained workers."""
 ANSWER_S = 10.0
-"""How long the running gateway may take for an answer."""
+"""Time limit for an answer of the running gateway."""
 
 log = logging.getLogger("warmroute.serve")
 
 
 class HandoverClient:
-    """Holds the connection to it. `in_flight` is what it still has at each worker; `gone` is set once it has ended."""
+    """The connection to the running gateway.
+
+    `in_flight` counts its requests at each worker. `gone` is set once it has ended.
+    """
 
     def __init__(self, connection: socket.socket, offered: SocketsOffered, listeners: Listeners) -> None:
         self._connection = connection
@@ -47,14 +50,14 @@ class HandoverClient:
         self.in_flight: Mapping[str, int] = {}
         self.gone = asyncio.Event()
         self.stuck = False
-        """It has not answered, and may still accept."""
+        """It has not answered and may still accept."""
 
     @classmethod
     async def find(cls, path: str) -> HandoverClient | None:
-        """Ask who listens at `path` for its sockets; None where nobody does.
+        """Ask the gateway that listens at `path` for its sockets. Return None if nothing listens there.
 
         Raises:
-            TakeoverError: somebody does, and they cannot be had.
+            TakeoverError: a gateway listens, and its sockets cannot be taken.
         """
         connection = _connect(path)
         if connection is None:
@@ -63,16 +66,16 @@ class HandoverClient:
             if not same_user(connection):
                 raise TakeoverError(f"{path} belongs to another user's process; run both as the same user")
             connection.settimeout(ANSWER_S)
-            return cls(connection, *await asyncio.to_thread(_take, connection))
+            return cls(connection, *await asyncio.to_thread(_receive_offer, connection))
         except BaseException:
             connection.close()
             raise
 
     def check(self, config: Config) -> None:
-        """Whether `config` means the sockets that are offered.
+        """Check that the offered sockets are those of `config`.
 
         Raises:
-            TakeoverError: it names others.
+            TakeoverError: `config` names other addresses.
         """
         running_at = self.offered.listen_addresses
         running = f"the running gateway (pid {self.offered.pid})"
@@ -89,11 +92,12 @@ class HandoverClient:
             )
 
     def drains(self, worker_id: str) -> bool:
-        """Whether it sends a worker nothing any more."""
+        """Return whether it sends nothing to a worker any more."""
         return self.gone.is_set() or worker_id in self._drained
 
     async def drain(self) -> tuple[str, ...]:
-        """Say that we accept. Returns the workers drained there by an operator, once it accepts no more."""
+        """Report that this process accepts. Return the workers that an operator drains, once the other has stopped
+        accepting."""
         loop = asyncio.get_running_loop()
         self._connection.setblocking(False)
         drained = self.offered.drained
@@ -111,21 +115,21 @@ class HandoverClient:
         return drained
 
     def follow(self, drained: Callable[[], tuple[str, ...]]) -> None:
-        """After `drain`: have it drain the workers that are drained here, and know what it still has."""
+        """After `drain`: send the workers drained here, and receive the requests that it still has."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._listen()), loop.create_task(self._tell(drained))]
+        self._tasks = [loop.create_task(self._receive()), loop.create_task(self._send_drained(drained))]
 
-    async def _tell(self, drained: Callable[[], tuple[str, ...]]) -> None:
+    async def _send_drained(self, drained: Callable[[], tuple[str, ...]]) -> None:
         loop = asyncio.get_running_loop()
-        told: tuple[str, ...] | None = None
-        with suppress(OSError):  # `_listen` hears of its end
+        sent: tuple[str, ...] | None = None
+        with suppress(OSError):  # `_receive` notices its end
             while not self.gone.is_set():
-                if (now := drained()) != told:
-                    told = now
+                if (now := drained()) != sent:
+                    sent = now
                     await loop.sock_sendall(self._connection, encode(DrainedWorkers(now)))
                 await asyncio.sleep(LOOK_S)
 
-    async def _listen(self) -> None:
+    async def _receive(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             while packet := await loop.sock_recv(self._connection, MOST_BYTES):
@@ -138,21 +142,25 @@ class HandoverClient:
         self.gone.set()
 
     def say_ending(self) -> None:
-        """After `drain`: we end in good order, or have handed over ourselves; it is not to serve in our place."""
+        """After `drain`: report that this process ends or was replaced itself, so that the other does not serve
+        again."""
         if self._tasks and self.offered.resumes:
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the other process has ended
                 self._connection.send(encode(SuccessorEnding()))
 
     async def ended(self, limit_s: float) -> None:
-        """Wait until it is over, if it drains; it has drained for longer than we have."""
+        """Wait until it has ended, if it drains. It has drained for longer than this process."""
         if not self._tasks:
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(self.gone.wait(), limit_s)
 
     async def aclose(self) -> None:
-        """Leave it alone. Before `drain` it goes on as if nothing had happened; after it, unless we have said that we
-        end, it serves again."""
+        """Close the connection.
+
+        Before `drain` the other gateway continues as before. After it, the other serves again unless `say_ending` was
+        called.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -173,16 +181,16 @@ def _connect(path: str) -> socket.socket | None:
     return connection
 
 
-def _take(connection: socket.socket) -> tuple[SocketsOffered, Listeners]:
+def _receive_offer(connection: socket.socket) -> tuple[SocketsOffered, Listeners]:
     try:
         packet, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_SOCKETS)
     except TimeoutError:
         raise TakeoverError(f"the running gateway did not answer within {ANSWER_S:.0f} s; is it stuck?") from None
     except OSError as error:
         raise TakeoverError(f"the running gateway went away: {error.strerror}; start again") from None
-    sockets = tuple(map(_ours, descriptors))
+    sockets = tuple(map(_owned, descriptors))
     try:
-        offered = _understood(packet, len(sockets))
+        offered = _decode_offer(packet, len(sockets))
     except TakeoverError:
         for each in sockets:
             each.close()
@@ -191,14 +199,14 @@ def _take(connection: socket.socket) -> tuple[SocketsOffered, Listeners]:
     return offered, Listeners(sockets[: offered.public], admin, offered.held)
 
 
-def _ours(descriptor: int) -> socket.socket:
+def _owned(descriptor: int) -> socket.socket:
     received = socket.socket(fileno=descriptor)
     received.set_inheritable(False)
     received.setblocking(False)
     return received
 
 
-def _understood(packet: bytes, sockets: int) -> SocketsOffered:
+def _decode_offer(packet: bytes, sockets: int) -> SocketsOffered:
     if not packet:
         raise TakeoverError("the running gateway closed the connection: it runs as another user, or is ending")
     message = decode(packet)
@@ -210,7 +218,7 @@ def _understood(packet: bytes, sockets: int) -> SocketsOffered:
 
 
 def _differs(host: str | None, port: int, wanted_host: str, wanted_port: int) -> bool:
-    """`host` None: a service manager chose the sockets, no setting did."""
+    """Return whether a wanted address differs. `host` is None if a service manager chose the sockets."""
     return host is not None and (host != wanted_host or wanted_port not in (0, port))
 
 

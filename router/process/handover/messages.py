@@ -1,18 +1,20 @@
-"""What a running gateway and its successor say to each other, one JSON message per packet on a Unix socket.
+"""Messages between a running gateway and its successor: one JSON message per packet on a Unix socket.
 
-    successor                     running gateway
+::
+
+    successor                      running gateway
         connects  ------------------>  checks the user
-        <-----------------------------  Offered, with the listening sockets attached (or Refused)
+        <-----------------------------  SocketsOffered, with the listening sockets attached (or HandoverRefused)
         probes its workers, accepts on
         the public sockets
-        Ready  ---------------------->  stops accepting, drains
-        <-----------------------------  Draining, then InFlight whenever that changes
-        Drained  --------------------->  drains the same workers: kept connections may bring it one more request
-        Ending  ---------------------->  gives up its way back: the successor drains, or has a successor itself
-        <-----------------------------  end of connection: its process is over
+        SuccessorReady  ------------->  stops accepting, drains
+        <-----------------------------  DrainStarted, then InFlightReport whenever that changes
+        DrainedWorkers  ------------->  drains the same workers: kept connections may bring one more request
+        SuccessorEnding  ------------>  will not serve again: the successor drains, or has a successor itself
+        <-----------------------------  end of connection: the process has ended
 
-Either may end at any time. Before Ready that leaves the running gateway as it was. After Ready it keeps the listening
-sockets open while it drains, and serves again if the successor ends without having said Ending.
+Either process may end at any time. Before SuccessorReady, the running gateway goes on as it was. After it, the running
+gateway keeps the listening sockets open while it drains. It serves again if the successor ends without SuccessorEnding.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class TakeoverError(RuntimeError):
-    """The running gateway cannot be taken over. The message says why, and what to do."""
+    """The running gateway cannot be replaced. The message gives the reason and the remedy."""
 
 
 class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
-    """The listening sockets, attached in this order: `public` ones, then the admin one where there is one.
+    """The listening sockets, attached in this order: `public` of them, then the admin socket if there is one.
 
-    `drained` are the workers that an operator drains, `ready` counts those that take requests. `resumes`: the gateway
-    understands `SuccessorEnding`, which older versions do not.
+    `drained` are the workers that an operator drains, and `ready` counts the workers that take requests. `resumes`: the
+    gateway understands `SuccessorEnding`, which older versions do not.
     """
 
     version: int
@@ -53,8 +55,6 @@ class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
 
 
 class HandoverRefused(msgspec.Struct, frozen=True, tag="refused"):
-    """No."""
-
     reason: str
 
 
@@ -66,14 +66,14 @@ class SuccessorReady(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class DrainStarted(msgspec.Struct, frozen=True, tag="draining"):
-    """The running gateway no longer accepts. `drained` as of now; `requests` are those it still has at each worker."""
+    """The running gateway no longer accepts. `requests` counts its requests at each worker."""
 
     drained: tuple[str, ...]
     requests: dict[str, int]
 
 
 class InFlightReport(msgspec.Struct, frozen=True, tag="in_flight"):
-    """Requests that the draining gateway still has at each worker, with those of one that it took over from itself.
+    """Requests at each worker of the draining gateway, and of the gateways that it took over from.
 
     `drained` are the workers to which none of them sends anything any more.
     """
@@ -83,13 +83,13 @@ class InFlightReport(msgspec.Struct, frozen=True, tag="in_flight"):
 
 
 class DrainedWorkers(msgspec.Struct, frozen=True, tag="drained"):
-    """The workers that an operator drains now. No others are drained."""
+    """All workers that an operator drains now."""
 
     workers: tuple[str, ...]
 
 
 class SuccessorEnding(msgspec.Struct, frozen=True, tag="ending"):
-    """The successor drains and ends, or has handed over to a successor of its own. Nobody is to serve in its place."""
+    """The successor drains and ends, or has handed over to its own successor. The gateway must not serve again."""
 
 
 Message = (
@@ -98,15 +98,15 @@ Message = (
 
 
 def encode(message: Message) -> bytes:
-    """One packet."""
+    """Return one packet."""
     return msgspec.json.encode(message)
 
 
 def decode(packet: bytes) -> Message:
-    """What a packet says.
+    """Return the message of a packet.
 
     Raises:
-        TakeoverError: nothing we understand.
+        TakeoverError: the packet is not a known message.
     """
     try:
         message: Message = msgspec.json.decode(packet, type=Message)
@@ -116,7 +116,7 @@ def decode(packet: bytes) -> Message:
 
 
 def same_user(connection: socket.socket) -> bool:
-    """Whether the process at the other end runs as the same user."""
+    """Return whether the process at the other end runs as the same user."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
     return bool(user == os.geteuid())

@@ -1,4 +1,4 @@
-"""Hands the listening sockets to the process that takes our place."""
+"""The running gateway's side of a handover."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ from router.process.handover.messages import (
 )
 
 REPORT_S = 0.02
-"""Between two looks at what is still in flight while we drain."""
+"""Interval between two reports of requests in flight during the drain."""
 
 log = logging.getLogger("warmroute.serve")
 
 
 @dataclass(frozen=True, slots=True)
 class HandoverCallbacks:
-    """What the process gives and does: each `offer` is followed by `withdraw` where it came to nothing, or by
-    `hand_over`, which is told whether the successor will say that it ends. After that `drain_alone` has exactly these
-    workers drained, and `drained` says to which nothing is sent any more. Then comes `superseded` when the successor
-    ends in good order, or `lost` when it has died."""
+    """Callbacks into the running gateway.
+
+    Each `offer` is followed by `withdraw` if the handover fails, or by `hand_over`. Its argument says whether the
+    successor will announce its end. After that, `drain_alone` drains exactly the given workers, and `drained` returns
+    those that receive nothing any more. Then comes `superseded` if the successor ends in order, or `lost` if it dies.
+    """
 
     offer: Callable[[], tuple[SocketsOffered, Sequence[socket.socket]]]
     withdraw: Callable[[], None]
@@ -52,7 +54,7 @@ class HandoverCallbacks:
 
 
 class HandoverServer:
-    """Listens at `path` for processes that start. One at a time is served, and one alone takes over."""
+    """Listen at `path` for new processes. One at a time is served, and only one takes over."""
 
     def __init__(self, path: str, callbacks: HandoverCallbacks) -> None:
         self._path = path
@@ -65,10 +67,10 @@ class HandoverServer:
         self._taken = False
 
     def start(self) -> None:
-        """Take the path, also from a gateway that has been taken over: there is no moment without anyone there.
+        """Listen at the path. The file of a previous gateway is replaced, so that something always listens there.
 
         Raises:
-            TakeoverError: it cannot be had.
+            TakeoverError: the path cannot be used.
         """
         try:
             self._listener = _listen(self._path)
@@ -78,10 +80,10 @@ class HandoverServer:
         self._accepting = self._spawn(self._accept(self._listener))
 
     async def start_again(self) -> None:
-        """After the one that took over was lost: as `start`; the path may be that one's.
+        """Listen again after the successor was lost. The path may be the successor's.
 
         Raises:
-            TakeoverError: it cannot be had.
+            TakeoverError: the path cannot be used.
         """
         if self._accepting is not None:
             self._accepting.cancel()
@@ -92,7 +94,7 @@ class HandoverServer:
         self.start()
 
     async def aclose(self) -> None:
-        """Stop listening; whoever holds our sockets sees that we are gone."""
+        """Stop listening. A process that received the sockets sees the end of the connection."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -123,7 +125,7 @@ class HandoverServer:
             if not same_user(connection):
                 log.warning("a process of another user asked for the listening sockets")
             elif self._busy or self._taken:
-                await _say(connection, HandoverRefused("another process is taking over"))
+                await _send(connection, HandoverRefused("another process is taking over"))
             else:
                 self._busy = True
                 try:
@@ -141,7 +143,7 @@ class HandoverServer:
         socket.send_fds(connection, [encode(offered)], [each.fileno() for each in sockets])
         packet = await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES)
         if not packet:
-            log.warning("a process that was to take over ended before it was ready; going on as before")
+            log.warning("a new process ended before it was ready; this one keeps serving")
         elif isinstance(ready := decode(packet), SuccessorReady):
             self._taken = True
             drained = await self._callbacks.hand_over(ready.says_end)
@@ -149,18 +151,18 @@ class HandoverServer:
                 self._callbacks.lost()
 
     async def _accompany(self, connection: socket.socket, drained: tuple[str, ...]) -> bool:
-        """Until the successor's end of the connection closes; whether it has said that it ends."""
+        """Serve the successor until it closes the connection. Return whether it announced its end."""
         try:
-            await _say(connection, DrainStarted(drained, dict(self._callbacks.in_flight())))
+            await _send(connection, DrainStarted(drained, dict(self._callbacks.in_flight())))
             self._spawn(self._report(connection))
-            return await self._obey(connection)
+            return await self._receive(connection)
         except OSError:
             return False
-        except TakeoverError:  # it lives, and we do not understand it
+        except TakeoverError:  # it runs, but speaks another version
             self._callbacks.superseded()
             raise
 
-    async def _obey(self, connection: socket.socket) -> bool:
+    async def _receive(self, connection: socket.socket) -> bool:
         ending = False
         while packet := await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES):
             message = decode(packet)
@@ -172,24 +174,24 @@ class HandoverServer:
         return ending
 
     async def _report(self, connection: socket.socket) -> None:
-        """Until we end, or the successor does."""
-        said: InFlightReport | None = None
+        """Send the requests in flight until this process or the successor ends."""
+        sent: InFlightReport | None = None
         with suppress(OSError):
             while connection.fileno() >= 0:
                 now = InFlightReport(dict(self._callbacks.in_flight()), self._callbacks.drained())
-                if now != said:
-                    said = now
-                    await _say(connection, now)
+                if now != sent:
+                    sent = now
+                    await _send(connection, now)
                 await asyncio.sleep(REPORT_S)
 
 
-async def _say(connection: socket.socket, message: Message) -> None:
+async def _send(connection: socket.socket, message: Message) -> None:
     connection.setblocking(False)
     await asyncio.get_running_loop().sock_sendall(connection, encode(message))
 
 
 def _listen(path: str) -> socket.socket:
-    """A socket at `path`, put in place of what was there only once it listens, and for our own user alone."""
+    """Return a socket at `path`, for this user only. It replaces the old file once it listens."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise TakeoverError(f"{path}: a file that is no socket is there; remove it, or write another path")
@@ -199,7 +201,7 @@ def _listen(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.setblocking(False)
-        os.fchmod(listener.fileno(), 0o600)  # Linux gives the file the socket's own mode
+        os.fchmod(listener.fileno(), 0o600)  # on Linux the file gets the socket's mode
         listener.bind(new)
         listener.listen(16)
         os.rename(new, path)

@@ -1,7 +1,8 @@
-"""Which bodies workers have died of, counted by all processes: a client's next try may come to any of them.
+"""Request bodies that workers died of, counted by all processes: a client's retry may reach any of them.
 
-A table with a place for each body by its digest; the later one has it. An entry is the digest's low half, and for each
-of its last two deaths the worker's hash and the time. In front of it stands the time of the last death of all.
+A table with one entry per body digest; on a collision the later body has the entry. An entry is the low half of the
+digest and, for each of its last two deaths, the worker's hash and the time. The time of the latest death of all stands
+in front of the table.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from router.placement.query_of_death import MAX_DEATHS
 
 PLACES = 4_096
 SAME_DEATH_S = 1.0
-"""Processes that lose the same worker within this time tell of one death."""
+"""Losses of the same worker within this time, reported by several processes, are one death."""
 _LATEST = struct.Struct("@d")
 _ENTRY = struct.Struct("@Q" + "Qd" * MAX_DEATHS)
 DEATHS_BYTES = _LATEST.size + PLACES * _ENTRY.size
 
 
 class SharedDeaths:
-    """Satisfies `router.placement.query_of_death.Deaths`. All processes of a host read the same monotonic clock.
-    `locked` keeps others from writing for the length of a ``with``."""
+    """Satisfies `router.placement.query_of_death.Deaths`.
+
+    All processes of a host read the same monotonic clock. `locked` keeps other processes from writing.
+    """
 
     def __init__(self, memory: mmap.mmap, at: int, locked: Callable[[], AbstractContextManager[None]]) -> None:
         self._memory = memory
@@ -34,12 +37,12 @@ class SharedDeaths:
 
     @property
     def latest_s(self) -> float:
-        """When the last one was; 0 for never."""
+        """Time of the latest death; 0 for none."""
         latest_s: float = _LATEST.unpack_from(self._memory, self._at)[0]
         return latest_s
 
     def add(self, body: int, worker: str, at_s: float) -> None:
-        """`worker` died at `at_s` with `body` before its first token."""
+        """Count that `worker` died at `at_s` with `body` before its first token."""
         named = xxhash.xxh3_64_intdigest(worker.encode())
         with self._locked():
             known = self._entry(body)
@@ -49,11 +52,11 @@ class SharedDeaths:
             _LATEST.pack_into(self._memory, self._at, max(at_s, self.latest_s))
 
     def times(self, body: int) -> tuple[float, ...]:
-        """When workers died with `body`, the last of them, oldest first."""
+        """Return the times of the last deaths with `body`, oldest first."""
         return tuple(sorted(at_s for _, at_s in self._entry(body)))
 
     def clear(self, body: int) -> None:
-        """`body` has been served."""
+        """Forget `body`, because a worker has served it."""
         if self._entry(body):
             with self._locked():
                 self._write(body, [])

@@ -1,13 +1,12 @@
-"""The ledger in memory that all processes of one gateway share.
+"""The load that each process has reserved on each worker, in memory that all processes share.
 
-Layout, in 8-byte words: a key per slot; a row per process for its connections; for each slot one row per process, next
-to each other, with what that process has booked on the slot's candidate; then the `pins`, and the `deaths`. A row has
-one writer.
-Its words are written one by one and each of them whole, so a reader may see half a change for less than a microsecond,
-and takes it: the figures are sums of many requests. All are doubles, which hold counts exactly up to 2**53.
+Layout in 8-byte words: one key per slot; one row per process with its connections; for each slot one row per process,
+side by side, with the load reserved on that candidate; then `pins` and `deaths`. Each row has one writer. Each word is
+written as a whole, but a reader may see half a change for less than a microsecond. That is accepted, because the values
+are sums over many requests. All values are doubles, which are exact for counts up to 2**53.
 
-Which slot a candidate has is settled under a file lock, once in each process's life: from then on a booking is a write
-to memory and no system call.
+The slot of a candidate is chosen under a file lock, once per process. After that a reservation is a write to memory
+without a system call.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from router.process.shared_memory.pins import PINS_BYTES, ResponsePins
 log = logging.getLogger("warmroute.process")
 
 SLOTS = 4_096
-"""Candidates that can have a row; a slot is free again once all processes have let go of it."""
+"""Number of candidates with a row. A slot is reused once all processes have released it."""
 _WORD = 8
 _BOOKED_FIELDS = 9
 _WORK_FIELDS = 4
@@ -48,11 +47,11 @@ _BOOKED = struct.Struct(f"@{_BOOKED_FIELDS}d")
 _WORK = struct.Struct(f"@{_WORK_FIELDS}d")
 _NOTHING = OthersLoad(0, 0, 0.0, 0, 0, 0, 0.0, 0.0, None)
 _TESTS_AT = 1 << 40
-"""Locks on bytes from here on, far behind the table's end, stand for a worker each."""
+"""Offset of file locks that stand for workers, far behind the end of the table."""
 
 
 class AcceptCounters(NamedTuple):
-    """Whether a process takes client connections, how many it has open, and how many it ever took."""
+    """Whether a process accepts connections, its open connections, and all that it ever accepted."""
 
     serving: bool
     connections: int
@@ -61,7 +60,7 @@ class AcceptCounters(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """Where things lie in a table for so many processes."""
+    """Offsets in the table, in bytes."""
 
     processes: int
 
@@ -81,20 +80,20 @@ class TableLayout:
         return self.pins + PINS_BYTES
 
     def key(self, slot: int) -> int:
-        """Offset of a slot's key; 0 there means free."""
+        """Return the offset of a slot's key. A key of 0 means that the slot is free."""
         return slot * _WORD
 
     def accept_counters(self, process: int) -> int:
-        """Offset of a process's connections."""
+        """Return the offset of a process's connections."""
         return SLOTS * _WORD + process * _ACCEPT.size
 
     def row(self, slot: int, process: int) -> int:
-        """Offset of what a process has booked on a slot's candidate."""
+        """Return the offset of the load that a process has reserved on a slot's candidate."""
         return self.accept_counters(self.processes) + (slot * self.processes + process) * _ROW_BYTES
 
 
 def make_table(processes: int) -> int:
-    """Memory for an empty ledger, as a file descriptor to hand down."""
+    """Return the file descriptor of an empty table, for children to inherit."""
     table = os.memfd_create("warmroute-ledger") if sys.platform == "linux" else _unnamed_file()
     os.ftruncate(table, TableLayout(processes).bytes)
     return table
@@ -106,9 +105,9 @@ def _unnamed_file() -> int:
 
 
 class Ledger:
-    """One process's side of the table: writes its own rows, reads all. Satisfies `SharedLedger`.
+    """One process's view of the table: it writes its own rows and reads all. Satisfies `SharedLedger`.
 
-    The table's pages are only taken up once they are written.
+    The system allocates a page of the table when it is first written.
     """
 
     def __init__(self, table: int, processes: int, process: int) -> None:
@@ -120,7 +119,7 @@ class Ledger:
         self._full = False
 
     def account(self, candidate_id: str) -> LedgerRow | None:
-        """The candidate's row, emptied. None, and said once in the log: more candidates than slots."""
+        """Return the candidate's row, cleared, or None if all slots are taken. The log reports that once."""
         with self._locked():
             slot = self._slot(xxhash.xxh3_64_intdigest(candidate_id.encode()) or 1)
             if slot is None:
@@ -133,16 +132,16 @@ class Ledger:
         return row
 
     def accept_counters(self, process: int) -> AcceptCounters:
-        """The connections of one process."""
+        """Return the connections of one process."""
         serving, connections, taken = _ACCEPT.unpack_from(self._memory, self._layout.accept_counters(process))
         return AcceptCounters(bool(serving), int(connections), int(taken))
 
     def write_accept_counters(self, accept_counters: AcceptCounters) -> None:
-        """Our own connections have changed."""
+        """Publish this process's connections."""
         _ACCEPT.pack_into(self._memory, self._layout.accept_counters(self._process), *accept_counters)
 
     def clear(self, process: int) -> None:
-        """`process` has died: nothing is booked or open there."""
+        """Clear the load and connections of a process that has died."""
         self._memory[self._layout.accept_counters(process) : self._layout.accept_counters(process + 1)] = bytes(
             _ACCEPT.size
         )
@@ -151,16 +150,19 @@ class Ledger:
             self._memory[at : at + _ROW_BYTES] = bytes(_ROW_BYTES)
 
     def pins(self, workers: Callable[[], Iterable[WorkerId]]) -> ResponsePins:
-        """Which of `workers` made which stored response."""
+        """Return the table of stored responses on `workers`."""
         return ResponsePins(self._memory, self._layout.pins, workers)
 
     def deaths(self) -> SharedDeaths:
-        """Workers' deaths by the bodies they are blamed on, counted by all processes together."""
+        """Return the table of deaths."""
         return SharedDeaths(self._memory, self._layout.deaths, self._locked)
 
     @contextmanager
     def alone(self, worker: str) -> Iterator[bool]:
-        """Whether no other process is in such a block for `worker` now. The system ends it for a process that dies."""
+        """Lock `worker` against other processes and yield True, or yield False if another process has it.
+
+        The system releases the lock of a process that dies.
+        """
         handover_state = _TESTS_AT + xxhash.xxh32_intdigest(worker.encode())
         try:
             fcntl.lockf(self._table, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, handover_state)
@@ -173,11 +175,11 @@ class Ledger:
             fcntl.lockf(self._table, fcntl.LOCK_UN, 1, handover_state)
 
     def close(self) -> None:
-        """Give the memory back. Others keep theirs."""
+        """Unmap the memory. Other processes keep theirs."""
         self._memory.close()
 
     def statistics(self) -> dict[str, int]:
-        """Slots in use, of how many."""
+        """Return the slots in use and their total."""
         return {"slots_used": sum(1 for _ in self._used()), "slots": SLOTS}
 
     @contextmanager
@@ -189,7 +191,7 @@ class Ledger:
             fcntl.lockf(self._table, fcntl.LOCK_UN, 1, 0)
 
     def _slot(self, key: int) -> int | None:
-        """The slot of `key`: its own, the first that was never used, or one that everybody has left."""
+        """Return the slot of `key`: its own, one that was never used, or one that all processes have released."""
         keys = self._keys()
         if key in keys:
             return keys.index(key)
@@ -221,7 +223,7 @@ class Ledger:
 
 
 class LedgerRow:
-    """What one process has booked on one candidate, and what the others have. Satisfies `SharedAccount`.
+    """The load that one process has reserved on one candidate, and the sum of the others. Satisfies `SharedAccount`.
 
     The first word of a row is 1 while its process knows the candidate.
     """
@@ -239,7 +241,7 @@ class LedgerRow:
         memory[self._at : self._at + _ROW_BYTES] = _BOOKED.pack(1.0, *[0.0] * (_BOOKED_FIELDS - 1)) + bytes(_WORK.size)
 
     def publish(self, account: OwnLoad) -> None:
-        """What this process has booked has changed."""
+        """Publish the load that this process has reserved."""
         if self._open:
             _BOOKED.pack_into(
                 self._memory,
@@ -256,12 +258,12 @@ class LedgerRow:
             )
 
     def worked(self, work: Work) -> None:
-        """This process has dispatched another prefill."""
+        """Publish the prefill work that this process has dispatched."""
         if self._open:
             _WORK.pack_into(self._memory, self._work_at, *work)
 
     def others(self) -> OthersLoad:
-        """The sum of the other rows, kept until one of them changes."""
+        """Return the sum of the other rows, cached until one of them changes."""
         seen = self._memory[self._all_at : self._all_end]
         if seen != self._seen:
             self._seen = seen
@@ -269,7 +271,7 @@ class LedgerRow:
         return self._sum
 
     def close(self) -> None:
-        """The candidate has left."""
+        """Clear the row, because the candidate has left."""
         if self._open:
             self._open = False
             self._memory[self._at : self._at + _ROW_BYTES] = bytes(_ROW_BYTES)

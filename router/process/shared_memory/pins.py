@@ -1,7 +1,7 @@
-"""Which worker made a stored response, known to all processes: a client's next request may come to any of them.
+"""The worker of each stored response, known to all processes: a client's next request may reach any of them.
 
-A table with a place for each response by the hash of its id; the later one has it. Two words: that hash, and that of
-the worker crossed with it, so that a half-written entry names no worker that there is.
+A table with one entry per hash of a response id; on a collision the later response has the entry. An entry is the id's
+hash, and the worker's hash XORed with it. So an entry that is only half written names no existing worker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PINS_BYTES = PLACES * _ENTRY.size
 
 
 class ResponsePins:
-    """Satisfies `router.gateway.plane.SharedPins`. `workers` names those that a response can be on."""
+    """Satisfies `router.gateway.plane.SharedPins`. `workers` returns the workers that a response can be on."""
 
     def __init__(self, memory: mmap.mmap, at: int, workers: Callable[[], Iterable[WorkerId]]) -> None:
         self._memory = memory
@@ -28,12 +28,12 @@ class ResponsePins:
         self._workers = workers
 
     def learn(self, response_id: str, worker: WorkerId) -> None:
-        """`worker` made `response_id`."""
+        """Record that `worker` stored `response_id`."""
         digest = _digest(response_id)
         _ENTRY.pack_into(self._memory, self._place(digest), digest, digest ^ _digest(worker))
 
     def worker(self, response_id: str) -> WorkerId | None:
-        """Who made `response_id`, if any process knows, and the worker is still there."""
+        """Return the worker of `response_id`, or None if it is unknown or has left."""
         digest = _digest(response_id)
         found, crossed = _ENTRY.unpack_from(self._memory, self._place(digest))
         if found != digest:

@@ -1,4 +1,4 @@
-"""How many processes, what each may take, and what each starts with."""
+"""Number of processes, the share of limits of each, and the configuration that each starts with."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ def test_auto_is_a_process_per_core(monkeypatch):
     assert count_of(Config(processes="auto")) >= 1
 
 
-def test_limits_are_shared_out_and_one_body_always_fits():
+def test_limits_are_divided_and_one_body_always_fits():
     limits = LimitsConfig(
         max_connections=10,
         max_queued_requests=1,
@@ -34,13 +34,13 @@ def test_limits_are_shared_out_and_one_body_always_fits():
     assert share.max_body_bytes == 60
 
 
-def test_a_limit_of_requests_is_shared_out_to_the_last_one():
+def test_a_request_limit_is_divided_without_a_rest():
     limits = LimitsConfig(max_concurrent_requests=5)
     assert [share_of(limits, number, 3).max_concurrent_requests for number in range(3)] == [2, 2, 1]
     assert share_of(LimitsConfig(), 0, 3).max_concurrent_requests == 0
 
 
-def test_quotas_of_tenants_are_shared_out_too():
+def test_tenant_quotas_are_divided():
     tenants = {"red": TenantConfig(max_queued_requests=4, max_buffered_body_bytes=90), "blue": TenantConfig()}
     config = Config(tenants=tenants, limits=LimitsConfig(max_body_bytes=60))
     share = DesiredState(config).config_of(0, 3).tenants
@@ -50,20 +50,20 @@ def test_quotas_of_tenants_are_shared_out_too():
     assert DesiredState(small).config_of(0, 3).tenants["red"].max_buffered_body_bytes == 50
 
 
-async def test_what_is_told_is_what_is_heard():
+async def test_a_configuration_arrives_as_it_was_sent():
     config = Config(workers=(WorkerConfig(url="http://a:1", api_key="k"),), processes="auto")
-    told = ChildConfig(1, 2, config, frozenset({"a:1"}), (5, 6), 7, 8)
+    sent = ChildConfig(1, 2, config, frozenset({"a:1"}), (5, 6), 7, 8)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        heard, _ = await asyncio.gather(asyncio.to_thread(receive_config, theirs), send_config(ours, told))
-        assert heard == told
+        received, _ = await asyncio.gather(asyncio.to_thread(receive_config, theirs), send_config(ours, sent))
+        assert received == sent
         ours.close()
         with pytest.raises(EOFError):
             receive_config(theirs)
 
 
-def test_one_that_starts_later_starts_with_the_changes():
+def test_a_later_child_starts_with_the_changes():
     desired_state = DesiredState(Config(workers=(WorkerConfig(url="http://a:1"), WorkerConfig(url="http://b:1"))))
     desired_state.add(WorkerConfig(url="http://c:1", api_key="k"))
     desired_state.drained.add("a:1")

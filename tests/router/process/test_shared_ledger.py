@@ -1,4 +1,4 @@
-"""The shared table: what one process books the others see at once, and nothing stays of one that died."""
+"""The shared table: other processes see reserved load at once, and the load of a dead process is cleared."""
 
 import os
 
@@ -18,7 +18,7 @@ def table():
 
 @pytest.fixture
 def ledgers(table):
-    """Three processes' sides of one table (here of one process: only the file locks can tell)."""
+    """Three views of one table, all in this process: only the file locks can tell."""
     return [Ledger(table, 3, number) for number in range(3)]
 
 
@@ -29,7 +29,7 @@ def reserved(ledger, worker="a:1", tokens=100, prompt=160, at_s=5.0) -> LoadAcco
     return account
 
 
-def test_a_booking_is_seen_by_the_others_at_once_and_not_by_oneself(ledgers):
+def test_reserved_load_is_visible_to_the_others_only(ledgers):
     rows = [ledger.account("a:1") for ledger in ledgers[1:]]
     account = reserved(ledgers[0])
     for row in rows:
@@ -40,14 +40,14 @@ def test_a_booking_is_seen_by_the_others_at_once_and_not_by_oneself(ledgers):
     assert account.shared.others().running_requests == 0
 
 
-def test_sums_over_all_others(ledgers):
+def test_others_are_summed(ledgers):
     reserved(ledgers[0], tokens=100)
     reserved(ledgers[1], tokens=30, at_s=2.0)
     seen = ledgers[2].account("a:1").others()
     assert (seen.queued_tokens, seen.running_requests, seen.head_since_s) == (130, 2, 2.0)
 
 
-def test_every_edge_is_told(ledgers):
+def test_every_lifecycle_event_is_published(ledgers):
     account, row = LoadAccount(), ledgers[1].account("a:1")
     account.shared = ledgers[0].account("a:1")
     reservation = LoadReservation(100, 160, 1.0)
@@ -60,13 +60,13 @@ def test_every_edge_is_told(ledgers):
     assert row.others()._replace(freed_s=0.0) == module._NOTHING
 
 
-def test_workers_do_not_mix(ledgers):
+def test_workers_have_separate_rows(ledgers):
     reserved(ledgers[0], "a:1")
     assert ledgers[1].account("b:1").others().running_requests == 0
     assert ledgers[1].account("a:1").others().running_requests == 1
 
 
-def test_nothing_stays_of_a_process_that_died(ledgers):
+def test_the_load_of_a_dead_process_is_cleared(ledgers):
     reserved(ledgers[0], "a:1")
     reserved(ledgers[0], "b:1")
     reserved(ledgers[1], "a:1")
@@ -77,7 +77,7 @@ def test_nothing_stays_of_a_process_that_died(ledgers):
     assert ledgers[1].accept_counters(0) == AcceptCounters(False, 0, 0)
 
 
-def test_what_comes_late_to_a_row_that_was_given_up_goes_nowhere(ledgers):
+def test_a_late_event_on_a_closed_row_is_dropped(ledgers):
     """A worker leaves and comes back while a request still runs on its former self."""
     account, row = reserved(ledgers[0]), ledgers[1].account("a:1")
     again = ledgers[0].account("a:1")
@@ -87,7 +87,7 @@ def test_what_comes_late_to_a_row_that_was_given_up_goes_nowhere(ledgers):
     again.close()
 
 
-def test_slots_are_used_again_once_all_have_left(ledgers, monkeypatch, caplog):
+def test_a_slot_is_reused_once_all_processes_release_it(ledgers, monkeypatch, caplog):
     monkeypatch.setattr(module, "SLOTS", 2)
     table = make_table(2)
     one, other = (Ledger(table, 2, number) for number in range(2))
@@ -114,7 +114,7 @@ def test_one_process_at_a_time_tests_a_worker(table):
     assert in_another_process(table, "a:1") == "True"
 
 
-def test_a_stored_response_is_found_by_every_process_while_its_worker_is_there(ledgers):
+def test_every_process_finds_a_stored_response_while_its_worker_is_there(ledgers):
     workers = ["a:1", "b:1"]
     one, other = (ledger.pins(lambda: workers) for ledger in ledgers[:2])
     assert other.worker("resp_1") is None
@@ -122,7 +122,7 @@ def test_a_stored_response_is_found_by_every_process_while_its_worker_is_there(l
     one.learn("resp_2", "b:1")
     assert (other.worker("resp_1"), other.worker("resp_2"), other.worker("resp_3")) == ("a:1", "b:1", None)
     ledgers[2].clear(0)
-    assert other.worker("resp_1") == "a:1", "a process's death does not move what the worker stored"
+    assert other.worker("resp_1") == "a:1", "the death of a process does not move stored responses"
     workers.remove("a:1")
     assert other.worker("resp_1") is None
 
@@ -138,7 +138,7 @@ def in_another_process(table: int, worker: str) -> str:
         return said.read()
 
 
-def test_deaths_are_counted_by_all_processes_and_each_once(ledgers):
+def test_a_death_is_counted_once_over_all_processes(ledgers):
     body, other_body = 7 << 64 | 9, 8
     one, other = (ledger.deaths() for ledger in ledgers[:2])
     assert (one.latest_s, one.times(body)) == (0.0, ())

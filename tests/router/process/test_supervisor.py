@@ -1,4 +1,4 @@
-"""Processes that cannot be brought up, and what is given back at the end."""
+"""Processes that cannot be started, and resources released at the end."""
 
 import asyncio
 import os
@@ -16,20 +16,20 @@ CHILD = "router.cli.child"
 
 @pytest.fixture
 def dying(monkeypatch):
-    """Processes that end at once, tried again without a pause."""
+    """Processes that end at once and are restarted without a pause."""
     monkeypatch.setattr(child_process, "_FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(child_process, "_command", lambda module, line: [sys.executable, "-c", "raise SystemExit(3)"])
 
 
-async def test_gives_up_where_none_comes_up(dying, capsys, caplog):
+async def test_the_supervisor_gives_up_if_no_process_starts(dying, capsys, caplog):
     assert await asyncio.wait_for(serve(CONFIG, 2, CHILD), 30) == 1
-    assert "no process could be brought up in 5 tries" in capsys.readouterr().err
+    assert "no process could be started in 5 tries" in capsys.readouterr().err
     ended = [record for record in caplog.records if record.message == "process ended"]
     assert len(ended) >= child_process.TRIES
     assert {record.how for record in ended} == {"exit code 3"}
 
 
-async def test_one_that_hangs_at_its_start_is_ended(monkeypatch, caplog):
+async def test_a_process_that_hangs_at_its_start_is_killed(monkeypatch, caplog):
     monkeypatch.setattr(child_process, "START_LIMIT_S", 0.05)
     monkeypatch.setattr(child_process, "_FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(
@@ -39,7 +39,7 @@ async def test_one_that_hangs_at_its_start_is_ended(monkeypatch, caplog):
     assert {record.how for record in caplog.records if record.message == "process ended"} == {"signal 9"}
 
 
-async def test_gives_everything_back(dying):
+async def test_close_releases_files_and_descriptors(dying):
     before = descriptors()
     one = Supervisor(CONFIG, 2, CHILD)
     folder = one._folder
@@ -55,7 +55,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-async def test_a_port_in_use_is_said(capsys):
+async def test_a_port_in_use_is_reported(capsys):
     taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = taken.sockets[0].getsockname()[1]
     async with taken:
