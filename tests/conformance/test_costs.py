@@ -1,4 +1,4 @@
-"""What costs its sender little costs the gateway little: no square of what came, no memory beyond it."""
+"""Hostile bytes that cost their sender little cost the gateway little CPU time and memory."""
 
 import time
 import tracemalloc
@@ -24,7 +24,7 @@ def framer():
 
 
 def fed(*pieces):
-    """The requests in `pieces`."""
+    """Return the requests in `pieces`."""
     reads, requests = framer(), []
     for piece in pieces:
         reads.feed(piece)
@@ -42,44 +42,44 @@ def little_cpu():
 
 
 @pytest.mark.usefixtures("little_cpu")
-def test_empty_lines():
+def test_empty_lines_cost_little_cpu():
     assert fed(*[b"\r\n" * (READ_BYTES // 2)] * 20) == []
 
 
 @pytest.mark.usefixtures("little_cpu")
-def test_one_name_in_many_lines():
+def test_repeated_headers_cost_little_cpu():
     for _ in range(20):
         with pytest.raises(RequestError, match="header lines"):
             fed(P + H + b"a:\r\n" * 16_000 + b"\r\n")
 
 
 @pytest.mark.usefixtures("little_cpu")
-def test_a_head_in_single_bytes():
+def test_a_head_in_single_bytes_costs_little_cpu():
     raw = P + H + b"X: " + b"x" * 30_000
     assert fed(*(raw[index : index + 1] for index in range(len(raw)))) == []
 
 
 @pytest.mark.usefixtures("little_cpu")
-def test_small_chunks_in_one_read():
+def test_small_chunks_in_one_read_cost_little_cpu():
     (request,) = fed(P + H + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 60_000 + b"0\r\n\r\n")
     assert request[1] == b"x" * 60_000
 
 
 @pytest.mark.usefixtures("little_cpu")
-def test_a_first_event_in_single_bytes():
+def test_a_first_event_in_single_bytes_costs_little_cpu():
     first = FirstEvent()
     assert not any(first.feed(b"x") for _ in range(30_000))
 
 
 @pytest.mark.usefixtures("little_cpu")
-def test_an_introduction_in_small_pieces():
+def test_introductory_events_in_small_pieces_cost_little_cpu():
     first = FirstEvent()
     assert first.feed(b"event: response.created\ndata: ") is False
     assert not any(first.feed(b"x" * 500) for _ in range(INTRODUCTION_BYTES // 500 - 1))
 
 
 @pytest.mark.usefixtures("little_cpu")
-def test_a_held_event_in_small_pieces():
+def test_a_buffered_event_in_small_pieces_costs_little_cpu():
     shown = UsageFrame(None)
     assert not any(shown.feed(b"x" * 50) for _ in range(HELD_BYTES // 50))
     assert len(shown.rest()) > HELD_BYTES - 50
@@ -106,6 +106,6 @@ def peak_bytes(pieces):
     ids=["chunks", "length"],
 )
 def test_a_body_in_small_pieces_takes_about_its_own_size(pieces):
-    """As pieces they would take thirty times that."""
+    """Kept as pieces, they would take thirty times their size."""
     body_bytes = 100_000 if b"chunked" in pieces[0] else 60_000
     assert peak_bytes(pieces) < 3 * body_bytes + 200_000

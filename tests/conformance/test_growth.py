@@ -1,4 +1,4 @@
-"""What reads bytes of clients and workers takes time and memory in proportion to them, whatever they are."""
+"""Scanners of client and worker bytes take time and memory in proportion to their input, whatever it is."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.conformance.growth import WORST_RATIO, expressions, growth, hostile_i
 from tests.conformance.growth_cases import CLIENT, INLINE, PATTERNS, SCANNERS, TEXT_BYTES, TRUSTED, WORKER
 
 FOREIGN = [name for name, row in PATTERNS.items() if row.written_by in (CLIENT, WORKER)]
-"""An operator's settings are read once."""
+"""Settings of an operator are parsed once, so they are not checked."""
 SCREEN_BYTES = 4_096
-"""At this size a square takes some 40 ms."""
+"""At this size, quadratic time is about 40 ms."""
 CAREFUL = 1.25
-"""Step by which inputs grow where the time may double with each byte."""
+"""Growth step for inputs whose time may double with each byte."""
 MEMORY_BYTES = 8_192
 BYTES_PER_BYTE = 24
-"""Memory that an expression may take for a byte of its text: a match and a copy. Places to go back to take 150."""
+"""Memory that an expression may take per byte of its text: a match and a copy. Backtracking points take 150."""
 SHORT_LIVED_BYTES = 4 << 20
-"""What it may take in any case, for the longest text that it is given."""
+"""Memory that an expression may take in any case, at its longest text."""
 
 
 def pattern(name):
@@ -29,14 +29,14 @@ def pattern(name):
 
 
 def applied(found, method, text):
-    """All of the text is looked at: searches go on behind what they found."""
+    """Apply `method` to the whole text: a search goes on after each match."""
     if method == "search":
         return lambda: sum(1 for _ in found.finditer(text))
     return lambda: getattr(found, method)(text)
 
 
 def slowest(found, method, inputs=(), longest=TEXT_BYTES):
-    """How the time for the worst of the hostile inputs grows."""
+    """Return the growth of time for the worst hostile input."""
 
     def grows(make, largest, step):
         return growth(lambda size: applied(found, method, make(size)), largest, step)
@@ -50,12 +50,12 @@ def test_every_regular_expression_has_a_row():
     assert not missing, f"add rows to tests/conformance/growth_cases.py, which says how: {missing}"
 
 
-def test_every_row_is_of_a_regular_expression():
+def test_every_row_names_a_regular_expression():
     gone = sorted((PATTERNS.keys() | INLINE.keys()) - expressions("router", "backends"))
     assert not gone, f"take these rows out of tests/conformance/growth_cases.py: {gone}"
 
 
-def test_rows_of_expressions_within_functions_name_scanners_or_a_reason():
+def test_expressions_in_functions_name_a_scanner_or_a_reason():
     for name, runs in INLINE.items():
         if isinstance(runs, str):
             assert runs.startswith(TRUSTED) and len(runs) > len(TRUSTED), name
@@ -64,13 +64,13 @@ def test_rows_of_expressions_within_functions_name_scanners_or_a_reason():
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_time_of_an_expression_grows_with_its_text(name):
+def test_time_of_an_expression_grows_linearly(name):
     row = PATTERNS[name]
     assert slowest(pattern(name), row.method, row.inputs, min(TEXT_BYTES, row.longest_bytes)) < WORST_RATIO
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_memory_of_an_expression_is_its_text(name):
+def test_memory_of_an_expression_is_bounded_by_its_text(name):
     found, row = pattern(name), PATTERNS[name]
     inputs = [*hostile_inputs(found), *row.inputs]
     worst = max(peak_bytes(applied(found, row.method, make(MEMORY_BYTES))) for make in inputs)
@@ -79,7 +79,7 @@ def test_memory_of_an_expression_is_its_text(name):
 
 
 @pytest.mark.parametrize("name", SCANNERS)
-def test_time_of_a_scanner_grows_with_its_input(name):
+def test_time_of_a_scanner_grows_linearly(name):
     scan = SCANNERS[name]
     assert growth(scan.build, scan.largest_bytes) < WORST_RATIO
 
@@ -94,11 +94,11 @@ def test_time_of_a_scanner_grows_with_its_input(name):
         (rb'"(?:[^"\\]|\\.)*"!', "search"),
     ],
 )
-def test_expressions_that_grow_with_the_square_or_worse_are_found(text, method):
+def test_quadratic_expressions_are_detected(text, method):
     assert slowest(re.compile(text), method) >= WORST_RATIO
 
 
-def test_a_scanner_that_grows_with_the_square_is_found():
+def test_a_quadratic_scanner_is_detected():
     def build(size):
         def run():
             kept = ""

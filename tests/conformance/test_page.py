@@ -1,4 +1,4 @@
-"""The page made from the tables is current."""
+"""docs/reference/http.md matches the tables it is generated from."""
 
 from tests.conformance.page import PAGE, page
 

@@ -1,4 +1,4 @@
-"""Every row of the table of requests, over real sockets: what is answered, what the worker gets, and what follows."""
+"""Every row of the request tables over real sockets: the response, the worker's view, and the next request."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ ADDED = {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-requ
 
 
 async def answers(client, case):
-    """As many answers as there are to come, and the interim ones before them."""
+    """Read the expected number of responses, and the interim ones before them."""
     replies = [await client.read(bodiless=case.bodiless) for _ in case.statuses]
     assert tuple(reply.status for reply in replies) == case.statuses
     for reply in replies:
@@ -25,7 +25,7 @@ async def answers(client, case):
 
 
 async def ends(client, case):
-    """Behind the answers: the probe is answered once, or nothing is."""
+    """Check the bytes after the responses: one response to the probe, or none."""
     if case.kept:
         reply = await client.read()
         assert (reply.status, reply.header(b"x-request-id")) == (200, b"probe")
@@ -48,7 +48,7 @@ def compare(case, worker):
 
 
 @pytest.mark.parametrize("name", REQUEST_CASES)
-async def test_with_another_request_behind_it(recording, kit, name):
+async def test_request_row_with_a_pipelined_request_after_it(recording, kit, name):
     case = REQUEST_CASES[name]
     gate, worker = recording
     client = await gate.connect()
@@ -60,7 +60,7 @@ async def test_with_another_request_behind_it(recording, kit, name):
 
 
 @pytest.mark.parametrize("name", REQUEST_CASES)
-async def test_with_another_request_after_its_answer(recording, kit, name):
+async def test_request_row_with_a_request_after_its_response(recording, kit, name):
     case = REQUEST_CASES[name]
     gate, worker = recording
     client = await gate.connect()

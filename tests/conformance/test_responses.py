@@ -1,5 +1,4 @@
-"""Every row of the table of responses, over real sockets: what the client gets, and whether the worker's connection is
-used again."""
+"""Every row of the response tables over real sockets: the client's view, and whether the connection is reused."""
 
 import asyncio
 
@@ -13,7 +12,7 @@ REQUEST = P + H + L + b"\r\n" + BODY
 
 
 def worker(raw, closes):
-    """Says `raw` to its first request, and an ordinary answer to all others."""
+    """Answer the first request with `raw`, and all others with an ordinary response."""
 
     async def script(script):
         first = not worker_seen
@@ -28,7 +27,7 @@ def worker(raw, closes):
 
 
 async def truncated(client, case):
-    """Everything until the close; the framing must say that something is missing."""
+    """Read until the close. The framing must show that bytes are missing."""
     raw = await client.closed()
     head, _, rest = raw.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
@@ -87,8 +86,8 @@ PLAIN = OK + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % l
 @pytest.mark.parametrize(
     "raw", [STREAM, PLAIN, OK + b"Transfer-Encoding: chunked\r\n\r\n" + framed(JSON) + b"0\r\n\r\n"]
 )
-async def test_a_loss_at_every_byte(rig, kit, raw):
-    """Whatever is missing, the client can tell: an error, an error event, or framing that is not complete."""
+async def test_a_response_cut_at_any_byte_is_visible_to_the_client(rig, kit, raw):
+    """The client sees an error, an error event, or incomplete framing."""
     cuts = iter(range(len(raw)))
 
     async def script(script):

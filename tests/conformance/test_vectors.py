@@ -1,4 +1,4 @@
-"""Thousands of hostile requests and answers, made by rule, held against a strict reader of the same bytes."""
+"""Thousands of generated hostile requests and responses, compared with a strict reader of the same bytes."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from tests.conformance.vectors.pieces import PROBE, Vector
 from tests.properties.strict import Message
 
 SHOWN = 5
-"""Faults shown."""
+"""Most faults printed."""
 
 
 def report(faults):
@@ -26,14 +26,14 @@ def expected(table):
 
 @pytest.fixture
 async def gate(rig, kit):
-    """A gateway that forwards every path; behind the test it holds nothing of any request."""
+    """A gateway that forwards every path. After the test it holds no request."""
     gate = await rig(**SETTINGS)
     yield gate
     await kit.eventually(lambda: gate.idle)
     assert gate.gateway.statistics()["buffered_body_bytes"] == 0
 
 
-async def test_nothing_is_forwarded_that_a_strict_reader_does_not_read(gate):
+async def test_only_requests_that_a_strict_reader_accepts_are_forwarded(gate):
     worker = await RecordingWorker().start()
     gate.join(worker)
     vectors = [vector for family in VECTORS.values() for vector in family]
@@ -49,7 +49,7 @@ async def test_nothing_is_forwarded_that_a_strict_reader_does_not_read(gate):
     assert dict(found) == expected(deviations.REQUESTS)
 
 
-async def test_no_answer_passes_as_whole_that_a_strict_reader_calls_broken(gate):
+async def test_no_broken_response_passes_as_complete(gate):
     given = [answer for family in ANSWERS.values() for answer in family]
     worker = await SpeakingWorker(given).start()
     gate.join(worker)
@@ -69,7 +69,7 @@ async def test_no_answer_passes_as_whole_that_a_strict_reader_calls_broken(gate)
     assert dict(looser) == expected(deviations.LOOSER)
 
 
-def test_every_vector_is_another():
+def test_all_vectors_differ():
     assert catalogue.TOTAL > 6_500
     assert answers.TOTAL > 600
     assert len({vector.number for family in VECTORS.values() for vector in family}) == catalogue.TOTAL
@@ -106,11 +106,11 @@ REFUSED = REFUSED.replace(b"30", b"31")
         (GOOD, TAKEN[:-1], (FORWARDED,)),
     ],
 )
-def test_the_judge_finds_a_fault(vector, got, forwarded):
+def test_the_judge_detects_a_fault(vector, got, forwarded):
     assert judge(vector, got, forwarded).faults
 
 
-def test_the_judge_takes_what_is_right():
+def test_the_judge_accepts_a_correct_exchange():
     assert judge(SMUGGLING, REFUSED, ()) == judge(GOOD, TAKEN * 2, (FORWARDED,))
     assert not judge(GOOD, TAKEN * 2, (FORWARDED,)).faults
     assert judge(GOOD, REFUSED, ()).refused.content == b"hi"

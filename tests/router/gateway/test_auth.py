@@ -1,4 +1,4 @@
-"""API keys on the public port, and whose credentials a worker sees."""
+"""API keys on the public port, and the credentials that a worker gets."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def auth():
     return {"api_keys": [line("alice", ALICE), line("bob", BOB)]}
 
 
-async def test_a_key_lets_in_and_none_does_not(rig, kit, auth):
+async def test_a_valid_key_is_accepted_and_a_missing_one_answers_401(rig, kit, auth):
     gateway = await rig(kit.answer_stream, auth=auth)
     client = await gateway.connect()
     assert (await client.ask(kit.post(extra=bearer(ALICE)))).status == 200
@@ -63,7 +63,7 @@ async def test_a_key_lets_in_and_none_does_not(rig, kit, auth):
         b"Authorization: Bearer \xff\xfe\r\n",
     ],
 )
-async def test_nothing_else_is_a_key(rig, kit, auth, extra):
+async def test_invalid_keys_answer_401(rig, kit, auth, extra):
     gateway = await rig(kit.answer_stream, auth=auth)
     assert (await gateway.ask(kit.post(extra=extra))).status == 401
     assert not gateway.workers[0].requests
@@ -72,12 +72,12 @@ async def test_nothing_else_is_a_key(rig, kit, auth, extra):
 @pytest.mark.parametrize(
     "extra", [b"authorization:bearer  " + ALICE.encode() + b" \r\n", b"X-API-Key: " + ALICE.encode() + b"\r\n"]
 )
-async def test_spellings_of_a_key(rig, kit, auth, extra):
+async def test_keys_are_accepted_in_each_header_spelling(rig, kit, auth, extra):
     gateway = await rig(kit.answer_stream, auth=auth)
     assert (await gateway.ask(kit.post(extra=extra))).status == 200
 
 
-async def test_anthropic_clients_read_their_own_error(rig, kit, auth):
+async def test_messages_clients_get_an_anthropic_401(rig, kit, auth):
     gateway = await rig(kit.answer_json, auth=auth)
     reply = await gateway.ask(kit.post(b"/v1/messages", extra=b"x-api-key: wrong\r\n"))
     assert reply.status == 401
@@ -87,7 +87,7 @@ async def test_anthropic_clients_read_their_own_error(rig, kit, auth):
     assert reply.status == 200
 
 
-async def test_what_is_open_and_what_is_not(rig, kit, auth):
+async def test_health_paths_need_no_key(rig, kit, auth):
     gateway = await rig(kit.answer_stream, auth=auth, extra_paths=[{"path": "/extra"}])
     for path in (b"/health", b"/ping", b"/livez", b"/readyz", b"/version"):
         assert (await gateway.ask(kit.get(path))).status == 200, path
@@ -98,7 +98,7 @@ async def test_what_is_open_and_what_is_not(rig, kit, auth):
     assert (await gateway.ask(kit.get(b"/no/such/path", bearer(ALICE)))).status == 404
 
 
-async def test_a_preflight_brings_no_key(rig, kit, auth):
+async def test_a_preflight_needs_no_key(rig, kit, auth):
     gateway = await rig(kit.answer_stream, auth=auth, cors={"allow_origins": ["https://chat.example"]})
     asks = b"Origin: https://chat.example\r\nAccess-Control-Request-Method: POST\r\n"
     reply = await (await gateway.connect()).ask(kit.get(b"/v1/chat/completions", asks, b"OPTIONS"), bodiless=True)
@@ -107,7 +107,7 @@ async def test_a_preflight_brings_no_key(rig, kit, auth):
     assert refused.header(b"access-control-allow-origin") == b"https://chat.example"
 
 
-async def test_a_refused_body_is_not_waited_for(rig, kit, auth):
+async def test_a_401_is_sent_before_the_body(rig, kit, auth):
     gateway = await rig(kit.answer_stream, auth=auth)
     client = await gateway.connect()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: 50000000\r\n"
@@ -117,7 +117,7 @@ async def test_a_refused_body_is_not_waited_for(rig, kit, auth):
     assert await client.closed() == b""
 
 
-async def test_a_connection_goes_on_after_a_refusal_without_body(rig, kit, auth):
+async def test_a_connection_survives_a_401_without_body(rig, kit, auth):
     gateway = await rig(kit.answer_stream, auth=auth)
     client = await gateway.connect()
     assert (await client.ask(kit.get(b"/v1/models"))).status == 401
@@ -133,7 +133,7 @@ def look_twice(gateway):
     gateway.gateway._files.look()
 
 
-async def test_keys_come_and_go_with_their_file(rig, kit, tmp_path, caplog):
+async def test_keys_follow_their_file(rig, kit, tmp_path, caplog):
     file = tmp_path / "keys"
     file.write_text(f"# ours\n\n{line('alice', ALICE)}\n")
     gateway = await rig(kit.answer_stream, auth={"api_keys_file": str(file)})
@@ -165,7 +165,7 @@ async def test_keys_come_and_go_with_their_file(rig, kit, tmp_path, caplog):
     assert await status(BOB) == 401
 
 
-async def test_a_file_is_looked_at_by_itself(rig, kit, tmp_path, monkeypatch):
+async def test_a_changed_key_file_is_reloaded(rig, kit, tmp_path, monkeypatch):
     monkeypatch.setattr("router.security.reload.LOOK_S", 0.02)
     file = tmp_path / "keys"
     file.write_text(line("alice", ALICE))
@@ -194,7 +194,7 @@ WORKER_KEY = "worker-key-of-its-own"
         (True, {}, WORKER_KEY, "worker"),
     ],
 )
-async def test_credentials_at_the_worker(kit, auth, rig, guarded, settings, worker_key, expected):
+async def test_the_worker_gets_the_configured_credentials(kit, auth, rig, guarded, settings, worker_key, expected):
     worker = await ScriptedWorker(kit.answer_stream).start()
     workers = [{"url": f"http://{worker.id}", "api_key": worker_key}]
     gateway = await rig(workers=workers, auth={**(auth if guarded else {}), **settings})
@@ -213,7 +213,7 @@ async def test_credentials_at_the_worker(kit, auth, rig, guarded, settings, work
     await worker.stop()
 
 
-async def test_a_worker_that_joins_later_gets_its_key(rig, kit, auth):
+async def test_a_worker_added_later_gets_its_key(rig, kit, auth):
     gateway = await rig(kit.answer_stream, auth=auth)
     client = await gateway.connect()  # one connection, whose repeated heads are not written anew
     for key in (WORKER_KEY, WORKER_KEY, None, "another-key"):
@@ -230,7 +230,7 @@ PROMPT = "the-prompt-nobody-may-log"
 
 
 async def failing(script, kit):
-    """Echoes the prompt in its error, as servers do."""
+    """Answer with an error that repeats the prompt, as servers do."""
     body = json.dumps({"error": {"message": f"cannot serve {PROMPT}", "type": "x", "code": 500}}).encode()
     await script.say(kit.json_head(len(body), b"500 Internal Server Error"), body)
 
@@ -252,7 +252,7 @@ async def breaking_in_stream(script, kit):
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
-async def test_no_key_and_no_prompt_in_any_log(rig, kit, auth, capsys, level, log_format, monkeypatch):
+async def test_logs_contain_no_key_and_no_prompt(rig, kit, auth, capsys, level, log_format, monkeypatch):
     setup_logging(level, log_format)
     root = logging.getLogger()
     before = root.level
@@ -322,7 +322,7 @@ def crash(*arguments, **named):
     raise RuntimeError("a defect of ours")
 
 
-def test_a_config_says_no_secrets(auth):
+def test_a_printed_config_contains_no_secrets(auth):
     from router.config.model import to_builtins
 
     settings = {

@@ -1,4 +1,4 @@
-"""No JSON object passes unread on a path whose bodies are the worker's business."""
+"""Every JSON object is read, even on paths whose bodies only the worker interprets."""
 
 import json
 
@@ -31,7 +31,7 @@ def read(body):
         ('{"n":1e400,' + FIELDS.decode()).encode("utf-16"),
     ],
 )
-def test_what_only_pythons_parser_takes_is_read(body):
+def test_json_that_only_python_accepts_is_read(body):
     assert json.loads(body)["kv_transfer_params"]
     assert read(body) is not None
 
@@ -41,13 +41,13 @@ def test_what_only_pythons_parser_takes_is_read(body):
     [b"[" * 5_000 + b"]" * 5_000, b"[NaN" + b",0" * 20_000 + b"]"],
     ids=["nested deeper than this Python reads", "more elements than are read by Python's parser"],
 )
-def test_what_is_not_read_here_and_may_be_by_a_worker_is_refused(value):
+def test_json_that_only_a_worker_may_accept_is_refused(value):
     with pytest.raises(RequestError) as caught:
         read(b'{"a":' + value + b"," + FIELDS)
     assert caught.value.kind is ErrorKind.INVALID_JSON
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\x00", b'{"a":1}x', b'{"n":' + b"9" * 5_000 + b"}"])
-def test_what_is_no_json_object_to_python_is_left_to_the_worker(body):
+def test_a_body_that_is_no_json_object_is_left_to_the_worker(body):
     fields = read(body)
     assert fields is None or not body

@@ -1,4 +1,4 @@
-"""A worker's own 5xx reaches the client in the worker's words, once no other worker is tried."""
+"""A worker's 5xx response reaches the client unchanged when no other worker can be tried."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ def erring(kit, status=b"500 Internal Server Error", headers=b"", body=WORDS):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_after_the_last_try_the_client_reads_what_the_worker_said(rig, kit, stream):
+async def test_the_last_attempts_500_reaches_the_client(rig, kit, stream):
     gate = await rig(erring(kit), erring(kit))
     client = await gate.connect()
     reply = await client.ask(kit.post() if stream else kit.post(body=kit.PLAIN))
@@ -29,18 +29,18 @@ async def test_after_the_last_try_the_client_reads_what_the_worker_said(rig, kit
     assert gate.idle
 
 
-async def test_the_workers_own_retry_after_is_kept(rig, kit):
+async def test_the_workers_retry_after_is_relayed(rig, kit):
     gate = await rig(erring(kit, headers=b"Retry-After: 17\r\n", status=b"502 Bad Gateway"))
     reply = await gate.ask(kit.post())
     assert (reply.status, reply.header(b"retry-after")) == (502, b"17")
 
 
-async def test_another_worker_is_tried_first(rig, kit):
+async def test_a_500_is_retried_on_another_worker(rig, kit):
     gate = await rig(erring(kit), kit.answer_stream)
     assert [(await gate.ask(kit.post())).status for _ in range(4)] == [200] * 4
 
 
-async def test_chunks_and_an_old_client(rig, kit):
+async def test_a_chunked_500_reaches_an_http_1_0_client(rig, kit):
     async def script(script):
         await script.say(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n", kit.chunk(b"broken"), kit.END)
 
@@ -51,7 +51,7 @@ async def test_chunks_and_an_old_client(rig, kit):
 
 
 @pytest.mark.parametrize("case", ["too long", "cut off", "never ends"])
-async def test_an_error_that_is_not_to_be_had_whole_becomes_ours(rig, kit, case, monkeypatch):
+async def test_an_incomplete_500_becomes_a_gateway_error(rig, kit, case, monkeypatch):
     length = 200_000 if case == "too long" else 1_000
 
     async def script(script):
@@ -66,7 +66,7 @@ async def test_an_error_that_is_not_to_be_had_whole_becomes_ours(rig, kit, case,
     assert gate.idle
 
 
-async def test_behind_comments_the_error_is_an_event(rig, kit):
+async def test_a_500_after_comments_is_an_error_event(rig, kit):
     async def script(script):
         await asyncio.sleep(0.2)
         await erring(kit)(script)
@@ -77,7 +77,7 @@ async def test_behind_comments_the_error_is_an_event(rig, kit):
     assert reply.body.endswith(b"data: " + WORDS + b"\n\ndata: [DONE]\n\n")
 
 
-async def test_behind_comments_what_is_no_json_error_becomes_ours(rig, kit):
+async def test_a_500_without_json_after_comments_is_a_gateway_error_event(rig, kit):
     async def script(script):
         await asyncio.sleep(0.2)
         await erring(kit, body=b"Internal Server Error")(script)

@@ -1,4 +1,4 @@
-"""A tenant's quotas of waiting requests and of bodies in memory, and what is counted for it."""
+"""A tenant's quotas of queued requests and of body memory, and its counters."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def waiting(gate, kit, *keys):
     return clients
 
 
-async def test_a_tenants_requests_wait_up_to_its_quota(rig, kit):
+async def test_a_tenants_requests_queue_up_to_its_quota(rig, kit):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=2))
     clients = await waiting(gate, kit, RED, RED_TOO)
     reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
@@ -56,13 +56,13 @@ async def test_a_tenants_requests_wait_up_to_its_quota(rig, kit):
     await worker.stop()
 
 
-async def test_a_quota_of_none_means_that_nothing_waits(rig, kit):
+async def test_a_quota_of_0_queues_no_request(rig, kit):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=0))
     reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
     assert reply.code == "tenant_max_queued_requests"
 
 
-async def test_requests_whose_wait_is_over_are_counted_no_longer(rig, kit):
+async def test_a_request_that_leaves_the_queue_is_not_counted(rig, kit):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=1), timeouts={"queue_s": 0.05})
     for _ in range(2):
         reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
@@ -71,7 +71,7 @@ async def test_requests_whose_wait_is_over_are_counted_no_longer(rig, kit):
 
 
 class Patient:
-    """Keeps everything back while the first worker has something to do."""
+    """Holds every request while the first worker is busy."""
 
     def decide(self, request, fleet):
         from policies.view import Decision
@@ -82,7 +82,7 @@ class Patient:
         )
 
 
-async def test_requests_that_the_policy_keeps_back_count_too_and_more_are_sent_at_once(rig, kit):
+async def test_held_requests_count_against_the_quota(rig, kit):
     go = asyncio.Event()
 
     async def slow(script):
@@ -113,7 +113,7 @@ def chunked(key):
     return b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\n%bTransfer-Encoding: chunked\r\n\r\n" % bearer(key)
 
 
-async def test_bodies_in_progress_are_bounded_by_tenant(rig, kit):
+async def test_bodies_in_progress_are_limited_by_tenant(rig, kit):
     gate = await rig(kit.answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
     first = await gate.connect()
     first.writer.write(announced(700, RED) + b"x" * 600)
@@ -135,7 +135,7 @@ async def test_bodies_in_progress_are_bounded_by_tenant(rig, kit):
 
 
 @pytest.mark.parametrize("raw", [announced(1_001, RED), chunked(RED) + b"600\r\n" + b"x" * 1_536])
-async def test_a_body_above_the_quota_is_too_large(rig, kit, raw):
+async def test_a_body_above_the_quota_answers_413(rig, kit, raw):
     gate = await rig(kit.answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
     reply = await gate.ask(raw)
     assert (reply.status, reply.code) == (413, "body_too_large")
@@ -144,7 +144,7 @@ async def test_a_body_above_the_quota_is_too_large(rig, kit, raw):
     assert gate.gateway.statistics()["buffered_body_bytes"] == 0
 
 
-async def test_keys_of_two_tenants_on_one_connection_are_charged_apart(rig, kit):
+async def test_two_tenants_on_one_connection_are_charged_separately(rig, kit):
     gate = await rig(kit.answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
     client = await gate.connect()
     for key in (RED, BLUE, LONER, RED_TOO):
@@ -152,7 +152,7 @@ async def test_keys_of_two_tenants_on_one_connection_are_charged_apart(rig, kit)
     assert figures(gate)["body_bytes"] == figures(gate, "blue")["body_bytes"] == 0
 
 
-async def test_a_key_that_moves_to_another_name_is_charged_by_its_new_one(rig, kit):
+async def test_a_renamed_key_is_charged_to_its_new_tenant(rig, kit):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=0))
     keys = gate.gateway._plane.keys
     keys._given = (KeyEntry("blue", digest_of(RED.encode())),)

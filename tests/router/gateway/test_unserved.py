@@ -1,4 +1,4 @@
-"""Workers that answer 404: they serve the model no more, or the client asked for something else that is not there."""
+"""Workers that answer 404, because the model was unloaded or because something else was not found."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def chunked(*bodies):
 
 
 def saying(*reads, wait_s=0.0, last=False):
-    """A worker that writes its answer in so many pieces."""
+    """A worker that writes its response in pieces."""
 
     async def script(script):
         await asyncio.sleep(wait_s)
@@ -37,7 +37,7 @@ def saying(*reads, wait_s=0.0, last=False):
 
 
 def once(first, then):
-    """Two scripts sharing one count: the first request anywhere gets `first`, all others `then`."""
+    """Return two scripts with a shared count: the first request on either runs `first`, all others `then`."""
     calls = []
 
     async def script(script):
@@ -66,7 +66,7 @@ FRAMINGS = {
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("framing", FRAMINGS)
-async def test_another_worker_answers_and_the_lists_are_looked_at(rig, kit, framing, stream):
+async def test_another_worker_answers_after_a_404_for_the_model(rig, kit, framing, stream):
     gate = await rig(*once(FRAMINGS[framing], kit.answer_stream if stream else kit.answer_json))
     models = asked(gate)
     reply = await gate.ask(kit.post() if stream else kit.post(body=kit.PLAIN))
@@ -82,7 +82,7 @@ async def test_another_worker_answers_and_the_lists_are_looked_at(rig, kit, fram
 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
-async def test_without_another_worker_its_answer_is_the_answer(rig, kit, framing):
+async def test_a_404_is_relayed_without_another_worker(rig, kit, framing):
     gate = await rig(FRAMINGS[framing])
     models = asked(gate)
     reply = await gate.ask(kit.post())
@@ -92,13 +92,13 @@ async def test_without_another_worker_its_answer_is_the_answer(rig, kit, framing
     assert gate.idle
 
 
-async def test_an_old_client_reads_it_too(rig, kit):
+async def test_an_http_1_0_client_gets_the_404(rig, kit):
     gate = await rig(FRAMINGS["cut chunks"])
     reply = await gate.ask(kit.post(version=b"1.0"))
     assert (reply.status, reply.body) == (404, UNSERVED)
 
 
-async def test_where_nobody_serves_it_the_last_answer_is_the_answer(rig, kit):
+async def test_the_last_404_is_relayed_if_no_worker_serves_the_model(rig, kit):
     gate = await rig(*[FRAMINGS["whole"]] * 4)
     reply = await gate.ask(kit.post())
     assert (reply.status, reply.body) == (404, UNSERVED)
@@ -108,7 +108,7 @@ async def test_where_nobody_serves_it_the_last_answer_is_the_answer(rig, kit):
 
 
 @pytest.mark.parametrize("retries", [{"max_attempts": 1}, {"budget_ratio": 0.0, "budget_floor_per_s": 0.0}])
-async def test_without_retries_its_answer_is_the_answer(rig, kit, retries):
+async def test_a_404_is_relayed_without_retries(rig, kit, retries):
     gate = await rig(*[FRAMINGS["chunks"]] * 2, retries=retries)
     models = asked(gate)
     reply = await gate.ask(kit.post())
@@ -118,7 +118,7 @@ async def test_without_retries_its_answer_is_the_answer(rig, kit, retries):
 
 
 @pytest.mark.parametrize("framing", ["whole", "chunks"])
-async def test_behind_comments(rig, kit, framing):
+async def test_a_404_after_comments_is_retried(rig, kit, framing):
     answer = whole(UNSERVED) if framing == "whole" else chunked(UNSERVED[:20], UNSERVED[20:])
     late, timeouts = saying(answer[:150], answer[150:], wait_s=0.1), {"header_delay_s": 0.03}
     gate = await rig(*once(late, kit.answer_stream), timeouts=timeouts)
@@ -156,7 +156,7 @@ OTHERS = {
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("frame", [whole, chunked])
 @pytest.mark.parametrize("name", OTHERS)
-async def test_any_other_404_is_passed_on(rig, kit, name, frame, pieces):
+async def test_other_404s_are_relayed(rig, kit, name, frame, pieces):
     body = OTHERS[name]
     answer = frame(body)
     step = len(answer) // pieces + 1
@@ -172,7 +172,7 @@ async def test_any_other_404_is_passed_on(rig, kit, name, frame, pieces):
     assert gate.idle
 
 
-async def test_a_request_that_names_no_model_is_not_sent_again(rig, kit):
+async def test_a_404_without_a_model_is_not_retried(rig, kit):
     gate = await rig(*[FRAMINGS["whole"]] * 2)
     models = asked(gate)
     assert (await gate.ask(kit.post(body=b'{"messages":[]}'))).body == UNSERVED
@@ -180,8 +180,8 @@ async def test_a_request_that_names_no_model_is_not_sent_again(rig, kit):
     assert sum(len(worker.requests) for worker in gate.workers) == 1
 
 
-async def test_a_form_is_not_sent_again(rig, kit):
-    """It may name a second model, which is the one that the worker has looked for."""
+async def test_a_404_for_a_form_is_not_retried(rig, kit):
+    """The form may name a second model, which may be the missing one."""
     gate = await rig(*[FRAMINGS["whole"]] * 2)
     models = asked(gate)
     body = b"".join(
@@ -194,7 +194,7 @@ async def test_a_form_is_not_sent_again(rig, kit):
     assert sum(len(worker.requests) for worker in gate.workers) == 1
 
 
-async def test_a_worker_that_has_not_said_what_it_serves_has_not_taken_it_back(rig, kit):
+async def test_a_worker_with_unknown_models_is_not_marked(rig, kit):
     gate = await rig(*[FRAMINGS["whole"]] * 2, facts=replace(kit.FACTS, models=()))
     models = asked(gate)
     assert (await gate.ask(kit.post(body=b'{"model":"nonsense","messages":[]}'))).body == UNSERVED
@@ -202,7 +202,7 @@ async def test_a_worker_that_has_not_said_what_it_serves_has_not_taken_it_back(r
     assert sum(len(worker.requests) for worker in gate.workers) == 1
 
 
-async def test_a_404_that_breaks_off_is_a_death(rig, kit):
+async def test_an_incomplete_404_counts_as_a_lost_worker(rig, kit):
     async def die(script):
         await script.say(whole(UNSERVED)[:-10])
         await asyncio.sleep(0.02)
@@ -213,7 +213,7 @@ async def test_a_404_that_breaks_off_is_a_death(rig, kit):
     assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
 
 
-async def test_it_does_not_eject_the_worker(rig, kit):
+async def test_a_404_does_not_eject_the_worker(rig, kit):
     gate = await rig(FRAMINGS["whole"], kit.answer_json, retries={"budget_ratio": 1.0})
     for _ in range(20):
         assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200

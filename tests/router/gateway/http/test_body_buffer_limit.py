@@ -1,4 +1,4 @@
-"""What request bodies together may take, and what is kept for small ones."""
+"""The memory limit for all request bodies, and its reserve for small ones."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def budget():
     return BodyBufferLimit(LimitsConfig(max_body_bytes=1_000_000, max_buffered_body_bytes=LIMIT_BYTES))
 
 
-def test_large_bodies_leave_room_for_small_ones(budget):
+def test_large_bodies_leave_the_reserve_to_small_ones(budget):
     for _ in range(3):
         budget.take(1_000_000, 1_000_000)
     budget.take(LARGE_BYTES - 3_000_000, 1_000_000)
@@ -34,7 +34,7 @@ def test_large_bodies_leave_room_for_small_ones(budget):
     assert (budget.used_bytes, budget.refused) == (LIMIT_BYTES, 3)
 
 
-def test_a_body_as_large_as_the_budget_fits_an_empty_one():
+def test_a_body_as_large_as_the_limit_fits_when_nothing_is_used():
     budget = BodyBufferLimit(LimitsConfig(max_body_bytes=1_000_000, max_buffered_body_bytes=500_000))
     budget.check(500_000)
     budget.take(500_000, 500_000)
@@ -43,7 +43,7 @@ def test_a_body_as_large_as_the_budget_fits_an_empty_one():
     assert refused.value.kind is ErrorKind.BODY_TOO_LARGE
 
 
-def test_a_large_body_counts_as_one_from_its_first_piece(budget):
+def test_a_large_body_counts_as_large_from_its_first_piece(budget):
     budget.take(LARGE_BYTES, 1_000_000)
     limits = LimitsConfig()
     large = RequestFramer(limits, budget, lambda head: None)
@@ -55,7 +55,7 @@ def test_a_large_body_counts_as_one_from_its_first_piece(budget):
     assert small.next()[1] == b"x" * 9_000
 
 
-def test_a_body_in_pieces_is_put_together_without_a_copy(budget):
+def test_a_body_in_pieces_is_joined_without_a_copy(budget):
     framer = RequestFramer(LimitsConfig(), budget, lambda head: None)
     framer.feed(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n")
     assert framer.next() is None

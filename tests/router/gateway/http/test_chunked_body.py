@@ -1,4 +1,4 @@
-"""A read that brings tens of thousands of chunks is not worked through in one turn of the loop."""
+"""A read with tens of thousands of chunks is handled over several loop iterations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def in_chunks(content: bytes, extension: bytes = b"") -> bytes:
     return b"".join(b"1%s\r\n%c\r\n" % (extension, byte) for byte in content) + b"0\r\n\r\n"
 
 
-def test_a_bounded_number_is_taken_at_once() -> None:
+def test_one_call_reads_a_bounded_number_of_chunks() -> None:
     for extension in (b"", b";a=b"):
         chunks, data, turns = ChunkedBody(1_000), in_chunks(CONTENT, extension), 0
         while not chunks.complete:
@@ -30,7 +30,7 @@ def test_a_bounded_number_is_taken_at_once() -> None:
         assert turns >= 10
 
 
-def test_the_framer_says_that_it_has_stopped() -> None:
+def test_the_framer_reports_that_unread_chunks_are_left() -> None:
     limits = LimitsConfig()
     framer = RequestFramer(limits, BodyBufferLimit(limits), lambda head: None)
     framer.feed(HEAD + in_chunks(CONTENT))
@@ -41,7 +41,7 @@ def test_the_framer_says_that_it_has_stopped() -> None:
     assert request[1] == CONTENT and not framer.stopped and not framer.pending_bytes
 
 
-async def test_such_a_body_arrives_whole_and_others_are_served_meanwhile(rig, kit) -> None:
+async def test_other_clients_are_served_during_a_body_of_many_chunks(rig, kit) -> None:
     gate = await rig(kit.answer_json)
     slow = await gate.connect()
     slow.writer.write(HEAD + in_chunks(CONTENT) + kit.post(body=kit.PLAIN))

@@ -1,4 +1,4 @@
-"""What the Messages and the Responses API need of the data plane: first tokens, errors in their words, usage, pins."""
+"""Messages and Responses APIs on the data plane: first tokens, error formats, usage, stored responses."""
 
 import asyncio
 import json
@@ -40,8 +40,8 @@ STOP = named(
 ) + named("message_stop")
 
 
-async def test_a_worker_that_dies_behind_its_introduction_has_not_begun(rig, kit):
-    """Nothing of it has reached the client, so another worker takes over; nor was it a first token."""
+async def test_a_worker_lost_after_its_introductory_events_is_replaced(rig, kit):
+    """No byte has reached the client, so another worker takes over. Introductory events are no first token."""
     calls = []
 
     async def script(script):
@@ -61,7 +61,7 @@ async def test_a_worker_that_dies_behind_its_introduction_has_not_begun(rig, kit
     assert gate.gateway.statistics()["stored_responses"] == 1
 
 
-async def test_the_first_token_is_not_the_introduction(rig, kit):
+async def test_introductory_events_are_no_first_token(rig, kit):
     told = asyncio.Event()
 
     async def script(script):
@@ -80,7 +80,7 @@ async def test_the_first_token_is_not_the_introduction(rig, kit):
     assert gate.dispatcher.events == ["ticket", "first_token", "finished 200"]
 
 
-async def test_behind_comments_the_introduction_still_comes(rig, kit):
+async def test_introductory_events_pass_after_comments(rig, kit):
     async def script(script):
         await script.say(STREAM, kit.chunk(introduction()))
         await asyncio.sleep(0.15)
@@ -91,7 +91,7 @@ async def test_behind_comments_the_introduction_still_comes(rig, kit):
     assert body.startswith(b": warmroute") and body.endswith(b"\n\n" + introduction() + DELTA + COMPLETED)
 
 
-async def test_what_a_messages_stream_reports(rig, kit):
+async def test_usage_of_a_messages_stream_is_read(rig, kit):
     async def script(script):
         await script.say(STREAM, kit.chunk(START), kit.chunk(STOP), kit.END)
 
@@ -102,7 +102,7 @@ async def test_what_a_messages_stream_reports(rig, kit):
 
 
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
-async def test_a_stream_that_breaks_off_says_so_in_its_own_words(rig, kit, path):
+async def test_a_broken_stream_ends_with_an_error_event_of_its_api(rig, kit, path):
     async def script(script):
         await script.say(STREAM, kit.chunk(START if path == MESSAGES else introduction() + DELTA))
         await asyncio.sleep(0.02)
@@ -121,7 +121,7 @@ async def test_a_stream_that_breaks_off_says_so_in_its_own_words(rig, kit, path)
     assert (await client.ask(kit.get(b"/livez"))).status == 200
 
 
-async def test_a_refusal_behind_comments_is_a_named_event(rig, kit):
+async def test_an_error_after_comments_is_a_named_event(rig, kit):
     refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}'
 
     async def script(script):
@@ -133,7 +133,7 @@ async def test_a_refusal_behind_comments_is_a_named_event(rig, kit):
     assert body.partition(b"\n\n")[2] == b"event: error\ndata: " + refusal + b"\n\n"
 
 
-async def test_our_own_errors_are_in_anthropic_s_shape_for_its_clients(rig, kit):
+async def test_messages_clients_get_gateway_errors_in_anthropics_format(rig, kit):
     gate = await rig(timeouts={"queue_s": 0})
     for path, body, status, kind, code in (
         (MESSAGES, b"{", 400, "invalid_request_error", "invalid_json"),
@@ -174,13 +174,13 @@ async def test_a_follow_up_goes_to_the_worker_that_stored_the_response(rig, kit)
         (ErrorKind.INTERNAL, "api_error"),
     ],
 )
-def test_anthropic_s_types(kind, type_):
+def test_anthropic_error_types_follow_status_and_fault(kind, type_):
     body = json.loads(error_body(RequestError(kind, "m"), "/v1/messages"))
     assert body == {"type": "error", "error": {"type": type_, "message": "m", "code": kind.spec.code}}
     assert error_event(kind, "m", "/v1/messages").startswith(b'event: error\ndata: {"type":"error"')
 
 
-def test_other_paths_speak_as_openai_does():
+def test_other_paths_get_openai_errors():
     kind = ErrorKind.WORKER_FAILED
     plain = {"message": "m", "type": kind.spec.type, "param": "p", "code": kind.spec.code}
     assert json.loads(error_body(RequestError(kind, "m", param="p"), "/v1/completions")) == {"error": plain}

@@ -1,4 +1,4 @@
-"""Requests and responses pass byte for byte; what we add is named here."""
+"""Requests and responses pass byte for byte, apart from the headers named here."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def test_the_body_and_end_to_end_headers_reach_the_worker_unchanged(rig, k
     assert seen.header(b"x-forwarded-for") == b"127.0.0.1"
 
 
-async def test_hop_by_hop_headers_stop_here_both_ways(rig, kit):
+async def test_hop_by_hop_headers_are_dropped_both_ways(rig, kit):
     async def script(script):
         await script.say(
             b"HTTP/1.1 200 OK\r\nconnection: keep-alive, X-Inner\r\nx-inner: 1\r\nkeep-alive: timeout=5\r\n"
@@ -75,7 +75,7 @@ async def test_hop_by_hop_headers_stop_here_both_ways(rig, kit):
     assert reply.header(b"x-outer") == b"2"
 
 
-async def test_framing_headers_named_in_connection_still_frame_the_answer(rig, kit):
+async def test_framing_headers_named_in_connection_still_frame_the_response(rig, kit):
     async def script(script):
         await script.say(
             b"HTTP/1.1 200 OK\r\nconnection: keep-alive, transfer-encoding\r\ntransfer-encoding: chunked\r\n"
@@ -108,14 +108,14 @@ async def test_a_request_id_is_passed_on_and_returned(rig, kit, given):
 
 
 @pytest.mark.parametrize("given", [b"x" * 129, b"a b", b"\xe9", b""])
-async def test_an_unusable_request_id_is_replaced(rig, kit, given):
+async def test_an_invalid_request_id_is_replaced(rig, kit, given):
     gate = await rig(kit.answer_json)
     reply = await gate.ask(kit.post(body=kit.PLAIN, extra=b"X-Request-Id: " + given + b"\r\n"))
     assert len(reply.header(b"x-request-id")) == 32
     assert gate.workers[0].requests[0].header(b"x-request-id") == reply.header(b"x-request-id")
 
 
-async def test_worker_and_prediction_are_named_when_wanted(rig, kit):
+async def test_response_headers_name_worker_and_prediction_if_configured(rig, kit):
     gate = await rig(kit.answer_stream, headers={"worker": True, "predicted_cached_tokens": True})
     reply = await gate.ask(kit.post())
     assert reply.header(b"x-warmroute-worker") == gate.workers[0].id.encode()
@@ -124,7 +124,7 @@ async def test_worker_and_prediction_are_named_when_wanted(rig, kit):
     assert (await gate.ask(kit.get(b"/nope"))).header(b"x-warmroute-worker") is None
 
 
-async def test_the_rank_chosen_is_named_to_the_worker(rig, kit):
+async def test_the_chosen_rank_is_sent_to_the_worker(rig, kit):
     facts = kit.WorkerFacts(
         models=(kit.ServedModel("m"),), caches={rank: kit.RankCache(16, 100, True) for rank in (0, 1)}
     )
@@ -135,7 +135,7 @@ async def test_the_rank_chosen_is_named_to_the_worker(rig, kit):
     assert ranks == {b"0", b"1"}
 
 
-async def test_absolute_form_is_made_relative_and_outranks_host(rig, kit):
+async def test_absolute_form_is_made_relative_and_overrides_host(rig, kit):
     gate = await rig(kit.answer_json)
     raw = kit.post(body=kit.PLAIN).replace(b"POST /v1", b"POST http://real.example:81/v1", 1)
     assert (await gate.ask(raw)).status == 200
@@ -144,7 +144,7 @@ async def test_absolute_form_is_made_relative_and_outranks_host(rig, kit):
     assert seen.header(b"host") == b"real.example:81"
 
 
-async def test_a_base_path_goes_in_front(rig, kit):
+async def test_a_workers_base_path_is_prepended(rig, kit):
     gate = await rig()
     worker = await ScriptedWorker(kit.answer_json).start()
     gate.join(f"http://{worker.id}/deep")
@@ -164,7 +164,7 @@ async def test_requests_are_answered_in_order_on_one_connection(rig, kit):
     assert gate.gateway.statistics()["pools"]["reuses"] == 19
 
 
-async def test_pipelining_waits_for_a_stream_and_then_goes_on(rig, kit):
+async def test_a_pipelined_request_waits_for_the_stream_before_it(rig, kit):
     release = asyncio.Event()
 
     async def script(script):
@@ -186,7 +186,7 @@ async def eventually_one(worker, kit):
     await kit.eventually(lambda: worker.requests)
 
 
-async def test_a_request_may_come_in_any_pieces(rig, kit):
+async def test_a_request_in_any_pieces_is_forwarded(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     raw = kit.post(body=kit.PLAIN, extra=b"X-Request-Id: r\r\n")
@@ -205,7 +205,7 @@ async def test_a_request_may_come_in_any_pieces(rig, kit):
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 50])
-async def test_a_response_may_come_in_any_pieces(rig, kit, step):
+async def test_a_response_in_any_pieces_is_relayed(rig, kit, step):
     whole = kit.STREAM_HEAD + b"".join(
         kit.chunk(each) for each in (b": hi\n\n", kit.event("a"), kit.event("b"), kit.usage_event(), kit.DONE)
     )
@@ -234,7 +234,7 @@ async def test_http_1_0_gets_an_unframed_stream_and_a_closed_connection(rig, kit
     assert gate.dispatcher.usage.cached_tokens == 32
 
 
-async def test_http_1_0_keep_alive_with_a_length(rig, kit):
+async def test_http_1_0_keep_alive_works_with_a_length(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     for _ in range(2):
@@ -266,7 +266,7 @@ async def test_a_body_without_length_is_chunked_for_the_client(rig, kit):
     assert gate.workers[0].connections == 2
 
 
-async def test_trailers_and_chunk_extensions_pass(rig, kit):
+async def test_trailers_and_chunk_extensions_are_relayed(rig, kit):
     async def script(script):
         await script.say(
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-t\r\n\r\n2;a=b\r\n{}\r\n0\r\nx-t: v\r\n\r\n"
@@ -291,7 +291,7 @@ async def test_interim_responses_are_skipped(rig, kit):
 
 
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"404 Not Found", b"422 X", b"501 Not Implemented"])
-async def test_a_client_error_passes_and_is_nobodys_fault(rig, kit, status):
+async def test_a_client_error_is_relayed_and_not_held_against_the_worker(rig, kit, status):
     body = b'{"error":"Unauthorized"}'
 
     async def script(script):
@@ -318,7 +318,7 @@ async def test_a_head_request_gets_no_body(rig, kit):
     assert gate.workers[0].connections == 2
 
 
-async def test_204_and_304_end_with_their_head(rig, kit):
+async def test_204_and_304_have_no_body(rig, kit):
     statuses = [b"204 No Content", b"304 Not Modified"]
 
     async def script(script):
@@ -330,7 +330,7 @@ async def test_204_and_304_end_with_their_head(rig, kit):
     assert (await client.ask(kit.post(body=kit.PLAIN))).status == 304
 
 
-async def test_expect_100_continue_is_answered_here(rig, kit):
+async def test_expect_100_continue_is_answered_by_the_gateway(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     raw = kit.post(body=kit.PLAIN, extra=b"Expect: 100-continue\r\n")
@@ -343,7 +343,7 @@ async def test_expect_100_continue_is_answered_here(rig, kit):
     assert (await gate.ask(raw)).interim == []  # the body was there already
 
 
-async def test_unix_socket_and_ipv6(rig, kit, tmp_path):
+async def test_unix_socket_and_ipv6_serve_requests(rig, kit, tmp_path):
     path = str(tmp_path / "gw.sock")
     gate = await rig(kit.answer_json, uds=path)
     assert gate.address == path
@@ -355,14 +355,14 @@ async def test_unix_socket_and_ipv6(rig, kit, tmp_path):
     assert gate.workers[0].requests[0].header(b"x-forwarded-for") == b"::1"
 
 
-async def test_a_large_body_goes_through_whole(rig, kit):
+async def test_a_large_body_is_forwarded_whole(rig, kit):
     gate = await rig(kit.answer_json)
     body = b'{"model":"m","messages":[],"pad":"' + b"x" * 5_000_000 + b'"}'
     assert (await gate.ask(kit.post(body=body))).status == 200
     assert gate.workers[0].requests[0].body == body
 
 
-async def test_an_idle_connection_that_died_is_replaced_without_counting(rig, kit):
+async def test_an_idle_connection_that_closed_is_replaced_without_a_retry(rig, kit):
     async def script(script):
         if script.seen.connection == 1 and len(gate.workers[0].requests) == 2:
             await script.die()  # as if the keep-alive limit had struck while the request was on its way
@@ -377,7 +377,7 @@ async def test_an_idle_connection_that_died_is_replaced_without_counting(rig, ki
     assert gate.metrics.named("redialled") == [()]
 
 
-async def test_idle_worker_connections_are_closed_before_the_worker_does(rig, kit):
+async def test_idle_worker_connections_are_closed_before_the_worker_closes_them(rig, kit):
     gate = await rig(kit.answer_json, timeouts={"upstream_idle_s": 0.08})
     await gate.ask(kit.post(body=kit.PLAIN))
     assert gate.gateway.statistics()["pools"]["idle"] == 1
@@ -385,7 +385,7 @@ async def test_idle_worker_connections_are_closed_before_the_worker_does(rig, ki
     assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
 
 
-async def test_bytes_on_an_idle_worker_connection_poison_nothing(rig, kit):
+async def test_a_worker_connection_with_unsolicited_bytes_is_closed(rig, kit):
     async def script(script):
         await kit.answer_json(script)
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Memory is given back to the system after large bodies, not after ordinary ones, and not all the time."""
+"""Memory returns to the system after large bodies, not after ordinary ones, and not too often."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def heap(loop, trims):
     return HeapTrimmer(loop, lambda: trims.append(1))
 
 
-def test_large_bodies_are_counted(loop, heap, trims):
+def test_large_bodies_trigger_a_trim(loop, heap, trims):
     budget = BodyBufferLimit(LimitsConfig(), heap.freed)
     budget.take(2 * TRIM_AFTER_BYTES, 2 * TRIM_AFTER_BYTES)
     for _ in range(TRIM_AFTER_BYTES // LARGE_BYTES - 1):
@@ -65,25 +65,25 @@ def test_large_bodies_are_counted(loop, heap, trims):
     assert len(loop.timers) == 1
 
 
-def test_ordinary_bodies_are_not(loop, heap):
+def test_ordinary_bodies_trigger_no_trim(loop, heap):
     for _ in range(10_000):
         heap.freed(LARGE_BYTES - 1)
     assert not loop.timers
 
 
-def test_closing_ends_it(loop, heap):
+def test_close_cancels_a_pending_trim(loop, heap):
     heap.freed(TRIM_AFTER_BYTES)
     heap.close()
     assert loop.timers[0][2].cancelled()
 
 
-def test_nothing_is_done_without_such_an_allocator(loop):
+def test_nothing_happens_without_glibc(loop):
     HeapTrimmer(loop, None).freed(TRIM_AFTER_BYTES)
     assert not loop.timers
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator only")
-def test_glibc_gives_back_what_was_freed():
+def test_glibc_returns_freed_memory():
     def resident_bytes() -> int:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * 4096

@@ -1,4 +1,4 @@
-"""Workers that break every rule: no client waits beyond its deadline, nothing grows, no connection is used again."""
+"""Workers that break the protocol: no client waits beyond its deadline, no memory grows, no connection is reused."""
 
 import asyncio
 import time
@@ -8,11 +8,11 @@ import pytest
 
 LIMITS = {"first_event_s": 0.4, "upstream_head_s": 0.2, "stream_idle_s": 0.4, "total_s": 2.0}
 FLOOD_BYTES = 16_777_216
-"""More than the kernel's buffers of a loopback connection; a reader that keeps it all is seen."""
+"""More than the kernel buffers of a loopback connection, so that a reader that keeps all bytes is noticed."""
 
 
 async def flood(script, piece):
-    """Write `piece` until the other side closes; returns what went out."""
+    """Write `piece` until the other side closes. Return the number of bytes written."""
     sent = 0
     try:
         while not script.writer.is_closing() and sent < 1_000_000_000:
@@ -167,7 +167,7 @@ def name(value):
 
 
 @pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
-async def test_before_the_first_event_another_worker_answers(rig, kit, hostile):
+async def test_a_worker_that_misbehaves_before_the_first_event_is_replaced(rig, kit, hostile):
     turns = []
 
     async def first_is_hostile(script):
@@ -184,11 +184,11 @@ async def test_before_the_first_event_another_worker_answers(rig, kit, hostile):
     assert getattr(turns[0], "flooded_bytes", 0) < FLOOD_BYTES
     assert psutil.Process().memory_info().rss - rss < 8_000_000
     await kit.eventually(lambda: gate.idle)
-    await nothing_is_poisoned(gate, kit)
+    await all_connections_are_good(gate, kit)
 
 
 @pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
-async def test_alone_it_costs_its_client_an_error_in_time(rig, kit, hostile):
+async def test_a_lone_worker_that_misbehaves_gives_an_error_in_time(rig, kit, hostile):
     gate = await rig(hostile, timeouts=LIMITS)
     started_s = time.monotonic()
     reply = await gate.ask(kit.post())
@@ -198,8 +198,8 @@ async def test_alone_it_costs_its_client_an_error_in_time(rig, kit, hostile):
     await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
-async def nothing_is_poisoned(gate, kit):
-    """Every connection left is idle and good: what follows is answered, whichever worker it goes to."""
+async def all_connections_are_good(gate, kit):
+    """Check that every remaining connection is idle and answers the next request."""
     pools = gate.gateway.statistics()["pools"]
     assert pools["open"] == pools["idle"]
     for _ in range(4):
@@ -252,7 +252,7 @@ async def never_ends_its_trailers(script):
     ],
     ids=name,
 )
-async def test_a_started_stream_ends_within_its_deadlines(rig, kit, hostile):
+async def test_a_started_stream_that_misbehaves_ends_within_its_deadlines(rig, kit, hostile):
     async def begins_well(script):
         await script.say(STREAM, kit.chunk(kit.event("a")))
         await hostile(script)
@@ -277,7 +277,7 @@ async def test_a_started_stream_ends_within_its_deadlines(rig, kit, hostile):
     await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
-async def test_a_whole_answer_that_trickles_is_cut(rig, kit):
+async def test_a_trickling_response_is_cut(rig, kit):
     async def trickles(script):
         await script.say(kit.json_head(1_000))
         await drip(script, b"x" * 1_000, 0.1)
@@ -292,7 +292,7 @@ async def test_a_whole_answer_that_trickles_is_cut(rig, kit):
     assert gate.idle
 
 
-async def test_slow_events_and_large_ones_are_no_trickle(rig, kit):
+async def test_slow_events_and_large_events_are_not_cut(rig, kit):
     async def slow_but_sound(script):
         await script.say(STREAM)
         for _ in range(8):  # an event each quarter second, in time for the limit
@@ -327,7 +327,7 @@ async def a_second_answer(kit, script):
 
 @pytest.mark.parametrize("hostile", [chunk_after_the_end, more_than_announced, a_second_answer], ids=name)
 @pytest.mark.parametrize("late", [False, True])
-async def test_bytes_behind_the_end_reach_nobody(rig, kit, hostile, late):
+async def test_bytes_after_the_end_reach_no_client(rig, kit, hostile, late):
     async def misbehaves(script):
         parts = []
         say = script.say
@@ -350,7 +350,7 @@ async def test_bytes_behind_the_end_reach_nobody(rig, kit, hostile, late):
         assert gate.idle
 
 
-async def test_fewer_bytes_than_announced_show_as_truncation(rig, kit):
+async def test_a_short_response_is_visible_as_truncated(rig, kit):
     async def short(script):
         await script.say(kit.json_head(100), b"{}")
         await script.gone()
@@ -364,7 +364,7 @@ async def test_fewer_bytes_than_announced_show_as_truncation(rig, kit):
     await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
-async def test_an_answer_before_the_request_is_read_is_passed_on_and_its_connection_closed(rig, kit):
+async def test_an_early_response_is_relayed_and_its_connection_closed(rig, kit):
     body = b'{"model":"m","messages":[],"pad":"' + b"x" * 30_000_000 + b'"}'
 
     async def hasty(reader, writer):
@@ -391,7 +391,7 @@ async def test_an_answer_before_the_request_is_read_is_passed_on_and_its_connect
 # idle connections
 
 
-async def test_an_idle_connection_is_closed_before_the_worker_would(rig, kit):
+async def test_an_idle_connection_is_closed_before_the_workers_limit(rig, kit):
     gate = await rig(kit.answer_stream, timeouts={"upstream_idle_s": 0.2})
     await gate.ask(kit.post())
     assert gate.gateway.statistics()["pools"]["idle"] == 1
@@ -399,12 +399,12 @@ async def test_an_idle_connection_is_closed_before_the_worker_would(rig, kit):
     assert gate.config.timeouts.upstream_idle_s < 5.0
 
 
-async def test_the_default_is_below_what_vllm_keeps(rig, kit):
+async def test_the_default_idle_time_is_below_vllms(rig, kit):
     gate = await rig()
     assert type(gate.config)().timeouts.upstream_idle_s < 5.0
 
 
-async def test_a_request_on_a_connection_that_died_idle_is_sent_again_for_free(rig, kit):
+async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(rig, kit):
     async def answers_and_closes_late(script):
         await kit.answer_stream(script)
         # the worker closes as the next request comes in: it is read from a socket that nobody serves any more
@@ -433,7 +433,7 @@ async def test_a_request_on_a_connection_that_died_idle_is_sent_again_for_free(r
 # a client's own mistakes
 
 
-async def test_sixty_mistakes_of_clients_open_no_breaker(rig, kit):
+async def test_client_errors_eject_no_worker(rig, kit):
     async def refuses(script):
         body = b'{"error":{"message":"no such field","type":"BadRequestError","code":400}}'
         await kit.answer_json(script, b"400 Bad Request", body)

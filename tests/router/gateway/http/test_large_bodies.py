@@ -1,4 +1,4 @@
-"""Very large bodies are read step by step, while others are served, and are judged and forwarded like small ones."""
+"""Very large bodies are parsed in steps while other clients are served, with the same result as small ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def large(**fields: object) -> bytes:
     return json.dumps(body).encode()
 
 
-async def test_it_arrives_unchanged_and_its_fields_are_read(rig, kit):
+async def test_a_large_body_arrives_unchanged_and_its_fields_are_read(rig, kit):
     gate = await rig(kit.answer_json)
     body = large(session_id="s", max_tokens=7, tools=[{"type": "function"}])
     assert (await gate.ask(kit.post(body=body))).status == 200
@@ -27,7 +27,7 @@ async def test_it_arrives_unchanged_and_its_fields_are_read(rig, kit):
     assert gate.idle
 
 
-async def test_a_large_stream_is_a_stream(rig, kit):
+async def test_a_large_body_with_stream_is_streamed(rig, kit):
     gate = await rig(kit.answer_stream)
     reply = await gate.ask(kit.post(body=large(stream=True)))
     assert reply.status == 200 and reply.raw.endswith(kit.END)
@@ -44,7 +44,7 @@ async def test_a_large_stream_is_a_stream(rig, kit):
         (b"/v1/embeddings", large()[:-1] + b" x", "invalid_json"),
     ],
 )
-async def test_a_wrong_one_is_refused(rig, kit, path, body, code):
+async def test_an_invalid_large_body_is_refused(rig, kit, path, body, code):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     reply = await client.ask(kit.post(path, body))
@@ -53,7 +53,7 @@ async def test_a_wrong_one_is_refused(rig, kit, path, body, code):
     assert gate.idle and not gate.gateway.statistics()["buffered_body_bytes"]
 
 
-async def test_a_client_that_leaves_meanwhile_leaves_nothing_behind(rig, kit):
+async def test_a_client_that_leaves_during_a_large_body_frees_its_memory(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     client.writer.write(kit.post(body=large()))
@@ -69,7 +69,7 @@ async def test_a_client_that_leaves_meanwhile_leaves_nothing_behind(rig, kit):
     assert gate.idle and not gate.gateway.statistics()["buffered_body_bytes"]
 
 
-async def test_every_turn_of_the_loop_has_one_slice_of_such_work():
+async def test_each_loop_iteration_has_one_slice():
     now_s = 0.0
     log: list[str] = []
 
@@ -94,7 +94,7 @@ async def test_every_turn_of_the_loop_has_one_slice_of_such_work():
     assert "".join(log) == "aabbaabbaabb"
 
 
-async def test_only_one_large_body_is_read_at_once_in_a_turn(rig, kit, monkeypatch):
+async def test_one_large_body_is_read_per_iteration(rig, kit, monkeypatch):
     gate = await rig(kit.answer_json)
     slices = gate.gateway.plane.slices if hasattr(gate.gateway, "plane") else gate.gateway._plane.slices
     taken = [slices.take(gate.loop) for _ in range(3)]
@@ -106,7 +106,7 @@ async def test_only_one_large_body_is_read_at_once_in_a_turn(rig, kit, monkeypat
     assert [reply.status for reply in replies] == [200] * 6
 
 
-async def test_turns_that_are_waited_for_come_one_by_one():
+async def test_waiters_get_slices_one_by_one():
     slices = TimeSlices()
     loop = asyncio.get_running_loop()
     assert slices.take(loop)
@@ -118,7 +118,7 @@ async def test_turns_that_are_waited_for_come_one_by_one():
     assert counts[-1] == 3 and all(after - before <= 1 for before, after in pairwise(counts))
 
 
-async def test_work_that_fails_lets_others_go_on():
+async def test_failed_work_releases_the_slice():
     def broken():
         yield
         raise ZeroDivisionError

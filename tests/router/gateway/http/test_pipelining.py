@@ -1,4 +1,4 @@
-"""Clients that send requests faster than they are answered, or than they read the answers."""
+"""Clients that send requests faster than the gateway answers, or faster than they read the responses."""
 
 import asyncio
 import socket
@@ -13,8 +13,8 @@ OPTIONS = b"OPTIONS * HTTP/1.1\r\nHost: gw\r\n\r\n"
 NO_JSON = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: 1\r\n\r\n{"
 
 
-class Turns:
-    """The most requests that ended in one turn of the loop."""
+class IterationCounter:
+    """Counts the most requests that ended in one loop iteration."""
 
     def __init__(self, metrics):
         self._metrics = metrics
@@ -33,7 +33,7 @@ class Turns:
 
 
 class NeverReads:
-    """A client that pipelines one request for as long as the gateway takes its bytes."""
+    """A client that repeats one request while the gateway reads its bytes, and never reads a response."""
 
     def __init__(self, address, request):
         self._connection = socket.socket()
@@ -46,7 +46,7 @@ class NeverReads:
         self._sent = self._answered = 0
 
     def send(self):
-        """Send what is taken now; whether there was any."""
+        """Send as many bytes as the socket takes now. Return whether there were any."""
         try:
             self._sent += self._connection.send(self._piece[self._sent % len(self._piece) :])
         except BlockingIOError:
@@ -54,7 +54,7 @@ class NeverReads:
         return True
 
     async def send_all(self, quiet_s=0.3):
-        """Until nothing has been taken for a while; how many bytes were taken in all."""
+        """Send until the gateway stops reading. Return the number of bytes sent."""
         loop = asyncio.get_running_loop()
         last_s = loop.time()
         while loop.time() - last_s < quiet_s and self._sent < 30_000_000:
@@ -81,9 +81,9 @@ def never_reads():
 
 
 @pytest.mark.parametrize("request_bytes", [LIVEZ, NO_SUCH_PATH, OPTIONS, NO_JSON])
-async def test_one_turn_of_the_loop_answers_a_bounded_number_of_pipelined_requests(rig, kit, request_bytes):
+async def test_one_iteration_answers_a_bounded_number_of_pipelined_requests(rig, kit, request_bytes):
     gate = await rig(kit.answer_json)
-    turns = Turns(gate.metrics)
+    turns = IterationCounter(gate.metrics)
     watching = asyncio.create_task(turns.watch())
     clients = [await gate.connect() for _ in range(4)]
     for client in clients:
@@ -96,7 +96,7 @@ async def test_one_turn_of_the_loop_answers_a_bounded_number_of_pipelined_reques
     assert turns.most <= REQUESTS_PER_ITERATION + len(clients)  # each of their reads is worth one more
 
 
-async def test_pipelined_requests_are_answered_in_their_order_whoever_answers_them(rig, kit):
+async def test_pipelined_requests_are_answered_in_order(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     client.writer.write((LIVEZ + kit.post(body=kit.PLAIN) + NO_SUCH_PATH + kit.post(body=kit.PLAIN)) * 50)
@@ -108,7 +108,7 @@ async def test_pipelined_requests_are_answered_in_their_order_whoever_answers_th
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_a_client_that_reads_no_answers_is_read_no_further(rig, kit, never_reads, keyed):
+async def test_a_client_that_does_not_read_is_not_read_from(rig, kit, never_reads, keyed):
     options = {"auth": {"api_keys": ["one sha256:" + "0" * 64]}} if keyed else {}
     gate = await rig(kit.answer_json, **options)
     attacker = never_reads(gate, kit.get(b"/v1/models") if keyed else LIVEZ)
@@ -122,7 +122,7 @@ async def test_a_client_that_reads_no_answers_is_read_no_further(rig, kit, never
     assert connection.unsent_bytes < 2_000_000
 
 
-async def test_unread_answers_and_requests_waiting_behind_them_count_as_unsent(rig, kit, never_reads):
+async def test_unread_responses_and_waiting_requests_count_as_unsent(rig, kit, never_reads):
     gate = await rig(kit.answer_json, limits={"max_buffered_response_bytes": 400_000})
     attackers = [never_reads(gate) for _ in range(8)]
     await asyncio.gather(*(attacker.send_all() for attacker in attackers), return_exceptions=True)
@@ -131,7 +131,7 @@ async def test_unread_answers_and_requests_waiting_behind_them_count_as_unsent(r
     assert (await gate.ask(LIVEZ)).status == 200
 
 
-async def test_a_client_that_reads_on_gets_every_answer(rig, kit):
+async def test_a_client_that_resumes_reading_gets_every_response(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect(limit=4_096)  # reads stop while this much is buffered
     client.writer.write(LIVEZ * 20_000)
@@ -141,7 +141,7 @@ async def test_a_client_that_reads_on_gets_every_answer(rig, kit):
     assert (await client.ask(LIVEZ)).status == 200
 
 
-async def test_a_client_that_leaves_its_answers_unread_is_closed_after_the_stream_limit(rig, kit, never_reads):
+async def test_a_client_that_never_reads_is_closed_after_the_stream_limit(rig, kit, never_reads):
     gate = await rig(kit.answer_json, timeouts={"stream_idle_s": 0.5})
     attacker = never_reads(gate)
     with pytest.raises(ConnectionError):
@@ -149,7 +149,7 @@ async def test_a_client_that_leaves_its_answers_unread_is_closed_after_the_strea
     await kit.eventually(lambda: not gate.gateway._plane.connections)
 
 
-async def test_answers_that_were_due_before_the_client_ended_its_side_are_sent(rig, kit):
+async def test_responses_are_sent_after_the_client_half_closes(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     client.writer.write(LIVEZ * 300)
@@ -157,7 +157,7 @@ async def test_answers_that_were_due_before_the_client_ended_its_side_are_sent(r
     assert (await client.closed()).count(b"HTTP/1.1 200 OK") == 300
 
 
-async def test_bytes_sent_ahead_of_an_answer_count_as_body_bytes(rig, kit):
+async def test_bytes_of_pipelined_requests_count_as_body_bytes(rig, kit):
     go_on = asyncio.Event()
 
     async def slow(script):
@@ -194,7 +194,7 @@ class Taker:
         self.backlog.add(self)
 
 
-async def test_connections_take_turns(caplog):
+async def test_pipelined_connections_are_served_in_rotation(caplog):
     backlog = PipelineScheduler(asyncio.get_running_loop(), iteration_s=60)
     takers = [Taker(backlog, 100), Taker(backlog, 4)]
     for taker in takers:

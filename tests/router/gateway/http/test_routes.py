@@ -1,4 +1,4 @@
-"""What is forwarded, where to, and what is answered here."""
+"""Routes: forwarded paths, the worker they go to, and the paths that the gateway answers itself."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from router.gateway.http.routes import FORBIDDEN_PATHS, ROUTES, RouteTable, forb
 from tests.support.scripted_worker import ScriptedWorker
 
 
-def test_the_table_finds_exact_stored_and_configured_paths():
+def test_the_route_table_finds_exact_stored_and_configured_paths():
     table = RouteTable([PathConfig(path="/my/*", methods=("get",)), PathConfig(path="/one")])
     assert table.find("/v1/chat/completions").by_prefix
     assert table.find("/v1/responses/resp_1").pattern == "/v1/responses/{id}"
@@ -27,7 +27,7 @@ def test_the_table_finds_exact_stored_and_configured_paths():
 
 
 @pytest.mark.parametrize("path", sorted(FORBIDDEN_PATHS))
-def test_no_configuration_opens_a_path_that_changes_a_worker(path):
+def test_no_configuration_forwards_a_path_that_changes_a_worker(path):
     table = RouteTable([PathConfig(path=path), PathConfig(path="/*"), PathConfig(path=path + "/*")])
     spellings = [path, path + "/", "/" + path, path.replace("s", "%73", 1), path.replace("/", "/./", 1), "/x/.." + path]
     for spelling in spellings:
@@ -37,7 +37,7 @@ def test_no_configuration_opens_a_path_that_changes_a_worker(path):
 
 
 @pytest.mark.parametrize("path", ["/v1/responses/../sleep", "/v1/responses/%2e%2e/cancel", "/v1/responses/a%2f..%2fb"])
-def test_dots_in_a_response_id_lead_nowhere(path):
+def test_dots_in_a_response_id_are_not_forwarded(path):
     assert RouteTable().find(path) is None
 
 
@@ -45,7 +45,7 @@ def test_dots_in_a_response_id_lead_nowhere(path):
     "path",
     [route.pattern for route in ROUTES if route.methods == ("POST",) and not route.pinned and not route.by_prefix],
 )
-async def test_every_other_inference_path_is_forwarded_unread(rig, kit, path):
+async def test_other_inference_paths_are_forwarded_unread(rig, kit, path):
     gate = await rig(kit.answer_json)
     body = b'{"model":"m","messages":3,"odd":[null]}' if "audio" not in path else b"--"
     reply = await gate.ask(kit.post(path.encode(), body))
@@ -55,7 +55,7 @@ async def test_every_other_inference_path_is_forwarded_unread(rig, kit, path):
     assert gate.dispatcher.requests[0].model == ("m" if "audio" not in path else None)
 
 
-async def test_a_body_that_is_not_understood_is_the_workers_to_judge(rig, kit):
+async def test_an_unknown_body_is_left_to_the_worker(rig, kit):
     gate = await rig(kit.answer_json)
     assert (await gate.ask(kit.post(b"/v1/embeddings", b"{nonsense"))).status == 200
     assert gate.workers[0].requests[0].body == b"{nonsense"
@@ -77,7 +77,7 @@ async def test_the_model_of_multipart_audio_chooses_the_worker(rig, kit):
     await speech.stop()
 
 
-async def test_a_stored_response_is_asked_of_its_maker(rig, kit):
+async def test_a_stored_response_is_requested_from_its_worker(rig, kit):
     async def script(script):
         name = script.writer.get_extra_info("sockname")[1]
         if script.seen.lines[0].startswith(b"POST /v1/responses HTTP") and b"stream" in script.seen.body:
@@ -106,7 +106,7 @@ async def test_a_stored_response_is_asked_of_its_maker(rig, kit):
     assert gate.gateway.statistics()["stored_responses"] >= 3
 
 
-async def test_unknown_paths_and_methods(rig, kit):
+async def test_unknown_paths_answer_404_and_methods_405(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     for path in (b"/nope", b"/sleep", b"/collective_rpc", b"/metrics", b"/v1/load_lora_adapter"):
@@ -140,7 +140,7 @@ async def test_models_are_the_union_over_the_fleet(rig, kit):
     await other.stop()
 
 
-async def test_health_version_and_head(rig, kit):
+async def test_health_and_version_answer_get_and_head(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     for path in (b"/health", b"/livez", b"/readyz", b"/version", b"/ping"):
@@ -173,7 +173,7 @@ async def test_a_fleet_of_half_open_workers_is_ready(rig, kit):
 PREFLIGHT = b"Origin: http://a.example\r\nAccess-Control-Request-Method: POST\r\n"
 
 
-async def test_preflights_and_cross_origin_answers(rig, kit):
+async def test_preflights_and_cross_origin_responses_carry_cors_headers(rig, kit):
     async def script(script):
         body = b"{}"
         await script.say(
@@ -208,20 +208,20 @@ async def allowed(gate, kit, names):
     return reply.header(b"access-control-allow-headers")
 
 
-async def test_any_header_means_each_one_that_is_asked_for(rig, kit):
+async def test_any_header_allows_each_requested_header(rig, kit):
     gate = await rig(cors={"allow_origins": ["*"], "allow_headers": ["*"]})
     assert await allowed(gate, kit, b"Authorization,x-mine, a b,,x-mine") == b"authorization, x-mine"
     reply = await gate.ask(kit.get(b"/v1/chat/completions", PREFLIGHT, b"OPTIONS"))
     assert (reply.status, reply.header(b"access-control-allow-headers")) == (204, None)
 
 
-async def test_the_headers_of_the_sdk_in_a_browser_may_pass(rig, kit):
+async def test_headers_of_openais_sdk_are_allowed(rig, kit):
     gate = await rig(cors={"allow_origins": ["*"], "allow_headers": ["Authorization"]})
     sdk = b"authorization,content-type,openai-project,x-stainless-lang"
     assert await allowed(gate, kit, sdk) == b"authorization, openai-project, x-stainless-lang"
 
 
-async def test_without_cors_the_workers_own_headers_pass(rig, kit):
+async def test_without_cors_the_workers_cors_headers_are_relayed(rig, kit):
     async def script(script):
         await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\naccess-control-allow-origin: *\r\n\r\n{}")
 
@@ -232,13 +232,13 @@ async def test_without_cors_the_workers_own_headers_pass(rig, kit):
     assert (await gate.ask(kit.get(b"/nope", b"", b"OPTIONS"))).status == 404
 
 
-async def test_any_origin(rig, kit):
+async def test_any_origin_is_allowed_by_a_star(rig, kit):
     gate = await rig(kit.answer_json, cors={"allow_origins": ["*"]})
     reply = await gate.ask(kit.get(b"/livez", b"Origin: http://x\r\n"))
     assert (reply.header(b"access-control-allow-origin"), reply.header(b"vary")) == (b"*", None)
 
 
-async def test_the_access_log_tells_what_happened_and_not_what_was_said(rig, kit, caplog):
+async def test_the_access_log_has_no_content_of_the_client(rig, kit, caplog):
     gate = await rig(kit.answer_stream, access_log=True, trusted_proxies=["127.0.0.0/8", "10.0.0.0/8"])
     caplog.set_level(logging.INFO, "warmroute.access")
     forwarded = b"X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.1.1.1\r\nX-Request-Id: r\r\nAuthorization: secret\r\n"
@@ -266,7 +266,7 @@ async def test_the_access_log_tells_what_happened_and_not_what_was_said(rig, kit
         ("6.6.6.6, 2001:db8::1:", "127.0.0.1"),
     ],
 )
-def test_forwarded_addresses_as_proxies_write_them(kit, forwarded, client):
+def test_forwarded_addresses_are_parsed_as_proxies_write_them(kit, forwarded, client):
     raw = kit.get(extra=b"X-Forwarded-For: " + forwarded.encode() + b"\r\n")
     head = parse_head(raw, httptools.HttpRequestParser(object()))
     log = AccessLog(True, ["127.0.0.0/8", "10.0.0.0/8"])
@@ -274,7 +274,7 @@ def test_forwarded_addresses_as_proxies_write_them(kit, forwarded, client):
     assert log.client(head, "::ffff:127.0.0.1") in (client, "::ffff:127.0.0.1")
 
 
-async def test_session_and_priority_come_from_headers_too(rig, kit):
+async def test_session_and_priority_are_read_from_headers(rig, kit):
     gate = await rig(kit.answer_json, auth={"allow": ["priority"]})
     body = b'{"model":"m","messages":[],"session_id":"in-body","priority":3,"max_tokens":7}'
     await gate.ask(kit.post(body=body, extra=b"X-Session-ID: in-header\r\nX-Vllm-Priority: -2\r\n"))
@@ -284,7 +284,7 @@ async def test_session_and_priority_come_from_headers_too(rig, kit):
     assert (second.session_id, second.priority, second.max_tokens) == ("in-header", 0, None)
 
 
-async def test_what_is_known_of_the_answers_length(rig, kit):
+async def test_request_kind_and_output_hint_are_read(rig, kit):
     gate = await rig(kit.answer_json)
     hint = b"X-Warmroute-Expected-Output-Tokens: "
     tools = b'{"model":"m","messages":[],"session_id":"s","tools":[{"type":"function"}]}'
@@ -300,7 +300,7 @@ async def test_what_is_known_of_the_answers_length(rig, kit):
     assert gate.workers[0].requests[1].header(b"x-warmroute-expected-output-tokens") == b"900"
 
 
-async def test_a_preview_is_the_request_without_the_dispatch(rig, kit):
+async def test_a_dry_run_sends_no_request(rig, kit):
     gate = await rig(kit.answer_json)
     headers = {"X-Session-ID": "s", "X-Request-Id": "r"}
     for later in (None, asyncio.Event()):

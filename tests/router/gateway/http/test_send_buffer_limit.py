@@ -32,7 +32,7 @@ def test_the_allowance_shrinks_at_half_and_grows_back_at_a_quarter(unsent):
     assert (unsent.used_bytes, unsent.allowance_bytes) == (200, 100)
 
 
-def test_beyond_the_limit_the_longest_paused_is_cut_off(unsent):
+def test_above_the_limit_the_longest_paused_reader_is_closed(unsent):
     readers = [Reader() for _ in range(5)]
     for reader in readers:
         unsent.paused(reader, 300)
@@ -43,7 +43,7 @@ def test_beyond_the_limit_the_longest_paused_is_cut_off(unsent):
     assert unsent.used_bytes == 0
 
 
-def test_a_reader_that_resumes_goes_to_the_end_of_the_line(unsent):
+def test_a_reader_that_resumes_moves_to_the_end_of_the_queue(unsent):
     first, second, third = Reader(), Reader(), Reader()
     unsent.paused(first, 400)
     unsent.paused(second, 400)
@@ -53,7 +53,7 @@ def test_a_reader_that_resumes_goes_to_the_end_of_the_line(unsent):
     assert (first.cut, second.cut, third.cut) == (0, 1, 0)
 
 
-def test_who_reads_after_all_is_spared(unsent):
+def test_a_reader_that_has_read_since_is_spared(unsent):
     reading, stalled, third = Reader(), Reader(), Reader()
     unsent.paused(reading, 400)
     unsent.paused(stalled, 400)
@@ -63,7 +63,7 @@ def test_who_reads_after_all_is_spared(unsent):
     assert unsent.used_bytes == 700
 
 
-def test_one_alone_beyond_the_limit_is_cut_off(unsent):
+def test_a_single_reader_above_the_limit_is_closed(unsent):
     reader = Reader()
     unsent.paused(reader, 1_001)
     assert (reader.cut, unsent.used_bytes, unsent.allowance_bytes) == (1, 0, 100)

@@ -1,4 +1,4 @@
-"""First events and usage, without sockets."""
+"""Detection of first events and reading of usage, without sockets."""
 
 import pytest
 from hypothesis import given
@@ -54,12 +54,12 @@ CREATED = b'event: response.created\ndata: {"response":{}}\n\n'
         (b"data: " + b"x" * FIRST_EVENT_BYTES, True),
     ],
 )
-def test_verdicts(raw, verdict):
+def test_an_event_is_judged_by_its_fields(raw, verdict):
     assert FirstEvent().feed(raw) == verdict
 
 
 @given(st.lists(st.sampled_from([b": c\n\n", b"id: 1\n\n"]), max_size=4), st.booleans(), st.lists(st.integers(1, 9)))
-def test_pieces_change_nothing(comments, real, cuts):
+def test_the_first_event_is_found_in_any_pieces(comments, real, cuts):
     raw = b"".join(comments) + (b'data: {"a":1}\n\n' if real else ERROR)
     first, start = FirstEvent(), 0
     for cut in cuts:
@@ -98,12 +98,12 @@ def test_pieces_change_nothing(comments, real, cuts):
         (b'"content":"\\"usage\\":{\\"prompt_tokens\\":9}"', Usage()),
     ],
 )
-def test_usage(body, usage):
+def test_usage_is_read_from_each_apis_format(body, usage):
     assert find_usage([body]) == usage
     assert find_usage([body[:7], body[7:]]) == usage
 
 
-def test_trimming_keeps_the_end():
+def test_trim_keeps_the_end():
     pieces = [b"abc", b"def"]
     trim(pieces, 4)
     assert pieces == [b"cdef"]
@@ -114,7 +114,7 @@ def test_trimming_keeps_the_end():
     assert empty == []
 
 
-def test_the_first_event_is_not_kept_once_it_has_been_judged():
+def test_the_first_event_is_dropped_once_judged():
     first = FirstEvent()
     assert first.feed(b"data: " + b"x" * 60_000) is False
     assert first.feed(b"\n\n") is True

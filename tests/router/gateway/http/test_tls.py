@@ -1,4 +1,4 @@
-"""TLS to clients and to workers, over real sockets, with a CA made here."""
+"""TLS to clients and to workers, over real sockets, with a CA made for the test."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ MESSAGES = "/v1/chat/completions"
 
 
 class Authority:
-    """A CA, and PEM files of what it issues."""
+    """A CA that writes its certificates as PEM files."""
 
     def __init__(self, folder, name="ca"):
         self.folder, self.name = folder, name
@@ -31,7 +31,7 @@ class Authority:
         self.ca.cert_pem.write_to_path(self.file)
 
     def issue(self, stem, *names):
-        """Paths of a certificate and its key; written in place where they exist already."""
+        """Write a certificate and its key, in place if the files exist. Return their paths."""
         issued = self.ca.issue_cert(*names)
         cert, key = self.folder / f"{stem}.crt", self.folder / f"{stem}.key"
         issued.cert_chain_pems[0].write_to_path(str(cert))
@@ -62,7 +62,7 @@ def pair(authority):
 
 @pytest.fixture
 async def worker_over_tls(kit, authority):
-    """A worker whose certificate names 127.0.0.1, or what is given."""
+    """A worker whose certificate names 127.0.0.1 by default."""
     started = []
 
     async def start(script, *names):
@@ -79,7 +79,7 @@ async def worker_over_tls(kit, authority):
 # to clients
 
 
-async def test_requests_and_streams_over_tls(rig, kit, authority, pair):
+async def test_requests_and_streams_pass_over_tls(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     client = await gateway.connect(ssl=authority.client())
     for _ in range(2):
@@ -92,7 +92,7 @@ async def test_requests_and_streams_over_tls(rig, kit, authority, pair):
     assert connection.version() == "TLSv1.3"
 
 
-async def test_http_1_1_is_agreed_on(rig, kit, authority, pair):
+async def test_alpn_selects_http_1_1(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     context = authority.client()
     context.set_alpn_protocols(["h2", "http/1.1"])
@@ -101,7 +101,7 @@ async def test_http_1_1_is_agreed_on(rig, kit, authority, pair):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_old_tls_is_refused(rig, kit, authority, pair):
+async def test_old_tls_versions_are_refused(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     context = authority.client()
     context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
@@ -111,7 +111,7 @@ async def test_old_tls_is_refused(rig, kit, authority, pair):
         await gateway.connect(ssl=context)
 
 
-async def test_large_bodies_pass_both_ways(rig, kit, authority, pair, worker_over_tls):
+async def test_large_bodies_pass_both_ways_over_tls(rig, kit, authority, pair, worker_over_tls):
     answer = os.urandom(20_000_000)
 
     async def big(script):
@@ -127,7 +127,7 @@ async def test_large_bodies_pass_both_ways(rig, kit, authority, pair, worker_ove
     assert worker.requests[0].body == body
 
 
-async def test_a_slow_reader_stops_its_worker(rig, kit, authority, pair):
+async def test_a_slow_tls_reader_pauses_its_worker(rig, kit, authority, pair):
     written = [0]
 
     async def endless(script):
@@ -161,7 +161,7 @@ async def test_a_slow_reader_stops_its_worker(rig, kit, authority, pair):
 
 @pytest.mark.parametrize("how", ["reset", "fin", "close_notify"])
 @pytest.mark.parametrize("when", ["before_first", "stream"])
-async def test_a_client_that_leaves_frees_its_worker(rig, kit, authority, pair, how, when):
+async def test_a_tls_client_that_leaves_frees_its_worker(rig, kit, authority, pair, how, when):
     left = asyncio.Event()
 
     async def waiting(script):
@@ -203,7 +203,7 @@ async def test_a_client_that_leaves_frees_its_worker(rig, kit, authority, pair, 
         connection.close()
 
 
-async def test_a_refusal_reaches_a_client_that_is_still_sending(rig, kit, authority, pair):
+async def test_a_refusal_reaches_a_tls_client_that_is_still_sending(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair, limits={"max_body_bytes": 1_000})
     client = await gateway.connect(ssl=authority.client())
     body = b"x" * 3_000_000
@@ -213,7 +213,7 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending(rig, kit, author
     assert await client.closed() == b""
 
 
-async def test_keep_alive_connections_close_at_shutdown(rig, kit, authority, pair):
+async def test_idle_tls_connections_close_at_shutdown(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     client = await gateway.connect(ssl=authority.client())
     assert (await client.ask(kit.get())).status == 200
@@ -223,7 +223,7 @@ async def test_keep_alive_connections_close_at_shutdown(rig, kit, authority, pai
     assert time.monotonic() - began_s < 3
 
 
-async def test_a_handshake_that_never_ends_is_cut(rig, kit, authority, pair):
+async def test_an_endless_handshake_is_closed(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 0.3})
     silent = await gateway.connect()
     began_s = time.monotonic()
@@ -232,7 +232,7 @@ async def test_a_handshake_that_never_ends_is_cut(rig, kit, authority, pair):
     assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
 
 
-async def test_a_handshake_that_began_before_a_drain_leads_to_an_answer(rig, kit, authority, pair):
+async def test_a_handshake_started_before_a_drain_gets_a_response(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 2.0})
     began, silent = await gateway.connect(), await gateway.connect()
     plane = gateway.gateway._plane
@@ -246,7 +246,7 @@ async def test_a_handshake_that_began_before_a_drain_leads_to_an_answer(rig, kit
     await asyncio.wait_for(closing, 10)  # the silent one was waited for, and no longer than a handshake may take
 
 
-async def test_a_handshake_that_was_given_up_holds_no_drain(rig, kit, pair):
+async def test_an_abandoned_handshake_does_not_delay_a_drain(rig, kit, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     probe = await gateway.connect()  # as balancers look whether a port is open
     await kit.eventually(lambda: gateway.gateway._plane.places.opening)
@@ -269,7 +269,7 @@ async def test_handshakes_count_as_connections(rig, kit, authority, pair):
     assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
 
 
-async def test_a_handshake_that_takes_long_makes_room(rig, kit, authority, pair):
+async def test_a_slow_handshake_is_closed_for_a_new_connection(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair, limits={"max_connections": 1})
     silent = await gateway.connect()
     await kit.eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
@@ -279,7 +279,7 @@ async def test_a_handshake_that_takes_long_makes_room(rig, kit, authority, pair)
     assert gateway.gateway.statistics()["connections_evicted"] == 1
 
 
-async def test_plain_http_on_the_tls_port_is_no_request(rig, kit, pair):
+async def test_plain_http_on_the_tls_port_is_refused(rig, kit, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     client = await gateway.connect()
     client.writer.write(kit.post())
@@ -287,7 +287,7 @@ async def test_plain_http_on_the_tls_port_is_no_request(rig, kit, pair):
     assert not gateway.workers[0].requests
 
 
-async def test_mutual_tls(rig, kit, authority, pair, tmp_path):
+async def test_mutual_tls_requires_a_client_certificate(rig, kit, authority, pair, tmp_path):
     gateway = await rig(kit.answer_stream, tls={**pair, "client_ca_file": authority.file})
     known = authority.issue("client", "somebody")
     assert (await (await gateway.connect(ssl=authority.client(known))).ask(kit.post())).status == 200
@@ -300,8 +300,8 @@ async def test_mutual_tls(rig, kit, authority, pair, tmp_path):
 
 
 @pytest.mark.parametrize("count", [150, 165, 180, 190])
-async def test_the_end_of_an_answer_waits_for_a_slow_reader(rig, kit, authority, count):
-    """A worker, or a TLS proxy before it, that answers and is gone, while the client has yet to take most of it."""
+async def test_the_end_of_a_tls_response_reaches_a_slow_reader(rig, kit, authority, count):
+    """The worker, or a TLS proxy in front of it, closes before the client has read most of the response."""
     events = [kit.event("x" * 20_000) for _ in range(count)]
     head = kit.STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
     context = authority.server(authority.issue("worker", "127.0.0.1"))
@@ -342,7 +342,7 @@ def serial(client):
     return client.writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
 
 
-async def test_a_new_certificate_is_served_without_restart(rig, kit, authority, pair):
+async def test_a_new_certificate_is_served_without_a_restart(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     before = await gateway.connect(ssl=authority.client())
     authority.issue("gateway", "127.0.0.1")
@@ -354,7 +354,7 @@ async def test_a_new_certificate_is_served_without_restart(rig, kit, authority, 
     assert gateway.metrics.named("reloaded") == [("tls", True)]
 
 
-async def test_a_broken_pair_leaves_the_old_one(rig, kit, authority, pair, caplog):
+async def test_an_invalid_certificate_leaves_the_old_one_in_use(rig, kit, authority, pair, caplog):
     gateway = await rig(kit.answer_stream, tls=pair)
     before = await gateway.connect(ssl=authority.client())
     other = authority.issue("other", "127.0.0.1")
@@ -366,7 +366,7 @@ async def test_a_broken_pair_leaves_the_old_one(rig, kit, authority, pair, caplo
     assert "does not belong" in str(vars(caplog.records[-1]))
 
 
-async def test_a_ca_of_clients_can_be_taken_back(rig, kit, authority, pair, tmp_path):
+async def test_a_client_ca_can_be_revoked(rig, kit, authority, pair, tmp_path):
     trusted = tmp_path / "clients.pem"
     other = Authority(tmp_path, "other-ca")
     trusted.write_bytes(authority.ca.cert_pem.bytes() + other.ca.cert_pem.bytes())
@@ -397,7 +397,7 @@ async def test_requests_reach_workers_over_tls(rig, kit, authority, worker_over_
     assert worker.requests[0].header(b"x-forwarded-proto") == b"http"
 
 
-async def test_a_worker_of_another_ca_gets_nothing(rig, kit, worker_over_tls):
+async def test_a_worker_with_another_ca_gets_no_request(rig, kit, worker_over_tls):
     worker = await worker_over_tls(kit.answer_stream)
     gateway = await rig()
     gateway.join(f"https://{worker.id}")
@@ -407,7 +407,7 @@ async def test_a_worker_of_another_ca_gets_nothing(rig, kit, worker_over_tls):
     assert not worker.requests
 
 
-async def test_a_worker_of_another_name_gets_nothing(rig, kit, authority, worker_over_tls):
+async def test_a_worker_with_another_name_gets_no_request(rig, kit, authority, worker_over_tls):
     worker = await worker_over_tls(kit.answer_stream, "workers.example")
     gateway = await rig(worker_tls={"ca_file": authority.file})
     gateway.join(f"https://{worker.id}")
@@ -416,7 +416,7 @@ async def test_a_worker_of_another_name_gets_nothing(rig, kit, authority, worker
 
 
 @pytest.mark.parametrize("settings", [{"server_name": "workers.example"}, {"verify": False}])
-async def test_a_common_name_or_no_check(rig, kit, authority, worker_over_tls, settings):
+async def test_worker_verification_follows_the_settings(rig, kit, authority, worker_over_tls, settings):
     worker = await worker_over_tls(kit.answer_stream, "workers.example")
     trusted = {"ca_file": authority.file} if "server_name" in settings else {}
     gateway = await rig(worker_tls={**trusted, **settings})
@@ -424,7 +424,7 @@ async def test_a_common_name_or_no_check(rig, kit, authority, worker_over_tls, s
     assert (await gateway.ask(kit.post())).status == 200
 
 
-async def test_a_certificate_is_shown_to_workers(rig, kit, authority):
+async def test_the_client_certificate_is_sent_to_workers(rig, kit, authority):
     context = authority.server(authority.issue("worker", "127.0.0.1"))
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority.file)
@@ -438,7 +438,7 @@ async def test_a_certificate_is_shown_to_workers(rig, kit, authority):
         await worker.stop()
 
 
-async def test_a_worker_that_never_shakes_hands_is_passed_over(rig, kit, authority, worker_over_tls):
+async def test_a_worker_with_an_endless_handshake_is_replaced(rig, kit, authority, worker_over_tls):
     mute = await asyncio.start_server(lambda reader, writer: reader.read(), "127.0.0.1", 0)
     good = await worker_over_tls(kit.answer_stream)
     gateway = await rig(worker_tls={"ca_file": authority.file}, timeouts={"connect_s": 0.3})
@@ -451,7 +451,7 @@ async def test_a_worker_that_never_shakes_hands_is_passed_over(rig, kit, authori
     mute.close()
 
 
-async def test_a_worker_that_dies_over_tls_in_mid_stream_is_an_error_event(rig, kit, authority, worker_over_tls):
+async def test_a_worker_lost_in_a_tls_stream_gives_an_error_event(rig, kit, authority, worker_over_tls):
     async def dying(script):
         await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
         await script.die()
@@ -463,7 +463,7 @@ async def test_a_worker_that_dies_over_tls_in_mid_stream_is_an_error_event(rig, 
     assert b"worker_died_in_stream" in reply.body
 
 
-async def test_a_worker_that_closed_an_idle_connection_is_dialled_again(rig, kit, authority, worker_over_tls):
+async def test_a_closed_idle_tls_connection_is_dialled_again(rig, kit, authority, worker_over_tls):
     async def once(script):
         await kit.answer_json(script)
         script.writer.close()
@@ -477,7 +477,7 @@ async def test_a_worker_that_closed_an_idle_connection_is_dialled_again(rig, kit
     assert worker.connections == 5
 
 
-async def test_a_pinned_client_of_httpx_reads_a_stream(rig, kit, authority, pair):
+async def test_httpx_reads_a_stream_over_tls(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     async with (
         httpx.AsyncClient(verify=authority.client(), trust_env=False) as client,

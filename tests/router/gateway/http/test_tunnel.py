@@ -17,7 +17,7 @@ async def echo(script):
     script.seen.gone.set()
 
 
-async def test_bytes_go_both_ways_until_one_side_leaves(rig, kit):
+async def test_a_tunnel_carries_bytes_until_one_side_closes(rig, kit):
     gate = await rig(echo)
     client = await gate.connect()
     client.writer.write(kit.get(b"/v1/realtime?model=m&x=y", UPGRADE) + b"early")
@@ -40,7 +40,7 @@ async def test_bytes_go_both_ways_until_one_side_leaves(rig, kit):
     assert gate.idle
 
 
-async def test_a_worker_that_leaves_closes_the_client(rig, kit):
+async def test_a_tunnel_closes_the_client_when_the_worker_closes(rig, kit):
     async def bye(script):
         await script.say(SWITCH + b"bye")
         script.writer.close()
@@ -52,7 +52,7 @@ async def test_a_worker_that_leaves_closes_the_client(rig, kit):
     assert gate.idle
 
 
-async def test_a_refused_upgrade_is_an_ordinary_answer(rig, kit):
+async def test_a_refused_upgrade_is_an_ordinary_response(rig, kit):
     async def refuse(script):
         await kit.answer_json(script, b"403 Forbidden", b"{}")
 
@@ -63,13 +63,13 @@ async def test_a_refused_upgrade_is_an_ordinary_answer(rig, kit):
     assert (await client.ask(kit.get(b"/livez"))).status == 200
 
 
-async def test_without_an_upgrade_it_is_an_ordinary_request(rig, kit):
+async def test_a_request_without_upgrade_is_ordinary(rig, kit):
     gate = await rig(kit.answer_json)
     assert (await gate.ask(kit.get(b"/v1/realtime?model=m"))).status == 200
     assert gate.workers[0].requests[0].header(b"upgrade") is None
 
 
-async def test_both_directions_have_back_pressure(rig, kit):
+async def test_a_tunnel_has_back_pressure_both_ways(rig, kit):
     read = asyncio.Event()
 
     async def stubborn(script):
@@ -93,7 +93,7 @@ async def test_both_directions_have_back_pressure(rig, kit):
     assert await asyncio.wait_for(client.reader.readexactly(4), 10) == b"done"
 
 
-async def test_bytes_sent_ahead_of_the_switch_count_as_body_bytes_no_longer(rig, kit):
+async def test_bytes_sent_before_the_switch_stop_counting_as_body_bytes(rig, kit):
     agree = asyncio.Event()
 
     async def late(script):

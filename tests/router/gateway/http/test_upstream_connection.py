@@ -1,4 +1,4 @@
-"""A worker's chunks, read with and without the short cut for whole ones: nobody may be able to tell."""
+"""A worker's chunks, read with and without the fast path: the result must be the same."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,7 +43,7 @@ class Pools:
 
 
 class Reader:
-    """Takes one response; with `splice`, as an open event stream does."""
+    """Reads one response. With `splice`, it reads as an open event stream does."""
 
     def __init__(self, splice, flushes=True):
         self.got, self.ended, self.lost = [], False, None
@@ -86,7 +86,7 @@ class Reader:
         )
 
 
-def test_a_connection_rests_only_after_its_request_was_sent():
+def test_a_connection_is_pooled_only_after_its_request_was_sent():
     for flushes in (True, False):
         reader = Reader(splice=False, flushes=flushes)
         reader.connection.data_received(b"0\r\n\r\n")
@@ -96,7 +96,7 @@ def test_a_connection_rests_only_after_its_request_was_sent():
         assert reader.transport.written == (b"GET / HTTP/1.1\r\n\r\n" if flushes else b"")
 
 
-def test_a_size_line_belongs_to_each_length_that_a_chunk_can_have():
+def test_each_possible_chunk_length_has_one_size_line():
     for size in range(1, 3 * _SHORT_BYTES):
         whole = b"%x\r\n%s\r\n" % (size, b"x" * size)
         if 8 <= len(whole) < _SHORT_BYTES:
@@ -121,7 +121,7 @@ ENDS = st.sampled_from([b"0\r\n\r\n", b"0\r\nx-trailer: 1\r\n\r\n", b"", b"0\r\n
 
 
 @given(CHUNKS, ENDS, st.lists(st.integers(1, 60), max_size=20), st.booleans())
-def test_whole_chunks_read_the_short_way_are_read_the_same(chunks, end, cuts, whole):
+def test_spliced_chunks_are_read_as_llhttp_reads_them(chunks, end, cuts, whole):
     quick, slow = Reader(splice=True), Reader(splice=False)
     reads = list(chunks)
     if not whole:

@@ -1,4 +1,4 @@
-"""How many tokens an answer had, where it tells no usage."""
+"""The number of output tokens of a response without usage."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
 )
 @pytest.mark.parametrize("count", [1, 3])
 async def test_tokens_of_an_answer_without_usage_are_counted(rig, kit, reads, count):
-    """vLLM sends one event per token; whose answer it is and that it is over are no tokens."""
+    """vLLM sends one event per token. Events with only a role or the end are no tokens."""
 
     async def script(script):
         await script.say(kit.STREAM_HEAD)

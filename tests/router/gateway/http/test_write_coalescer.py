@@ -13,7 +13,7 @@ class Writer:
             raise RuntimeError("closed")
 
 
-async def test_all_are_flushed_at_the_end_of_the_turn(caplog):
+async def test_all_writers_are_flushed_at_the_end_of_the_iteration(caplog):
     outbox = WriteCoalescer(asyncio.get_running_loop())
     writers = [Writer(outbox), Writer(outbox, fails=True), Writer(outbox)]
     for writer in writers:
@@ -27,7 +27,7 @@ async def test_all_are_flushed_at_the_end_of_the_turn(caplog):
     assert [writer.flushed for writer in writers] == [2, 1, 1]
 
 
-async def test_what_a_flush_adds_waits_for_the_next_turn():
+async def test_a_writer_added_by_a_flush_waits_for_the_next_iteration():
     outbox = WriteCoalescer(asyncio.get_running_loop())
     late = Writer(outbox)
 

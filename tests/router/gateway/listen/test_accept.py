@@ -1,4 +1,4 @@
-"""Accepting from one socket in turns, several acceptors on one loop standing for as many processes."""
+"""Accepting from one shared socket. Several acceptors on one loop stand in for processes."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from router.process.shared_memory.ledger import Ledger, make_table
 
 
 class Held(asyncio.Protocol):
-    """A connection as the gateway has it: it tells when it closes."""
+    """A connection that reports its close to the limit, as the gateway's does."""
 
     unsent_bytes = 0
 
@@ -36,7 +36,7 @@ class Held(asyncio.Protocol):
 
 
 class Acceptors:
-    """`count` of them on one socket, each with as many places as `limit`."""
+    """`count` acceptors on one socket, each with a connection limit of `limit`."""
 
     def __init__(self, count: int, limit: int = 1_000) -> None:
         self.limit = limit
@@ -103,7 +103,7 @@ async def test_few_long_connections_spread_evenly(acceptors, processes, clients)
     assert max(fleet.counts) - min(fleet.counts) <= 1
 
 
-async def test_who_has_lost_its_clients_takes_the_next(acceptors):
+async def test_a_process_that_lost_its_clients_accepts_the_next(acceptors):
     fleet = acceptors(2)
     await fleet.connect(8)
     for held in list(fleet.held[1]):
@@ -114,8 +114,8 @@ async def test_who_has_lost_its_clients_takes_the_next(acceptors):
     assert fleet.counts == [4, 4]
 
 
-async def test_one_that_hangs_keeps_nobody_out(acceptors, monkeypatch):
-    """It has the fewest connections, so it would be its turn for ever."""
+async def test_a_process_that_hangs_keeps_no_client_waiting(acceptors, monkeypatch):
+    """It has the fewest connections, so it would go first forever."""
     monkeypatch.setattr(module, "PATIENCE_S", 0.005)
     fleet = acceptors(2)
     await fleet.connect(2)
@@ -124,7 +124,7 @@ async def test_one_that_hangs_keeps_nobody_out(acceptors, monkeypatch):
     assert fleet.counts == [7, 1]
 
 
-async def test_one_that_has_closed_is_not_waited_for(acceptors, monkeypatch):
+async def test_a_closed_process_is_not_waited_for(acceptors, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 1_000.0)
     fleet = acceptors(2)
     fleet.listeners[1].close()
@@ -134,7 +134,7 @@ async def test_one_that_has_closed_is_not_waited_for(acceptors, monkeypatch):
     fleet.listeners[1] = fleet.listen(1)
 
 
-async def test_no_descriptor_left_is_waited_out(acceptors, monkeypatch, caplog):
+async def test_accepting_pauses_without_file_descriptors(acceptors, monkeypatch, caplog):
     monkeypatch.setattr(module, "EXHAUSTED_S", 0.01)
     fleet = acceptors(1)
     listener = fleet.listeners[0]
@@ -155,7 +155,7 @@ async def test_no_descriptor_left_is_waited_out(acceptors, monkeypatch, caplog):
     assert "cannot accept" in caplog.text
 
 
-async def test_each_process_keeps_to_its_share_of_the_places(acceptors):
+async def test_each_process_keeps_its_share_of_the_connection_limit(acceptors):
     fleet = acceptors(2, limit=3)
     fleet.gone = 34  # the first ones make room for the later ones, which have sent nothing either
     await fleet.connect(40)

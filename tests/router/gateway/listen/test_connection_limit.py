@@ -1,4 +1,4 @@
-"""Places for connections: who has one, and who makes room."""
+"""The connection limit: what counts against it, and which connection is closed for a new one."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ class AcceptOrder:
 
 
 class Port:
-    """A limit with a clock of its own."""
+    """A connection limit with its own clock."""
 
     def __init__(self, limit):
         self.now_s = 0.0
@@ -37,7 +37,7 @@ class Port:
         self.limit = ConnectionLimit(limit, lambda: self.now_s, self.accept_order)
 
     def accept(self, after_s=1.0):
-        """One more socket, in its handshake; None where it is refused."""
+        """Accept one socket, in its handshake. Return None if it is refused."""
         self.now_s += after_s
         if not self.limit.has_room():
             return None
@@ -53,7 +53,7 @@ class Port:
         return made
 
 
-def test_handshakes_hold_places():
+def test_handshakes_count_against_the_limit():
     port = Port(2)
     first, second = port.accept(), port.connect()
     port.limit.busy(second)
@@ -64,14 +64,14 @@ def test_handshakes_hold_places():
     assert port.accept_order.connections == port.limit.open == 2
 
 
-def test_a_handshake_that_takes_long_makes_room_before_an_idle_connection():
+def test_a_slow_handshake_is_closed_before_an_idle_connection():
     port = Port(2)
     idle, slow = port.connect(), port.accept()
     assert port.accept(HANDSHAKE_GRACE_S) is not None
     assert (idle.evicted, slow.evicted) == (False, True)
 
 
-def test_the_longest_idle_makes_room_whether_it_has_been_used_or_not():
+def test_the_longest_idle_connection_is_closed_used_or_not():
     port = Port(3)
     unused, kept, busy = port.connect(), port.connect(), port.connect()
     port.limit.idle(kept, port.now_s)
@@ -81,7 +81,7 @@ def test_the_longest_idle_makes_room_whether_it_has_been_used_or_not():
     assert not busy.evicted
 
 
-def test_one_with_a_request_in_progress_is_never_closed_for_another():
+def test_a_connection_with_a_request_is_never_closed_for_another():
     port = Port(2)
     for connection in (port.connect(), port.connect()):
         port.limit.busy(connection)
@@ -89,7 +89,7 @@ def test_one_with_a_request_in_progress_is_never_closed_for_another():
     assert port.limit.refused == 1
 
 
-def test_one_that_has_just_been_answered_is_left_alone():
+def test_a_connection_that_was_just_answered_is_kept():
     port = Port(1)
     kept = port.connect()
     port.limit.idle(kept, port.now_s)
@@ -97,7 +97,7 @@ def test_one_that_has_just_been_answered_is_left_alone():
     assert port.connect(BETWEEN_REQUESTS_S) is not None and kept.evicted
 
 
-def test_one_that_has_not_taken_its_answer_yet_is_left_alone():
+def test_a_connection_with_unsent_bytes_is_kept():
     port = Port(2)
     reading, idle = port.connect(), port.connect()
     reading.unsent_bytes = 1
@@ -105,7 +105,7 @@ def test_one_that_has_not_taken_its_answer_yet_is_left_alone():
     assert (reading.evicted, idle.evicted) == (False, True)
 
 
-def test_an_end_counts_once():
+def test_a_close_counts_once():
     port = Port(1)
     first = port.connect()
     second = port.connect()
@@ -117,7 +117,7 @@ def test_an_end_counts_once():
     assert port.connect() is not None
 
 
-def test_each_event_costs_the_same_however_many_connections_there_are():
+def test_each_event_takes_constant_time():
     def cost_s(places):
         port = Port(places)
         connections = [port.connect() for _ in range(places)]
@@ -138,7 +138,7 @@ def test_each_event_costs_the_same_however_many_connections_there_are():
 
 
 async def knock(gate):
-    """A raw TCP connection that sends nothing."""
+    """Open a TCP connection that sends nothing."""
     host, _, port = gate.address.rpartition(":")
     made = socket.socket()
     made.setblocking(False)
@@ -155,7 +155,7 @@ def is_open(connection):
         return False
 
 
-async def test_sockets_that_send_nothing_hold_no_more_than_the_limit(rig, kit):
+async def test_silent_sockets_stay_within_the_limit(rig, kit):
     gate = await rig(kit.answer_json, limits={"max_connections": 20})
     knocking = [await knock(gate) for _ in range(100)]
     await kit.eventually(lambda: sum(map(is_open, knocking)) == 20)
@@ -167,7 +167,7 @@ async def test_sockets_that_send_nothing_hold_no_more_than_the_limit(rig, kit):
     await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
 
 
-async def test_a_new_client_takes_the_place_of_one_that_has_sent_nothing(rig, kit):
+async def test_a_new_client_replaces_a_silent_one(rig, kit):
     gate = await rig(kit.answer_json, limits={"max_connections": 3})
     silent = [await gate.connect() for _ in range(3)]
     assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
@@ -175,7 +175,7 @@ async def test_a_new_client_takes_the_place_of_one_that_has_sent_nothing(rig, ki
     assert (await silent[1].ask(kit.get(b"/livez"))).status == 200
 
 
-async def test_a_request_in_progress_keeps_its_place(rig, kit):
+async def test_a_request_in_progress_keeps_its_connection(rig, kit):
     go_on = asyncio.Event()
 
     async def slow(script):

@@ -1,4 +1,4 @@
-"""Nagle's algorithm is off on both sides: a small write behind an unacknowledged one would wait 40 ms."""
+"""Nagle's algorithm is off on both sides. Otherwise a small write after an unacknowledged one waits 40 ms."""
 
 import socket
 
@@ -7,7 +7,7 @@ def nodelay(transport):
     return transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_both_sides_write_at_once(rig, kit):
+async def test_nodelay_is_set_on_both_sides(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     assert (await client.ask(kit.post())).status == 200

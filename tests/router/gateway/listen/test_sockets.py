@@ -20,7 +20,7 @@ from router.gateway.listen.sockets import (
 
 @pytest.fixture
 def sockets():
-    """Listen, and give everything back at the end."""
+    """Open listening sockets, and close them after the test."""
     made = []
 
     def sockets(**settings):
@@ -44,7 +44,7 @@ def ipv6() -> bool:
 needs_ipv6 = pytest.mark.skipif(not ipv6(), reason="this machine has no IPv6")
 
 
-def test_one_address(sockets):
+def test_one_address_gives_one_socket(sockets):
     (listener,) = sockets(host="127.0.0.1", port=0)
     with socket.create_connection(listener.getsockname()) as client:
         assert client.getpeername() == listener.getsockname()
@@ -52,7 +52,7 @@ def test_one_address(sockets):
 
 @needs_ipv6
 @pytest.mark.parametrize("host", ["::", "[::]", "0::0"])
-def test_every_address_of_both_families_on_one_port(sockets, host):
+def test_any_address_gives_both_families_on_one_port(sockets, host):
     listeners = sockets(host=host, port=0)
     assert [listener.family for listener in listeners] == [socket.AF_INET6, socket.AF_INET]
     (port,) = {listener.getsockname()[1] for listener in listeners}
@@ -64,12 +64,12 @@ def test_every_address_of_both_families_on_one_port(sockets, host):
 
 
 @needs_ipv6
-def test_ipv6_alone(sockets):
+def test_an_ipv6_address_gives_ipv6_only(sockets):
     (listener,) = sockets(host="[::1]", port=0)
     socket.create_connection(listener.getsockname()[:2]).close()
 
 
-def test_where_one_family_is_missing_the_other_serves(sockets, monkeypatch):
+def test_a_missing_address_family_is_skipped(sockets, monkeypatch):
     real = listen._listening
 
     def without_ipv6(family, address, backlog):
@@ -84,7 +84,7 @@ def test_where_one_family_is_missing_the_other_serves(sockets, monkeypatch):
         sockets(host="::1", port=0)
 
 
-def test_a_port_chosen_in_one_family_and_taken_in_the_other_is_chosen_again(sockets, monkeypatch):
+def test_port_0_is_chosen_again_if_the_other_family_uses_it(sockets, monkeypatch):
     real = listen._all_listening
     calls = []
 
@@ -99,7 +99,7 @@ def test_a_port_chosen_in_one_family_and_taken_in_the_other_is_chosen_again(sock
     assert len(calls) == 3
 
 
-def test_a_busy_port_names_setting_and_fix(sockets):
+def test_a_busy_port_error_names_setting_and_fix(sockets):
     (taken,) = sockets(host="127.0.0.1", port=0)
     port = taken.getsockname()[1]
     with pytest.raises(ListenError) as raised:
@@ -114,7 +114,7 @@ def test_a_busy_port_names_setting_and_fix(sockets):
     ("host", "reason"),
     [("192.0.2.1", "cannot assign requested address"), ("no-such-host.invalid", "no such host name")],
 )
-def test_a_host_that_is_not_here(sockets, monkeypatch, host, reason):
+def test_a_foreign_host_error_names_the_setting(sockets, monkeypatch, host, reason):
     real = socket.getaddrinfo
 
     def without_network(name, *arguments, **options):
@@ -130,7 +130,7 @@ def test_a_host_that_is_not_here(sockets, monkeypatch, host, reason):
     )
 
 
-def test_a_unix_socket_in_use_is_not_taken_over(sockets, tmp_path):
+def test_a_unix_socket_in_use_is_refused(sockets, tmp_path):
     path = str(tmp_path / "s")
     (first,) = sockets(uds=path)
     with pytest.raises(ListenError, match=r"a process listens on it; stop that process.*--uds"):
@@ -140,7 +140,7 @@ def test_a_unix_socket_in_use_is_not_taken_over(sockets, tmp_path):
         first.accept()[0].close()
 
 
-def test_a_full_queue_is_in_use_too(tmp_path):
+def test_a_unix_socket_with_a_full_queue_is_in_use(tmp_path):
     path = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as client:
         busy.bind(path)
@@ -158,7 +158,7 @@ def test_a_stale_unix_socket_is_replaced(sockets, tmp_path):
     assert sockets(uds=path)[0].getsockname() == path
 
 
-def test_other_files_are_left_alone(sockets, tmp_path):
+def test_files_that_are_no_socket_are_left_alone(sockets, tmp_path):
     (tmp_path / "s").write_text("precious")
     with pytest.raises(ListenError, match=r"the file exists and is no socket; remove it.*--uds"):
         sockets(uds=str(tmp_path / "s"))
@@ -180,7 +180,7 @@ def test_only_our_own_socket_file_is_removed(sockets, tmp_path):
     remove_socket_file(ours)
 
 
-async def test_every_listener_can_be_served(sockets, tmp_path):
+async def test_every_listener_accepts_connections(sockets, tmp_path):
     class Greeting(asyncio.Protocol):
         unsent_bytes = 0
 

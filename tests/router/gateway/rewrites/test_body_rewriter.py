@@ -1,4 +1,4 @@
-"""The two named rewrites: bodies by splice, and the usage frame that a client must not see."""
+"""Usage observation and cache re-announcement: splices into bodies, and removal of the usage frame."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def with_usage(body: bytes, present: object) -> bytes | None:
     ],
 )
 @pytest.mark.parametrize("indent", [None, 2])
-def test_a_member_is_spliced_in(present, wanted, indent):
+def test_a_member_is_inserted(present, wanted, indent):
     fields = OTHERS if present is None else {**OTHERS, "stream_options": present, "last": 1}
     body = json.dumps(fields, indent=indent).encode()
     changed = with_usage(body, present)
@@ -74,11 +74,11 @@ def test_a_member_is_spliced_in(present, wanted, indent):
         (b'{"stream_options":7}', 7),
     ],
 )
-def test_what_cannot_be_done_for_certain_is_not_done(body, present):
+def test_an_uncertain_splice_is_not_made(body, present):
     assert with_usage(body, present) is None
 
 
-def test_an_empty_object_and_two_splices():
+def test_two_splices_apply_to_an_empty_object():
     assert json.loads(with_usage(b" { } ", None)) == {"stream_options": {"include_usage": True}}
     body = b'{"vllm_xargs":{"a":1},"z":2}'
     splices = [
@@ -107,7 +107,7 @@ json_values = st.recursive(
 @given(
     st.dictionaries(st.sampled_from(["stream_options", "messages", "a", "b"]), json_values, max_size=4), st.booleans()
 )
-def test_whatever_is_spliced_means_the_same_but_for_the_member(fields, spaced):
+def test_a_splice_changes_only_its_member(fields, spaced):
     body = json.dumps(fields, indent=1 if spaced else None, ensure_ascii=not spaced).encode()
     changed = with_usage(body, fields.get("stream_options"))
     if changed is not None:
@@ -147,7 +147,7 @@ def taken_from(raw, cuts, stamp=None):
     st.booleans(),
     st.booleans(),
 )
-def test_the_frame_goes_and_nothing_else_however_reads_are_cut(words, cuts, stamped, comments):
+def test_only_the_usage_frame_is_removed_in_any_pieces(words, cuts, stamped, comments):
     shown = [frame(word) for word in words] + ([b": still there\n\n"] if comments else [])
     ending, plain_ending_ = frame("", "stop"), frame("", "stop", system_fingerprint="vllm-0.33.0-0a1b2c3d")
     raw = b"".join([*shown, ending, usage_frame(), DONE])
@@ -155,7 +155,7 @@ def test_the_frame_goes_and_nothing_else_however_reads_are_cut(words, cuts, stam
     assert taken_from(raw, cuts, STAMP if stamped else None) == (plain, usage_frame())
 
 
-def test_every_single_cut_and_every_byte_alone():
+def test_the_usage_frame_is_removed_at_every_cut():
     raw = frame("a") + frame("b", "stop") + usage_frame() + DONE
     plain = frame("a") + frame("b", "stop") + DONE
     for cut in range(len(raw)):
@@ -164,7 +164,7 @@ def test_every_single_cut_and_every_byte_alone():
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
-def test_every_line_end(end):
+def test_the_usage_frame_is_removed_with_every_line_end(end):
     raw = b"".join(event.replace(b"\n\n", end) for event in (frame("a"), usage_frame(), DONE))
     for cut in range(len(raw)):
         assert taken_from(raw, [cut])[0] == b"".join(event.replace(b"\n\n", end) for event in (frame("a"), DONE))
@@ -180,20 +180,20 @@ def test_every_line_end(end):
         b': "usage" "choices":[]\n\n',
     ],
 )
-def test_what_is_no_usage_frame_stays(event):
+def test_other_frames_are_kept(event):
     assert taken_from(event, [5]) == (event, b"")
 
 
-def test_only_one_frame_is_taken():
+def test_only_one_usage_frame_is_removed():
     assert taken_from(usage_frame() * 2, []) == (usage_frame(), usage_frame())
 
 
-def test_a_stream_that_ends_within_an_event_shows_it():
+def test_an_incomplete_last_event_is_passed_on():
     raw = frame("a") + b'data: {"choices":[]'
     assert taken_from(raw, [9, 30]) == (raw, b"")
 
 
-def test_an_event_too_large_to_hold_goes_through_in_parts():
+def test_an_event_above_the_buffer_limit_is_passed_on_in_parts():
     large = frame("x" * (HELD_BYTES + 10))
     taking = UsageFrame(None)
     shown = [taking.feed(part) for part in (large[:100], large[100:-20], large[-20:-1])]
@@ -202,7 +202,7 @@ def test_an_event_too_large_to_hold_goes_through_in_parts():
     assert b"".join(shown) == large + DONE and taking.taken == usage_frame()
 
 
-def test_what_a_plain_stream_shows():
+def test_the_ending_of_an_unchanged_stream_is_learned():
     stamped = frame("b", "stop", system_fingerprint="vllm-0.33.0-0a1b2c3d", kv_transfer_params=None)
     assert plain_ending([b"half", stamped, DONE], False) == StreamEnding(
         False, Stamp(FINGERPRINT, b',"kv_transfer_params"')
@@ -221,7 +221,7 @@ INJECT = {"observe_usage": {"mode": "inject", "sample": 1.0}}
 
 
 def streaming(kit, cut_bytes=None, plain_usage=False, fingerprint=True):
-    """A worker that does with usage what vLLM does; `cut_bytes`: chunks are sent in pieces of so many bytes."""
+    """A worker that reports usage as vLLM does. `cut_bytes`: size of the pieces in which it sends chunks."""
 
     async def script(script):
         body = json.loads(script.seen.body)
@@ -239,7 +239,7 @@ def streaming(kit, cut_bytes=None, plain_usage=False, fingerprint=True):
 
 
 @pytest.mark.parametrize("cut_bytes", [None, 1, 7, 100])
-async def test_the_client_sees_what_it_would_have_seen(rig, kit, cut_bytes):
+async def test_the_client_gets_the_stream_without_the_usage_frame(rig, kit, cut_bytes):
     gate = await rig(streaming(kit, cut_bytes), **INJECT)
     client = await gate.connect()
     plain = await client.ask(kit.post(body=STREAMED))
@@ -256,7 +256,7 @@ async def test_the_client_sees_what_it_would_have_seen(rig, kit, cut_bytes):
     assert (rewrites["usage_asked"], rewrites["usage_taken_out"], rewrites["usage_missing"]) == (2, 2, 0)
 
 
-async def test_a_salted_stream_is_made_to_report_its_usage_too(rig, kit):
+async def test_a_salted_stream_also_reports_its_usage(rig, kit):
     key = new_key()
     auth = {"api_keys": [KeyEntry("alice", digest_of(key.encode())).line]}
     gate = await rig(streaming(kit), **INJECT, auth=auth)
@@ -268,7 +268,7 @@ async def test_a_salted_stream_is_made_to_report_its_usage_too(rig, kit):
     assert len({body["cache_salt"] for body in sent}) == 1
 
 
-async def test_head_lines_and_old_clients(rig, kit):
+async def test_a_rewritten_http_1_0_stream_is_uncompressed(rig, kit):
     gate = await rig(streaming(kit), **INJECT)
     plain = await gate.ask(kit.post(body=STREAMED, version=b"1.0"))
     observed = await gate.ask(kit.post(body=STREAMED, version=b"1.0", extra=b"Accept-Encoding: gzip\r\n"))
@@ -286,35 +286,35 @@ async def test_head_lines_and_old_clients(rig, kit):
         (STREAMED, b"Content-Digest: sha-256=:x:\r\n"),
     ],
 )
-async def test_bodies_that_stay_as_they_are(rig, kit, body, extra):
+async def test_other_bodies_are_not_rewritten(rig, kit, body, extra):
     gate = await rig(streaming(kit), **INJECT)
     await gate.ask(kit.post(body=STREAMED))
     await gate.ask(kit.post(body=body, extra=extra))
     assert gate.workers[0].requests[1].body == body
 
 
-async def test_a_worker_that_reports_unasked_is_left_alone(rig, kit):
+async def test_a_worker_that_reports_usage_unasked_is_not_asked(rig, kit):
     gate = await rig(streaming(kit, plain_usage=True), **INJECT)
     replies = [await gate.ask(kit.post(body=STREAMED)) for _ in range(3)]
     assert {reply.body for reply in replies} == {replies[0].body} and usage_frame() in replies[0].body
     assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 0
 
 
-async def test_a_share_of_the_streams(rig, kit):
+async def test_the_sampled_share_of_streams_is_rewritten(rig, kit):
     gate = await rig(streaming(kit), observe_usage={"mode": "inject", "sample": 0.25})
     for _ in range(12):
         await gate.ask(kit.post(body=STREAMED))
     assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 2, "of every four one, the first of these plain"
 
 
-async def test_passive_is_the_default_and_touches_nothing(rig, kit):
+async def test_passive_is_the_default_and_changes_no_body(rig, kit):
     gate = await rig(streaming(kit))
     for _ in range(3):
         await gate.ask(kit.post(body=STREAMED))
     assert {request.body for request in gate.workers[0].requests} == {STREAMED}
 
 
-async def test_a_lost_worker_shows_its_plain_streams_again(rig, kit):
+async def test_the_ending_of_a_lost_worker_is_learned_again(rig, kit):
     gate = await rig(streaming(kit), **INJECT)
     await gate.ask(kit.post(body=STREAMED))
     (endpoint,) = gate.fleet.endpoints
@@ -326,7 +326,7 @@ async def test_a_lost_worker_shows_its_plain_streams_again(rig, kit):
 
 
 @pytest.mark.parametrize("at", ["event", "chunk", "start"])
-async def test_a_stream_that_dies_before_its_usage(rig, kit, at):
+async def test_a_stream_lost_before_its_usage_counts_as_missing(rig, kit, at):
     dying = {"now": False}
 
     async def script(script):
@@ -346,7 +346,7 @@ async def test_a_stream_that_dies_before_its_usage(rig, kit, at):
     assert gate.idle and gate.gateway.statistics()["rewrites"]["usage_taken_out"] == 0
 
 
-async def test_an_error_instead_of_a_stream_goes_through(rig, kit):
+async def test_an_error_in_place_of_a_stream_is_relayed(rig, kit):
     async def script(script):
         if b"stream_options" in script.seen.body:
             await kit.answer_json(script, b"400 Bad Request", b'{"error":{"message":"no","code":400}}')
@@ -359,7 +359,7 @@ async def test_an_error_instead_of_a_stream_goes_through(rig, kit):
     assert (reply.status, reply.body) == (400, b'{"error":{"message":"no","code":400}}')
 
 
-async def test_another_worker_takes_over_and_is_asked_its_own_way(rig, kit):
+async def test_a_retry_is_rewritten_for_its_own_worker(rig, kit):
     async def refusing(script):
         if b"stream_options" in script.seen.body:
             await kit.answer_json(script, b"503 Service Unavailable", b"{}")
@@ -377,7 +377,7 @@ async def test_another_worker_takes_over_and_is_asked_its_own_way(rig, kit):
 
 
 class Asking:
-    """Says yes to every booked request, and keeps who asked."""
+    """Lets every placed request ask, and records the requests."""
 
     def __init__(self):
         self.asked = []
@@ -389,7 +389,7 @@ class Asking:
 
 @pytest.fixture
 async def asking(rig, kit):
-    """`await asking(script, load, version)`: a gateway whose every request may ask, and who asked."""
+    """`await asking(script, load, version)`: a gateway whose requests all may ask, and the record of them."""
 
     async def build(script, load=None, version="0.33.0", **settings):
         relearn = Asking()
@@ -401,7 +401,7 @@ async def asking(rig, kit):
     return build
 
 
-async def test_a_request_carries_the_field(asking, kit):
+async def test_a_request_carries_the_report_field(asking, kit):
     gate, relearn = await asking(kit.answer_json)
     await gate.ask(kit.post(body=kit.PLAIN))
     body = b'{"model":"m","messages":[],"vllm_xargs":{"other":[1,"x"]}}'
@@ -420,7 +420,7 @@ async def test_a_request_carries_the_field(asking, kit):
         ("/v1/responses", b'"input":"x"'),
     ],
 )
-async def test_every_path_that_is_placed_by_prefix_carries_it(asking, kit, path, prompt):
+async def test_every_path_placed_by_prefix_carries_the_report_field(asking, kit, path, prompt):
     gate, _ = await asking(kit.answer_json)
     await gate.ask(kit.post(path.encode(), body=b'{"model":"m",' + prompt + b"}"))
     sent = json.loads(gate.workers[0].requests[0].body)
@@ -436,7 +436,7 @@ async def test_every_path_that_is_placed_by_prefix_carries_it(asking, kit, path,
         b'{"model":"m","messages":[],"n":2}',
     ],
 )
-async def test_requests_that_do_not_ask(asking, kit, body):
+async def test_other_requests_do_not_ask_for_a_report(asking, kit, body):
     gate, relearn = await asking(kit.answer_json)
     await gate.ask(kit.post(body=body))
     assert gate.workers[0].requests[0].body == body and relearn.asked == []
@@ -453,7 +453,7 @@ async def test_requests_that_do_not_ask(asking, kit, body):
         ("0.33.0", 0, 0.95, False),
     ],
 )
-async def test_workers_that_are_not_asked(asking, kit, version, waiting, kv_usage, asks):
+async def test_busy_and_old_workers_are_not_asked_for_a_report(asking, kit, version, waiting, kv_usage, asks):
     load = LoadReport(0, 1, waiting, kv_usage)
     gate, relearn = await asking(kit.answer_json, load, version)
     await gate.ask(kit.post(body=kit.PLAIN))
@@ -461,7 +461,7 @@ async def test_workers_that_are_not_asked(asking, kit, version, waiting, kv_usag
     assert (b"vllm_xargs" in gate.workers[0].requests[0].body) is asks
 
 
-async def test_both_rewrites_at_once(asking, kit):
+async def test_usage_and_report_rewrites_combine(asking, kit):
     gate, _ = await asking(streaming(kit), **INJECT)
     replies = [await gate.ask(kit.post(body=STREAMED)) for _ in range(2)]
     assert replies[0].body == replies[1].body

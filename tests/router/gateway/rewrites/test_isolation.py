@@ -1,4 +1,4 @@
-"""`auth.isolate_cache`: the salt that each worker gets, how it gets into the body, and where it does not."""
+"""`auth.isolate_cache`: which salt workers get, how it is added to the body, and where it is not added."""
 
 import json
 
@@ -69,7 +69,7 @@ async def gate(rig, kit):
 # what is sent
 
 
-async def test_each_key_has_its_salt_and_the_prompt_is_identified_with_it(gate, kit):
+async def test_each_key_has_its_salt_and_prompts_are_identified_with_it(gate, kit):
     client = await gate.connect()
     for path in PLACED:
         for key in (ALICE, BOB, ALICE):
@@ -80,7 +80,7 @@ async def test_each_key_has_its_salt_and_the_prompt_is_identified_with_it(gate, 
     assert gate.gateway.statistics()["rewrites"]["salted"] == len(expected)
 
 
-async def test_nothing_else_of_the_body_changes(gate, kit):
+async def test_only_the_salt_is_added_to_the_body(gate, kit):
     await gate.ask(kit.post(body=BODY, extra=bearer(ALICE)))
     (seen,) = gate.workers[0].requests
     assert seen.body == BODY[:-1] + f',"cache_salt":"{salt_of("alice")}"}}'.encode()
@@ -88,13 +88,13 @@ async def test_nothing_else_of_the_body_changes(gate, kit):
 
 
 @pytest.mark.parametrize("path", SALTED)
-async def test_paths_that_take_a_salt(gate, kit, path):
+async def test_the_salt_is_sent_on_paths_that_read_it(gate, kit, path):
     await gate.ask(kit.post(path, BODY, bearer(BOB)))
     assert sent_salts(gate) == [salt_of("bob")]
 
 
 @pytest.mark.parametrize("path", UNSALTED)
-async def test_paths_that_take_none_are_sent_none(gate, kit, path):
+async def test_no_salt_is_sent_on_other_paths(gate, kit, path):
     await gate.ask(kit.post(path, BODY, bearer(BOB)))
     assert gate.workers[0].requests[0].body == BODY
 
@@ -109,7 +109,7 @@ async def test_paths_that_take_none_are_sent_none(gate, kit, path):
         b'"cache_salt":"own","x":NaN',
     ],
 )
-async def test_a_clients_salt_goes_into_the_digest_however_it_is_written(gate, kit, path, member):
+async def test_a_clients_salt_is_part_of_the_digest_in_any_spelling(gate, kit, path, member):
     body = b'{"model":"m","messages":[],"input":"hi",' + member + b"}"
     assert (await gate.ask(kit.post(path, body, bearer(ALICE)))).status == 200
     assert sent_salts(gate) == [salt_of("alice", "own")]
@@ -118,7 +118,7 @@ async def test_a_clients_salt_goes_into_the_digest_however_it_is_written(gate, k
 
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/embeddings"])
 @pytest.mark.parametrize("value", [b'""', b"1", b"[]", b"{}", b"false"])
-async def test_a_salt_that_vllm_would_refuse_is_refused(gate, kit, path, value):
+async def test_a_salt_that_vllm_refuses_is_refused(gate, kit, path, value):
     body = b'{"model":"m","messages":[],"input":"hi","cache_salt":' + value + b"}"
     reply = await gate.ask(kit.post(path, body, bearer(ALICE)))
     assert (reply.status, reply.code) == (400, "invalid_body")
@@ -143,7 +143,7 @@ async def test_a_salt_that_vllm_would_refuse_is_refused(gate, kit, path, value):
         b"no json {}",
     ],
 )
-async def test_what_cannot_be_salted_is_not_sent(gate, kit, path, body):
+async def test_a_body_that_cannot_be_salted_is_refused(gate, kit, path, body):
     reply = await gate.ask(kit.post(path, body, bearer(ALICE)))
     assert reply.status == 400
     assert reply.code in ("invalid_body", "invalid_json")
@@ -154,7 +154,7 @@ UNUSUAL = [b"{}", b" {\r\n\t} \n", b'\xef\xbb\xbf{"input":"}"}', b'{"input":"{"}
 
 
 @pytest.mark.parametrize("body", UNUSUAL)
-async def test_unusual_objects_are_salted(gate, kit, body):
+async def test_unusual_json_objects_are_salted(gate, kit, body):
     assert (await gate.ask(kit.post(b"/v1/embeddings", body, bearer(ALICE)))).status == 200
     (sent,) = [json.loads(seen.body) for seen in gate.workers[0].requests]
     assert sent.pop("cache_salt") == salt_of("alice")
@@ -169,7 +169,7 @@ async def test_large_bodies_are_salted(gate, kit, path, size_bytes):
     assert sent_salts(gate) == [salt_of("alice", "own")]
 
 
-async def test_chunked_bodies_are_salted_and_framed_again(gate, kit):
+async def test_chunked_bodies_are_salted_and_get_a_length(gate, kit):
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\n%bTransfer-Encoding: chunked\r\n\r\n" % bearer(ALICE)
     body = kit.chunk(BODY[:20]) + kit.chunk(BODY[20:]) + kit.END
     assert (await gate.ask(head + body)).status == 200
@@ -179,7 +179,7 @@ async def test_chunked_bodies_are_salted_and_framed_again(gate, kit):
     assert seen.header(b"transfer-encoding") is None
 
 
-async def test_headers_that_vouch_for_the_body_are_dropped_with_it(gate, kit):
+async def test_digest_headers_are_dropped_when_a_body_is_salted(gate, kit):
     vouching = (
         b"Content-Digest: sha-256=:x:\r\nDigest: y\r\nContent-MD5: z\r\nSignature: s=:x:\r\nSignature-Input: s\r\n"
     )
@@ -204,7 +204,7 @@ async def test_a_repeated_head_is_framed_for_each_body(gate, kit):
         assert json.loads(seen.body) == {**json.loads(body), "cache_salt": salt_of("alice")}
 
 
-async def test_a_key_that_gets_another_name_gets_another_salt_on_open_connections(gate, kit):
+async def test_a_renamed_key_gets_another_salt_on_open_connections(gate, kit):
     client = await gate.connect()
     await client.ask(kit.post(body=BODY, extra=bearer(ALICE)))
     keys = gate.gateway._plane.keys
@@ -235,14 +235,14 @@ async def test_without_keys_nothing_is_salted(rig, kit):
     assert gate.workers[0].requests[0].body == BODY
 
 
-async def test_off_sends_bodies_as_they_are(rig, kit):
+async def test_isolation_off_sends_bodies_unchanged(rig, kit):
     gate = await rig(kit.answer_json, auth={**AUTH, "isolate_cache": "off"})
     body = BODY[:-1] + b',"cache_salt":"own"}'
     await gate.ask(kit.post(body=body, extra=bearer(ALICE)))
     assert gate.workers[0].requests[0].body == body
 
 
-async def test_groups_share(rig, kit):
+async def test_keys_of_one_group_share_a_salt(rig, kit):
     tenants = {"red": {"keys": ["alice"], "cache_group": "g"}, "blue": {"keys": ["bob"], "cache_group": "g"}}
     gate = await rig(kit.answer_json, auth={**AUTH, "isolate_cache": "group"}, tenants=tenants)
     for key in (ALICE, BOB, CAROL):
@@ -251,7 +251,7 @@ async def test_groups_share(rig, kit):
     assert alice == bob != carol
 
 
-async def test_an_explanation_can_be_asked_for_a_key(gate, kit):
+async def test_explain_accepts_a_key_name(gate, kit):
     await gate.gateway.preview("/v1/chat/completions", {}, BODY, "alice")
     await gate.gateway.preview("/v1/chat/completions", {}, BODY)
     assert gate.identified == [salt_of("alice"), None]
@@ -271,7 +271,7 @@ MEMBERS = st.dictionaries(st.text(max_size=12) | st.just("cache_salt"), VALUES, 
 
 
 @given(MEMBERS, SPACE, SPACE, st.booleans(), st.sampled_from([None, 0, 2]))
-def test_a_salted_object_is_the_same_but_for_its_salt(members, before, after, ascii_only, indent):
+def test_salting_adds_only_the_salt(members, before, after, ascii_only, indent):
     text = before + json.dumps(members, ensure_ascii=ascii_only, indent=indent) + after
     body = text.encode("utf-8", "surrogatepass")
     read, expected = json.loads(salted(body, SALT)), {**json.loads(body), "cache_salt": SALT}
@@ -279,7 +279,7 @@ def test_a_salted_object_is_the_same_but_for_its_salt(members, before, after, as
 
 
 @given(st.binary(max_size=60))
-def test_bytes_that_are_no_object_are_refused_or_stay_none(body):
+def test_salting_refuses_bodies_that_are_no_object(body):
     try:
         made = salted(body, SALT)
     except RequestError:
