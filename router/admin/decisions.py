@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from policies.registry import terms_of
-from router.admin.documents import Decision, Explanation, Question
+from router.admin.documents import DecisionDocument, ExplanationDocument, Question
 from router.admin.operations import Answer, Call
 from router.admin.problems import invalid
 from router.placement.decisions import DecisionRecord
@@ -26,11 +26,11 @@ async def latest(call: Call) -> Answer:
     return Answer(b'{"decisions":[' + b",".join(encoded) + b"]}")
 
 
-def _document(record: DecisionRecord, now_s: float) -> Decision:
+def _document(record: DecisionRecord, now_s: float) -> DecisionDocument:
     """The core knows monotonic seconds only; an operator compares logs by the wall clock."""
     age_s = max(0.0, now_s - record.at_s)
     at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
-    return msgspec.convert({**_in_seconds(record.to_builtins()), "at": at, "age_s": age_s}, Decision)
+    return msgspec.convert({**_in_seconds(record.to_builtins()), "at": at, "age_s": age_s}, DecisionDocument)
 
 
 def _in_seconds(document: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ async def explain(call: Call) -> Answer:
     request = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
     explanation = call.system.dispatcher.explain(request, call.system.now_s())
     document = {**_in_seconds(explanation.to_builtins()), "terms": terms_of(explanation.policy)}
-    return Answer(msgspec.convert(document, Explanation))
+    return Answer(msgspec.convert(document, ExplanationDocument))
 
 
 def _bytes(body: msgspec.Raw) -> bytes:

@@ -8,18 +8,17 @@ from typing import Any, cast
 import msgspec
 
 from router.admin.documents import (
-    Candidate,
+    CandidateDocument,
     Estimates,
     Events,
     Load,
     PredictedCached,
-    SelfTest,
-    ServedModel,
+    SelfTestDocument,
+    ServedModelDocument,
     Worker,
 )
 from router.admin.system import AdminSystem
-from router.placement.fleet import Candidate as FleetCandidate
-from router.placement.fleet import FleetEndpoint
+from router.placement.fleet import Candidate, FleetEndpoint
 
 Counters = dict[str, Any]
 
@@ -58,10 +57,10 @@ class _Describing:
             labels=dict(endpoint.labels),
         )
 
-    def _models(self, endpoint: FleetEndpoint) -> list[ServedModel]:
+    def _models(self, endpoint: FleetEndpoint) -> list[ServedModelDocument]:
         describe = self._system.identity.describe
         return [
-            ServedModel(
+            ServedModelDocument(
                 id=card.id,
                 root=card.root,
                 parent=card.parent,
@@ -71,13 +70,13 @@ class _Describing:
             for card in (endpoint.facts.models if endpoint.facts else ())
         ]
 
-    def _candidate(self, candidate: FleetCandidate, watch: Counters) -> Candidate:
+    def _candidate(self, candidate: Candidate, watch: Counters) -> CandidateDocument:
         view = self._system.residency.state(candidate.slot)
         lane = self._lanes.get(candidate.id, {})
         subscription = watch.get("subscriptions", {}).get(candidate.id)
         self_test = watch.get("self_tests", {}).get(candidate.id)
         followed = {**self._views.get(candidate.slot, {}), **subscription} if subscription else None
-        return Candidate(
+        return CandidateDocument(
             id=candidate.id,
             rank=candidate.rank,
             residency=view.residency.value,
@@ -90,7 +89,7 @@ class _Describing:
             estimates=msgspec.convert(lane, Estimates),
             predicted_cached=msgspec.convert(lane.get("predicted_cached", {}), PredictedCached),
             events=msgspec.convert(followed, Events | None),
-            self_test=msgspec.convert(self_test, SelfTest | None),
+            self_test=msgspec.convert(self_test, SelfTestDocument | None),
         )
 
 

@@ -1,4 +1,7 @@
-"""The JSON shapes of the admin API. Times are seconds, sizes tokens or blocks as named; shares run from 0 to 1."""
+"""The JSON documents of the admin API. Times are seconds, sizes tokens or blocks as named; shares run from 0 to 1.
+
+Where another class of the router has a document's name, the class here ends in Document; the API drops that suffix.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ class Shape(msgspec.Struct, kw_only=True, omit_defaults=False):
     """Base of what is answered."""
 
 
-class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of what is asked."""
 
 
-class Problem(Shape):
+class ProblemDocument(Shape):
     """An error (RFC 9457), served as application/problem+json. `code` is stable."""
 
     type: str
@@ -43,7 +46,7 @@ class Ready(Shape, kw_only=True):
     processes: int = 1
 
 
-class NewWorker(Request):
+class NewWorker(Body):
     """A worker to add. `kv_events` only where the worker's /kv_event_sources cannot say.
 
     `api_key` where vLLM was started with one; it is never shown again. `labels` are for the policy.
@@ -59,7 +62,7 @@ class NewWorker(Request):
         return f"NewWorker(url={self.url!r}, kv_events={self.kv_events!r}, labels={self.labels!r})"
 
 
-class ServedModel(Shape):
+class ServedModelDocument(Shape):
     """A model card. `parent` is set for a LoRA adapter; `prompts` says how its prompts' identity is had."""
 
     id: str
@@ -147,14 +150,14 @@ class Events(Shape):
     relearned: int = 0
 
 
-class SelfTest(Shape):
+class SelfTestDocument(Shape):
     """What sending one short prompt twice showed: exact, approximate, off or unknown, and why."""
 
     verdict: str
     reason: str
 
 
-class Candidate(Shape):
+class CandidateDocument(Shape):
     """One place a request can go: the endpoint, or one data-parallel rank of it (``host:port#rank``).
 
     `residency` is exact, approximate, unknown or off, `reason` says why; `blocks` are believed to be in its cache.
@@ -173,7 +176,7 @@ class Candidate(Shape):
     estimates: Estimates
     predicted_cached: PredictedCached
     events: Events | None
-    self_test: SelfTest | None
+    self_test: SelfTestDocument | None
 
 
 class Worker(Shape):
@@ -190,8 +193,8 @@ class Worker(Shape):
     version: str | None
     restarts: int
     in_flight: int
-    models: list[ServedModel]
-    candidates: list[Candidate]
+    models: list[ServedModelDocument]
+    candidates: list[CandidateDocument]
     notes: list[str]
     labels: dict[str, str]
 
@@ -202,7 +205,7 @@ class Workers(Shape):
     workers: list[Worker]
 
 
-class NewPolicy(Request):
+class NewPolicy(Body):
     """The policy to use from the next request on."""
 
     name: str
@@ -218,7 +221,7 @@ class AvailablePolicy(Shape):
     terms: dict[str, str]
 
 
-class Policy(Shape):
+class PolicyDocument(Shape):
     """The policy in use, and all that can be. `statistics` is what it shows of its state, its own; of several
     processes that of the one which answers."""
 
@@ -228,7 +231,7 @@ class Policy(Shape):
     available: list[AvailablePolicy]
 
 
-class Question(Request, kw_only=True):
+class Question(Body, kw_only=True):
     """A request as a client would send it to the public port. `body` is its JSON, or that JSON as text. `key` is the
     name of the API key that it would bring: its tenant decides what the request may contain, and which cached prefixes
     it shares."""
@@ -267,7 +270,7 @@ class CandidateView(Shape):
     terms: dict[str, float]
 
 
-class Explanation(Shape):
+class ExplanationDocument(Shape):
     """The decision that a request would get now; nothing was sent or reserved.
 
     `action` is dispatch, hold (the request waits in the gateway, at most `hold_s`, then goes to `choice`), queue (no
@@ -288,7 +291,7 @@ class Explanation(Shape):
     excluded: dict[str, str]
 
 
-class Decision(Shape):
+class DecisionDocument(Shape):
     """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ...".
 
     `waited_s` is how long before that it had arrived: a moment, unless the policy kept it back or an attempt failed.
@@ -323,4 +326,4 @@ class Decision(Shape):
 class Decisions(Shape):
     """The latest decisions, newest first."""
 
-    decisions: list[Decision]
+    decisions: list[DecisionDocument]

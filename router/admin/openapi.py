@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
-from router.admin.documents import Problem
+from router.admin.documents import ProblemDocument
 from router.admin.operations import Operation
 from router.admin.table import OPEN_PATHS, OPERATIONS
 
 OPENAPI_PATH = "/admin/v1/openapi.json"
+_SUFFIX = "Document"
+_REFERENCE = "#/components/schemas/"
 _EVERYWHERE = {
     400: "a query parameter is unknown or comes twice",
     403: "the Host or Origin header is not allowed",
@@ -25,8 +27,7 @@ _GUARDED = {401: "an admin token is set, and the request does not bring it"}
 def openapi_document() -> dict[str, Any]:
     """The whole description, ready to be encoded as JSON."""
     kinds = [kind for operation in OPERATIONS for kind in (operation.takes, operation.gives) if kind is not None]
-    schemas, components = msgspec.json.schema_components([Problem, *kinds], ref_template="#/components/schemas/{name}")
-    by_kind = dict(zip([Problem, *kinds], schemas, strict=True))
+    by_kind, components = _schemas([ProblemDocument, *kinds])
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(openapi_path(operation), {})[operation.method.lower()] = _describe(operation, by_kind)
@@ -40,6 +41,31 @@ def openapi_document() -> dict[str, Any]:
         },
         "security": [{"token": []}, {}],
     }
+
+
+def schema_name(kind: type[Any]) -> str:
+    """Return the name of a document in the API: the class's, without the suffix that tells it from other classes."""
+    return kind.__name__.removesuffix(_SUFFIX)
+
+
+def _schemas(kinds: list[type[Any]]) -> tuple[dict[type[Any], dict[str, Any]], dict[str, Any]]:
+    """Return each kind's schema, and the components that these refer to."""
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=f"{_REFERENCE}{{name}}")
+    named = {name.removesuffix(_SUFFIX): _renamed(component) for name, component in components.items()}
+    return dict(zip(kinds, map(_renamed, schemas), strict=True)), named
+
+
+def _renamed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_renamed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    shorter = {key: _renamed(value) for key, value in schema.items()}
+    if "$ref" in shorter:
+        shorter["$ref"] = shorter["$ref"].removesuffix(_SUFFIX)
+    if "title" in shorter and isinstance(shorter["title"], str):
+        shorter["title"] = shorter["title"].removesuffix(_SUFFIX)
+    return shorter
 
 
 def _dedented(schema: dict[str, Any]) -> dict[str, Any]:
@@ -70,9 +96,9 @@ def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     if operation.takes is not None:
         content = {"application/json": {"schema": schemas[operation.takes]}}
         described["requestBody"] = {"required": True, "content": content}
+    problem = {"application/problem+json": {"schema": schemas[ProblemDocument]}}
     described["responses"] = {str(operation.status.value): _success(operation, schemas)} | {
-        str(status): {"description": when, "content": {"application/problem+json": {"schema": schemas[Problem]}}}
-        for status, when in problems_of(operation).items()
+        str(status): {"description": when, "content": problem} for status, when in problems_of(operation).items()
     }
     return described
 

@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 
 from policies.registry import PolicyError, build_policy, describe, policy_names
-from router.admin.documents import AvailablePolicy, NewPolicy, Policy
+from router.admin.documents import AvailablePolicy, NewPolicy, PolicyDocument
 from router.admin.operations import Answer, Call
 from router.admin.problems import invalid
 
@@ -28,9 +28,9 @@ async def change(call: Call) -> Answer:
     return Answer(_document(call))
 
 
-def _document(call: Call) -> Policy:
+def _document(call: Call) -> PolicyDocument:
     dispatcher = call.system.dispatcher
-    return Policy(
+    return PolicyDocument(
         name=dispatcher.policy_name,
         params=dict(dispatcher.policy_params),
         statistics=dispatcher.policy_statistics(),

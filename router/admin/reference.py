@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from router.admin.openapi import OPENAPI_PATH, openapi_document, openapi_path, problems_of
+from router.admin.openapi import OPENAPI_PATH, openapi_document, openapi_path, problems_of, schema_name
 from router.admin.operations import MAX_BODY_BYTES, Operation
 from router.admin.table import OPERATIONS
 
@@ -50,8 +50,8 @@ def _operation(operation: Operation) -> Iterator[str]:
     for query in operation.query:
         yield f"- `?{query.name}=`: {query.summary}; 1 to {query.most}, default {query.default}"
     if operation.takes is not None:
-        yield f"- takes {_link(operation.takes.__name__)}"
-    gives = f" with {_link(operation.gives.__name__)}" if operation.gives else ""
+        yield f"- takes {_link(schema_name(operation.takes))}"
+    gives = f" with {_link(schema_name(operation.gives))}" if operation.gives else ""
     yield f"- {operation.status.value}{gives}"
     for status, when in problems_of(operation).items():
         yield f"- {status}: {when}"

@@ -103,7 +103,7 @@ OPERATIONS = (
         "get_policy",
         "The policy in use, and those that can be chosen.",
         policy.show,
-        gives=documents.Policy,
+        gives=documents.PolicyDocument,
     ),
     Operation(
         "PUT",
@@ -112,7 +112,7 @@ OPERATIONS = (
         "Choose another policy, from the next request on and until restart.",
         policy.change,
         takes=documents.NewPolicy,
-        gives=documents.Policy,
+        gives=documents.PolicyDocument,
         problems=_INVALID,
     ),
     Operation(
@@ -122,7 +122,7 @@ OPERATIONS = (
         "What would be decided for a request now, and why. Nothing is sent to a worker as a completion or booked.",
         decisions.explain,
         takes=documents.Question,
-        gives=documents.Explanation,
+        gives=documents.ExplanationDocument,
         problems={404: "the path is not served", **_INVALID},
     ),
     Operation(

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from router.admin.documents import CandidateView, Explanation
+from router.admin.documents import CandidateView, ExplanationDocument
 
 
 def sentences(document: bytes) -> Iterator[str]:
     """Yield what would happen, then each candidate with one sentence for each term of its cost, best first."""
-    explained = msgspec.json.decode(document, type=Explanation)
+    explained = msgspec.json.decode(document, type=ExplanationDocument)
     yield _outcome(explained)
     model = explained.model or "no model"
     yield f"The prompt has {explained.prompt_tokens:,} tokens for {model}; the policy is {explained.policy}."
@@ -26,7 +26,7 @@ def sentences(document: bytes) -> Iterator[str]:
         yield from (f"  {worker}: {reason}." for worker, reason in explained.excluded.items())
 
 
-def _outcome(explained: Explanation) -> str:
+def _outcome(explained: ExplanationDocument) -> str:
     reason = f"{explained.reason.rstrip('.')}."
     match explained.action:
         case "dispatch":
@@ -39,7 +39,7 @@ def _outcome(explained: Explanation) -> str:
     return f"Reject: the gateway would refuse the request. Reason: {reason}"
 
 
-def _candidate(rank: int, candidate: CandidateView, explained: Explanation) -> Iterator[str]:
+def _candidate(rank: int, candidate: CandidateView, explained: ExplanationDocument) -> Iterator[str]:
     cost = "" if candidate.cost is None else f", cost {candidate.cost:,.4g} {candidate.unit}".rstrip()
     yield f"{rank}. {candidate.worker}{cost}"
     prompt_tokens = candidate.cached_tokens + candidate.uncached_tokens

@@ -17,7 +17,7 @@ from router.config.sources.environment import CONFIG_FILE, read_environment
 from router.config.sources.flags import read_flags
 from router.config.sources.yaml_file import read_yaml
 from router.config.tree import Located, Path, dotted
-from router.config.typed import Reading
+from router.config.typed import TypedTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def load(
     values: dict[str, Any] = {}
     places: dict[Path, str] = {}
     for tree in trees:
-        reading = Reading(tree)
+        reading = TypedTree(tree)
         problems += reading.problems
         values = merged(values, reading.values)
         places |= reading.places

@@ -24,7 +24,7 @@ from router.config.schema import (
 from router.config.tree import Located, Path, dotted, plain
 
 
-class Reading:
+class TypedTree:
     """Values of one source as nested dicts and lists, the places they came from, and what was wrong."""
 
     def __init__(self, tree: Located) -> None:

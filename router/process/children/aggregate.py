@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from router.admin.documents import Candidate, Estimates, Load, PredictedCached, Worker
+from router.admin.documents import CandidateDocument, Estimates, Load, PredictedCached, Worker
 
 Reports = Mapping[int, Worker]
 """One worker as each process reports it. Where they differ, the first process that has probed it counts."""
@@ -40,7 +40,7 @@ def merge_worker(reports: Reports) -> Worker:
     return replace(first, in_flight=in_flight, candidates=candidates, notes=[*first.notes, *differing])
 
 
-def _candidate(reports: Sequence[Candidate]) -> Candidate:
+def _candidate(reports: Sequence[CandidateDocument]) -> CandidateDocument:
     return replace(
         reports[0],
         load=_load([each.load for each in reports]),

@@ -1,11 +1,11 @@
 """What several processes say of one worker, as one document."""
 
-from router.admin.documents import Candidate, Estimates, Load, PredictedCached, Worker
+from router.admin.documents import CandidateDocument, Estimates, Load, PredictedCached, Worker
 from router.process.children.aggregate import merge_workers
 
 
 def worker(name="a:1", state="ready", running=1, foreign=0, observations=0, token_us=None, equal=0) -> Worker:
-    candidate = Candidate(
+    candidate = CandidateDocument(
         id=name,
         rank=None,
         residency="exact",
