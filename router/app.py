@@ -309,7 +309,7 @@ class System:
             raise KeyError(endpoint_id)
         self.watcher.forget(endpoint_id)
         self.gateway.learn_worker_key(endpoint_id, None)
-        self.fleet.remove(endpoint_id, self.now_s())
+        self.fleet.remove(endpoint_id)
 
     async def request_of(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None

@@ -243,7 +243,7 @@ class GatewayPlacement:
         now_s = self._time.now_s
         if tokens == 1:
             self._gateway.dispatcher.first_token(self._ticket, now_s)
-        self._progress(self._ticket, tokens, now_s)
+        self._progress(self._ticket, tokens)
 
     def finished(self, state: RequestState) -> None:
         """The stream ended, perhaps with a usage block."""

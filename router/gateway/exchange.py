@@ -230,7 +230,7 @@ class Exchange(Tries):
         """A batch of reads of the answer."""
         self.plane.metrics.gaps(gaps_s)
         if self.ticket is not None:
-            self.plane.dispatcher.progress(self.ticket, events, now_s)
+            self.plane.dispatcher.progress(self.ticket, events)
 
     def answered(self, response: ResponseHead) -> None:
         """The worker's answer is complete."""

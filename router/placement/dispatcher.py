@@ -239,7 +239,7 @@ class Dispatcher:
         self._tell_policy(LifecycleEventKind.FIRST_TOKEN, ticket, now_s)
         self._tell_prefills_done(ticket)
 
-    def progress(self, ticket: Ticket, output_tokens: int, now_s: float) -> None:
+    def progress(self, ticket: Ticket, output_tokens: int) -> None:
         """The stream has brought `output_tokens` so far, in all."""
         ticket.load.account.progressed(ticket.reservation, output_tokens)
 

@@ -96,7 +96,7 @@ class Fleet:
         self._look_anew()
         return joined
 
-    def remove(self, endpoint_id: str, now_s: float) -> None:
+    def remove(self, endpoint_id: str) -> None:
         """Forget an endpoint. Requests that run there go on; their edges are still taken."""
         gone = self._endpoints.pop(endpoint_id, None)
         if gone is not None:

@@ -167,7 +167,7 @@ class Live:
         self.system.dispatcher.first_token(self.tickets[name], self.now_s)
 
     def progress(self, name, tokens):
-        self.system.dispatcher.progress(self.tickets[name], tokens, self.now_s)
+        self.system.dispatcher.progress(self.tickets[name], tokens)
 
     def finished(self, name, usage):
         self.system.dispatcher.finished(self.tickets[name], usage, self.now_s)

@@ -83,7 +83,7 @@ class FakeSystem:
 
     async def remove_worker(self, endpoint_id):
         del self.watched[endpoint_id]
-        self.fleet.remove(endpoint_id, self.clock_s)
+        self.fleet.remove(endpoint_id)
 
     async def request_of(self, path, headers, body, key_name=None):
         self.asked.append((path, dict(headers), body))

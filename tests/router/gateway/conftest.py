@@ -120,9 +120,9 @@ class RecordingDispatcher(Dispatcher):
         self.events.append("first_token")
         super().first_token(ticket, now_s)
 
-    def progress(self, ticket, output_tokens, now_s):
+    def progress(self, ticket, output_tokens):
         self.events.append(f"progress {output_tokens}")
-        super().progress(ticket, output_tokens, now_s)
+        super().progress(ticket, output_tokens)
 
     def finished(self, ticket, usage, now_s, *, status=200):
         self.events.append(f"finished {status}")

@@ -154,7 +154,7 @@ async def test_without_room_it_goes_at_once(gate, kit):
 @pytest.mark.parametrize("until_prefills_done", [True, False])
 async def test_its_worker_leaves_the_fleet(gate, kit, until_prefills_done):
     made = await gate(until_prefills_done=until_prefills_done)
-    made.fleet.remove(made.workers[0].id, made.loop.time())
+    made.fleet.remove(made.workers[0].id)
     assert (await made.second.read()).status == 200
     assert len(made.workers[1].requests) >= 1
 
@@ -162,7 +162,7 @@ async def test_its_worker_leaves_the_fleet(gate, kit, until_prefills_done):
 async def test_all_workers_leave_and_one_comes_back(gate, kit):
     made = await gate()
     for worker in made.workers:
-        made.fleet.remove(worker.id, made.loop.time())
+        made.fleet.remove(worker.id)
     await kit.eventually(lambda: made.gateway.statistics()["queued"] == 1 and deferred(made) == 0)
     made.join(made.workers[1])
     assert (await made.second.read()).status == 200

@@ -216,7 +216,7 @@ async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, kit, how):
         assert gate.dispatcher.events == ["ticket"]  # below the threshold it may merely be slow
         gate.fleet.probe_failed(stuck.id, "timed out", 2)
     else:
-        gate.fleet.remove(stuck.id, 0.0)
+        gate.fleet.remove(stuck.id)
     assert (await client.read()).body.startswith(kit.event("a"))
     assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
     await asyncio.wait_for(stuck.requests[0].gone.wait(), 1)
@@ -277,7 +277,7 @@ async def test_a_started_stream_and_a_drained_workers_requests_stay(rig, kit):
     await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
     worker = next(worker for worker in gate.workers if worker.requests)
     gate.fleet.drain(worker.id)
-    gate.fleet.remove(worker.id, 0.0)
+    gate.fleet.remove(worker.id)
     await asyncio.sleep(0.02)
     go_on.set()
     assert (await client.read()).status == 200

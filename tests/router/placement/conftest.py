@@ -180,7 +180,7 @@ class VirtualFleet:
             ticket, state, arrived_s = self._open[name]
             if state.output_tokens == 1:
                 self.dispatcher.first_token(ticket, now_s)
-            self.dispatcher.progress(ticket, state.output_tokens, now_s)
+            self.dispatcher.progress(ticket, state.output_tokens)
             if finish:
                 self._finish(now_s, name, ticket, state, arrived_s)
         self._busy.discard(worker)

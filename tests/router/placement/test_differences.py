@@ -186,7 +186,7 @@ def test_the_worker_went(rig):
     rig.tell(rig.stored(IDS))
     before, after = rig.ask(IDS), rig.ask(IDS)
     assert rig.answer(before, 0) == "pending"
-    rig.fleet.remove("h:1", 1.0)
+    rig.fleet.remove("h:1")
     assert before.record.difference == "cleared"
     assert rig.answer(after, 0) == "cleared"
     assert rig.dispatcher.statistics()["unexplained"] == 0

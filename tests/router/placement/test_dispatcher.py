@@ -35,8 +35,8 @@ def test_edges_move_the_books(rig):
     rig.dispatcher.first_token(ticket, 0.1)
     rig.dispatcher.first_token(ticket, 0.2)
     assert max(rig.reserved()) == (1, 0, 100)
-    rig.dispatcher.progress(ticket, 10, 0.3)
-    rig.dispatcher.progress(ticket, 8, 0.3)
+    rig.dispatcher.progress(ticket, 10)
+    rig.dispatcher.progress(ticket, 8)
     assert max(rig.reserved()) == (1, 0, 110)
     rig.dispatcher.finished(ticket, Usage(100, 10, 0), 0.5)
     rig.assert_empty()
@@ -70,7 +70,7 @@ def test_whatever_order_edges_come_in_nothing_stays_booked(shadow_residency, mak
         if action == "first":
             dispatcher.first_token(ticket, now_s)
         elif action == "progress":
-            dispatcher.progress(ticket, data.draw(st.integers(0, 50)), now_s)
+            dispatcher.progress(ticket, data.draw(st.integers(0, 50)))
         elif action == "finish":
             dispatcher.finished(ticket, Usage(None, 3, 16), now_s, status=data.draw(st.sampled_from([200, 400])))
         elif action == "fail":
@@ -245,13 +245,13 @@ def test_deaths_of_older_requests_do_not_decide_a_trial(rig, facts):
 def test_edges_after_a_worker_left_are_harmless(rig, facts):
     ticket = rig.dispatch(100)
     slot, gone = ticket.candidate.slot, ticket.candidate.endpoint.id
-    rig.fleet.remove(gone, 1.0)
+    rig.fleet.remove(gone)
     rig.fleet.add(Endpoint("http", "h", 9), 1.0)
     rig.fleet.probe_succeeded("h:9", facts(), 1.0)
     assert rig.fleet.get("h:9").candidates[0].slot == slot
     rig.residency.calls.clear()
     rig.dispatcher.first_token(ticket, 1.1)
-    rig.dispatcher.progress(ticket, 5, 1.2)
+    rig.dispatcher.progress(ticket, 5)
     rig.dispatcher.finished(ticket, Usage(100, 5, 0), 1.3)
     assert rig.residency.calls == []
     rig.assert_empty()

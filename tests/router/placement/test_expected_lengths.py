@@ -25,7 +25,7 @@ def test_lengths_are_learned_whether_or_not_a_stream_tells_its_usage(rig, usage)
     for _ in range(3):
         ticket = rig.dispatch(100)
         rig.dispatcher.first_token(ticket, 0.1)
-        rig.dispatcher.progress(ticket, 101, 2.1)
+        rig.dispatcher.progress(ticket, 101)
         rig.dispatcher.finished(ticket, usage, 2.1)
     assert seen == pytest.approx([0.0, 2.02, 2.02])
     rig.dispatch(100, max_tokens=10)

@@ -43,8 +43,8 @@ def test_slots_are_used_again_and_stale_candidates_say_so(fleet, facts, shadow_r
         fleet.add(endpoint(port), 0.0)
         fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
     gone = fleet.get("h:2").candidates[0]
-    fleet.remove("h:2", 1.0)
-    fleet.remove("h:2", 1.0)
+    fleet.remove("h:2")
+    fleet.remove("h:2")
     assert not gone.live
     fleet.add(endpoint(4), 2.0)
     fleet.probe_succeeded("h:4", facts(ranks=2), 2.0)
@@ -177,13 +177,13 @@ def test_on_loss_fires_for_what_probes_eject_and_what_is_removed(fleet, facts):
         fleet.traffic_failed(fleet.get("h:2"), "reset", 3.0, trial=False)
     assert fleet.get("h:2").state is WorkerState.UNHEALTHY
     fleet.drain("h:3")
-    fleet.remove("h:3", 3.0)
+    fleet.remove("h:3")
     assert lost == ["h:1"]
-    fleet.remove("h:4", 3.0)
+    fleet.remove("h:4")
     assert lost == ["h:1", "h:4"]
     fleet.probe_succeeded("h:1", facts(), 9.0)
     assert not fleet.lost(one)
-    fleet.remove("h:1", 9.0)
+    fleet.remove("h:1")
     fleet.add(endpoint(1), 9.0)
     assert fleet.lost(one) and not fleet.lost(fleet.get("h:1"))
 

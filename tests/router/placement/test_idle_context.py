@@ -42,7 +42,7 @@ def test_a_conversation_rests_until_its_next_turn_and_not_for_long(talk):
     assert idle_context(talk) == 0
     assert going_on.record.workers[0].idle_tokens == 6 * TURN, "as it was when the choice was made"
     talk.dispatcher.first_token(going_on, talk.now_s)
-    talk.dispatcher.progress(going_on, 40, talk.now_s)
+    talk.dispatcher.progress(going_on, 40)
     talk.dispatcher.finished(going_on, Usage(7 * TURN, 40, 6 * TURN), talk.now_s)
     assert idle_context(talk) == 7 * TURN, "without the answer"
     talk.now_s += 8 * TURN * TOKEN_S

@@ -287,7 +287,7 @@ def test_a_slots_next_owner_starts_afresh(fleet, facts):
     loads = WorkerLoads()
     old = fleet.get("h:2").candidates[0]
     loads.of(old).reserve(LoadReservation(70, 100, 0.0), 0.0)
-    fleet.remove("h:2", 0.0)
+    fleet.remove("h:2")
     fleet.add(Endpoint("http", "h", 9), 0.0)
     fleet.probe_succeeded("h:9", facts(), 0.0)
     heir = fleet.get("h:9").candidates[0]

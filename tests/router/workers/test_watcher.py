@@ -233,7 +233,7 @@ async def test_forgetting_closes_everything_and_forgets_the_series(wire, system,
         endpoint = its.follow(worker.url)
         await wire.until(lambda: metrics.verdicts)
         its.watcher.forget(endpoint.id)
-        its.fleet.remove(endpoint.id, 1.0)
+        its.fleet.remove(endpoint.id)
         its.watcher.forget(endpoint.id)
         assert metrics.gone == [endpoint.id]
         assert its.watcher.statistics()["endpoints"] == {}
@@ -248,7 +248,7 @@ async def test_coming_and_going_leaves_no_descriptor_open(wire, system, metrics)
             endpoint = its.follow(worker.url)
             await wire.until(lambda number=number: len(metrics.verdicts) == number)
             its.watcher.forget(endpoint.id)
-            its.fleet.remove(endpoint.id, 1.0)
+            its.fleet.remove(endpoint.id)
             if number == 1:
                 await wire.until(lambda: not _connections(worker.bound.port))
                 before = psutil.Process().num_fds()
