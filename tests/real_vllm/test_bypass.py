@@ -17,7 +17,7 @@ def direct(server, gateway, path, body):
     return answer.json()
 
 
-def test_what_others_bring_is_found(plain, talk):
+def test_blocks_of_other_clients_are_found(plain, talk):
     for number in range(5):
         text = f"{number} {PROMPT}"
         direct(plain, talk, "/v1/chat/completions", {"messages": [{"role": "user", "content": text}]})
@@ -28,7 +28,7 @@ def test_what_others_bring_is_found(plain, talk):
     talk.exact(15)
 
 
-def test_a_conversation_by_both_ways(plain, talk):
+def test_a_conversation_past_and_through_the_gateway_is_predicted(plain, talk):
     messages = []
     for turn in range(8):
         messages.append({"role": "user", "content": f"{turn} {PROMPT[:300]}"})

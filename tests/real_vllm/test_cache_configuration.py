@@ -48,7 +48,7 @@ def test_conversations(gateway, block):
     gateway.exact(12)
 
 
-def test_around_an_exact_multiple(gateway, block):
+def test_prompts_around_an_exact_multiple_are_predicted(gateway, block):
     for length in (1, block - 1, block, block + 1, 4 * block - 1, 4 * block, 4 * block + 1, 9 * block + 5):
         prompt = [100 + (number * length) % 700 for number in range(length)]
         assert gateway.complete(prompt).reported == 0

@@ -25,7 +25,7 @@ def test_turns_of_a_conversation_with_the_answers_echoed(talk):
     talk.exact(8)
 
 
-def test_prompts_that_share_a_system_prompt(talk):
+def test_prompts_with_one_system_prompt_share_blocks(talk):
     reported = [talk.chat([system(SYSTEM), user(f"{n} {'word ' * n}")]).reported for n in range(12)]
     assert reported[0] == 0 and min(reported[1:]) > 300
     talk.exact(12)
@@ -40,7 +40,7 @@ def test_conversations_in_turns(talk):
     talk.exact(12)
 
 
-def test_an_answer_made_again_and_a_question_put_in_other_words(talk):
+def test_a_regenerated_answer_and_a_rephrased_question_are_predicted(talk):
     messages = [system(SYSTEM), user("What is a generator?")]
     first = talk.chat(messages, max_tokens=50)
     again = talk.chat(messages, max_tokens=50)
@@ -51,7 +51,7 @@ def test_an_answer_made_again_and_a_question_put_in_other_words(talk):
     talk.exact(5)
 
 
-def test_text_of_many_kinds(talk):
+def test_text_of_many_kinds_is_predicted(talk):
     texts = [
         "Überraschung: naïve Façade, 東京の天気は。 привет 🙂👩‍👩‍👧‍👦 ",
         "def f(x):\n\treturn  x ** 2  \r\n\n\n    # done\n",
@@ -68,7 +68,7 @@ def test_text_of_many_kinds(talk):
     talk.exact(4 * len(texts))
 
 
-def test_roles_and_names(talk):
+def test_roles_and_names_are_predicted(talk):
     for messages in (
         [{"role": "developer", "content": SYSTEM}, user("hello")],
         [{"role": "user", "name": "ann", "content": SYSTEM}, {"role": "user", "name": "bob", "content": "hello"}],
@@ -81,7 +81,7 @@ def test_roles_and_names(talk):
     talk.exact(10)
 
 
-def test_several_answers_to_one_prompt(talk):
+def test_several_answers_to_one_prompt_are_predicted(talk):
     for n in (2, 3, 1):
         talk.chat([system(SYSTEM), user(f"{n} answers, please")], n=n, temperature=1, max_tokens=20)
         again = talk.chat([system(SYSTEM), user(f"{n} answers, please")], n=n, temperature=1, max_tokens=20)

@@ -18,7 +18,7 @@ def ids(plain, talk):
     return encode
 
 
-def test_text_that_grows(talk):
+def test_growing_text_is_predicted(talk):
     for words in range(0, 60, 4):
         talk.complete(TEXT + "and so " * words)
     for text in ("once", "Once", " Once", TEXT[1:], TEXT + "\n", "é" * 40, "<|im_end|>" * 40):
@@ -27,14 +27,14 @@ def test_text_that_grows(talk):
     talk.exact(29)
 
 
-def test_the_answer_continued(talk):
+def test_a_continued_answer_is_predicted(talk):
     text = TEXT
     for _ in range(8):
         text += talk.complete(text, max_tokens=33).text
     talk.exact(8)
 
 
-def test_token_ids_and_the_same_as_text(talk, ids):
+def test_token_ids_and_equal_text_share_blocks(talk, ids):
     tokens = ids(TEXT)
     assert talk.complete(tokens).reported == 0
     assert talk.complete(TEXT).reported == talk.complete(tokens).reported == (len(tokens) - 1) // 16 * 16
@@ -43,13 +43,13 @@ def test_token_ids_and_the_same_as_text(talk, ids):
     talk.exact(14)
 
 
-def test_special_tokens_of_the_tokenizer_asked_for_or_not(talk):
+def test_the_tokenizers_special_tokens_are_predicted(talk):
     for flag in (True, False, True, False):
         talk.complete(TEXT, add_special_tokens=flag)
     talk.exact(4)
 
 
-def test_lists_of_one(talk, ids):
+def test_lists_of_one_prompt_are_predicted(talk, ids):
     tokens = ids(TEXT)
     for prompt in (TEXT, [TEXT], [tokens], tokens, [TEXT], [tokens]):
         talk.complete(prompt)
@@ -57,7 +57,7 @@ def test_lists_of_one(talk, ids):
 
 
 @pytest.mark.parametrize("as_ids", [False, True], ids=["text", "ids"])
-def test_several_prompts_of_which_the_last_is_reported(talk, ids, as_ids):
+def test_of_several_prompts_the_last_is_reported(talk, ids, as_ids):
     """A whole answer tells of the last prompt, which may find what those before it have just brought."""
 
     def several(*texts):
@@ -78,7 +78,7 @@ def test_several_prompts_of_which_the_last_is_reported(talk, ids, as_ids):
 
 
 @pytest.mark.parametrize("as_ids", [False, True], ids=["text", "ids"])
-def test_several_prompts_in_a_stream_that_reports_of_the_first_to_answer(talk, ids, as_ids):
+def test_of_several_streamed_prompts_the_first_to_answer_is_reported(talk, ids, as_ids):
     """Mostly the first; texts may overtake one another on their way through the tokenizer, which nobody can foresee."""
     compared = 0
     for number in range(12):

@@ -15,7 +15,7 @@ def message(role, content):
     return {"role": role, "content": content}
 
 
-def test_one_part_is_the_text_itself(talk):
+def test_one_text_part_equals_plain_text(talk):
     for content in ("good morning", parts("good morning"), parts("good morning")):
         talk.chat([message("system", SYSTEM), message("user", content)])
         answer = talk.chat([message("system", parts(SYSTEM)), message("user", content)])
@@ -23,7 +23,7 @@ def test_one_part_is_the_text_itself(talk):
     talk.exact(6)
 
 
-def test_several_parts(talk):
+def test_several_parts_are_predicted(talk):
     for texts in (("good", "morning"), ("", "morning"), ("good", ""), ("good\n", "\nmorning"), (" a ", "b", " c")):
         talk.chat([message("system", SYSTEM), message("user", parts(*texts))])
         answer = talk.chat([message("system", SYSTEM), message("user", "\n".join(filter(None, texts)))])
@@ -31,7 +31,7 @@ def test_several_parts(talk):
     talk.exact(10)
 
 
-def test_parts_in_every_role(talk):
+def test_parts_in_every_role_are_predicted(talk):
     messages = [message("system", parts(SYSTEM, "Be brief."))]
     for turn in range(5):
         messages.append(message("user", parts(f"Word {turn}", "and its plural")))
@@ -42,7 +42,7 @@ def test_parts_in_every_role(talk):
     talk.exact(6)
 
 
-def test_parts_with_other_fields_and_types(talk):
+def test_parts_with_other_fields_and_types_are_predicted(talk):
     content = [{"type": "text", "text": "good", "cache_control": {"type": "ephemeral"}}]
     for _ in range(2):
         talk.chat([message("system", SYSTEM), message("user", content)])

@@ -68,7 +68,7 @@ def test_a_rank_that_the_client_asks_for_is_its_own(ranks, gateway):
     gateway.exact(2)
 
 
-def test_reset_of_both(ranks, gateway):
+def test_a_reset_of_both_ranks_is_followed(ranks, gateway):
     texts = [f"{number} {SYSTEM}" for number in range(4)]
     for text in texts:
         gateway.complete(text)

@@ -93,7 +93,7 @@ def texts(kind, count):
     return [f"{kind} {number} {PROMPT}" for number in range(count)]
 
 
-def test_losses_within_the_replay_buffer_are_made_good(relayed):
+def test_losses_within_the_replay_buffer_are_repaired(relayed):
     gateway, relay = relayed()
     assert gateway.residency() == "exact"
     for round_ in range(4):
@@ -107,7 +107,7 @@ def test_losses_within_the_replay_buffer_are_made_good(relayed):
     gateway.exact(7)
 
 
-def test_losses_beyond_it_are_said_and_repaired_as_far_as_can_be(server, empty, relayed):
+def test_losses_beyond_the_replay_buffer_are_reported_and_partly_repaired(server, empty, relayed):
     gateway, relay = relayed()
     known, lost = texts("known", 3), texts("lost", BUFFERED + 4)
     for text in known:
@@ -138,7 +138,7 @@ def test_losses_beyond_it_are_said_and_repaired_as_far_as_can_be(server, empty, 
     gateway.exact(6)
 
 
-def test_a_gap_without_a_replay_socket(server, empty, relayed):
+def test_a_gap_without_a_replay_socket_is_a_loss(server, empty, relayed):
     gateway, relay = relayed(replay=False)
     lose(gateway, relay, texts("lost", 2))
     send(gateway, "noticed " + PROMPT)

@@ -42,7 +42,7 @@ def server(vllm):
 @pytest.mark.parametrize(
     "fields", [{"logprobs": 1}, {"logprobs": 0, "echo": True}], ids=["log probabilities", "with echo"]
 )
-def test_what_only_a_model_could_answer_is_refused_clearly(server, fields):
+def test_a_request_that_needs_a_model_is_refused_clearly(server, fields):
     body = {"model": "warmroute-simulated", "prompt": "Hello", "max_tokens": 4, **fields}
     answer = httpx.post(f"{server.url}/v1/completions", json=body)
     assert answer.status_code == 400, answer.text

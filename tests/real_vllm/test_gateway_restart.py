@@ -87,7 +87,7 @@ def test_a_replay_that_reaches_back_makes_it_exact_at_once(plain, warm, front):
     assert candidate(gate)["events"]["relearn_asks"] == 0, "there is nothing to ask for"
 
 
-def test_a_gateway_that_missed_nothing_hears_what_another_one_asks_for(vllm, warm, front):
+def test_an_exact_gateway_follows_announcements_for_another_gateway(vllm, warm, front):
     """What is announced again for one may not be counted as copies by the other."""
     server = vllm(buffer_steps=SMALL_BUFFER)
     server.reset_prefix_cache()
@@ -106,7 +106,7 @@ def test_a_gateway_that_missed_nothing_hears_what_another_one_asks_for(vllm, war
 
 
 @pytest.mark.parametrize("lost", [{"buffer_steps": SMALL_BUFFER}, {"replay": False}], ids=["small buffer", "no replay"])
-def test_where_no_replay_helps_it_is_told_again(vllm, warm, front, lost):
+def test_without_a_replay_blocks_are_announced_again(vllm, warm, front, lost):
     server = vllm(**lost)
     talks = warm(server, "passive")
     gate = front(server)

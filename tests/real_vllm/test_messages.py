@@ -216,7 +216,7 @@ def server(vllm, folder):
     return vllm(*FLAGS, model_dir=folder)
 
 
-async def test_rendered_as_vllm_renders(template, server, folder, rendering):
+async def test_a_body_is_rendered_as_vllm_renders_it(template, server, folder, rendering):
     seen = await rendering(server, folder, PATH, BODIES)
     assert not seen.wrong
     if template == "instructions":  # refuses much, and so does vLLM with it
@@ -225,7 +225,7 @@ async def test_rendered_as_vllm_renders(template, server, folder, rendering):
         assert (seen.by_text.keys(), seen.refused) == (BY_TEXT, set())
 
 
-def test_predicted_is_reported(server, front):
+def test_the_prediction_equals_the_report(server, front):
     gateway = front(server)
     for name, fields in BODIES.items():
         for stream in (False, True, False):
@@ -238,7 +238,7 @@ def test_predicted_is_reported(server, front):
     gateway.exact(150)
 
 
-def test_a_conversation(template, server, front):
+def test_a_conversation_is_predicted_to_the_block(template, server, front):
     server.reset_prefix_cache()
     gateway = front(server)
     messages = []

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.any_version
 PROMPT = "Nothing of this is kept for the next one who asks, however often the same is asked. " * 20
 
 
-def test_nothing_is_predicted(vllm, front):
+def test_a_worker_without_prefix_caching_is_off(vllm, front):
     gateway = front(vllm("--no-enable-prefix-caching"))
     assert gateway.residency() == "off"
     for number in range(6):

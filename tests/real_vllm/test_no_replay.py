@@ -12,7 +12,7 @@ def serve(gateway, number):
     return gateway.send("/v1/completions", body)
 
 
-def test_from_the_first_batch_on_and_late(vllm, empty, front):
+def test_without_a_replay_socket_predictions_are_exact(vllm, empty, front):
     server = vllm(replay=False)
     gateway = front(server)
     first = gateway.residency()

@@ -15,20 +15,20 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
         ("/v1/responses", {"input": "Hello"}),
     ],
 )
-def test_its_404_names_the_parameter(plain, path, body):
+def test_the_404_of_an_unknown_response_names_the_parameter(plain, path, body):
     answer = httpx.post(f"{plain.url}{path}", json={"model": "nonsense", **body}, timeout=60)
     assert answer.status_code == 404, answer.text
     assert answer.json()["error"]["param"] == "model"
 
 
-def test_another_404_does_not(plain, talk):
+def test_another_404_names_no_parameter(plain, talk):
     body = {"model": talk.model, "input": "Hello", "previous_response_id": "resp_nonsense"}
     answer = httpx.post(f"{plain.url}/v1/responses", json=body, timeout=60)
     assert answer.status_code == 404, answer.text
     assert (answer.json().get("error") or {}).get("param") != "model"
 
 
-def test_the_one_of_messages_names_none(plain):
+def test_the_404_of_messages_names_no_parameter(plain):
     """So `/v1/messages` is not asked again."""
     body = {"model": "nonsense", "max_tokens": 4, "messages": MESSAGES}
     answer = httpx.post(f"{plain.url}/v1/messages", json=body, timeout=60)

@@ -77,7 +77,7 @@ def kinds(raw):
     return list(dict.fromkeys(raw.split(b"\n\n")))
 
 
-def test_reports_come_in(observing):
+def test_injected_usage_brings_reports(observing):
     inject, passive = observing
     before = compared(inject), compared(passive)
     for _ in range(4):
@@ -93,7 +93,7 @@ def test_reports_come_in(observing):
     assert re.search(r'warmroute_rewrites_total\{rewrite="observe_usage"\} 3\.0', metrics), metrics
 
 
-def test_a_worker_that_always_reports_is_left_alone(vllm, front):
+def test_streams_of_a_worker_that_always_reports_stay_unchanged(vllm, front):
     server = vllm("--enable-force-include-usage")
     inject, passive = front(server, **INJECT), front(server)
     for _ in range(3):

@@ -8,7 +8,7 @@ PROMPT = "A prompt whose every token is to be weighed cannot be taken from a cac
 
 
 @pytest.mark.parametrize("fields", [{"prompt_logprobs": 0}, {"prompt_logprobs": 1}], ids=["none", "one"])
-def test_reads_nothing_and_writes_all(talk, fields):
+def test_prompt_logprobs_read_nothing_and_write_all(talk, fields):
     if talk.send("/v1/completions", {"model": talk.model, "prompt": "a", "max_tokens": 1, **fields}).status != 200:
         pytest.skip("clock mode computes no log-probabilities")
     for ask in (talk.chat, talk.complete):
@@ -19,7 +19,7 @@ def test_reads_nothing_and_writes_all(talk, fields):
     talk.exact(8)
 
 
-def test_an_echoed_prompt(talk):
+def test_an_echoed_prompt_reads_nothing(talk):
     assert talk.complete(PROMPT, echo=True).reported == 0
     assert talk.complete(PROMPT, echo=True).reported > 200
     assert talk.complete(PROMPT).reported > 200

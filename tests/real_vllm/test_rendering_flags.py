@@ -47,7 +47,7 @@ def ids(url: str, **fields) -> list[int]:
     return answer.raise_for_status().json()["token_ids"]
 
 
-async def test_flags_that_count_for_some_requests_only(launched, folder) -> None:
+async def test_flags_for_some_requests_only_are_not_detected(launched, folder) -> None:
     """Not seen: /tokenize has neither field. Without these fields in requests, prompts are the same."""
     efforts = ("--reasoning-effort-map", '{"high": "max"}')
     url = launched(folder, *efforts, "--exclude-tools-when-tool-choice-none")
@@ -65,12 +65,12 @@ async def test_flags_that_count_for_some_requests_only(launched, folder) -> None
         (("--chat-template-content-format", "openai"), "content in parts: ", False),
     ],
 )
-async def test_flags_that_show(launched, folder, flags: tuple[str, ...], words: str, basic: bool) -> None:
+async def test_rendering_flags_are_detected(launched, folder, flags: tuple[str, ...], words: str, basic: bool) -> None:
     found = await compare(launched(folder, *flags), folder)
     assert found.compared == len(CHATS) and words in (found.wrong or "") and found.basic is basic
 
 
-async def test_a_class_that_builds_its_own_tokenizer(launched, folder) -> None:
+async def test_a_class_with_its_own_tokenizer_is_detected(launched, folder) -> None:
     """A folder of the Llama-2 era: the worker's tokenizer is not quite the file's, and ours is the worker's."""
     pieces = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
     tokenizer = Tokenizer(models.BPE({piece: place for place, piece in enumerate(pieces)}, [], unk_token="<unk>"))

@@ -17,7 +17,7 @@ def step(server, talk):
     talk.settle()
 
 
-def test_before_and_after(plain, talk):
+def test_a_reset_clears_the_view(plain, talk):
     for round_ in range(3):
         assert talk.chat(PROMPT).reported == 0
         for number in range(3):
@@ -29,7 +29,7 @@ def test_before_and_after(plain, talk):
     talk.exact(12)
 
 
-def test_the_first_request_after_an_unseen_reset_tells_of_it(plain, talk):
+def test_the_first_request_after_an_unseen_reset_shows_it(plain, talk):
     """Until its next step nobody can know that the cache of an idle engine is empty; that step says so."""
     talk.chat(PROMPT)
     plain.reset_prefix_cache()

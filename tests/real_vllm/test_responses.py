@@ -256,7 +256,7 @@ def server(vllm, folder):
     return vllm(*FLAGS, model_dir=folder)
 
 
-async def test_rendered_as_vllm_renders(template, server, folder, rendering):
+async def test_a_body_is_rendered_as_vllm_renders_it(template, server, folder, rendering):
     seen = await rendering(server, folder, PATH, BODIES)
     assert not seen.wrong
     if template == "instructions":  # refuses much, and so does vLLM with it
@@ -267,7 +267,7 @@ async def test_rendered_as_vllm_renders(template, server, folder, rendering):
         assert len(seen.equal) >= 60
 
 
-def test_predicted_is_reported(server, front):
+def test_the_prediction_equals_the_report(server, front):
     gateway = front(server)
     for name, fields in BODIES.items():
         for stream in (False, True, False):
@@ -282,7 +282,7 @@ def test_predicted_is_reported(server, front):
     gateway.exact(140)
 
 
-def test_a_conversation(template, server, front):
+def test_a_conversation_is_predicted_to_the_block(template, server, front):
     server.reset_prefix_cache()
     gateway = front(server)
     items = []

@@ -31,7 +31,7 @@ def mortal(vllm):
     servers[-1].process.stop()
 
 
-def test_killed_in_mid_stream_and_started_anew(mortal, front):
+def test_a_worker_killed_in_mid_stream_and_restarted_is_followed(mortal, front):
     server, again = mortal
     gateway = front(server, WARMROUTE_TIMEOUTS__NO_WORKER_WAIT_S="1")
     for number in range(6):

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.any_version
 BLOCK = 16
 
 
-def test_shorter_than_a_block(talk):
+def test_a_prompt_shorter_than_a_block_is_predicted(talk):
     for tokens in (1, 2, 7, 15):
         for _ in range(2):
             assert talk.complete(list(range(100, 100 + tokens))).reported == 0
@@ -25,7 +25,7 @@ def test_a_short_prompt_whose_answer_fills_blocks(talk):
 
 @pytest.mark.parametrize("blocks", [1, 2, 5])
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
-def test_around_an_exact_multiple(talk, blocks, beyond):
+def test_prompts_around_an_exact_multiple_are_predicted(talk, blocks, beyond):
     length = blocks * BLOCK + beyond
     prompt = [200 + number % 700 for number in range(length)]
     assert talk.complete(prompt, max_tokens=1).reported == 0
@@ -35,14 +35,14 @@ def test_around_an_exact_multiple(talk, blocks, beyond):
     talk.exact(3)
 
 
-def test_every_length_over_three_blocks(talk):
+def test_prompts_of_every_length_over_three_blocks_are_predicted(talk):
     prompt = [300 + number for number in range(3 * BLOCK + 1)]
     for length in range(1, len(prompt) + 1):
         talk.complete(prompt[:length], max_tokens=1)
     talk.exact(49)
 
 
-def test_every_length_of_an_answer(talk):
+def test_answers_of_every_length_are_predicted(talk):
     for length in range(1, 2 * BLOCK + 2):
         prompt = [400 + length] * 20
         answer = talk.complete(prompt, max_tokens=length, return_token_ids=True)

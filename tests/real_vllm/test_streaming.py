@@ -25,7 +25,7 @@ def test_completions(talk):
     talk.exact(6)
 
 
-def test_streams_and_whole_answers_share(talk):
+def test_streams_and_whole_answers_share_blocks(talk):
     for number in range(6):
         talk.chat(SYSTEM, **(USAGE if number % 2 else {}))
         talk.chat(SYSTEM + str(number), **(USAGE if number % 3 else {}))
@@ -40,7 +40,7 @@ def test_usage_in_every_frame(talk):
     talk.exact(6)
 
 
-def test_several_answers(talk):
+def test_several_streamed_answers_are_predicted(talk):
     """A stream reports what the first answer's prompt found."""
     for n in (2, 4):
         talk.chat(SYSTEM + str(n), n=n, temperature=1, **USAGE)

@@ -17,7 +17,7 @@ def message(role, content, **fields):
 BEGUN = [message("system", SYSTEM), message("user", "Finish this."), message("assistant", "It was a dark and")]
 
 
-def test_no_start_of_an_answer(talk):
+def test_a_prompt_without_a_generation_prompt_is_predicted(talk):
     talk.chat(BEGUN)
     whole = talk.chat(BEGUN, add_generation_prompt=False)
     assert whole.reported > 300
@@ -44,14 +44,14 @@ def test_an_open_last_message_of_the_user(talk):
     talk.exact(2)
 
 
-def test_variables_that_the_template_does_not_know(talk):
+def test_unknown_template_variables_are_ignored(talk):
     for kwargs in ({}, {"enable_thinking": False}, {"anything": [1, {"a": None}]}, None):
         answer = talk.chat(BEGUN[:2], chat_template_kwargs=kwargs)
     assert answer.reported == (answer.prompt_tokens - 1) // 16 * 16
     talk.exact(4)
 
 
-def test_a_variable_cannot_outvote_a_field(talk):
+def test_a_field_takes_precedence_over_a_variable(talk):
     talk.chat(BEGUN, chat_template_kwargs={"add_generation_prompt": False})
     talk.chat(BEGUN, chat_template_kwargs={"add_generation_prompt": False}, add_generation_prompt=True)
     talk.chat(BEGUN, chat_template_kwargs={"add_generation_prompt": True}, add_generation_prompt=False)
@@ -88,7 +88,7 @@ def thinking(thinking_server, front):
     return front(thinking_server, flags=flags)
 
 
-def test_variables_that_the_template_reads(thinking):
+def test_template_variables_are_predicted(thinking):
     messages = [message("system", SYSTEM), message("user", "Think of a number. " * 3)]
     for kwargs in ({"enable_thinking": True}, {"enable_thinking": False}, {}, {"enable_thinking": False, "other": 1}):
         thinking.chat(messages, chat_template_kwargs=kwargs)
@@ -101,7 +101,7 @@ def test_variables_that_the_template_reads(thinking):
     thinking.exact(16)
 
 
-def test_thoughts_that_leave_the_history(thinking):
+def test_thinking_dropped_from_the_history_is_predicted(thinking):
     messages = [message("system", SYSTEM)]
     for turn in range(5):
         messages.append(message("user", f"Think of number {turn}. " * 5))

@@ -79,7 +79,7 @@ def ours(renderer: ChatRenderer, body: dict) -> list[int] | Unrenderable:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ids_are_those_of_vllm(render, named_model_dir, name: str) -> None:
+def test_template_ids_equal_vllms(render, named_model_dir, name: str) -> None:
     source = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
     renderer = ChatRenderer.load(named_model_dir, chat_template=source)
     with ThreadPoolExecutor(4) as pool:
@@ -101,7 +101,7 @@ def test_ids_are_those_of_vllm(render, named_model_dir, name: str) -> None:
     assert compared > len(BODIES) / 2
 
 
-def test_the_lists_of_exceptions_are_as_short_as_can_be(render, named_model_dir) -> None:
+def test_every_listed_exception_is_needed(render, named_model_dir) -> None:
     """With a template that takes everything every exception is one."""
     source = (TEMPLATES / "dump.jinja").read_text(encoding="utf-8")
     renderer = ChatRenderer.load(named_model_dir, chat_template=source)

@@ -84,7 +84,7 @@ def folders(named_model_dir, tmp_path_factory):
     return made
 
 
-def test_ids_and_names_are_those_of_vllm(executable, folders) -> None:
+def test_ids_and_named_tokens_equal_vllms(executable, folders) -> None:
     asked = "".join(json.dumps([str(folder), TEXTS]) + "\n" for folder in folders.values())
     command = [str(executable.with_name("python")), "-c", THEIRS]
     alone = {**os.environ, **ClockSettings().environment(), "HF_HUB_OFFLINE": "1"}

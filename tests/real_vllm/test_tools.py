@@ -43,7 +43,7 @@ def test_tools_are_part_of_the_prompt(talk):
     talk.exact(9)
 
 
-def test_which_tool_to_use_is_not(talk):
+def test_tool_choice_is_not_part_of_the_prompt(talk):
     messages = [{"role": "system", "content": PROMPT}, user("What raises IndexError?")]
     for choice in ("auto", "none", "auto"):
         talk.chat(messages, tools=TOOLS, tool_choice=choice)
@@ -51,7 +51,7 @@ def test_which_tool_to_use_is_not(talk):
     talk.exact(6)
 
 
-def test_tools_with_fields_in_any_order_and_fields_of_all_kinds(talk):
+def test_tools_with_fields_in_any_order_are_predicted(talk):
     messages = [{"role": "system", "content": PROMPT}, user("What is a slot?")]
     function = dict(reversed(TOOLS[0]["function"].items()))
     nested = {"type": "object", "properties": {"é": {"enum": ["<a>", 'q"', 1, 1.0, None, True]}, "b": {}, "a": {}}}
@@ -70,7 +70,7 @@ def test_tools_with_fields_in_any_order_and_fields_of_all_kinds(talk):
     talk.exact(2 * len(kinds))
 
 
-def test_calls_and_results_in_the_history(talk):
+def test_calls_and_results_in_the_history_are_predicted(talk):
     messages = [{"role": "system", "content": PROMPT}]
     for turn in range(6):
         messages.append(user(f"Question {turn}"))
@@ -85,7 +85,7 @@ def test_calls_and_results_in_the_history(talk):
     talk.exact(12)
 
 
-def test_arguments_of_all_kinds(talk):
+def test_arguments_of_all_kinds_are_predicted(talk):
     for number, arguments in enumerate(
         ('{"x": 1}', "{}", "", "  ", '{"x": {"y": [1, "\\u00e9", 1e3]}}', '{"b": 2, "a": 1, "b": 3}', '{"x": NaN}')
     ):
@@ -98,7 +98,7 @@ def test_arguments_of_all_kinds(talk):
     talk.exact(8)
 
 
-def test_several_calls_in_one_message(talk):
+def test_several_calls_in_one_message_are_predicted(talk):
     call = called(0, "module", '{"topic": "io"}')
     call["tool_calls"].append(
         {"id": "call_1", "type": "function", "function": {"name": "exception", "arguments": "{}"}}

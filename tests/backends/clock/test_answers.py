@@ -38,7 +38,7 @@ def test_equal_seeds_answer_equally(tokenizer):
     assert words(1) == words(1) != words(2)
 
 
-def test_the_end_comes_as_often_as_asked_for(tokenizer):
+def test_answers_end_with_the_configured_probability(tokenizer):
     never, sometimes = Answers(tokenizer, 0, [EOS], 0.0), Answers(tokenizer, 0, [EOS], 0.1)
     assert all(never.draw(KnownRequest(1, 100)) != EOS for _ in range(500))
     ends = sum(sometimes.draw(KnownRequest(1, 100)) == EOS for _ in range(2_000))
@@ -53,7 +53,7 @@ def test_a_grammar_is_obeyed_and_ended_where_it_may_end(tokenizer):
     assert {answers.draw(KnownRequest(1, 100), row(700, 1_000)) for _ in range(50)} == {700, 1_000}
 
 
-def test_a_grammar_that_allows_blanks_for_ever_still_goes_on(tokenizer):
+def test_a_grammar_that_allows_blanks_prefers_another_token(tokenizer):
     blank = tokenizer.encode(" \n", add_special_tokens=False).ids[0]
     quote = tokenizer.token_to_id('"')
     answers = Answers(tokenizer, 0, [EOS], 0.0)

@@ -47,7 +47,7 @@ def test_a_one_token_rest_of_a_prompt_is_prefill_not_decode():
     assert (step.chunks, step.decodes, step.producers) == ([(1, 100)], 0, {"a"})
 
 
-def test_decodes_beside_a_prefill():
+def test_decodes_and_a_prefill_share_a_step():
     batches = Batches()
     batches.step(scheduled(new=[("a", [1] * 10, 0, 10), ("b", [2] * 20, 0, 20)]))
     step = batches.step(scheduled(new=[("c", [3] * 50, 0, 50)], cached=[("a", 10, 1, 1), ("b", 20, 1, 1)]))
@@ -64,7 +64,7 @@ def test_a_preempted_request_computes_its_answer_again_before_it_goes_on():
     assert batches.step(scheduled(cached=[("a", 8, 2, 4)])).producers == {"a"}
 
 
-def test_a_request_that_comes_again_as_new_with_its_answer():
+def test_a_request_sent_again_as_new_keeps_its_answer():
     output = scheduled(new=[("a", [1] * 10, 0, 12)])
     output.scheduled_new_reqs[0].prefill_token_ids = [1] * 10 + [7, 8]
     batches = Batches()

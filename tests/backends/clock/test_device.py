@@ -35,7 +35,7 @@ def test_a_step_launched_while_another_runs_follows_without_a_pause():
     assert second == 100.75 and clock.now_s == pytest.approx(100.75)
 
 
-def test_an_idle_device_starts_at_once_and_late_results_are_not_waited_for():
+def test_an_idle_device_starts_at_once_and_late_results_do_not_wait():
     clock = Clock()
     device = Device(1.0, clock, clock.sleep)
     first = device.launch(0.5)
@@ -45,7 +45,7 @@ def test_an_idle_device_starts_at_once_and_late_results_are_not_waited_for():
     assert device.statistics() == {"steps": 2, "late_s": 9.5}
 
 
-def test_no_waiting_at_scale_zero():
+def test_a_time_scale_of_zero_never_waits():
     clock = Clock()
     device = Device(0.0, clock, clock.sleep)
     device.wait(device.launch(5.0))

@@ -45,7 +45,7 @@ def test_steps_run_in_order_and_once(recipe, ran, tmp_path):
     assert names == ["the virtual environment", "a", "b"]
 
 
-def test_a_failed_build_goes_on_where_it_stopped(recipe, ran, tmp_path):
+def test_a_failed_build_resumes_at_the_failed_step(recipe, ran, tmp_path):
     names, fail = ran
     fail.add("b")
     with pytest.raises(builder.BuildFailed):
@@ -55,7 +55,7 @@ def test_a_failed_build_goes_on_where_it_stopped(recipe, ran, tmp_path):
     assert names == ["the virtual environment", "a", "b", "b", "c"]
 
 
-def test_a_changed_step_builds_afresh_and_an_added_one_adds(recipe, ran, tmp_path):
+def test_a_changed_step_rebuilds_and_an_added_one_adds(recipe, ran, tmp_path):
     names, _ = ran
     builder.build(tmp_path / "env", recipe("a", "b"))
     builder.build(tmp_path / "env", recipe("a", "b", "c"))
@@ -72,7 +72,7 @@ def test_a_broken_record_of_steps_is_not_trusted(recipe, ran, tmp_path):
     assert names == ["the virtual environment", "a"] * 2
 
 
-def test_an_unknown_recipe_lists_those_there_are(tmp_path, capsys):
+def test_an_unknown_recipe_lists_the_recipes(tmp_path, capsys):
     assert builder.main([str(tmp_path / "env"), "--recipe", "vllm-9"]) == 1
     assert "no recipe 'vllm-9'; there are: vllm-0.23, vllm-0.33" in capsys.readouterr().err
 
@@ -86,7 +86,7 @@ def test_shipped_recipes_pin_vllm_and_torch(path):
     assert len(set(builder.stamps(recipe))) == len(recipe.steps)
 
 
-def test_our_own_package_is_installed_again_only_when_it_changed(ran, tmp_path, monkeypatch):
+def test_warmroute_is_installed_again_only_after_a_change(ran, tmp_path, monkeypatch):
     names, _ = ran
     monkeypatch.setattr(builder, "PROJECT", tmp_path)
     (tmp_path / "pyproject.toml").write_text("one")

@@ -5,19 +5,19 @@ from backends.clock.settings import ClockMisconfigured, ClockSettings, read_sett
 
 
 @pytest.mark.parametrize("value", ["", "0", "true", "yes"])
-def test_the_plug_in_is_inert_unless_asked_for(monkeypatch, value):
+def test_the_plug_in_is_inert_unless_switched_on(monkeypatch, value):
     monkeypatch.setenv("WARMROUTE_CLOCK", value)
     assert platform() is None
     monkeypatch.delenv("WARMROUTE_CLOCK")
     assert platform() is None
 
 
-def test_the_switch_brings_the_platform(monkeypatch):
+def test_the_switch_activates_the_platform(monkeypatch):
     monkeypatch.setenv("WARMROUTE_CLOCK", "1")
     assert platform() == PLATFORM
 
 
-def test_settings_survive_the_way_through_the_environment():
+def test_settings_survive_the_environment():
     settings = ClockSettings("llama-3.1-8b-a100", 0.0625, 3.0, 2.0, 0.1, 0.004, 7)
     assert read_settings(settings.environment()) == settings
     assert read_settings(ClockSettings().environment()) == ClockSettings()
@@ -42,6 +42,6 @@ def test_a_bad_value_names_the_variable_and_the_fix(name, text, said):
         read_settings({f"WARMROUTE_CLOCK_{name}": text})
 
 
-def test_an_unknown_variable_is_an_error_not_a_silence():
+def test_an_unknown_variable_is_an_error():
     with pytest.raises(ClockMisconfigured, match=r"WARMROUTE_CLOCK_KVGIB is not a setting; there are .*KV_GIB"):
         read_settings({"WARMROUTE_CLOCK": "1", "WARMROUTE_CLOCK_KVGIB": "2"})

@@ -45,7 +45,7 @@ def test_an_arrival_that_finds_nothing_scheduled_ahead_starts_with_the_next_step
     assert outputs([engine.step(1.0)]) == [["b"]]
 
 
-def test_a_request_whose_last_token_is_on_the_way_is_not_scheduled_again(engine, drive):
+def test_a_request_with_its_last_token_pending_is_not_scheduled_again(engine, drive):
     engine.add(EngineRequest("a", prompt(5), 3), 0.0)
     engine.add(EngineRequest("b", prompt(5, 100), 4), 0.0)
     assert [result.decodes for result in drive(engine)] == [0, 2, 2, 1]
@@ -85,7 +85,7 @@ def test_an_aborted_request_gets_no_token_from_a_step_scheduled_before(engine):
     assert engine.step(2.0).decodes == 1
 
 
-def test_a_decoded_block_is_hittable_once_its_last_token_is_known(engine, drive):
+def test_a_decoded_block_is_reusable_once_its_last_token_is_known(engine, drive):
     first = engine.add(EngineRequest("a", prompt(5), 8), 0.0)
     announced = {}
     for index, result in enumerate(drive(engine)):
@@ -103,7 +103,7 @@ def test_the_block_that_the_last_computed_token_fills_is_kept(make_engine, run_o
     assert run_one(engine, "b", [*first.tokens.tolist(), 7]).cached_tokens == 8
 
 
-def test_a_request_preempted_with_a_token_on_the_way_still_gets_it(make_engine, drive):
+def test_a_request_preempted_with_a_pending_token_still_gets_it(make_engine, drive):
     engine = make_engine(num_blocks=7, async_scheduling=True)
     states = [engine.add(EngineRequest(name, prompt(9, 100 * i), 8), 0.0) for i, name in enumerate("ab")]
     results = drive(engine)
@@ -113,7 +113,7 @@ def test_a_request_preempted_with_a_token_on_the_way_still_gets_it(make_engine, 
         assert tokens == list(range(1000, 1008))
 
 
-def test_a_request_preempted_with_its_last_token_on_the_way_ends_in_the_queue(make_engine, drive):
+def test_a_request_preempted_with_its_last_token_pending_ends_in_the_queue(make_engine, drive):
     engine = make_engine(num_blocks=5, async_scheduling=True)
     engine.add(EngineRequest("a", prompt(7), 9), 0.0)
     short = engine.add(EngineRequest("b", prompt(7, 100), 9, stop_after=2), 0.0)

@@ -33,7 +33,7 @@ def test_one_block_is_never_given_out():
 
 
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(1, 16), (8, 0)])
-def test_senseless_sizes_are_refused(num_blocks, block_size):
+def test_impossible_sizes_are_refused(num_blocks, block_size):
     with pytest.raises(ValueError, match="at least"):
         BlockCache(num_blocks, block_size)
 
@@ -78,7 +78,7 @@ def test_blocks_that_never_filled_are_reused_before_any_other():
     assert removed(cache) == [11, 21]
 
 
-def test_shared_blocks_stay_until_the_last_reference_goes():
+def test_shared_blocks_stay_until_the_last_reference_is_dropped():
     cache = BlockCache(3, 1)
     blocks = fill(cache, [11, 12])
     cache.take(blocks)
@@ -187,7 +187,7 @@ actions = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(2, 12), actions)
-def test_cache_against_a_naive_model(num_blocks, steps):
+def test_the_cache_agrees_with_a_naive_model(num_blocks, steps):
     cache, naive = BlockCache(num_blocks, 1), NaiveCache(num_blocks)
     live = []
     for action, what, filled in steps:

@@ -51,5 +51,5 @@ def test_extra_keys_name_the_adapter_everywhere_and_the_salt_once():
     assert BlockHasher(4, "a", None).extra_keys(1, 1) == ()
 
 
-def test_a_salt_that_is_no_valid_unicode_does_not_break():
+def test_a_salt_with_invalid_unicode_is_hashed():
     assert hashes(range(4), salt="\ud800") != hashes(range(4))

@@ -38,12 +38,12 @@ def test_tokens_come_one_a_step_and_the_last_says_why_it_is_the_last(engine, dri
     ("max_tokens", "stop_after", "count", "reason"),
     [(5, None, 5, "length"), (5, 2, 2, "stop"), (5, 5, 5, "stop"), (5, 9, 5, "length"), (1, None, 1, "length")],
 )
-def test_where_generation_ends(engine, run_one, max_tokens, stop_after, count, reason):
+def test_generation_ends_at_the_first_of_its_limits(engine, run_one, max_tokens, stop_after, count, reason):
     state = run_one(engine, "a", [1], max_tokens, stop_after=stop_after)
     assert (state.output_tokens, state.finish_reason) == (count, reason)
 
 
-def test_a_request_knows_its_times(engine):
+def test_a_request_records_its_times(engine):
     state = engine.add(REQUEST, 1.0)
     first = engine.step(2.0)
     engine.step(3.0)
@@ -74,7 +74,7 @@ def test_steps_take_the_modelled_time(engine):
         (EngineRequest("b", [1] * 200, 58), "200 prompt tokens and max_tokens 58"),
     ],
 )
-def test_what_can_never_run_is_refused_at_once(engine, request_, reason):
+def test_a_request_that_can_never_run_is_refused(engine, request_, reason):
     engine.add(REQUEST, 0.0)
     with pytest.raises(RequestRefused, match=reason):
         engine.add(request_, 0.0)
@@ -135,7 +135,7 @@ def test_a_reset_of_an_empty_cache_is_announced_too(engine):
     assert engine.step(0.0).events[0] == CacheCleared()
 
 
-def test_statistics_count_what_vllm_counts(engine, run_one):
+def test_statistics_follow_vllms_definitions(engine, run_one):
     run_one(engine, "a", list(range(10)), 3)
     run_one(engine, "b", list(range(10)), 3, stop_after=2)
     engine.add(EngineRequest("c", [1], 1), 0.0)
@@ -171,7 +171,7 @@ def run_crowd(engine, drive):
     return drive(engine)
 
 
-def test_a_run_repeats_by_its_seed(make_engine, drive):
+def test_equal_seeds_give_equal_runs(make_engine, drive):
     first, same, other = (run_crowd(make_engine(num_blocks=20, jitter=0.05, seed=s), drive) for s in (1, 1, 2))
     assert first == same
     assert [result.outputs for result in first] == [result.outputs for result in other]
@@ -206,7 +206,7 @@ requests = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(requests, st.integers(12, 30), st.integers(1, 24), st.integers(1, 6), st.booleans())
-def test_whatever_comes_the_engine_keeps_its_books(
+def test_the_engine_stays_consistent_for_any_input(
     make_engine, event_listener, work, num_blocks, budget, max_seqs, ahead
 ):
     engine = make_engine(
@@ -254,7 +254,7 @@ def test_whatever_comes_the_engine_keeps_its_books(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), st.lists(st.integers(0, 1), min_size=1, max_size=20)), max_size=12))
-def test_one_at_a_time_the_hit_is_the_longest_prefix_computed_before(make_engine, run_one, turns):
+def test_a_lone_request_hits_the_longest_computed_prefix(make_engine, run_one, turns):
     engine = make_engine(num_blocks=2_000, sample=lambda state: state.output_tokens % 2)
     computed = []
     for index, (earlier, ids) in enumerate(turns):

@@ -134,7 +134,7 @@ def drive_both(make_engine):
 
 @pytest.mark.parametrize("most_steps", [1, 7, 64])
 @pytest.mark.parametrize("async_scheduling", [False, True])
-def test_skipping_is_stepping(drive_both, async_scheduling, most_steps):
+def test_skipping_equals_stepping(drive_both, async_scheduling, most_steps):
     met = Counter()
     for seed in range(60):
         stepped, skipped = drive_both(seed, most_steps, async_scheduling=async_scheduling)
@@ -149,7 +149,7 @@ def test_skipping_is_stepping(drive_both, async_scheduling, most_steps):
     assert min(met.values()) > 0, f"the workloads are to try all of it: {met}"
 
 
-def test_nothing_happens_by_looking(make_engine, drive):
+def test_looking_ahead_changes_nothing(make_engine, drive):
     engine = make_engine(num_blocks=65, jitter=0.05, block_size=64)
     state = engine.add(EngineRequest("r", range(5), 30), 0.0)
     engine.step(0.0)
@@ -159,7 +159,7 @@ def test_nothing_happens_by_looking(make_engine, drive):
     assert (engine.statistics(), state.output_tokens) == (before, 1)
 
 
-def test_what_was_not_shown_cannot_be_skipped(make_engine):
+def test_unseen_steps_cannot_be_skipped(make_engine):
     engine = make_engine(block_size=64)
     engine.add(EngineRequest("r", range(5), 30), 0.0)
     assert engine.look_ahead(0.0) == [], "it has its prefill before it"

@@ -16,12 +16,12 @@ NAMES = [
 RECORDED = {"llama-3.1-8b-rtxpro6000", "qwen3-32b-2xrtxpro6000"}
 
 
-def test_the_profiles_are_there():
+def test_all_profiles_are_packaged():
     assert profile_names() == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_profile_states_where_it_comes_from_and_how_far_off_it_is(name):
+def test_a_profile_states_its_source_and_error(name):
     profile = load_profile(name)
     assert profile.name == name
     assert ("recording of vLLM 0.19.0" if name in RECORDED else "AIConfigurator 0.12.0") in profile.provenance
@@ -32,7 +32,7 @@ def test_a_profile_states_where_it_comes_from_and_how_far_off_it_is(name):
 @pytest.mark.parametrize(
     ("name", "num_blocks"), list(zip(NAMES, (29_375, 27_500, 27_500, 55_000, 34_375, 19_375, 26_875), strict=True))
 )
-def test_cache_sizes(name, num_blocks):
+def test_cache_sizes_follow_the_profile(name, num_blocks):
     assert load_profile(name).num_blocks == num_blocks
 
 
@@ -44,6 +44,6 @@ def test_profiles_are_immutable_values():
 
 
 @pytest.mark.parametrize("name", ["llama", "", "../profile", "llama-3.1-8b-h100.toml"])
-def test_an_unknown_name_is_answered_with_those_there_are(name):
+def test_an_unknown_name_lists_the_profiles(name):
     with pytest.raises(UnknownProfile, match=r"write one of .*llama-3\.1-8b-h100, llama-3\.1-8b-h200"):
         load_profile(name)

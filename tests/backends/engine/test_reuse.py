@@ -10,7 +10,7 @@ def stored(results):
     return [event for result in results for event in result.events if isinstance(event, BlocksCached)]
 
 
-def test_reused_blocks_are_announced_from_the_first_on_and_nothing_is_copied(make_engine, drive):
+def test_reused_blocks_are_announced_from_the_first_on_without_a_copy(make_engine, drive):
     engine = make_engine()
     engine.add(EngineRequest("first", PROMPT, 1), 0.0)
     (filled,) = stored(drive(engine))
@@ -25,7 +25,7 @@ def test_reused_blocks_are_announced_from_the_first_on_and_nothing_is_copied(mak
     assert engine.statistics()["cached_blocks"] == before + 2
 
 
-def test_what_splits_the_cache_is_told_too(make_engine, drive):
+def test_announcements_carry_adapter_and_salt(make_engine, drive):
     engine = make_engine()
     for name in ("first", "again"):
         request = EngineRequest(name, PROMPT, 1, None, "style", "salt", announces_reuse=True)
@@ -34,13 +34,13 @@ def test_what_splits_the_cache_is_told_too(make_engine, drive):
     assert (event.lora_name, event.extra_keys) == ("style", (("style", "salt"), *[("style",)] * 3))
 
 
-def test_without_a_hit_there_is_nothing_to_announce(make_engine, drive):
+def test_a_request_without_a_hit_announces_nothing(make_engine, drive):
     engine = make_engine()
     engine.add(EngineRequest("new", PROMPT, 1, announces_reuse=True), 0.0)
     assert len(stored(drive(engine))) == 1
 
 
-def test_a_request_that_waits_for_room_is_announced_on_every_step(make_engine, drive):
+def test_a_request_that_waits_for_kv_space_is_announced_on_every_step(make_engine, drive):
     """As in vLLM, which looks the prefix up each time: the price of asking a busy worker."""
     engine = make_engine(num_blocks=13)
     engine.add(EngineRequest("first", PROMPT, 1), 0.0)

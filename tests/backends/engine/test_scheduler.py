@@ -39,7 +39,7 @@ def test_three_equal_prompts_in_one_step_report_0_992_992(make_engine):
     assert [len(event.hashes) for event in stored_events(result)] == [62]
 
 
-def test_blocks_of_a_chunk_are_hittable_before_the_prompt_is_done(make_engine):
+def test_blocks_of_a_chunk_are_reusable_before_the_prompt_is_done(make_engine):
     engine = make_engine(max_num_batched_tokens=12)
     engine.add(EngineRequest("a", prompt(40), 1), 0.0)
     engine.step(0.0)
@@ -96,7 +96,7 @@ def test_a_decoded_block_is_announced_at_the_end_of_the_step_that_fills_it(make_
     assert results[3].events[0].parent == results[0].events[0].hashes[0]
 
 
-def test_evictions_are_announced_before_what_replaces_them(make_engine, run_one):
+def test_evictions_are_announced_before_the_blocks_that_replace_them(make_engine, run_one):
     engine = make_engine(num_blocks=4)
     run_one(engine, "a", prompt(12))
     engine.add(EngineRequest("b", prompt(8, 100), 1), 0.0)
@@ -125,7 +125,7 @@ def test_a_long_prompt_is_computed_in_chunks_of_the_budget(make_engine, drive):
     assert [len(result.outputs) for result in results] == [0, 0, 1, 1]
 
 
-def test_decodes_come_first_and_chunks_take_what_is_left_of_the_budget(make_engine):
+def test_decodes_come_first_and_chunks_take_the_rest_of_the_budget(make_engine):
     engine = make_engine(max_num_batched_tokens=16)
     for name in "ab":
         engine.add(EngineRequest(name, [ord(name)] * 3, 50), 0.0)
@@ -158,7 +158,7 @@ def test_no_more_than_max_num_seqs_run(make_engine, drive):
     assert scheduled_s == sorted(scheduled_s)
 
 
-def test_a_request_that_does_not_fit_yet_holds_up_those_behind_it(make_engine):
+def test_a_request_that_does_not_fit_blocks_those_behind_it(make_engine):
     engine = make_engine(num_blocks=11)
     engine.add(EngineRequest("a", prompt(20), 4), 0.0)
     engine.step(0.0)
@@ -200,7 +200,7 @@ def test_the_last_admitted_request_is_preempted_and_recomputed(make_engine, driv
     assert [token for result in results for name, token, _ in result.outputs if name == "b"] == list(range(1000, 1008))
 
 
-def test_recomputation_reuses_what_is_still_cached_and_reports_the_first_hit(make_engine, drive):
+def test_recomputation_reuses_cached_blocks_and_reports_the_first_hit(make_engine, drive):
     engine, (_, second) = crowd(make_engine)
     results = drive(engine)
     resumed = [result for result in results if result.prefills and result.started_s > 0]

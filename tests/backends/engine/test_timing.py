@@ -22,12 +22,12 @@ PREFILL_POINTS = [
 
 
 @pytest.mark.parametrize(("name", "new", "cached", "expected_ms", "margin"), PREFILL_POINTS)
-def test_prefill_alone(name, new, cached, expected_ms, margin):
+def test_a_prefill_alone_costs_the_prefill_fit(name, new, cached, expected_ms, margin):
     assert timing(name).step_s([(new, cached)], 0, 0) * 1e3 == pytest.approx(expected_ms, rel=margin)
 
 
 @pytest.mark.parametrize(("decodes", "context", "expected_ms"), [(1, 512, 6.17), (32, 2_048, 9.6), (128, 2_048, 18.1)])
-def test_decode_alone(decodes, context, expected_ms):
+def test_a_decode_alone_costs_the_decode_fit(decodes, context, expected_ms):
     assert timing().step_s([], decodes, decodes * context) * 1e3 == pytest.approx(expected_ms, rel=0.045)
 
 
@@ -53,11 +53,11 @@ def test_several_chunks_pay_one_fixed_part():
     assert clock.step_s([(500, 0), (700, 160)], 0, 0) == pytest.approx(apart - 3.9e-3)
 
 
-def test_nothing_to_do_costs_nothing():
+def test_an_empty_step_costs_nothing():
     assert timing().step_s([], 0, 0) == 0.0
 
 
-def test_speed_divides():
+def test_speed_divides_the_step_time():
     assert timing(speed=2.0).step_s([(512, 0)], 3, 99) == pytest.approx(timing().step_s([(512, 0)], 3, 99) / 2)
 
 

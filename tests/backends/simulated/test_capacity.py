@@ -17,7 +17,7 @@ def test_a_token_of_llama_8b_is_128_kib():
     assert kv_bytes_per_token(without_groups) == 4 * 131_072
 
 
-def test_a_shape_that_does_not_say_is_refused():
+def test_a_shape_without_a_kv_layout_is_refused():
     with pytest.raises(ValueError, match=r"num_hidden_layers.*set blocks instead"):
         kv_bytes_per_token({"num_attention_heads": 8, "head_dim": 64})
 

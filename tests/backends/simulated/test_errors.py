@@ -55,7 +55,7 @@ def error_of(answer, status):
         (COMPLETIONS, {"prompt": [1] * 131_072}, "prompt"),
     ],
 )
-async def test_validation(client, path, body, param):
+async def test_an_invalid_field_is_refused(client, path, body, param):
     error = error_of(await client.post(path, json=body), 400)
     assert error["type"] == "BadRequestError"
     assert error["param"] == param
@@ -64,7 +64,7 @@ async def test_validation(client, path, body, param):
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/tokenize"])
 @pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"\xff"])
-async def test_not_a_json_object(client, path, raw):
+async def test_a_body_that_is_not_an_object_is_refused(client, path, raw):
     error_of(await client.post(path, content=raw, headers={"content-type": "application/json"}), 400)
 
 
@@ -82,18 +82,18 @@ async def test_content_type_must_be_json(client, path):
         ("/detokenize", {"tokens": [1]}),
     ],
 )
-async def test_unknown_model(client, path, body):
+async def test_an_unknown_model_is_a_404(client, path, body):
     error = error_of(await client.post(path, json={**body, "model": "nobody"}), 404)
     assert (error["type"], error["param"]) == ("NotFoundError", "model")
 
 
-async def test_unknown_path_and_method(client):
+async def test_an_unknown_path_or_method_is_refused(client):
     error_of(await client.get("/v1/nothing"), 404)
     error_of(await client.get(CHAT), 405)
     error_of(await client.post("/sleep"), 404)
 
 
-async def test_prompt_longer_than_the_model(worker_with):
+async def test_a_prompt_longer_than_the_model_is_refused(worker_with):
     async with worker_with(max_model_len=100) as client:
         error = error_of(await client.post(COMPLETIONS, json={"prompt": [7] * 100}), 400)
         assert "100" in error["message"]
@@ -108,7 +108,7 @@ async def test_model_length_follows_a_small_cache(worker_with):
         assert (await client.post(COMPLETIONS, json={"prompt": [7] * 100, "max_tokens": 60})).status_code == 200
 
 
-async def test_too_many_in_flight(worker_with, until):
+async def test_too_many_requests_in_flight_are_refused(worker_with, until):
     async with worker_with(max_num_queued_reqs=2, time_scale=1.0) as client:
         body = {"prompt": "a", "max_tokens": 1000}
         running = asyncio.create_task(client.post(COMPLETIONS, json={**body, "prompt": ["a", "b"]}))

@@ -54,7 +54,7 @@ async def test_inbox_collects_until_it_is_read():
     assert await waiting == [("generation", 3, None)]
 
 
-async def test_inbox_of_a_client_that_left():
+async def test_an_inbox_reports_a_client_that_left():
     inbox = Inbox()
     waiting = asyncio.create_task(inbox.take())
     await asyncio.sleep(0)

@@ -86,7 +86,7 @@ async def test_stored_blocks_on_the_wire(worker_with, context):
         assert event["parent_block_hash"] is not None
 
 
-async def test_reused_blocks_are_announced_again_where_that_is_asked_for(worker_with, context):
+async def test_reused_blocks_are_announced_again_on_request(worker_with, context):
     async with worker_with() as client:
         socket = await subscribe(context, client)
         await ask(client, list(range(40)))
@@ -136,7 +136,7 @@ async def test_events_leave_before_the_answer_that_caused_them(worker_with):
         assert client.worker.publisher.statistics()["published_batches"] == 1
 
 
-async def test_replay(worker_with, context):
+async def test_a_replay_sends_the_batches_from_a_number_on(worker_with, context):
     async with worker_with() as client:
         for start in range(0, 1000, 100):
             await ask(client, list(range(start, start + 17)))

@@ -29,7 +29,7 @@ async def open_request(client, body):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-async def test_client_leaving_frees_the_engine_within_100_ms(worker_with, until, stream, phase):
+async def test_a_leaving_client_frees_the_engine_within_100_ms(worker_with, until, stream, phase):
     speed = 0.01 if phase == "prefill" else 1.0
     async with worker_with(time_scale=1.0, speed=speed) as client:
         body = {"prompt": list(range(300, 900)), "max_tokens": 10_000, "stream": stream}
@@ -45,7 +45,7 @@ async def test_client_leaving_frees_the_engine_within_100_ms(worker_with, until,
         await until(lambda: client.worker.server_load == 0)
 
 
-async def test_client_leaving_takes_a_waiting_request_along(worker_with, until):
+async def test_a_leaving_client_removes_its_waiting_request(worker_with, until):
     async with worker_with(time_scale=1.0, max_num_seqs=1) as client:
         _, first = await open_request(client, {"prompt": "a", "max_tokens": 10_000})
         await until(lambda: client.engine()["running"] == 1)
@@ -57,7 +57,7 @@ async def test_client_leaving_takes_a_waiting_request_along(worker_with, until):
         first.close()
 
 
-async def test_other_streams_go_on_when_one_leaves(worker_with, until):
+async def test_other_streams_continue_when_one_leaves(worker_with, until):
     async with worker_with(time_scale=0.01) as client:
         stay = asyncio.create_task(client.frames(COMPLETIONS, {"prompt": "a", "max_tokens": 200}))
         _, leaving = await open_request(client, {"prompt": "b", "max_tokens": 10_000, "stream": True})
@@ -185,7 +185,7 @@ async def test_command_serves_until_sigterm():
     assert (process.returncode, stderr) == (0, b"")
 
 
-async def test_command_says_what_is_wrong():
+async def test_the_command_names_the_mistake():
     async with serving() as running:
         process = await command("--port", str(running.bound.port))
         _, stderr = await asyncio.wait_for(process.communicate(), 20)

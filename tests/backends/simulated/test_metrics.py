@@ -14,7 +14,7 @@ def test_length_bounds():
 
 
 @given(st.lists(st.floats(0, 20)))
-def test_distribution_counts_like_prometheus(values):
+def test_a_histogram_counts_like_prometheus(values):
     bounds = (1.0, 5.0, 10.0)
     distribution = TokenHistogram("d", "A test.", bounds)
     for value in values:

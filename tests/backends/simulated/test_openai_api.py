@@ -11,7 +11,7 @@ MODEL = "warmroute-simulated"
 LONG = "Explain in detail how the following function works and what could go wrong with it. " * 12
 
 
-async def test_chat(openai_client):
+async def test_a_chat_has_openais_shape(openai_client):
     answer = await openai_client.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=7
     )
@@ -27,7 +27,7 @@ async def test_chat(openai_client):
     assert usage.prompt_tokens_details.cached_tokens == 0
 
 
-async def test_chat_stream(openai_client):
+async def test_a_chat_stream_has_openais_frames(openai_client):
     stream = await openai_client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Hello"}],
@@ -46,13 +46,13 @@ async def test_chat_stream(openai_client):
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-async def test_no_usage_unless_asked_for(client):
+async def test_a_stream_has_no_usage_unless_requested(client):
     frames = await client.frames(CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2})
     assert len(frames) == 3
     assert all(frame["choices"] and "usage" not in frame for frame in frames)
 
 
-async def test_completion(openai_client):
+async def test_a_completion_has_openais_shape(openai_client):
     answer = await openai_client.completions.create(model=MODEL, prompt="import os", max_tokens=4)
     assert answer.id.startswith("cmpl-")
     assert answer.object == "text_completion"
@@ -66,7 +66,7 @@ async def test_completion_length_defaults(client):
     assert (await client.chat("a"))["usage"]["completion_tokens"] == 128
 
 
-async def test_completion_stream(openai_client):
+async def test_a_completion_stream_has_openais_frames(openai_client):
     stream = await openai_client.completions.create(model=MODEL, prompt="import os", max_tokens=4, stream=True)
     chunks = [chunk async for chunk in stream]
     assert len(chunks) == 4
@@ -74,7 +74,7 @@ async def test_completion_stream(openai_client):
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
-async def test_several_prompts(openai_client):
+async def test_several_prompts_are_answered_in_order(openai_client):
     answer = await openai_client.completions.create(model=MODEL, prompt=["one", "two", "three"], max_tokens=3)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert answer.usage.completion_tokens == 9
@@ -89,7 +89,7 @@ async def test_several_prompts(openai_client):
 
 
 @pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
-async def test_token_id_prompt(client, prompt):
+async def test_a_prompt_may_be_token_ids(client, prompt):
     body = {"prompt": prompt, "max_tokens": 2, "return_token_ids": True}
     answer = (await client.post(COMPLETIONS, json=body)).json()
     (choice,) = answer["choices"]
@@ -153,7 +153,7 @@ async def test_several_prompts_report_cached_tokens_of_the_last(client):
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == expected
 
 
-async def test_request_ids(worker_with):
+async def test_request_ids_are_echoed(worker_with):
     async with worker_with(request_id_headers=True) as client:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         answer = await client.post(CHAT, json=body, headers={"X-Request-Id": "abc"})
@@ -171,7 +171,7 @@ async def test_no_request_id_header_by_default(client):
     assert "x-request-id" not in answer.headers
 
 
-async def test_model_stops_by_itself_unless_told_not_to(worker_with):
+async def test_the_model_stops_by_itself_unless_ignore_eos(worker_with):
     async with worker_with(stop_probability=0.2) as client:
         stopped = [await client.chat("Hi", max_tokens=400) for _ in range(5)]
         assert {answer["choices"][0]["finish_reason"] for answer in stopped} == {"stop"}
@@ -182,7 +182,7 @@ async def test_model_stops_by_itself_unless_told_not_to(worker_with):
         assert (ignored["usage"]["completion_tokens"], ignored["choices"][0]["finish_reason"]) == (100, "length")
 
 
-async def test_stop_string(client):
+async def test_a_stop_string_ends_the_answer(client):
     for stream in (False, True):
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4000, "stop": ["e", "o x"]}
         if stream:
@@ -204,7 +204,7 @@ async def test_stop_string_kept_and_not_before_min_tokens(client):
     assert answer["usage"]["completion_tokens"] > 40
 
 
-async def test_stop_token_id(client):
+async def test_a_stop_token_id_ends_the_answer(client):
     ids = list(range(8000))
     answer = await client.chat("Hi", stop_token_ids=ids, min_tokens=3, return_token_ids=True)
     (choice,) = answer["choices"]
@@ -226,7 +226,7 @@ async def test_headers_leave_before_the_first_token(worker_with):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-async def test_curl(client):
+async def test_curl_gets_an_answer(client):
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "stream": True}
     command = ("curl", "-sS", "-N", "-H", "Content-Type: application/json", "-d", json.dumps(body))
     curl = await asyncio.create_subprocess_exec(*command, f"{client.running.url}{CHAT}", stdout=asyncio.subprocess.PIPE)

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 COMPLETIONS = "/v1/completions"
 
 
-async def test_models(worker_with):
+async def test_models_lists_the_model_and_its_adapters(worker_with):
     async with worker_with(model_name="base", lora_adapters=("style",)) as client:
         base, style = (await client.get("/v1/models")).json()["data"]
         assert (base["id"], base["parent"], base["max_model_len"]) == ("base", None, 131_072)
@@ -56,7 +56,7 @@ def samples(page):
     return found, labels
 
 
-async def test_metrics(client):
+async def test_metrics_have_vllms_names(client):
     for _ in range(2):
         await client.post(COMPLETIONS, json={"prompt": list(range(300, 365)), "max_tokens": 5})
     answer = await client.get("/metrics")
@@ -103,7 +103,7 @@ async def test_kv_event_sources(worker_with):
         assert (await client.post(COMPLETIONS, json={"prompt": "a"})).status_code == 200
 
 
-async def test_wildcard_address_is_shown_as_vllm_shows_it(worker_with):
+async def test_a_wildcard_address_has_vllms_form(worker_with):
     async with worker_with(host="0.0.0.0") as client:
         (source,) = (await client.get(f"http://127.0.0.1:{client.running.bound.port}/kv_event_sources")).json().values()
         assert source["endpoint"].startswith("tcp://*:")
@@ -118,7 +118,7 @@ async def test_reset_prefix_cache(worker_with):
             assert (await client.post("/reset_prefix_cache")).json() == {"success": True}
 
 
-async def test_sleep(worker_with, until):
+async def test_a_sleeping_worker_aborts_and_refuses_work(worker_with, until):
     async with worker_with(dev_mode=True, time_scale=1.0) as client:
         answer = asyncio.create_task(client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 1000}))
         await until(lambda: client.engine()["running"] == 1)
@@ -133,7 +133,7 @@ async def test_sleep(worker_with, until):
         assert (await client.post("/sleep?level=7")).status_code == 400
 
 
-async def test_without_log_stats_metrics_say_nothing_of_the_engine(worker_with):
+async def test_metrics_without_log_stats_omit_the_engine(worker_with):
     async with worker_with(log_stats=False) as client:
         await client.chat("Hi", max_tokens=1)
         page = (await client.get("/metrics")).text

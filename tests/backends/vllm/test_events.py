@@ -43,7 +43,7 @@ def batch(*events, rank=0):
 
 
 @pytest.mark.parametrize("event", [STORED_MAP, STORED_ROW])
-def test_stored_in_both_shapes(event):
+def test_stored_events_are_read_in_both_shapes(event):
     read = decode_batch(batch(event, rank=3))
     assert (read.ts, read.rank, read.unknown, read.malformed) == (1.5, 3, 0, 0)
     (stored,) = read.events
@@ -62,7 +62,7 @@ def test_oldest_rows_stop_at_the_medium():
     assert (stored.parent_block_hash, stored.lora_id, stored.medium, stored.lora_name) == (9, 4, "GPU", None)
 
 
-def test_newest_map_fields():
+def test_the_newest_fields_are_read():
     event = STORED_MAP | {
         "locality": "LOCAL",
         "ownership": {"whatever": 1},
@@ -85,7 +85,7 @@ def test_newest_map_fields():
         [["BlockRemoved", [1, 2], "CPU", 1], ["AllBlocksCleared"]],
     ],
 )
-def test_removed_and_cleared_in_both_shapes(events):
+def test_removed_and_cleared_events_are_read_in_both_shapes(events):
     removed, cleared = decode_batch(batch(*events)).events
     assert isinstance(removed, BlockRemoved)
     assert (removed.block_hashes, removed.medium, removed.group_idx) == ([1, 2], "CPU", 1)
@@ -96,19 +96,19 @@ def test_rank_may_be_missing():
     assert decode_batch(pack([1.0, []])).rank is None
 
 
-def test_batch_may_grow_fields():
+def test_a_batch_may_have_further_fields():
     assert decode_batch(pack([1.0, [STORED_MAP], 0, "new", {}])).events[0].block_size == 2
 
 
 @pytest.mark.parametrize("width", [16, 32])
-def test_bytes_hashes(width):
+def test_hashes_may_be_bytes(width):
     event = STORED_MAP | {"block_hashes": [b"a" * width, b"b" * width], "parent_block_hash": b"c" * width}
     (stored,) = decode_batch(batch(event)).events
     assert stored.block_hashes == [b"a" * width, b"b" * width]
     assert stored.parent_block_hash == b"c" * width
 
 
-def test_unknown_field_costs_nothing():
+def test_an_unknown_field_is_ignored():
     read = decode_batch(batch(STORED_MAP | {"brand_new": [1, {"deep": None}]}))
     assert len(read.events) == 1 and read.unknown == read.malformed == 0
 
@@ -123,12 +123,12 @@ def test_unknown_event_types_are_counted_and_the_rest_kept(odd, good):
     assert (read.unknown, read.malformed) == (1, 0)
 
 
-def test_both_shapes_in_one_batch():
+def test_both_shapes_may_occur_in_one_batch():
     read = decode_batch(batch(STORED_MAP, STORED_ROW))
     assert len(read.events) == 2 and read.unknown == 0
 
 
-def test_odd_optional_field_is_left_out():
+def test_an_odd_optional_field_is_dropped():
     read = decode_batch(batch(STORED_MAP | {"locality": 5, "lookahead_token_ids": "x"}))
     (stored,) = read.events
     assert stored.locality is None and stored.lookahead_token_ids is None
@@ -153,7 +153,7 @@ def test_missing_field_is_malformed():
     "payload",
     [b"", b"\xc1", b"hello", pack({"ts": 1}), pack([]), pack([1.0]), pack([1.0, None]), pack([1.0, {}]), pack(5)],
 )
-def test_garbage_is_a_typed_error(payload):
+def test_a_garbled_payload_is_a_typed_error(payload):
     with pytest.raises(WireError):
         decode_batch(payload)
 
@@ -167,7 +167,7 @@ def test_a_payload_nested_too_deeply_is_a_typed_error(payload):
 
 
 @pytest.mark.parametrize("kind", [None, 5, [], [[[]]], {}, b"BlockStored"])
-def test_an_event_whose_type_is_no_text_is_unknown(kind):
+def test_an_event_without_a_text_type_is_unknown(kind):
     assert decode_batch(batch({"type": kind}, STORED_MAP)).unknown == 1
 
 
@@ -192,34 +192,34 @@ values = st.recursive(
 
 
 @given(st.sampled_from(sorted(STORED_MAP)), values)
-def test_any_field_may_be_anything(name, value):
+def test_any_value_in_a_field_is_handled(name, value):
     read = decode_batch(batch(STORED_MAP | {name: value}, STORED_MAP))
     assert len(read.events) + read.unknown + read.malformed == 2
     assert read.events[-1].token_ids == STORED_MAP["token_ids"]
 
 
-def test_published_frames():
+def test_published_frames_are_split():
     assert split_frames([b"kv-events", (258).to_bytes(8, "big"), b"payload"]) == (258, b"payload")
 
 
 @pytest.mark.parametrize("frames", [[], [b"", b"1234567", b""], [b"", b"12345678"], [b"", b"", b"12345678", b""]])
-def test_other_frames_are_a_typed_error(frames):
+def test_odd_frames_are_a_typed_error(frames):
     with pytest.raises(WireError):
         split_frames(frames)
 
 
-def test_replay_request():
+def test_a_replay_request_has_vllms_frames():
     assert replay_request(5) == [b"", b"\0\0\0\0\0\0\0\5"]
 
 
 @pytest.mark.parametrize("topic", [[], [b""], [b"kv-events"]])
-def test_replay_replies_of_both_shapes(topic):
+def test_replay_replies_are_read_in_both_shapes(topic):
     seq = (9).to_bytes(8, "big")
     assert parse_replay([b"", *topic, seq, b"payload"]) == ReplayedBatch(9, b"payload")
     assert parse_replay([b"", *topic, b"\xff" * 8, b""]) is ReplayEnd.END
 
 
 @pytest.mark.parametrize("frames", [[], [b""], [b"", b"123", b""], [b""] * 5])
-def test_other_replay_frames_are_a_typed_error(frames):
+def test_odd_replay_frames_are_a_typed_error(frames):
     with pytest.raises(WireError):
         parse_replay(frames)

@@ -68,7 +68,7 @@ def tool(content, call_id="t1"):
         ([{"type": "thinking", "thinking": "x"}, text("b")], [("system", "b")]),
     ],
 )
-def test_system(system, first):
+def test_the_system_prompt_becomes_the_first_message(system, first):
     assert turns(("user", "u"), system=system) == [*first, ("user", "u")]
 
 
@@ -90,7 +90,7 @@ def test_system(system, first):
         ([{"type": "tool_result"}], [tool("", "")]),
     ],
 )  # fmt: skip
-def test_what_a_user_says(content, made):
+def test_user_blocks_become_messages(content, made):
     assert turns(("user", content), ("user", "end")) == [*made, ("user", "end")]
 
 
@@ -111,11 +111,11 @@ def test_what_a_user_says(content, made):
         ([result(None)], {"role": "assistant", "content": "Tool result: "}),
     ],
 )  # fmt: skip
-def test_what_the_model_said(content, made):
+def test_assistant_blocks_become_one_message(content, made):
     assert chat(("user", "q"), ("assistant", content))["messages"][1] == made
 
 
-def test_a_tool_use_without_input_or_name():
+def test_a_tool_use_without_input_or_name_follows_vllm():
     use = {"type": "tool_use", "id": "i"}
     (call,) = chat(("assistant", [use]))["messages"][0]["tool_calls"]
     assert call["function"] == {"name": "", "arguments": "{}"}
@@ -129,7 +129,7 @@ def test_late_system_messages_stay_or_are_merged():
     assert turns(("user", "a"), ("system", ""), habits=Merging()) == [("user", "a")]
 
 
-def test_tools():
+def test_tools_become_functions():
     plain = {"name": "f", "input_schema": {"type": "array"}, "cache_control": {}, "type": "custom"}
     typed = {"name": "g", "description": "d", "input_schema": SCHEMA, "strict": True, "defer_loading": False}
     first, second = chat(("user", "a"), tools=[plain, typed])["tools"]
@@ -159,11 +159,11 @@ def test_tools():
         ({"thinking": {"type": "disabled"}, "habits": Merging()}, "low"),
     ],
 )
-def test_effort(fields, effort):
+def test_the_effort_follows_thinking_and_output_config(fields, effort):
     assert chat(("user", "a"), **fields).get("reasoning_effort") == effort
 
 
-def test_fields_that_this_api_has_not_are_not_passed_on():
+def test_unknown_fields_are_not_passed_on():
     extra = {"add_generation_prompt": False, "reasoning_effort": "low", "documents": [{}], "chat_template": "x"}
     assert chat(("user", "a"), **extra) == {"messages": [{"role": "user", "content": "a"}]}
     assert chat(("user", "a"), chat_template_kwargs={"k": 1})["chat_template_kwargs"] == {"k": 1}
@@ -188,7 +188,7 @@ def test_fields_that_this_api_has_not_are_not_passed_on():
         ([("system", None)], True),
     ],
 )
-def test_what_cannot_be_told(messages, refused):
+def test_unknown_content_is_unrenderable(messages, refused):
     with pytest.raises(Unrenderable) as caught:
         chat(*messages)
     assert caught.value.refused is refused
@@ -198,7 +198,7 @@ def test_what_cannot_be_told(messages, refused):
     "fields", [{"messages": "x"}, {"messages": ["x"]}, {"tools": {}}, {"tools": [{"name": "f"}]}, {"system": 5},
                {"output_config": {"effort": "extreme"}}]
 )  # fmt: skip
-def test_shapes_that_vllm_refuses(fields):
+def test_a_shape_that_vllm_refuses_is_refused(fields):
     with pytest.raises(Unrenderable) as caught:
         chat_of_messages({"messages": [{"role": "user", "content": "a"}], **fields}, Habits())
     assert caught.value.refused
@@ -216,11 +216,11 @@ def test_shapes_that_vllm_refuses(fields):
         ("{% for m in messages %}{% if loop.index > 9 %}{{ raise_exception('x') }}{% endif %}{% endfor %}", False),
     ],
 )  # fmt: skip
-def test_templates_that_want_their_system_message_first(template, refuses):
+def test_a_template_that_requires_its_system_message_first_is_detected(template, refuses):
     assert refuses_late_system(template) is refuses
 
 
-def test_a_template_with_which_vllm_would_not_start():
+def test_a_template_that_breaks_vllms_check_is_unrenderable():
     with pytest.raises(Unrenderable, match="TypeError"):
         refuses_late_system("{{ tools | tojson }}")
 
@@ -242,11 +242,11 @@ def renderer(folder, template):
         ("{% if reasoning_effort != 'none' %}{{ raise_exception('no') }}{% endif %}", "none"),
     ],
 )
-def test_what_disabled_thinking_means_to_a_template(tmp_path, template, effort):
+def test_disabled_thinking_follows_the_template(tmp_path, template, effort):
     assert renderer(tmp_path, template).disabled_effort == effort
 
 
-def test_rendered_with_the_fields_in_the_order_of_openai_s_types(tmp_path):
+def test_fields_are_rendered_in_the_order_of_openais_types(tmp_path):
     render = renderer(tmp_path, "{% for m in messages %}{{ m | tojson }}{% endfor %}").render_messages
     body = {"messages": [{"role": "assistant", "content": [USE]}]}
     assert render(body) == (

@@ -31,7 +31,7 @@ vllm:prefix_cache_hits_total{engine="1",model_name="m"} NaN
 """
 
 
-def test_ranks_caches_and_loads():
+def test_ranks_caches_and_loads_are_read():
     page = parse_metrics(PAGE)
     assert page.caches == {0: RankCache(16, 27896, True), 1: RankCache(32, 1, False, 16)}
     assert page.loads == (LoadReport(0, 3, 2, 0.25, 1234567, 1000), LoadReport(1, 1, 0, 0.75))
@@ -39,13 +39,13 @@ def test_ranks_caches_and_loads():
     assert not page.sleeping
 
 
-def test_sleep():
+def test_the_sleep_state_is_read():
     text = 'vllm:engine_sleep_state{sleep_state="weights_offloaded",engine="0"} 1.0\n'
     assert parse_metrics(text).sleeping
     assert not parse_metrics(text.replace("weights_offloaded", "awake")).sleeping
 
 
-def test_older_names_and_a_page_with_both():
+def test_older_names_are_read_if_the_newer_are_absent():
     old = (
         'vllm:gpu_cache_usage_perc{engine="0"} 0.5\nvllm:gpu_prefix_cache_queries_total{engine="0"} 10\n'
         'vllm:gpu_prefix_cache_hits_total{engine="0"} 4\n'
@@ -93,7 +93,7 @@ def test_values_whose_sum_overflows_are_skipped(name):
 
 
 @given(st.text(st.sampled_from('vllm:numrequests_runningcache_config_info{}="\\\n ,01.engine'), max_size=200))
-def test_never_fails(text):
+def test_random_text_never_fails(text):
     parse_metrics("vllm:num_requests_running" + text + "\nvllm:cache_config_info" + text)
 
 
@@ -123,7 +123,7 @@ def _timed(page):
     return time.perf_counter() - start
 
 
-def test_blocks_summed_over_ranks_are_taken_apart() -> None:
+def test_blocks_summed_over_ranks_are_divided() -> None:
     page = parse_metrics(
         'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="6000",kv_cache_size_tokens="48000"} 1\n'
         'vllm:cache_config_info{engine="1",block_size="16",num_gpu_blocks="6000",kv_cache_size_tokens="48000"} 1\n'
@@ -132,14 +132,14 @@ def test_blocks_summed_over_ranks_are_taken_apart() -> None:
 
 
 @pytest.mark.parametrize("size", ["-16", "0", "9" * 30, str(MAX_BLOCK_TOKENS + 1)])
-def test_a_block_size_that_no_worker_has_is_not_taken(size):
+def test_an_impossible_block_size_is_ignored(size):
     """A prompt of twice its tokens is made for the self-test, and its hashes are as long."""
     labels = '{engine="0",block_size="%s",hash_block_size="%s",num_gpu_blocks="8"} 1\n'
     assert parse_metrics("vllm:cache_config_info" + labels % (size, "16")).caches == {}
     assert parse_metrics("vllm:cache_config_info" + labels % ("32", size)).caches == {0: RankCache(32, 8, True)}
 
 
-def test_a_number_of_blocks_that_no_worker_has_is_not_taken():
+def test_an_impossible_number_of_blocks_is_ignored():
     line = 'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="%d"} 1\n'
     assert parse_metrics(line % MAX_BLOCKS).caches == {0: RankCache(16, MAX_BLOCKS, True)}
     assert parse_metrics(line % (MAX_BLOCKS + 1)).caches == {}

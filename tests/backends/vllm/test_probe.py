@@ -73,7 +73,7 @@ async def scripted(pages):
         server.close()
 
 
-async def test_a_vllm_worker():
+async def test_a_vllm_worker_is_probed():
     async with scripted(healthy()) as (client, endpoint):
         facts = await probe(client, endpoint)
     assert facts.version == "0.33.0" and facts.notes == () and facts.ranks == 1 and not facts.sleeping
@@ -89,7 +89,7 @@ async def test_base_path_is_kept():
     assert facts.version == "0.33.0"
 
 
-async def test_an_older_worker_without_event_sources():
+async def test_an_older_worker_has_no_event_sources():
     pages = healthy()
     del pages["/kv_event_sources"]
     async with scripted(pages) as (client, endpoint):
@@ -97,7 +97,7 @@ async def test_an_older_worker_without_event_sources():
     assert facts.event_sources == () and "kv_events.endpoint" in facts.notes[0]
 
 
-async def test_events_off_says_which_flag():
+async def test_events_off_names_the_flag():
     async with scripted(healthy(kv_event_sources=as_json({}))) as (client, endpoint):
         facts = await probe(client, endpoint)
     assert "--kv-events-config" in facts.notes[0]
@@ -110,7 +110,7 @@ async def test_configured_events_are_not_asked_for():
     assert [source.endpoint for source in facts.event_sources] == ["tcp://127.0.0.1:7000", "tcp://127.0.0.1:7001"]
 
 
-async def test_a_rank_per_answer_and_unusable_ones():
+async def test_each_rank_has_a_source_and_unusable_ones_a_note():
     answers = {
         "5": SOURCE | {"endpoint": "tcp://10.0.0.9:41000", "replay_endpoint": None},
         "2": SOURCE,
@@ -163,7 +163,7 @@ async def test_a_server_without_health_and_models_is_not_up(models):
             await quick_probe(client, endpoint)
 
 
-async def test_asleep():
+async def test_a_sleeping_worker_is_reported():
     asleep = answer(GAUGES + b'vllm:engine_sleep_state{engine="0",sleep_state="discard_all"} 1.0\n')
     async with scripted(healthy(metrics=asleep)) as (client, endpoint):
         assert (await probe(client, endpoint)).sleeping
@@ -191,7 +191,7 @@ async def test_asleep():
         ("/v1/models", answer(b"x", headers=["content-encoding: gzip"]), "compressed"),
     ],
 )
-async def test_odd_answers_have_a_reason(path, page, words):
+async def test_an_odd_answer_is_an_error_with_a_reason(path, page, words):
     async with scripted(healthy() | {path: page}) as (client, endpoint):
         with pytest.raises(ProbeError, match=r"^\S.*\S$") as caught:
             await probe(client, endpoint, timeout_s=0.3)
@@ -199,7 +199,7 @@ async def test_odd_answers_have_a_reason(path, page, words):
     assert len(caught.value.reason) < 400
 
 
-async def test_nobody_listens():
+async def test_a_closed_port_is_an_error_with_a_reason():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         async with WorkerClient() as client:
@@ -209,7 +209,7 @@ async def test_nobody_listens():
                 await quick_probe(client, Endpoint("http", "no such host", 80))
 
 
-async def test_an_endless_body_is_cut(monkeypatch):
+async def test_an_endless_body_is_refused(monkeypatch):
     monkeypatch.setattr(subject, "MAX_METRICS_BYTES", 1000)
     async with scripted(healthy(metrics=answer(b"x" * 2000))) as (client, endpoint):
         with pytest.raises(ProbeError, match="more than 1000 bytes"):
@@ -227,7 +227,7 @@ async def test_an_endless_body_is_cut(monkeypatch):
         ("ipc:///tmp/events", "10.0.0.5", "ipc:///tmp/events"),
     ],
 )
-def test_wildcards_become_the_workers_host(address, host, expected):
+def test_wildcard_addresses_get_the_workers_host(address, host, expected):
     assert connectable(address, Endpoint("http", host, 8000)) == expected
 
 

@@ -254,7 +254,7 @@ def test_a_line_that_changes_with_every_request_is_dropped(tmp_path: Path) -> No
     )
 
 
-def test_fields_that_vllm_keeps(tmp_path: Path) -> None:
+def test_fields_that_vllm_keeps_reach_the_template(tmp_path: Path) -> None:
     render = renderer("{% for m in messages %}{{ m | tojson }}{% endfor %}{# developer 'developer' #}", tmp_path).render
     tool = {"type": "function", "function": {"strict": True, "name": "g", "x": 1}}
     body = {
@@ -277,7 +277,7 @@ def test_fields_that_vllm_keeps(tmp_path: Path) -> None:
     )
 
 
-def test_variables(tmp_path: Path) -> None:
+def test_template_variables_follow_vllm(tmp_path: Path) -> None:
     source = "{{ bos_token }}|{{ eos_token }}|{{ (documents or []) | length }}|{{ style }}|{{ reasoning_effort }}"
     render = renderer(source, tmp_path).render
     body = messages(("user", "x"))
@@ -290,7 +290,7 @@ def test_variables(tmp_path: Path) -> None:
     assert render({**body, **full}) == "<s>|</s>|1|dry|low"
 
 
-def test_template_language(tmp_path: Path) -> None:
+def test_the_template_language_has_transformers_extensions(tmp_path: Path) -> None:
     cases = {
         "{% for n in range(9) %}{% if n == 1 %}{% continue %}{% endif %}{{ n }}{% endfor %}": "02345678",
         "{% for n in range(9) %}{% if n == 4 %}{% break %}{% endif %}{{ n }}{% endfor %}": "0123",
@@ -331,7 +331,7 @@ def test_templates_cannot_break_out_or_blow_up(tmp_path: Path, source: str) -> N
 
 
 @pytest.mark.parametrize("source", ["{% if %}", "{{", "{% for m in messages %}", "{% unknown %}"])
-def test_broken_templates(tmp_path: Path, source: str) -> None:
+def test_a_broken_template_is_unrenderable(tmp_path: Path, source: str) -> None:
     with pytest.raises(Unrenderable, match="does not compile"):
         renderer(source, tmp_path)
 
@@ -364,7 +364,7 @@ def test_broken_templates(tmp_path: Path, source: str) -> None:
         {**messages(("user", "x")), "chat_template_kwargs": 5},
     ],
 )
-def test_bodies_that_cannot_be_told(tmp_path: Path, body: dict) -> None:
+def test_a_body_with_unknown_content_is_unrenderable(tmp_path: Path, body: dict) -> None:
     with pytest.raises(Unrenderable):
         renderer(CHATML, tmp_path).render(body)
 
@@ -402,7 +402,7 @@ def test_the_shipped_template_only_ever_appends() -> None:
     assert render({**body, "messages": turns, "add_generation_prompt": True}) == texts[5] + "<|im_start|>assistant\n"
 
 
-def test_a_template_that_comes_with_the_request(tmp_path: Path) -> None:
+def test_a_template_in_the_request_is_run(tmp_path: Path) -> None:
     render = renderer(CHATML, tmp_path).render
     given = "{% for m in messages %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}{{ bos_token }}"
     body = {**messages(("user", "x")), "chat_template": given, "mm_processor_kwargs": {}}
@@ -410,7 +410,7 @@ def test_a_template_that_comes_with_the_request(tmp_path: Path) -> None:
     assert render(messages(("user", "x"))).startswith("<|im_start|>user")
 
 
-def test_arguments_of_transformers_are_no_variables(tmp_path: Path) -> None:
+def test_arguments_of_transformers_are_not_variables(tmp_path: Path) -> None:
     source = "{{ tokenize is defined }}{{ return_dict is defined }}{{ max_length is defined }}{{ messages[0].content }}"
     render = renderer(source, tmp_path).render
     for kwargs in ({"tokenize": True, "return_dict": True}, {"tokenize": False, "max_length": 5}, {"padding": True}):

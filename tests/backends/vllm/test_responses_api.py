@@ -45,7 +45,7 @@ def chat(given, **fields):
     return made
 
 
-def test_text_and_instructions():
+def test_text_and_instructions_become_messages():
     assert chat("hi") == {"messages": [asked("hi")], "add_generation_prompt": True, "continue_final_message": False}
     assert chat("")["messages"] == [asked("")]
     assert chat("hi", instructions="I")["messages"] == [{"role": "system", "content": "I"}, asked("hi")]
@@ -86,7 +86,7 @@ def test_text_and_instructions():
         ([output("x", None)], [{"role": "tool", "content": "x", "tool_call_id": None}]),
     ],
 )  # fmt: skip
-def test_items(items, messages):
+def test_items_become_messages(items, messages):
     assert chat(items)["messages"] == messages
 
 
@@ -102,13 +102,13 @@ def test_items(items, messages):
         ({**CALL, "status": "in_progress"}, False),
     ],
 )
-def test_what_is_not_complete_is_left_open(last, left_open):
+def test_an_incomplete_item_is_left_open(last, left_open):
     made = chat([asked("a"), last])
     assert (made["continue_final_message"], made["add_generation_prompt"]) == (left_open, not left_open)
     assert not chat([asked("a"), last, asked("c")])["continue_final_message"]
 
 
-def test_tools():
+def test_tools_become_functions():
     function = {"type": "function", "name": "f", "description": "d", "parameters": {"b": 1}, "strict": False, "x": 1}
     custom = {"type": "custom", "name": "c", "format": {"type": "text"}}
     space = {
@@ -124,7 +124,7 @@ def test_tools():
     assert "tools" not in chat("a", tools=[]) and "tools" not in chat("a", tools=None)
 
 
-def test_effort_and_kwargs():
+def test_effort_and_kwargs_are_passed_on():
     assert chat("a", reasoning={"effort": "high", "summary": "auto"})["reasoning_effort"] == "high"
     assert "reasoning_effort" not in chat("a", reasoning={"effort": None}, reasoning_effort="low")
     assert chat("a", chat_template_kwargs={"k": 1})["chat_template_kwargs"] == {"k": 1}
@@ -161,7 +161,7 @@ def test_effort_and_kwargs():
         {"reasoning": {"effort": 5}},
     ],
 )
-def test_what_cannot_be_told(fields):
+def test_unknown_content_is_unrenderable(fields):
     with pytest.raises(Unrenderable):
         chat_of_responses({"input": "a", **fields})
 
@@ -172,7 +172,7 @@ def renderer(folder, template):
     return ChatRenderer.load(folder)
 
 
-def test_rendered_with_the_fields_in_vllm_s_own_order(tmp_path):
+def test_fields_are_rendered_in_vllms_own_order(tmp_path):
     render = renderer(tmp_path, "{% for m in messages %}{{ m | tojson }}{% endfor %}").render_responses
     tools = [{"type": "function", "function": {"name": "g"}, "strict": None}]
     assert render({"input": [{"role": "developer", "content": "D", "tools": tools}, CALL]}) == (

@@ -33,7 +33,7 @@ def configure(folder: Path, **config: object) -> ChatRenderer:
     return ChatRenderer.load(folder)
 
 
-def test_the_shipped_folder_is_what_its_script_says() -> None:
+def test_the_packaged_folder_is_what_its_script_makes() -> None:
     tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
     assert tokenizer.get_vocab_size() == VOCABULARY_TOKENS
     assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [0, 1, 2]
@@ -44,7 +44,7 @@ def test_the_shipped_folder_is_what_its_script_says() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "naïve 日本語 🙂\n\t", "<|im_start|>user\n\nhi<|im_end|>", "\x00\x7f"])
-def test_encode_and_decode(text: str) -> None:
+def test_text_survives_encoding_and_decoding(text: str) -> None:
     renderer = ChatRenderer.load(MODEL_DIR)
     assert renderer.decode(renderer.encode(text, True)) == text
     assert renderer.encode(text, False) == renderer.encode(text, True)
@@ -52,12 +52,12 @@ def test_encode_and_decode(text: str) -> None:
         renderer.encode("\ud800", False)
 
 
-def test_template_as_a_file_wins(folder: Path) -> None:
+def test_a_template_file_takes_precedence(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("file")
     assert configure(folder, chat_template="config").render(BODY) == "file"
 
 
-def test_named_templates(folder: Path) -> None:
+def test_named_templates_are_read(folder: Path) -> None:
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     with_tools = {**BODY, "tools": [{"type": "function", "function": {"name": "f"}}]}
     for templates in (named, {entry["name"]: entry["template"] for entry in named}):
@@ -86,14 +86,14 @@ def test_without_a_template_only_completions_work(folder: Path) -> None:
         renderer.render(BODY)
 
 
-def test_tokenizer_apart(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_tokenizer_may_lie_outside_the_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     apart = tmp_path_factory.mktemp("apart")
     (apart / "tokenizer_config.json").write_text(json.dumps({"chat_template": "t{{ bos_token }}", "bos_token": "<b>"}))
     for tokenizer in (folder, folder / "tokenizer.json"):
         assert ChatRenderer.load(apart, tokenizer=tokenizer).render(BODY) == "t<b>"
 
 
-def test_named_tokens_from_either_file(folder: Path) -> None:
+def test_named_tokens_are_read_from_either_file(folder: Path) -> None:
     """special_tokens_map.json counts only where tokenizer_config.json has no table of its own, and wins then."""
     (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<m>"}, "eos_token": "<e>"}))
     config = {"bos_token": "<c>", "eos_token": None, "chat_template": "{{ bos_token }}{{ eos_token }}"}
@@ -101,7 +101,7 @@ def test_named_tokens_from_either_file(folder: Path) -> None:
     assert configure(folder, **config, added_tokens_decoder={}).render(BODY) == "<c>"
 
 
-def test_tokens_that_only_the_configuration_declares(folder: Path) -> None:
+def test_tokens_declared_only_by_the_configuration_are_added(folder: Path) -> None:
     entry = {"content": "<extra>", "special": True, "lstrip": False, "rstrip": True, "normalized": False}
     renderer = configure(folder, added_tokens_decoder={"8000": entry, "1": {"content": "<|im_start|>"}})
     assert renderer.encode("<extra>", False) == [8000]
@@ -111,7 +111,7 @@ def test_tokens_that_only_the_configuration_declares(folder: Path) -> None:
         configure(folder, added_tokens_decoder={"x": entry})
 
 
-def test_flags_that_the_configuration_changes(folder: Path) -> None:
+def test_the_configuration_changes_flags(folder: Path) -> None:
     entry = {"content": "<|im_end|>", "special": True, "lstrip": True, "rstrip": False, "normalized": False}
     assert len(configure(folder).encode("a  <|im_end|>", False)) > 2
     assert configure(folder, added_tokens_decoder={"2": entry}).encode("a  <|im_end|>", False)[1:] == [2]
@@ -130,13 +130,13 @@ def test_flags_that_the_configuration_changes(folder: Path) -> None:
         ("added_tokens.json", {"<extra>": 8000}),
     ],
 )
-def test_further_tokens(folder: Path, name: str, declared: dict) -> None:
+def test_further_tokens_are_added(folder: Path, name: str, declared: dict) -> None:
     assert len(ChatRenderer.load(folder).encode("x<extra>x", False)) > 3
     (folder / name).write_text(json.dumps(declared))
     assert ChatRenderer.load(folder).encode("x<extra>x", False)[1] == 8000
 
 
-def test_named_tokens_of_one_model_only(folder: Path) -> None:
+def test_named_tokens_of_one_model_are_read(folder: Path) -> None:
     template = "{{ my_token }}{{ image_token }}{{ unk_token }}"
     renderer = configure(folder, extra_special_tokens={"my_token": "<y>"}, image_token="<i>", chat_template=template)
     assert renderer.render(BODY) == "<y><i>"
@@ -157,7 +157,9 @@ def test_special_tokens_are_text_where_the_configuration_says_so(folder: Path) -
         ({"tokenizer_class": "LlamaTokenizer"}, "mistral", ["▁a", "<s>", "▁b"]),
     ],
 )
-def test_a_class_that_builds_its_own_tokenizer(tmp_path: Path, config: dict, model_type: str, pieces: list) -> None:
+def test_llama_tokenizers_are_rebuilt_as_transformers_does(
+    tmp_path: Path, config: dict, model_type: str, pieces: list
+) -> None:
     """A folder of the Llama-2 era: its normalizer puts a space in front of what follows a special token."""
     vocabulary = {piece: place for place, piece in enumerate(["<unk>", "<s>", "</s>", "a", "b", "▁", "▁a", "▁b"])}
     tokenizer = Tokenizer(models.BPE(vocabulary, [("▁", "a"), ("▁", "b")], unk_token="<unk>"))
@@ -170,7 +172,7 @@ def test_a_class_that_builds_its_own_tokenizer(tmp_path: Path, config: dict, mod
     assert renderer.render(BODY) == ("</s>" if renderer.tokenizer.normalizer is None else "")
 
 
-def test_another_model_keeps_its_file(tmp_path: Path) -> None:
+def test_other_classes_keep_their_file(tmp_path: Path) -> None:
     Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?")).save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     assert configure(tmp_path, tokenizer_class="LlamaTokenizer").encode("a", False) == [0]
@@ -186,13 +188,13 @@ def test_another_model_keeps_its_file(tmp_path: Path) -> None:
         ("config.json", '{"architectures": ["GptOssForCausalLM"]}'),
     ],
 )
-def test_folders_that_cannot_be_used(folder: Path, name: str, content: str) -> None:
+def test_an_unusable_folder_is_refused(folder: Path, name: str, content: str) -> None:
     (folder / name).write_text(content)
     with pytest.raises(Unrenderable):
         ChatRenderer.load(folder)
 
 
-def test_missing_and_native_tokenizers(folder: Path) -> None:
+def test_missing_and_native_tokenizers_are_refused(folder: Path) -> None:
     (folder / "tekken.json").write_text("{}")
     ChatRenderer.load(folder)
     (folder / "consolidated.safetensors").write_text("")

@@ -109,7 +109,7 @@ steps = st.lists(
 
 @given(st.integers(1, 14), steps)
 @settings(max_examples=400, deadline=None)
-def test_against_naive(capacity, taken):
+def test_the_model_agrees_with_a_naive_cache(capacity, taken):
     view, naive, reserved = ApproximateView(B, capacity), Naive(capacity), []
     for kind, (bits, rest), extra, hits in taken:
         chain = chain_of(bits)
@@ -137,7 +137,7 @@ def test_against_naive(capacity, taken):
                 assert view.match(numbers(keys), usable, length) == naive.match(keys, usable, length)
 
 
-def test_a_next_turn_finds_what_was_generated():
+def test_the_next_turn_hits_generated_blocks():
     view = ApproximateView(4, 100)
     view.finished([1, 2], 10, 12, 0)
     # 10 + 12 - 1 = 21 computed tokens: five blocks, two of them the prompt's.
@@ -149,14 +149,14 @@ def test_a_next_turn_finds_what_was_generated():
     assert view.match([1, 2, 3, 4, 5, 6], 6, 25) == 6
 
 
-def test_the_answer_of_a_prompt_under_a_block_takes_room_and_matches_nothing():
+def test_the_answer_of_a_prompt_under_a_block_takes_space_and_matches_nothing():
     view = ApproximateView(4, 100)
     view.finished([], 3, 9, 0)
     assert view.blocks == 2
     assert view.match([8, 9, 10], 3, 40) == 0
 
 
-def test_tails_go_first():
+def test_tails_are_evicted_first():
     view = ApproximateView(4, 6)
     view.finished([1, 2, 3, 4], 16, 0, 0)
     view.finished([11, 12, 13, 14], 16, 0, 0)
@@ -164,7 +164,7 @@ def test_tails_go_first():
     assert view.match([11, 12, 13, 14], 4, 99) == 4
 
 
-def test_a_running_request_takes_room():
+def test_a_running_request_takes_space():
     view = ApproximateView(4, 6)
     view.finished([1, 2, 3, 4], 16, 0, 0)
     reserved = view.running([11, 12, 13, 14], 18)
@@ -175,7 +175,7 @@ def test_a_running_request_takes_room():
     assert view.match([11, 12, 13, 14], 4, 99) == 4
 
 
-def test_shrinking_and_resizing():
+def test_shrinking_and_resizing_evict_to_the_new_size():
     view = ApproximateView(4, 1000)
     for start in range(0, 900, 9):
         view.finished(range(start, start + 9), 36, 0, 0)
@@ -189,7 +189,7 @@ def test_shrinking_and_resizing():
 
 
 @pytest.mark.parametrize("turns", [3000])
-def test_a_very_long_conversation(turns):
+def test_a_very_long_conversation_needs_no_recursion(turns):
     """A run per turn: nothing here may recurse."""
     view = ApproximateView(4, 10**6)
     for turn in range(1, turns, 7):
@@ -198,7 +198,7 @@ def test_a_very_long_conversation(turns):
     assert view.blocks == 0
 
 
-def test_answers_that_do_not_come_back_are_no_longer_expected_and_are_again_once_they_do():
+def test_answers_are_expected_only_while_they_return_in_prompts():
     """A template that strips a model's thinking: the next turn goes on from the prompt, not from what was generated."""
     view = ApproximateView(4, 10_000)
 
@@ -222,7 +222,7 @@ def test_answers_that_do_not_come_back_are_no_longer_expected_and_are_again_once
     assert turn(2_000, True) == 5
 
 
-def test_what_was_evicted_says_nothing_of_answers():
+def test_hits_on_part_of_the_prompt_do_not_judge_answers():
     view = ApproximateView(4, 100)
     view.finished([1, 2], 10, 12, 0)
     for _ in range(20):
@@ -230,7 +230,7 @@ def test_what_was_evicted_says_nothing_of_answers():
     assert view.answers_return, "less than the prompt itself was found"
 
 
-def test_half_an_answer_is_what_recent_ones_came_to():
+def test_half_an_answer_follows_the_mean_of_recent_answers():
     view = ApproximateView(4, 1_000)
     assert view.half_answer_tokens == 0
     view.finished([1], 4, 100, 0)

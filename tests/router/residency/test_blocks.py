@@ -33,7 +33,7 @@ def test_a_dropped_bit_is_swept_in_parts_and_used_again():
     assert BlockCopies(index).bit == bit
 
 
-def test_sweeping_leaves_rows_that_were_given_away():
+def test_sweeping_leaves_rows_of_other_blocks():
     index = BlockIndex()
     first, second = stored(index, [1, 2]), stored(index, [1])
     first.give_up()
@@ -79,7 +79,7 @@ def test_sharing_masks_is_bounded(monkeypatch):
         assert index.holders(number * 10) == sum(one.bit for one in block_copies[: number + 1])
 
 
-def test_two_views_in_a_slower_tier():
+def test_two_views_share_a_slower_tier():
     index = BlockIndex()
     first, second = stored(index, [1, 2], "CPU"), stored(index, [1], "CPU")
     first.store(first.tier_copies("CPU", 1), [10], [1], new_copies=True)
@@ -96,7 +96,7 @@ def test_two_views_in_a_slower_tier():
     assert index.statistics()["blocks"] == 1
 
 
-def test_too_many_shelves_are_refused():
+def test_too_many_tiers_are_refused():
     block_copies = BlockCopies(BlockIndex())
     assert [block_copies.tier_copies(f"medium {n}", 0) is None for n in range(10)] == [False] * 8 + [True] * 2
 

@@ -13,7 +13,7 @@ tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)
 
 
 @given(tokens, st.integers(1, 7), st.lists(st.sampled_from([b"", b"x", b"salt"]), max_size=12))
-def test_formula(ids, size, extras):
+def test_hashes_follow_the_documented_formula(ids, size, extras):
     expected, parent = [], SEED
     for index in range(len(ids) // size):
         block = b"".join(value.to_bytes(4, "little") for value in ids[index * size : (index + 1) * size])
@@ -49,6 +49,6 @@ def test_extra_bytes_are_canonical():
 
 
 @pytest.mark.parametrize("ids", [[-1], [2**32], ["a"], [None]])
-def test_ids_that_are_none(ids):
+def test_values_that_are_not_ids_are_refused(ids):
     with pytest.raises(struct.error):
         pack_tokens(ids)

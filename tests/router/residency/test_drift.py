@@ -35,14 +35,14 @@ def pass_rounds(kit, residency, rounds):
         serve(residency, kit.ids([7_000 + number] * 9), 0, 10_000 + number)
 
 
-def test_what_was_predicted_differs_in_nothing(kit, view):
+def test_a_correct_prediction_has_no_difference(kit, view):
     assert serve(view, kit.ids(TOKENS), 16, 1) is None
     assert view.finished(0, kit.ids(TOKENS), 0, 0) is None, "not booked: nothing was predicted"
     view.reserve(0, kit.ids(TOKENS), 2)
     assert view.finished(0, kit.ids(TOKENS), 0, 0, 2) is None, "nobody asked"
 
 
-def test_a_slower_tier_may_have_held_the_rest(kit, view):
+def test_a_slower_tier_explains_a_larger_hit(kit, view):
     wire = kit.Wire("map")
     view.ingest(0, 1, wire.batch(wire.stored([9, 9, 9, 9], medium="CPU")))
     assert serve(view, kit.ids(TOKENS), 20, 1) is Difference.SLOWER_TIER
@@ -51,7 +51,7 @@ def test_a_slower_tier_may_have_held_the_rest(kit, view):
 
 
 @pytest.mark.parametrize("cached", [18, 24, 400])
-def test_what_no_cache_of_blocks_can_find_is_unexplained(kit, view, cached):
+def test_a_hit_that_no_cache_can_have_is_unexplained(kit, view, cached):
     """Part of a block, the last token's block, or more than the prompt."""
     assert serve(view, kit.ids(TOKENS), cached, 1) is Difference.PENDING
     wire = kit.Wire("map")
@@ -60,7 +60,7 @@ def test_what_no_cache_of_blocks_can_find_is_unexplained(kit, view, cached):
     assert view.late == {1: Difference.OTHER}
 
 
-def test_too_much_came_and_went_to_say(kit, view, monkeypatch):
+def test_a_difference_older_than_the_log_counts_as_explained(kit, view, monkeypatch):
     monkeypatch.setattr(eviction_log, "KEPT_BLOCKS", 2)
     wire = kit.Wire("map")
     prompt = kit.ids(TOKENS)
@@ -70,7 +70,7 @@ def test_too_much_came_and_went_to_say(kit, view, monkeypatch):
     assert view.finished(0, prompt, 0, 8, 1) is Difference.EVICTED_WHILE_QUEUED
 
 
-def test_what_waits_is_bounded(kit, view, monkeypatch):
+def test_pending_differences_are_bounded(kit, view, monkeypatch):
     monkeypatch.setattr(drift, "PENDING", 3)
     for ticket in range(5):
         view.reserve(0, kit.ids([*TOKENS[:16], ticket]), ticket, 16)
@@ -80,20 +80,20 @@ def test_what_waits_is_bounded(kit, view, monkeypatch):
     assert view.statistics()["slots"][0]["pending_differences"] == 3
 
 
-def test_a_view_that_goes_takes_nothing_pending_along(kit, view):
+def test_a_removed_view_settles_its_pending_differences(kit, view):
     assert serve(view, kit.ids(TOKENS), 8, 1) is Difference.PENDING
     view.configure(0, events=False)
     assert view.late == {1: Difference.CLEARED}
 
 
-def test_a_lost_link_leaves_nothing_pending(kit, view):
+def test_a_lost_link_settles_pending_differences(kit, view):
     """A worker that dies takes its last events along."""
     assert serve(view, kit.ids(TOKENS), 8, 1) is Difference.PENDING
     view.link_lost(0)
     assert view.late == {1: Difference.APPROXIMATE}
 
 
-def test_blocks_of_another_size_cannot_be_compared(kit, view):
+def test_a_changed_block_size_leaves_a_report_unjudged(kit, view):
     residency = ResidencyMap()
     residency.add(0, "w:1", 8, 1_000, True)
     residency.link_up(0)
@@ -105,7 +105,7 @@ def test_blocks_of_another_size_cannot_be_compared(kit, view):
     assert residency.finished(0, kit.ids(TOKENS), 0, 20, 1) is Difference.APPROXIMATE
 
 
-def test_a_report_slower_than_word_of_an_eviction_brings_nothing_back(kit, view):
+def test_a_report_after_an_eviction_restores_nothing(kit, view):
     wire = kit.Wire("map")
     prompt = kit.ids([*TOKENS[:16], 1])
     view.reserve(0, prompt, 1, 16)
@@ -116,7 +116,7 @@ def test_a_report_slower_than_word_of_an_eviction_brings_nothing_back(kit, view)
     assert view.statistics()["slots"][0]["reported_blocks"] == 0
 
 
-def test_a_report_from_before_a_reset_brings_nothing_back(kit, view):
+def test_a_report_from_before_a_reset_restores_nothing(kit, view):
     wire = kit.Wire("map")
     prompt = kit.ids([*TOKENS[:16], 1])
     view.reserve(0, prompt, 1, 16)

@@ -25,7 +25,7 @@ def write(eviction_log, happening):
 
 
 @given(before=happenings, after=happenings, wanted=st.sets(st.integers(1, 7), max_size=2))
-def test_changes_come_in_order_and_runs_at_once(before, after, wanted):
+def test_changes_come_in_order_and_one_run_at_once(before, after, wanted):
     eviction_log = EvictionLog()
     for happening in before:
         write(eviction_log, happening)
@@ -43,7 +43,7 @@ def test_changes_come_in_order_and_runs_at_once(before, after, wanted):
     ]
 
 
-def test_hashes_are_found_whole():
+def test_hashes_are_found_at_entry_boundaries_only():
     """Entries are searched as bytes: the middle of two neighbours must not pass for one."""
     eviction_log = EvictionLog()
     eviction_log.arrive([0x0102030405060708, 0x1112131415161718])
@@ -52,7 +52,7 @@ def test_hashes_are_found_whole():
     assert list(eviction_log.changes([0x1112131415161718], 0, 0)) == [{0x1112131415161718: True}]
 
 
-def test_the_latest_is_kept(monkeypatch):
+def test_the_latest_entries_are_kept(monkeypatch):
     monkeypatch.setattr(module, "KEPT_BLOCKS", 10)
     eviction_log = EvictionLog()
     for number in range(100):

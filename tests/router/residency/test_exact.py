@@ -38,7 +38,7 @@ def one(kit, wire):
     return One(kit, wire)
 
 
-def test_stored_removed_cleared(one):
+def test_stored_removed_and_cleared_events_are_applied(one):
     one.send(one.wire.stored(TOKENS))
     assert one.match().tokens == 24 and one.match().residency is Residency.EXACT
     one.send(one.wire.removed(one.wire.hashes(TOKENS)[-2:]))
@@ -71,7 +71,7 @@ def test_a_copy_stays_until_the_last_is_removed(one):
         one.send(one.wire.removed(last))
 
 
-def test_a_reannounced_prefix_is_no_copy(one):
+def test_a_reannounced_prefix_adds_no_copy(one):
     one.send(one.wire.stored(TOKENS))
     one.send(one.wire.stored(TOKENS[:12]), one.wire.stored(TOKENS))
     assert one.figures["copies_beyond_the_first"] == 0
@@ -80,20 +80,20 @@ def test_a_reannounced_prefix_is_no_copy(one):
 
 
 @pytest.mark.parametrize(("origin", "left"), [("NEW", 24), ("REUSED", 0)])
-def test_the_origin_of_a_block_decides_when_it_is_said(kit, origin, left):
+def test_the_origin_of_an_event_decides_whether_it_adds_a_copy(kit, origin, left):
     one = One(kit, kit.Wire("map"))
     one.send(one.wire.stored(TOKENS, origin=origin), one.wire.stored(TOKENS, origin=origin))
     one.send(one.wire.removed(one.wire.hashes(TOKENS)))
     assert one.match().tokens == left
 
 
-def test_a_one_block_prompt_is_computed_again_each_time(one):
+def test_a_one_block_prompt_adds_a_copy_each_time(one):
     one.send(one.wire.stored(TOKENS[:4]), one.wire.stored(TOKENS[:4]))
     one.send(one.wire.removed(one.wire.hashes(TOKENS)[:1]))
     assert one.match().tokens == 4
 
 
-def test_bytes_hashes(kit):
+def test_hashes_may_be_bytes(kit):
     one = One(kit, kit.Wire("map"))
     event = one.wire.stored(TOKENS)
     digests = [b"x" * 24 + value.to_bytes(8, "big") for value in event["block_hashes"]]
@@ -104,7 +104,7 @@ def test_bytes_hashes(kit):
     assert one.match().tokens == 4
 
 
-def test_orphans_are_attached_when_their_parent_comes(one):
+def test_orphans_are_attached_when_their_parent_arrives(one):
     hashes = one.wire.hashes(TOKENS)
     one.send(one.wire.stored(TOKENS, 4), one.wire.stored(TOKENS[:16], 2), one.wire.removed(hashes[-1:]))
     assert one.match().tokens == 0
@@ -162,7 +162,7 @@ def test_only_full_attention_groups_are_indexed(one):
     assert one.match().tokens == 0
 
 
-def test_slower_tiers_are_told_apart(one):
+def test_slower_tiers_are_kept_apart(one):
     one.send(one.wire.stored(TOKENS), one.wire.stored(TOKENS, medium="CPU"))
     one.send(one.wire.removed(one.wire.hashes(TOKENS)[2:]))
     match = one.match()
@@ -176,7 +176,7 @@ def test_slower_tiers_are_told_apart(one):
     assert one.match().tokens == 24
 
 
-def test_remote_stores_are_not_the_workers_own(kit):
+def test_remote_stores_do_not_count_as_the_workers_gpu(kit):
     one = One(kit, kit.Wire("map"))
     one.send(one.wire.stored(TOKENS, medium="GPU", locality="REMOTE"))
     assert one.match().tokens == 0 and one.match().by_tier == {"GPU": 0, "REMOTE": 24}
@@ -198,7 +198,7 @@ def test_the_block_size_comes_from_the_events(kit):
     "change",
     [{"token_ids": TOKENS[:-1]}, {"block_size": 0}, {"token_ids": [-1] * 24}, {"token_ids": [2**32] * 24}],
 )
-def test_an_event_that_makes_no_sense_is_counted(kit, change):
+def test_an_invalid_event_is_counted(kit, change):
     one = One(kit, kit.Wire("map"))
     one.send(one.wire.stored(TOKENS) | change, one.wire.stored([7, *TOKENS[1:]]))
     assert one.match([7, *TOKENS[1:], 1]).tokens == 24
@@ -208,7 +208,7 @@ def test_an_event_that_makes_no_sense_is_counted(kit, change):
     assert one.map.state(0).residency is Residency.EXACT
 
 
-def test_unknown_event_types_are_counted_and_no_harm(one):
+def test_unknown_event_types_are_counted_and_ignored(one):
     one.send(["BlockMoved", 1], one.wire.stored(TOKENS))
     assert one.match().tokens == 24 and one.match().residency is Residency.EXACT
     assert one.figures["unknown_events"] == 1
@@ -243,7 +243,7 @@ def test_media_are_bounded(one):
     assert one.figures["blocks_in_slower_tiers"] == 6 * block_copies.MEDIA_KEPT
 
 
-def test_after_a_garbled_batch_the_view_is_learned_anew_until_it_is_cleared(one):
+def test_a_garbled_batch_makes_the_view_approximate_until_a_clear(one):
     one.send(one.wire.stored(TOKENS))
     assert one.map.ingest(0, 1, b"\xc1").outcome == "rejected"
     one.seq = 2

@@ -257,7 +257,7 @@ class Machine(RuleBasedStateMachine):
         assert len(self.map._index) == 0
 
 
-def test_against_a_worker(kit):
+def test_the_exact_view_agrees_with_a_worker(kit):
     Machine.kit = kit
     case = Machine.TestCase
     case.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)

@@ -34,7 +34,7 @@ def check(views, blocks, closed, open_, start=0):
 
 
 @given(st.integers(0, 70), st.lists(st.integers(0, 70), max_size=9), st.integers(0, 511), st.integers(0, 20))
-def test_closed_views(blocks, held, mask, start):
+def test_closed_views_match_as_a_walk_would(blocks, held, mask, start):
     start = min(start, blocks)
     views = [[index < count for index in range(blocks)] for count in held]
     check(views, blocks, mask & ((1 << len(views)) - 1), 0, start)
@@ -44,7 +44,7 @@ def test_closed_views(blocks, held, mask, start):
     st.integers(0, 30).flatmap(lambda n: st.lists(st.lists(st.booleans(), min_size=n, max_size=n), max_size=5)),
     st.data(),
 )
-def test_views_with_holes(views, data):
+def test_views_with_holes_match_up_to_the_hole(views, data):
     blocks = len(views[0]) if views else 0
     check(views, blocks, 0, (1 << len(views)) - 1)
 
@@ -55,12 +55,12 @@ def test_holes_that_probes_show_are_walked():
     check(views, 5, 0b11, 0)
 
 
-def test_probes_are_few():
+def test_a_match_needs_few_probes():
     views = [[index < count for index in range(2048)] for count in (0, 5, 700, 2048)]
     assert len(check(views, 2048, 0b1111, 0)) < 40
 
 
-def test_each_bit():
+def test_a_mask_splits_into_single_bits():
     assert each_bit(0) == []
     assert each_bit(8) == [8]
     assert each_bit(0b10110) == [2, 4, 16]

@@ -20,7 +20,7 @@ def serve(residency, prompt, ticket, generated=0, cached=None):
     residency.release(0, ticket)
 
 
-def test_a_booked_request_has_evicted_what_it_must_before_a_later_one_looks(kit):
+def test_a_reserved_request_evicts_before_a_later_one_matches(kit):
     residency = new_map(8)
     old, new = kit.ids(range(17)), kit.ids(range(100, 121))
     serve(residency, old, 1)
@@ -31,14 +31,14 @@ def test_a_booked_request_has_evicted_what_it_must_before_a_later_one_looks(kit)
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 0
 
 
-def test_a_booked_request_takes_room_for_half_an_answer_too(kit):
+def test_a_reserved_request_takes_space_for_half_an_answer(kit):
     residency = new_map(20)
     serve(residency, kit.ids(range(5)), 1, generated=40)
     residency.reserve(0, kit.ids(range(100, 109)), 2, 0)
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 8, "9 tokens and 20"
 
 
-def test_more_found_than_was_held_because_a_neighbour_brought_it_leaves_the_room_as_it_was(kit):
+def test_a_hit_on_a_neighbours_blocks_leaves_the_capacity_unchanged(kit):
     residency = new_map(20)
     for ticket, first in enumerate(range(0, 300, 100), start=1):
         serve(residency, kit.ids(range(first, first + 25)), ticket)

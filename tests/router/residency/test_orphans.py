@@ -12,7 +12,7 @@ def run_of(parent, *engines, tokens=16):
     return OrphanRun(parent, None, engines, bytes(4 * tokens * len(engines)), None, False)
 
 
-def test_the_latest_that_still_wait_come_newest_first():
+def test_waiting_runs_come_newest_first():
     orphanage = OrphanBlocks()
     old, first, second, third = (run_of(parent, 10 + parent) for parent in range(4))
     orphanage.add(old)
@@ -27,7 +27,7 @@ def test_the_latest_that_still_wait_come_newest_first():
 
 
 @pytest.mark.parametrize("adopted", [True, False])
-def test_what_is_adopted_or_dropped_takes_no_room(monkeypatch, adopted):
+def test_adopted_and_dropped_runs_take_no_memory(monkeypatch, adopted):
     orphanage, run = OrphanBlocks(), run_of(1, 11)
     held = sys.getrefcount(run)
     orphanage.add(run)

@@ -56,7 +56,7 @@ def found(kit: Any, residency: ResidencyMap, request: Mapping[str, Any], keys: S
     return match.tokens
 
 
-def test_what_is_known_of_each_prompt_is_what_it_finds(
+def test_a_prompt_with_images_finds_its_known_blocks(
     kit: Any, recorded: Mapping[str, Any], residency: ResidencyMap
 ) -> None:
     for seq, request in enumerate(recorded["requests"]):
@@ -68,7 +68,7 @@ def test_what_is_known_of_each_prompt_is_what_it_finds(
     assert {request["cached_tokens"] for request in recorded["requests"]} >= {0, 32, 80, 96}
 
 
-def test_the_same_tokens_without_their_images_are_another_prompt(
+def test_equal_tokens_without_images_are_another_prompt(
     kit: Any, recorded: Mapping[str, Any], residency: ResidencyMap
 ) -> None:
     first, block = recorded["requests"][0], recorded["block_size"]
@@ -80,7 +80,7 @@ def test_the_same_tokens_without_their_images_are_another_prompt(
         assert found(kit, residency, request, extra_keys(request, block)) == before_the_image
 
 
-def test_blocks_with_images_leave_by_their_own_names(
+def test_blocks_with_images_are_removed_by_their_engine_keys(
     kit: Any, recorded: Mapping[str, Any], residency: ResidencyMap
 ) -> None:
     first, dog = recorded["requests"][0], recorded["requests"][2]

@@ -80,17 +80,17 @@ def test_an_unknown_prompt_asks_and_is_known_afterwards(lossy, wire):
     assert not lossy.asks(TOKENS), "all of it is known"
 
 
-def test_behind_what_was_announced_again_there_may_be_more(lossy, wire):
+def test_unknown_blocks_may_follow_reannounced_ones(lossy, wire):
     lossy.send(wire.stored(SYSTEM))
     assert lossy.asks(TOKENS)
 
 
-def test_behind_what_was_computed_since_there_is_nothing_unknown(lossy, wire):
+def test_no_unknown_block_follows_a_computed_one(lossy, wire):
     lossy.send(wire.stored(SYSTEM), wire.stored(TOKENS[:16], 3))
     assert not lossy.asks(TOKENS)
 
 
-def test_what_reports_alone_tell_is_asked_for(lossy):
+def test_blocks_known_from_reports_alone_are_asked_for(lossy):
     lossy.end(TOKENS, lossy.reserve(TOKENS), 24)
     assert lossy.held(TOKENS) == 24
     assert lossy.asks(TOKENS), "no eviction would be heard"
@@ -105,7 +105,7 @@ def test_an_exact_view_asks_nothing(kit, wire):
     assert not view.asks_again(0, 99, 0.0) and not view.asks_again(7, 1, 0.0)
 
 
-def test_nobody_would_hear_the_answer(kit, wire):
+def test_no_request_asks_while_the_link_is_down(kit, wire):
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
     view.reserve(0, kit.ids(TOKENS), 1)
@@ -133,7 +133,7 @@ def test_texts_do_not_ask(kit, lossy):
 # the bound
 
 
-def test_the_allowance_fills_steadily_and_may_be_overdrawn_once():
+def test_the_budget_fills_steadily_and_may_be_overdrawn_once():
     allowance = AnnouncementBudget()
     assert allowance.has_any(0.0, RATE)
     allowance.take(int(RATE * BURST_S) + 50)
@@ -160,7 +160,7 @@ def test_over_time_no_more_is_announced_than_the_rate_allows(lossy, wire):
     assert 0.95 * RATE * 100 <= announced <= RATE * (100 + BURST_S) + 50
 
 
-def test_what_is_not_announced_is_not_paid_for(lossy, wire):
+def test_blocks_that_are_not_announced_are_refunded(lossy, wire):
     """Of 50 blocks that might have been there 3 were."""
     asked = 0
     for number in range(200):
@@ -173,7 +173,7 @@ def test_what_is_not_announced_is_not_paid_for(lossy, wire):
     assert asked == 200
 
 
-def test_a_prefix_announced_on_every_step_of_a_wait_is_paid_for_every_time(lossy, wire):
+def test_repeated_announcements_are_paid_for_each_time(lossy, wire):
     ticket = lossy.reserve(TOKENS)
     assert lossy.map.asks_again(0, ticket, 0.0)
     for _ in range(200):
@@ -183,7 +183,7 @@ def test_a_prefix_announced_on_every_step_of_a_wait_is_paid_for_every_time(lossy
     assert not lossy.asks(list(range(9_000, 9_030)))
 
 
-def test_what_is_remembered_of_askers_is_bounded():
+def test_remembered_asking_requests_are_bounded():
     relearning = Relearning()
     for ticket in range(ASKED_KEPT + 10):
         relearning.opened(ticket, [ticket, 1, 2])
@@ -194,7 +194,7 @@ def test_what_is_remembered_of_askers_is_bounded():
 # announcements and copies
 
 
-def test_a_single_block_announced_for_a_request_that_asked_is_no_copy(lossy, wire):
+def test_a_single_block_announced_for_an_asking_request_adds_no_copy(lossy, wire):
     lossy.send(wire.stored(SYSTEM[:4]))
     assert lossy.asks(TOKENS)
     for _ in range(3):
@@ -204,7 +204,7 @@ def test_a_single_block_announced_for_a_request_that_asked_is_no_copy(lossy, wir
     assert lossy.held(TOKENS) == 0
 
 
-def test_a_single_block_that_goes_on_in_the_same_step_is_no_copy(kit, wire):
+def test_a_single_block_continued_in_the_same_step_adds_no_copy(kit, wire):
     """Another gateway's request asked; this one's view is exact."""
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
@@ -215,7 +215,7 @@ def test_a_single_block_that_goes_on_in_the_same_step_is_no_copy(kit, wire):
     assert view.statistics()["slots"][0]["copies_beyond_the_first"] == 1, "a prompt of one block, computed again"
 
 
-def test_orphans_are_the_copies_that_an_announcement_tells_of(lossy, wire):
+def test_an_announcement_adopts_waiting_orphans_as_its_copies(lossy, wire):
     lossy.send(wire.stored(TOKENS[:16], 2))
     lossy.send(wire.stored(TOKENS[:16], 3))
     lossy.send(wire.stored(TOKENS[:24]))
@@ -251,14 +251,14 @@ def test_after_two_rounds_of_evictions_the_view_is_exact(lossy):
     assert not lossy.asks(TOKENS), "what is not known is not there"
 
 
-def test_one_round_is_not_enough(lossy):
+def test_one_round_of_evictions_is_not_enough(lossy):
     lossy.send(lossy.wire.stored(SYSTEM))
     hashes = turn_over(lossy, 1_000) + turn_over(lossy, 2_000)
     lossy.send(lossy.wire.removed(hashes))
     assert lossy.residency is Residency.APPROXIMATE
 
 
-def test_blocks_that_may_be_there_twice_are_no_witnesses(lossy):
+def test_blocks_with_a_possible_second_copy_are_no_witnesses(lossy):
     """The first block behind a hit may be a prompt's last, computed again; generated ones come one by one."""
     lossy.send(lossy.wire.stored(SYSTEM))
     for first in range(1_000, 2_000, 100):
@@ -289,7 +289,7 @@ def interrupt_by_report(lossy):
 @pytest.mark.parametrize(
     "interrupt", [interrupt_by_unasked, interrupt_by_running, interrupt_by_orphan, interrupt_by_report]
 )
-def test_whatever_may_use_an_unknown_block_starts_the_wait_again(lossy, interrupt):
+def test_a_possible_use_of_an_unknown_block_restarts_the_wait(lossy, interrupt):
     lossy.send(lossy.wire.stored(SYSTEM))
     lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
     hashes = turn_over(lossy, 2_000)
@@ -298,7 +298,7 @@ def test_whatever_may_use_an_unknown_block_starts_the_wait_again(lossy, interrup
     assert lossy.residency is Residency.APPROXIMATE
 
 
-def test_a_request_that_asked_or_reported_no_more_than_was_known_does_not(lossy):
+def test_a_request_without_unknown_blocks_does_not_restart_the_wait(lossy):
     lossy.send(lossy.wire.stored(SYSTEM))
     lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
     hashes = turn_over(lossy, 2_000)
@@ -311,7 +311,7 @@ def test_a_request_that_asked_or_reported_no_more_than_was_known_does_not(lossy)
     assert lossy.residency is Residency.EXACT
 
 
-def test_a_worker_that_does_not_answer_is_not_believed_to_have(lossy):
+def test_an_unanswered_request_does_not_count_as_announced(lossy):
     lossy.send(lossy.wire.stored(SYSTEM))
     lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
     hashes = turn_over(lossy, 2_000)
@@ -324,7 +324,7 @@ def test_a_worker_that_does_not_answer_is_not_believed_to_have(lossy):
     assert lossy.figures["relearn_unanswered"] == 1
 
 
-def test_an_announcement_may_come_behind_the_answer(lossy):
+def test_an_announcement_may_arrive_after_the_response(lossy):
     lossy.send(lossy.wire.stored(SYSTEM))
     lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
     hashes = turn_over(lossy, 2_000)
@@ -336,7 +336,7 @@ def test_an_announcement_may_come_behind_the_answer(lossy):
     assert lossy.residency is Residency.EXACT and lossy.figures["relearn_unanswered"] == 0
 
 
-def test_a_further_loss_begins_again_and_a_reset_ends_it(lossy):
+def test_another_loss_restarts_relearning_and_a_reset_ends_it(lossy):
     relearned(lossy)
     lossy.map.ingest(0, lossy.seq + 3, lossy.wire.batch())
     lossy.map.replay_ended(0, False)

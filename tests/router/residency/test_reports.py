@@ -63,14 +63,14 @@ def test_reports_teach_a_view_that_missed_events(kit, lossy):
     assert held(lossy, kit.ids(TOKENS)) == 8, "the rest was not there any more"
 
 
-def test_a_report_on_older_times_takes_nothing_back(kit, lossy):
+def test_an_old_report_removes_no_newer_blocks(kit, lossy):
     lossy.reserve(0, kit.ids(TOKENS), 7)
     serve(lossy, kit.ids(TOKENS), 20)
     lossy.finished(0, kit.ids(TOKENS), 0, 0, 7)
     assert held(lossy, kit.ids(TOKENS)) == 20
 
 
-def test_what_is_reported_is_bounded_by_the_room_there_is(kit, lossy, wire):
+def test_reported_blocks_are_bounded_by_the_free_capacity(kit, lossy, wire):
     for first in range(30):
         serve(lossy, kit.ids([first, *TOKENS]), 24)
     assert lossy.state(0).blocks == 19, "one of the 20 is never given to a request"
@@ -95,7 +95,7 @@ def test_a_report_adopts_orphans_and_learns_the_name_of_their_parent(kit, lossy,
 
 
 @pytest.mark.parametrize("told", [[2], []], ids=["after what it computes", "alone"])
-def test_what_came_before_a_request_names_nothing_for_it(kit, lossy, wire, told):
+def test_runs_from_before_a_request_name_no_block(kit, lossy, wire, told):
     """Text repeats: the older run is the third block's child, and begins like the first one's."""
     repeating = [*TOKENS[:4], *TOKENS[4:8] * 2]
     lossy.ingest(0, 8, wire.batch(wire.stored(repeating, 2)))
@@ -107,7 +107,7 @@ def test_what_came_before_a_request_names_nothing_for_it(kit, lossy, wire, told)
     assert held(lossy, kit.ids(mine)) == 4
 
 
-def test_a_removal_by_a_learned_name_is_one_of_the_run_that_waits_too(kit, lossy, wire):
+def test_a_removal_by_a_learned_key_also_counts_for_the_waiting_run(kit, lossy, wire):
     lossy.ingest(0, 8, wire.batch(wire.stored(TOKENS[:8], 1)))
     serve(lossy, kit.ids([*TOKENS[:12], 9]), 8, told=(9, wire.batch(wire.stored(TOKENS[:12], 2))))
     assert held(lossy, kit.ids([*TOKENS[:12], 9])) == 12
@@ -116,7 +116,7 @@ def test_a_removal_by_a_learned_name_is_one_of_the_run_that_waits_too(kit, lossy
     assert held(lossy, kit.ids(TOKENS)) == 4, "what followed the first block has gone, whoever told of it"
 
 
-def test_a_run_that_may_be_behind_several_blocks_names_none(kit, lossy, wire):
+def test_a_run_that_fits_several_parents_names_none(kit, lossy, wire):
     lossy.reserve(0, kit.ids(LONGER), 1, 0)
     lossy.ingest(0, 8, wire.batch(wire.stored(LONGER, 6), wire.stored([*range(800, 824), *LONGER[24:32]], 6)))
     lossy.finished(0, kit.ids(LONGER), 0, 24, 1)
@@ -124,7 +124,7 @@ def test_a_run_that_may_be_behind_several_blocks_names_none(kit, lossy, wire):
     assert held(lossy, kit.ids(LONGER)) == 24
 
 
-def test_children_of_a_named_block_are_no_orphans(kit, lossy, wire):
+def test_children_of_a_named_block_are_not_orphans(kit, lossy, wire):
     serve(lossy, kit.ids(LONGER), 24, told=(8, wire.batch(wire.stored(LONGER, 6))))
     other = [*TOKENS, *range(700, 708)]
     lossy.ingest(0, 9, wire.batch(wire.stored(other, 6)))
@@ -150,7 +150,7 @@ def test_a_loss_at_the_start_is_a_gap_and_counted_once(lossy, wire):
     assert residency.statistics()["slots"][0]["gaps"] == 1
 
 
-def test_what_a_model_saw_before_the_first_event_is_not_lost(kit, wire):
+def test_the_model_learns_before_the_first_event(kit, wire):
     """A gateway in front of a warm worker without a replay socket."""
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
@@ -164,7 +164,7 @@ def test_what_a_model_saw_before_the_first_event_is_not_lost(kit, wire):
     assert "0 to 40 were missed" in residency.state(0).reason
 
 
-def test_a_silent_publisher_gives_way_to_the_model(kit, wire):
+def test_a_silent_publisher_is_replaced_by_the_model(kit, wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
     residency.events_from(0, LINKED, "nope")
@@ -182,7 +182,7 @@ def test_a_silent_publisher_gives_way_to_the_model(kit, wire):
     assert (residency.state(0).residency, held(residency, kit.ids(LONGER))) == (Residency.EXACT, 32)
 
 
-def test_a_self_test_that_events_were_no_use_in(kit, exact):
+def test_a_blind_self_test_switches_to_the_model(kit, exact):
     exact.set_self_test(0, Residency.APPROXIMATE, "the tokenizer differs", blind=True)
     assert held(exact, kit.ids(LONGER)) == 0
     serve(exact, kit.ids(TOKENS), 0)
@@ -206,7 +206,7 @@ def test_a_lost_publisher_is_replaced_by_the_model_after_a_while(kit, exact):
     )
 
 
-def test_an_exact_view_is_repaired_and_called_approximate_when_reports_keep_differing(kit, exact, wire):
+def test_an_exact_view_with_repeated_differences_becomes_approximate(kit, exact, wire):
     for number in range(TOLERATED + ROUNDS + 2):
         serve(exact, kit.ids([*range(1000 + 8 * number, 1008 + 8 * number), 1]), 8, number)
     assert held(exact, kit.ids([*range(1000, 1008), 1])) == 8
@@ -218,7 +218,7 @@ def test_an_exact_view_is_repaired_and_called_approximate_when_reports_keep_diff
     assert exact.state(0).residency is Residency.EXACT
 
 
-def test_events_behind_their_answers_are_no_drift(kit, exact, wire):
+def test_events_after_their_response_are_no_drift(kit, exact, wire):
     for number in range(40):
         tokens = range(1000 + 8 * number, 1008 + 8 * number)
         serve(exact, kit.ids([*tokens, 1]), 8, number)
@@ -228,7 +228,7 @@ def test_events_behind_their_answers_are_no_drift(kit, exact, wire):
     assert exact.state(0).residency is Residency.EXACT
 
 
-def test_evicted_on_the_way_is_no_drift(kit, exact, wire):
+def test_an_eviction_while_queued_is_no_drift(kit, exact, wire):
     for number in range(40):
         exact.reserve(0, kit.ids(LONGER), number, held(exact, kit.ids(LONGER)))
         exact.ingest(0, 1 + 2 * number, wire.batch(wire.removed(wire.hashes(TOKENS)[::-1])))
@@ -239,7 +239,7 @@ def test_evicted_on_the_way_is_no_drift(kit, exact, wire):
     assert exact.state(0).residency is Residency.EXACT
 
 
-def test_copies_that_are_not_there_are_taken_back(kit, exact, wire):
+def test_copies_that_do_not_exist_are_removed(kit, exact, wire):
     """A worker that tells of a removal only when the last copy goes makes counts leak."""
     for number in range(1, ROUNDS + TOLERATED + 8):
         exact.reserve(0, kit.ids(LONGER), number, held(exact, kit.ids(LONGER)))
@@ -251,7 +251,7 @@ def test_copies_that_are_not_there_are_taken_back(kit, exact, wire):
     assert figures["copies_beyond_the_first"] <= 6 * (ROUNDS + 1)
 
 
-def test_a_switched_off_subscription_is_not_the_workers_doing():
+def test_switched_off_events_are_not_blamed_on_the_worker():
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, False)
     residency.events_switched_off(0)
@@ -263,7 +263,7 @@ def test_texts_are_never_exact(kit, exact):
     assert exact.match(kit.text(TOKENS), [0])[0].residency is Residency.APPROXIMATE
 
 
-def test_unseen_use_of_the_cache_is_learned_from_reports(kit):
+def test_unseen_cache_use_is_learned_from_reports(kit):
     """The worker has half the room it is thought to have: three prompts in turn fit into the model, but not there."""
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 21, False)

@@ -27,7 +27,7 @@ def exact_slot(residency, slot, kit, wire, tokens=(), block_size=4, capacity=100
     residency.ingest(slot, 0, wire.batch(*([wire.stored(tokens)] if tokens else [])))
 
 
-def test_a_slot_that_is_not_there(kit, wire):
+def test_calls_for_an_unknown_slot_are_ignored(kit, wire):
     residency = ResidencyMap()
     assert residency.match(kit.ids(TOKENS), [5])[5].residency is Residency.UNKNOWN
     assert residency.ingest(5, 0, wire.batch()).outcome is IngestOutcome.IGNORED
@@ -45,7 +45,7 @@ def test_a_slot_that_is_not_there(kit, wire):
     assert residency.statistics()["slots"] == {}
 
 
-def test_slots_are_told_apart_and_reused(kit, wire):
+def test_slots_are_kept_apart_and_reused(kit, wire):
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, wire, TOKENS)
     exact_slot(residency, 700, kit, kit.Wire("row", salt=1), TOKENS[:8])
@@ -57,7 +57,7 @@ def test_slots_are_told_apart_and_reused(kit, wire):
     assert (found[0].tokens, found[700].tokens) == (0, 8)
 
 
-def test_mixed_block_sizes(kit):
+def test_workers_may_have_different_block_sizes(kit):
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, kit.Wire("map"), TOKENS)
     exact_slot(residency, 1, kit, kit.Wire("map", block_size=8), TOKENS, block_size=8)
@@ -68,12 +68,12 @@ def test_mixed_block_sizes(kit):
     assert [found[slot].tokens for slot in range(4)] == [20, 16, 20, 21]
 
 
-def test_bad_block_size_is_refused():
+def test_a_bad_block_size_is_refused():
     with pytest.raises(ValueError, match="not positive"):
         ResidencyMap().add(0, "w:1", 0, None, True)
 
 
-def test_booked_blocks_count_until_released(kit, wire):
+def test_reserved_blocks_count_until_released(kit, wire):
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, wire, TOKENS[:8])
     exact_slot(residency, 1, kit, wire)
@@ -94,7 +94,7 @@ def test_booked_blocks_count_until_released(kit, wire):
     assert residency.statistics()["reserved_blocks"] == 0
 
 
-def test_bookings_go_with_their_slot(kit, wire):
+def test_reservations_are_removed_with_their_slot(kit, wire):
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, wire)
     residency.reserve(0, kit.ids(TOKENS), 1)
@@ -111,7 +111,7 @@ blocks = st.lists(st.integers(0, 1), max_size=7)
     st.lists(blocks, min_size=1, max_size=5),
 )
 @settings(max_examples=200, deadline=None)
-def test_match_against_brute_force(kit, stored, reservations, asked):
+def test_a_match_agrees_with_brute_force(kit, stored, reservations, asked):
     """Four exact slots, closed residency, bookings on top; a booking counts whole chains."""
     residency = ResidencyMap()
     wires = [kit.Wire("map", salt=slot) for slot in range(4)]
@@ -164,7 +164,7 @@ def serve(residency, prompt, generated=0, cached=None, ticket=1, slot=0):
 
 
 @pytest.mark.parametrize("source", ["ids", "text"])
-def test_a_modelled_worker(kit, source):
+def test_a_worker_without_events_is_modelled(kit, source):
     prompt = getattr(kit, source)
     residency = modelled()
     serve(residency, prompt(TOKENS), generated=10)
@@ -190,7 +190,7 @@ def test_texts_to_a_worker_with_events_are_modelled(kit, wire):
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24, "ids follow the events alone"
 
 
-def test_less_reported_than_predicted_cuts_the_model(kit):
+def test_a_smaller_report_cuts_the_model(kit):
     residency = modelled()
     serve(residency, kit.ids(TOKENS))
     serve(residency, kit.ids([*TOKENS[:12], *range(12)]), cached=4)
@@ -198,21 +198,21 @@ def test_less_reported_than_predicted_cuts_the_model(kit):
     assert residency.match(kit.ids([*TOKENS[:12], *range(12), 1]), [0])[0].tokens == 24
 
 
-def test_as_much_reported_as_predicted_changes_nothing(kit):
+def test_a_report_as_predicted_changes_nothing(kit):
     residency = modelled()
     serve(residency, kit.ids(TOKENS))
     serve(residency, kit.ids([*TOKENS[:12], *range(12)]), cached=12)
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
 
 
-def test_more_reported_than_predicted_is_taken_in(kit):
+def test_a_larger_report_extends_the_model(kit):
     residency = modelled()
     serve(residency, kit.ids(TOKENS), cached=20)
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
     assert residency.statistics()["slots"][0]["model"]["corrections"] == 0
 
 
-def test_what_finished_after_the_booking_survives_a_correction(kit):
+def test_requests_finished_after_the_reservation_survive_a_correction(kit):
     residency = modelled()
     serve(residency, kit.ids(TOKENS[:8]))
     residency.reserve(0, kit.ids([*TOKENS[:8], *range(8)]), 7)
@@ -221,7 +221,7 @@ def test_what_finished_after_the_booking_survives_a_correction(kit):
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
 
 
-def test_a_text_prediction_may_be_a_little_off(kit):
+def test_a_text_prediction_has_a_tolerance(kit):
     residency = modelled()
     serve(residency, kit.text(TOKENS))
     serve(residency, kit.text([*TOKENS, 1]), cached=16)
@@ -243,7 +243,7 @@ def test_a_request_cut_off_while_running_leaves_its_prompt(kit):
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 0
 
 
-def test_several_prompts_in_one_body(kit):
+def test_several_prompts_in_one_body_store_the_blocks_of_one(kit):
     residency = modelled()
     chain = kit.ids(TOKENS)
     prompt = Prompt(60, PromptSource.IDS, chain.chain, multiple=True)
@@ -267,7 +267,7 @@ def test_the_models_are_bounded_together(kit):
     assert residency.statistics()["approximate_bytes"] < figures["approximate_bytes"]
 
 
-def test_capacity_is_assumed_and_said_when_not_known(kit):
+def test_an_unknown_capacity_is_assumed_and_reported(kit):
     residency = modelled(capacity=None)
     assert "32768 tokens are assumed" in residency.state(0).reason
     assert "--kv-events-config" in residency.state(0).reason
@@ -291,7 +291,7 @@ def test_another_block_size_starts_the_model_over(kit):
     assert residency.state(0).block_size == 8
 
 
-def test_events_come_and_go(kit, wire):
+def test_events_can_be_switched_on_and_off(kit, wire):
     residency = modelled()
     serve(residency, kit.ids(TOKENS))
     residency.configure(0, events=True, capacity_blocks=50)
@@ -313,7 +313,7 @@ def test_events_come_and_go(kit, wire):
     assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24, "what the model kept"
 
 
-def test_a_publisher_never_reached_leaves_the_model_to_guess(kit):
+def test_the_model_is_used_until_the_publisher_is_reached(kit):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
     serve(residency, kit.ids(TOKENS))
@@ -324,7 +324,7 @@ def test_a_publisher_never_reached_leaves_the_model_to_guess(kit):
     assert residency.state(0).blocks == 6
 
 
-def test_unverified_without_a_replay(kit, wire):
+def test_a_view_without_a_replay_is_unverified(kit, wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
     residency.link_up(0)
@@ -343,7 +343,7 @@ def test_unverified_without_a_replay(kit, wire):
         (Residency.OFF, Residency.OFF, 0),
     ],
 )
-def test_the_self_test_has_a_say(kit, wire, verdict, residency, tokens):
+def test_the_self_test_overrides_the_view(kit, wire, verdict, residency, tokens):
     found = ResidencyMap()
     exact_slot(found, 0, kit, wire, TOKENS)
     found.set_self_test(0, verdict, "because of a trial")
@@ -352,7 +352,7 @@ def test_the_self_test_has_a_say(kit, wire, verdict, residency, tokens):
     assert "because of a trial" in found.state(0).reason
 
 
-def test_replays_are_counted_for_the_operator(kit, wire):
+def test_the_reason_counts_replays(kit, wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
     residency.ingest(0, 0, wire.batch())
@@ -362,7 +362,7 @@ def test_replays_are_counted_for_the_operator(kit, wire):
     assert residency.state(0).reason == "3 event batches applied, 1 of them replayed"
 
 
-def test_a_loss_is_explained(kit, wire):
+def test_the_reason_names_a_loss(kit, wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
     residency.ingest(0, 7, wire.batch(wire.stored(TOKENS)))
@@ -374,7 +374,7 @@ def test_a_loss_is_explained(kit, wire):
     assert math.isclose(state.last_event_ts_s, 1.0)
 
 
-def test_a_prompt_computed_anew_is_a_second_copy(kit, wire):
+def test_a_prompt_computed_again_is_a_second_copy(kit, wire):
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, wire, TOKENS)
     prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)

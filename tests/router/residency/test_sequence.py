@@ -39,7 +39,7 @@ def test_gap_is_filled():
     assert events.statistics()["gaps"] == 1
 
 
-def test_replay_that_goes_beyond_the_gap():
+def test_a_replay_beyond_the_gap_makes_live_batches_stale():
     events = following(1)
     events.offer(*at(2))
     for seq in (1, 2, 3):
@@ -51,7 +51,7 @@ def test_replay_that_goes_beyond_the_gap():
     assert seqs(events.offer(*at(4))) == [4]
 
 
-def test_a_live_stream_far_behind_its_replay_is_no_restart():
+def test_a_live_stream_far_behind_its_replay_is_not_a_restart():
     events = EventSequence()
     events.link_up()
     for seq in range(1000):
@@ -63,7 +63,7 @@ def test_a_live_stream_far_behind_its_replay_is_no_restart():
     assert events.offer(*at(600)).restarted, "but a live stream never goes back"
 
 
-def test_no_replay_loses_what_was_missed():
+def test_a_gap_without_a_replay_is_a_loss():
     events = following(3)
     events.offer(*at(5))
     events.offer(*at(8))
@@ -72,7 +72,7 @@ def test_no_replay_loses_what_was_missed():
     assert seqs(events.offer(*at(9))) == [9]
 
 
-def test_replay_that_begins_too_late():
+def test_a_replay_that_begins_too_late_is_a_loss():
     events = following(3)
     events.offer(*at(9))
     step = events.offer_replayed(*at(6))
@@ -105,7 +105,7 @@ def test_a_first_batch_above_zero_is_a_gap_from_zero():
     assert EventSequence().offer(*at(7)).replay_from == 0
 
 
-def test_restart_at_zero():
+def test_a_restart_at_zero_is_detected():
     events = following(3)
     step = events.offer(*at(0, content=b"new"))
     assert (step.outcome, seqs(step), step.restarted) == (Outcome.RESTARTED, [0], True)
@@ -131,7 +131,7 @@ def test_a_number_too_old_to_compare_is_a_restart():
     assert following(1000).offer(*at(2)).restarted
 
 
-def test_restart_during_a_replay():
+def test_a_restart_during_a_replay_is_detected():
     events = following(3)
     events.offer(*at(9))
     step = events.offer(*at(0, content=b"new"))
@@ -140,14 +140,14 @@ def test_restart_during_a_replay():
     assert events.replay_ended(False).outcome is Outcome.STALE
 
 
-def test_restart_seen_among_the_pending():
+def test_a_restart_among_pending_batches_is_detected():
     events = following(3)
     events.offer(*at(9))
     assert events.offer(*at(9)).outcome is Outcome.STALE
     assert events.offer(*at(9, content=b"new")).restarted
 
 
-def test_reconnected_to_the_same_publisher():
+def test_the_same_publisher_after_a_reconnect_is_verified():
     events = following(3)
     events.link_lost()
     assert not events.verified
@@ -158,7 +158,7 @@ def test_reconnected_to_the_same_publisher():
     assert events.verified and events.restarts == 0
 
 
-def test_reconnected_to_another_publisher_with_other_content():
+def test_another_publisher_with_other_content_is_a_restart():
     events = following(3)
     events.link_up()
     step = events.offer_replayed(*at(2, content=b"new"))
@@ -171,7 +171,7 @@ def test_reconnected_to_another_publisher_with_other_content():
     assert events.verified and events.next_seq == 4
 
 
-def test_reconnected_to_another_publisher_that_has_less():
+def test_another_publisher_with_fewer_batches_is_a_restart():
     events = following(3)
     events.link_up()
     step = events.replay_ended(True)
@@ -180,7 +180,7 @@ def test_reconnected_to_another_publisher_that_has_less():
     assert events.verified and events.next_seq == 0
 
 
-def test_reconnected_without_a_replay():
+def test_a_reconnect_without_a_replay_is_verified_by_the_next_number():
     events = following(3)
     events.link_lost()
     events.link_up()
@@ -193,7 +193,7 @@ def test_reconnected_without_a_replay():
     assert not events.assumed
 
 
-def test_what_waits_for_a_replay_is_bounded(monkeypatch):
+def test_batches_that_wait_for_a_replay_are_bounded(monkeypatch):
     monkeypatch.setattr(sequence, "PENDING_BYTES", 1000)
     events = following(1)
     for seq in range(2, 50):

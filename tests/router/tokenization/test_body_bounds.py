@@ -70,7 +70,7 @@ def test_only_simple_bodies_are_rendered_on_the_loop(body: bytes, inline: bool) 
         b'{"model":"m","prompt":"%s\xe3\x81\x82"}' % (b"a" * (MAX_DECODED_BYTES // 4)),
     ],
 )
-async def test_a_body_that_would_become_large_goes_by_its_size(body: bytes) -> None:
+async def test_a_body_too_large_to_decode_is_placed_by_its_size(body: bytes) -> None:
     path = CHAT_PATH if b"messages" in body else COMPLETIONS_PATH
     assert decoded_bytes(parse(path, body)) is None
     identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={})
@@ -92,14 +92,14 @@ def test_brackets_are_bounded_by_the_size_of_the_body() -> None:
     assert decoded_bytes(parse(CHAT_PATH, many(b"[],", 1_000))) is not None
 
 
-def test_the_estimate_is_above_what_objects_take() -> None:
+def test_the_estimate_exceeds_the_objects_memory() -> None:
     assert decoded_bytes(parse(CHAT_PATH, many(MESSAGE, 10_000))) > 10_000 * 350
     for size in (100_000, 1_200_000):
         assert size < decoded_bytes(parse(COMPLETIONS_PATH, completion("a" * size))) < size + 1_000
         assert decoded_bytes(parse(COMPLETIONS_PATH, completion("\u3042" * size))) > 4 * size
 
 
-async def test_decoded_bodies_are_charged_to_the_room(identity: Identity) -> None:
+async def test_decoded_bodies_are_charged_to_the_memory_budget(identity: Identity) -> None:
     purse = Purse(MAX_DECODED_BYTES)
     identity.charge_to(purse)
     body = chat(LONG)
@@ -111,7 +111,7 @@ async def test_decoded_bodies_are_charged_to_the_room(identity: Identity) -> Non
     assert purse.left == 10
 
 
-async def test_what_cannot_fit_the_model_is_not_tokenised(identity: Identity) -> None:
+async def test_a_prompt_longer_than_the_model_is_not_tokenised(identity: Identity) -> None:
     identity.learn("m", None, None, context_tokens=1_000)
     identity.learn("m", None, None, context_tokens=500)
     assert await ask(identity, CHAT_PATH, chat(LONG)) is None
@@ -120,7 +120,7 @@ async def test_what_cannot_fit_the_model_is_not_tokenised(identity: Identity) ->
     assert (await ask(identity, CHAT_PATH, chat(LONG))).exact
 
 
-async def test_what_cannot_fit_the_model_is_not_even_rendered(identity: Identity, monkeypatch) -> None:
+async def test_a_prompt_longer_than_the_model_is_not_rendered(identity: Identity, monkeypatch) -> None:
     identity.learn("m", None, None, context_tokens=500)
     monkeypatch.setattr(ChatRenderer, "render", None)
     parts = [{"type": "text", "text": "word " * 30_000}] * 2
@@ -129,13 +129,13 @@ async def test_what_cannot_fit_the_model_is_not_even_rendered(identity: Identity
     assert list(identity.statistics()["text_reasons"]) == ["the prompt is longer than the model's context window"]
 
 
-async def test_a_prompt_that_is_truncated_may_be_longer_than_the_model(identity: Identity) -> None:
+async def test_a_truncated_prompt_may_be_longer_than_the_model(identity: Identity) -> None:
     identity.learn("m", None, None, context_tokens=1_000)
     prompt = await ask(identity, COMPLETIONS_PATH, completion(LONG, truncate_prompt_tokens=500))
     assert prompt is not None and prompt.exact and prompt.tokens == 500
 
 
-def test_limits_grow_with_the_body() -> None:
+def test_time_limits_grow_with_the_body() -> None:
     assert limit_s(10_000) == pytest.approx(LIMIT_S, rel=0.2)
     assert LIMIT_S < limit_s(500_000) < limit_s(50_000_000) == MAX_LIMIT_S
 
@@ -147,7 +147,7 @@ def gate():
     event.set()
 
 
-async def test_a_late_prompt_goes_by_text_and_is_known_the_next_time(gate: Event, monkeypatch) -> None:
+async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(gate: Event, monkeypatch) -> None:
     identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
     local = identity._sources.of("m", None).local
     encode = local.renderer.encode
@@ -166,7 +166,7 @@ async def test_a_late_prompt_goes_by_text_and_is_known_the_next_time(gate: Event
     await identity.aclose()
 
 
-async def test_a_late_large_body_goes_by_its_size(gate: Event) -> None:
+async def test_a_late_large_body_is_placed_by_its_size(gate: Event) -> None:
     identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
     blocking = asyncio.create_task(ask(identity, CHAT_PATH, chat(LONG)))
     await asyncio.sleep(0)
@@ -196,7 +196,7 @@ async def test_decoded_objects_are_dropped_while_a_prompt_waits(identity: Identi
     ],
     ids=["media", "template", "no place to divide", "many elements"],
 )
-async def test_what_was_decoded_is_freed_without_the_collector(identity: Identity, body: bytes) -> None:
+async def test_decoded_bodies_are_freed_without_the_garbage_collector(identity: Identity, body: bytes) -> None:
     await ask(identity, CHAT_PATH, body)
     gc.collect()
     gc.disable()

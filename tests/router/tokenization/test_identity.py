@@ -47,7 +47,7 @@ def exact_chain(body: bytes, block_tokens: int, adapter: str | None = None, salt
     return list(extend_chain(SEED, pack_tokens(ids), block_tokens, extras))
 
 
-async def test_conversation_turn_by_turn(identity: Identity) -> None:
+async def test_a_conversation_keeps_its_hashes_turn_by_turn(identity: Identity) -> None:
     contents: list[str] = []
     for number in range(8):
         contents += [f"{TURN * 3}{number}", f"{TURN}answer {number}"][: 1 if number == 7 else 2]
@@ -59,7 +59,7 @@ async def test_conversation_turn_by_turn(identity: Identity) -> None:
         assert prompt.tokens == len(RENDERER.encode(RENDERER.render(json.loads(body)), False))
 
 
-async def test_short_and_known_are_answered_at_once(identity: Identity) -> None:
+async def test_short_and_known_prompts_are_identified_at_once(identity: Identity) -> None:
     long = chat(TURN * (INLINE_NEW_BYTES // len(TURN) + 5))
     assert identity.identify_now(CHAT_PATH, parse(CHAT_PATH, chat("hi")), None) is not None
     parsed = parse(CHAT_PATH, long)
@@ -81,13 +81,13 @@ async def test_large_bodies_are_read_in_a_thread(identity: Identity) -> None:
 
 
 @pytest.mark.parametrize(("adapter", "salt"), [(None, "pepper"), ("sql", None), ("sql", "pepper")])
-async def test_adapter_and_salt(identity: Identity, adapter: str | None, salt: str | None) -> None:
+async def test_adapter_and_salt_change_the_hashes(identity: Identity, adapter: str | None, salt: str | None) -> None:
     body = chat(TURN * 4, **({"cache_salt": salt} if salt else {}))
     prompt = await ask(identity, CHAT_PATH, body, adapter)
     assert prompt is not None and list(prompt.chain(16)) == exact_chain(body, 16, adapter, salt)
 
 
-async def test_completions(identity: Identity) -> None:
+async def test_completions_are_identified(identity: Identity) -> None:
     text = TURN * 4 + "<|im_end|>" + TURN * 4
     ids = RENDERER.encode(text, True)
     for prompt_field, source, tokens in (
@@ -104,7 +104,7 @@ async def test_completions(identity: Identity) -> None:
         assert (prompt.own_tokens, prompt.shared_tokens) == (len(ids), 0)
 
 
-async def test_of_several_prompts_the_one_that_is_reported_of(identity: Identity) -> None:
+async def test_of_several_prompts_the_reported_one_is_identified(identity: Identity) -> None:
     first, second, last = [*range(60)], [*range(40), *range(100, 140)], [*range(50), 7, 7, 7]
     for stream, told, shared in ((False, last, 50), (True, first, 0)):
         prompt = await ask(identity, COMPLETIONS_PATH, completion([first, second, last], stream=stream))
@@ -127,7 +127,7 @@ async def test_tokenizer_framing_is_for_completions(folders: dict[str, Path]) ->
     await identity.aclose()
 
 
-async def test_forwarded_ids_are_taken(identity: Identity) -> None:
+async def test_forwarded_ids_are_used(identity: Identity) -> None:
     body = chat(TURN, kv_transfer_params={"prompt_token_ids": list(range(40))})
     prompt = await ask(identity, CHAT_PATH, body)
     assert prompt is not None and prompt.source is PromptSource.IDS and prompt.tokens == 40
@@ -138,7 +138,7 @@ async def test_forwarded_ids_are_taken(identity: Identity) -> None:
         assert (await ask(identity, path, json.dumps(forwarded).encode())).tokens == 3
 
 
-async def test_forwarded_ids_give_way_to_what_has_to_be_rendered(identity: Identity) -> None:
+async def test_forwarded_ids_are_ignored_if_rendering_is_needed(identity: Identity) -> None:
     params = {"prompt_token_ids": list(range(40))}
     echoed = await ask(identity, CHAT_PATH, chat(TURN, echo=True, kv_transfer_params=params))
     assert echoed is not None and echoed.source is PromptSource.RENDERED
@@ -165,13 +165,13 @@ async def test_forwarded_ids_give_way_to_what_has_to_be_rendered(identity: Ident
         {"continue_final_message": True},
     ],
 )
-async def test_what_cannot_be_rendered_goes_by_text(identity: Identity, fields: dict) -> None:
+async def test_a_prompt_that_cannot_be_rendered_is_identified_by_text(identity: Identity, fields: dict) -> None:
     prompt = await ask(identity, CHAT_PATH, chat(TURN, **fields))
     assert prompt is not None and prompt.source is PromptSource.TEXT and not prompt.exact and prompt.tokens >= 1
     assert sum(identity.statistics()["text_reasons"].values()) == 1
 
 
-async def test_nothing_to_identify(identity: Identity) -> None:
+async def test_a_body_without_a_prompt_has_no_identity(identity: Identity) -> None:
     for path, body in (
         (CHAT_PATH, b'{"model": "m"}'),
         (COMPLETIONS_PATH, b'{"model": "m", "prompt": null}'),
@@ -196,7 +196,7 @@ JSON = st.recursive(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(messages=st.lists(JSON, max_size=3), tools=JSON, kwargs=JSON, prompt=JSON)
-async def test_nothing_escapes(
+async def test_no_exception_leaves_the_identity(
     identity: Identity, messages: list, tools: object, kwargs: object, prompt: object
 ) -> None:
     body = {"model": "m", "messages": messages, "tools": tools, "chat_template_kwargs": kwargs}
@@ -254,7 +254,7 @@ async def test_a_turn_costs_its_new_text_in_the_other_apis(identity: Identity, p
     assert identity.statistics()["memo"]["new_tokens"] - before < 100
 
 
-async def test_responses_get_the_tokenizer_s_own_first_tokens(folders: dict[str, Path]) -> None:
+async def test_responses_get_the_tokenizers_first_tokens(folders: dict[str, Path]) -> None:
     identity = Identity(Config(model_dir=str(folders["llama_first"])), environ={})
     renderer = ChatRenderer.load(folders["llama_first"])
     text = renderer.render(json.loads(chat("hi")))
@@ -283,13 +283,13 @@ async def test_responses_get_the_tokenizer_s_own_first_tokens(folders: dict[str,
         (RESPONSES_PATH, {"input": "a", "truncation": None}),
     ],
 )
-async def test_what_the_other_apis_cannot_tell_goes_by_text(identity: Identity, path: str, body: dict) -> None:
+async def test_unknown_content_of_other_apis_is_identified_by_text(identity: Identity, path: str, body: dict) -> None:
     prompt = await ask(identity, path, json.dumps({"model": "m", **body}).encode())
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert sum(identity.statistics()["text_reasons"].values()) == 1
 
 
-async def test_a_stored_response_is_no_prompt_and_has_a_reason(identity: Identity) -> None:
+async def test_a_stored_response_has_no_prompt_but_a_reason(identity: Identity) -> None:
     parsed = parse(RESPONSES_PATH, b'{"input": "x", "previous_response_id": "resp_1"}')
     assert identity.identify_now(RESPONSES_PATH, parsed, None) is None
     assert await identity.identify(RESPONSES_PATH, parsed, None) is None
@@ -310,7 +310,7 @@ async def test_a_stored_response_is_no_prompt_and_has_a_reason(identity: Identit
         ({"truncate_prompt_tokens": -1}, lambda ids: ids),
     ],
 )
-async def test_truncated_prompts(folders: dict[str, Path], fields: dict, left) -> None:
+async def test_truncated_prompts_are_identified_by_their_rest(folders: dict[str, Path], fields: dict, left) -> None:
     identity = Identity(Config(model_dir=str(folders["llama_first"])), environ={})
     identity.learn("m", None, None, None, 2_000)
     renderer = ChatRenderer.load(folders["llama_first"])
@@ -323,7 +323,7 @@ async def test_truncated_prompts(folders: dict[str, Path], fields: dict, left) -
     await identity.aclose()
 
 
-async def test_truncated_ids_and_chats(identity: Identity) -> None:
+async def test_truncated_ids_and_chats_are_shortened(identity: Identity) -> None:
     ids = list(range(10, 110))
     for side, left in ((None, ids[-40:]), ("left", ids[-40:]), ("right", ids[:40])):
         body = completion([ids, ids], truncate_prompt_tokens=40, **({"truncation_side": side} if side else {}))
@@ -336,7 +336,7 @@ async def test_truncated_ids_and_chats(identity: Identity) -> None:
     assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(rendered[-40:]), 16))
 
 
-async def test_a_window_that_is_too_small_for_a_prompt_to_be_fitted_in(identity: Identity) -> None:
+async def test_a_prompt_beyond_a_small_window_goes_without_ids(identity: Identity) -> None:
     body = json.dumps({"model": "m", "input": TURN * 20, "truncation": "auto"}).encode()
     identity.learn("m", None, None, None, 100_000)
     assert (await ask(identity, RESPONSES_PATH, body)).exact
@@ -348,18 +348,18 @@ async def test_a_window_that_is_too_small_for_a_prompt_to_be_fitted_in(identity:
 
 
 @pytest.mark.parametrize("prompt", [[5.0, 6, True] * 10, [[5.0, 6.0, 1.0] * 10]])
-async def test_ids_as_floats_and_flags(identity: Identity, prompt: list) -> None:
+async def test_ids_may_be_floats_and_flags(identity: Identity, prompt: list) -> None:
     found = await ask(identity, COMPLETIONS_PATH, completion(prompt))
     assert found is not None and found.tokens == 30
     assert list(found.chain(16)) == list(extend_chain(SEED, pack_tokens([5, 6, 1] * 10), 16))
 
 
 @pytest.mark.parametrize("prompt", [[5.5], [5, "6"], [None], [1e300], [float(2**33)], [-1.0]])
-async def test_what_is_no_id(identity: Identity, prompt: list) -> None:
+async def test_a_value_that_is_not_an_id_is_refused(identity: Identity, prompt: list) -> None:
     assert await ask(identity, COMPLETIONS_PATH, completion(prompt)) is None
 
 
-async def test_templates_in_requests_are_run_where_they_are_trusted() -> None:
+async def test_trusted_templates_in_requests_are_run() -> None:
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     for trusted, source in ((False, PromptSource.TEXT), (True, PromptSource.RENDERED)):
         config = Config(model_dir=str(MODEL_DIR), trust_request_chat_template=trusted)
@@ -380,7 +380,7 @@ async def test_templates_in_requests_are_run_where_they_are_trusted() -> None:
 # sources
 
 
-def test_configured_folders_win(tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_configured_folders_take_precedence(tmp_path: Path, folders: dict[str, Path]) -> None:
     models = {"special": ModelConfig(dir=str(folders["plain"])), "broken": ModelConfig(dir=str(tmp_path))}
     identity = Identity(Config(model_dir=str(MODEL_DIR), models=models), environ={})
     for model in ("special", "other", "broken"):
@@ -392,7 +392,7 @@ def test_configured_folders_win(tmp_path: Path, folders: dict[str, Path]) -> Non
     assert identity.describe("broken") == "worker's /tokenize"
 
 
-async def test_tokenizer_apart_from_the_templates(tmp_path: Path) -> None:
+async def test_a_tokenizer_may_lie_outside_the_model_folder(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
     body = chat(TURN * 3)
     for config in (
@@ -406,7 +406,7 @@ async def test_tokenizer_apart_from_the_templates(tmp_path: Path) -> None:
         await identity.aclose()
 
 
-async def test_folders_found_by_what_workers_say(tmp_path: Path) -> None:
+async def test_folders_are_found_by_the_names_that_workers_report(tmp_path: Path) -> None:
     snapshot = tmp_path / "hub" / "models--org--name" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot.parents[1] / "refs").mkdir()
@@ -433,7 +433,7 @@ async def test_folders_found_by_what_workers_say(tmp_path: Path) -> None:
     await identity.aclose()
 
 
-async def test_a_configured_template_goes_with_a_folder_that_is_found(tmp_path: Path) -> None:
+async def test_a_configured_template_applies_to_a_found_folder(tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     for config, rendered in (
@@ -447,7 +447,7 @@ async def test_a_configured_template_goes_with_a_folder_that_is_found(tmp_path: 
         await identity.aclose()
 
 
-async def test_a_broken_folder_found_by_path(tmp_path: Path) -> None:
+async def test_a_broken_found_folder_falls_back(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     identity = Identity(Config(), environ={})
     identity.learn("m", str(tmp_path), None)
@@ -457,7 +457,7 @@ async def test_a_broken_folder_found_by_path(tmp_path: Path) -> None:
     await identity.aclose()
 
 
-async def test_adapters_use_their_base(folders: dict[str, Path]) -> None:
+async def test_adapters_use_their_base_models_files(folders: dict[str, Path]) -> None:
     models = {"a": ModelConfig(dir=str(MODEL_DIR)), "b": ModelConfig(dir=str(folders["plain"]))}
     identity = Identity(Config(models=models), environ={})
     identity.learn("lora", "/adapters/lora", None, "a")
@@ -468,7 +468,7 @@ async def test_adapters_use_their_base(folders: dict[str, Path]) -> None:
     await identity.aclose()
 
 
-async def test_requests_alike_in_parallel(identity: Identity) -> None:
+async def test_equal_requests_in_parallel_get_equal_prompts(identity: Identity) -> None:
     bodies = [chat(TURN * 200, "ok", f"question {number}") for number in range(12)]
     prompts = await asyncio.gather(*(ask(identity, CHAT_PATH, body) for body in bodies))
     for body, prompt in zip(bodies, prompts, strict=True):
@@ -485,7 +485,7 @@ async def test_a_template_with_a_clock_is_rendered_each_time(tmp_path: Path) -> 
     await identity.aclose()
 
 
-def test_ids_are_packed_as_events_are() -> None:
+def test_ids_are_packed_as_in_events() -> None:
     assert array("I", [1, 2, 300]).tobytes() == pack_tokens([1, 2, 300])
 
 

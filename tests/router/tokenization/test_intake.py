@@ -27,7 +27,7 @@ def read(body: object, path: str = CHAT_PATH):
     return parse(path, body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
-def test_fields_that_the_gateway_reads() -> None:
+def test_the_gateways_fields_are_read() -> None:
     parsed = read({
         **CHAT, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 5, "max_completion_tokens": 7,
         "session_id": "s", "priority": -2, "cache_salt": "pepper", "unknown": {"deep": [1, {"x": None}]},
@@ -37,7 +37,7 @@ def test_fields_that_the_gateway_reads() -> None:
     assert parsed.fields.messages == CHAT["messages"]
 
 
-def test_defaults() -> None:
+def test_absent_fields_have_defaults() -> None:
     parsed = read(CHAT)
     assert (parsed.stream, parsed.include_usage, parsed.max_tokens, parsed.session_id, parsed.priority) == (
         False, False, None, None, 0,
@@ -63,7 +63,7 @@ def test_defaults() -> None:
         ("seed", 10**30, "model", "m"),
     ],
 )
-def test_lenient_conversions(field: str, value: object, attribute: str, expected: object) -> None:
+def test_fields_are_converted_as_pydantic_does(field: str, value: object, attribute: str, expected: object) -> None:
     assert getattr(read({**CHAT, field: value}), attribute) == expected
 
 
@@ -77,12 +77,12 @@ def test_lenient_conversions(field: str, value: object, attribute: str, expected
         b'  {"model": "m"}  ',
     ],
 )
-def test_json_that_python_takes(body: bytes) -> None:
+def test_json_that_only_python_accepts_is_read(body: bytes) -> None:
     assert read(body).model == "m"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"a": 1,}', b"\xff\xfe\xfd", b"[" * 100_000, b'{"model": "m"} x'])
-def test_not_json(body: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         read(body)
     assert caught.value.kind is ErrorKind.INVALID_JSON
@@ -106,7 +106,7 @@ def test_not_json(body: bytes) -> None:
         (RESPONSES_PATH, {"model": []}, "model"),
     ],
 )
-def test_wrong_types(path: str, body: object, param: str | None) -> None:
+def test_a_field_of_a_wrong_type_is_refused(path: str, body: object, param: str | None) -> None:
     with pytest.raises(RequestError) as caught:
         read(body, path)
     assert caught.value.kind is ErrorKind.INVALID_BODY
@@ -138,13 +138,13 @@ def test_a_lone_surrogate_is_refused_on_prompt_paths_only(body: bytes, padding: 
         assert model is None or model.encode()
 
 
-def test_surrogate_pairs_and_escaped_backslashes_are_fine() -> None:
+def test_surrogate_pairs_and_escaped_backslashes_are_accepted() -> None:
     assert read(rb'{"model": "m", "messages": ["\ud83d\ude00", "\\ud800"]}').model == "m"
     hangul = "\ud7a3\ud7ff\ue000"
     assert read(json.dumps({"model": hangul}, ensure_ascii=False).encode()).model == hangul
 
 
-def test_what_only_python_reads_is_read_up_to_some_size() -> None:
+def test_json_for_python_only_is_read_up_to_a_size() -> None:
     few, many = (b'{"messages": [%s1], "temperature": NaN}' % (b"1," * times) for times in (1_000, LENIENT_ELEMENTS))
     assert read(few).has_prompt
     with pytest.raises(RequestError, match="more than 16384 elements") as caught:
@@ -152,7 +152,7 @@ def test_what_only_python_reads_is_read_up_to_some_size() -> None:
     assert caught.value.kind is ErrorKind.INVALID_JSON
 
 
-def test_a_number_of_thousands_of_digits_is_no_json() -> None:
+def test_a_number_of_thousands_of_digits_is_refused() -> None:
     with pytest.raises(RequestError) as caught:
         read(b'{"max_tokens": ' + b"9" * 5_000 + b"}")
     assert caught.value.kind is ErrorKind.INVALID_JSON
@@ -169,7 +169,7 @@ def test_the_prompt_of_a_large_body_is_not_decoded() -> None:
     assert parsed.body is None
 
 
-def test_a_small_body_is_decoded_once_and_can_be_let_go_of() -> None:
+def test_a_small_body_is_decoded_once_and_can_be_released() -> None:
     parsed = read(CHAT)
     assert parsed.whole and parsed.decoded() is parsed.fields and parsed.fields.messages == CHAT["messages"]
     parsed.drop_prompt()
@@ -177,7 +177,7 @@ def test_a_small_body_is_decoded_once_and_can_be_let_go_of() -> None:
     assert parsed.decoded().messages == CHAT["messages"]
 
 
-def test_release_keeps_what_rewrites_look_at_and_nothing_of_the_prompt() -> None:
+def test_release_keeps_the_fields_for_rewrites_and_drops_the_prompt() -> None:
     parsed = read({**CHAT, "vllm_xargs": {"a": 1}, "stream_options": {"b": 2}, "tools": [{}]})
     parsed.release()
     assert parsed.body is None and not parsed.whole
@@ -240,7 +240,7 @@ def test_a_large_body_with_fields_that_cannot_be_read_is_refused() -> None:
             assert caught.value.kind is kind, body[:40]
 
 
-def test_what_hides_its_fields_from_the_gateway_is_refused_where_it_is_large() -> None:
+def test_a_large_body_that_hides_its_fields_is_refused() -> None:
     body = b'{"kv_transfer_params": {"do_remote_prefill": true}}'
     for padding in (LARGE, VERY_LARGE):
         text = (padding + body).decode()
@@ -255,7 +255,7 @@ def test_what_hides_its_fields_from_the_gateway_is_refused_where_it_is_large() -
             assert parse("/pooling", b" " + other + padding).model is None
 
 
-def test_a_very_large_body_says_the_same_as_a_small_one() -> None:
+def test_a_very_large_body_reads_like_a_small_one() -> None:
     told = {**EVERYTHING, "tools": [1], "stream_options": {"include_usage": True}, "vllm_xargs": {"a": 1}}
     small = read(told)
     for padding in (LARGE, VERY_LARGE):
@@ -268,7 +268,7 @@ def test_a_very_large_body_says_the_same_as_a_small_one() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["text", ["a", "b"], [1, 2], [[1], [2]], None])
-def test_completion_prompts_of_every_kind(prompt: object) -> None:
+def test_completion_prompts_of_every_kind_are_read(prompt: object) -> None:
     assert read({"model": "m", "prompt": prompt}, COMPLETIONS_PATH).model == "m"
 
 
@@ -320,6 +320,6 @@ def test_each_api_has_its_own_fields(path: str, read_as: tuple) -> None:
     )  # fmt: skip
 
 
-def test_number_of_answers() -> None:
+def test_the_number_of_answers_is_read() -> None:
     assert parse("/v1/completions", b'{"prompt": "x"}').answers == 1
     assert parse("/v1/completions", b'{"prompt": "x", "n": 3}').answers == 3

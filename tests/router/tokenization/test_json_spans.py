@@ -36,7 +36,7 @@ def bodies(draw: st.DrawFn) -> bytes:
 
 
 @given(bodies())
-def test_agrees_with_the_decoded_body(body: bytes) -> None:
+def test_spans_agree_with_the_decoded_body(body: bytes) -> None:
     spans, whole = find_spans(body), json.loads(body)
     small = spans.small_fields()
     for name in BodyFields.__struct_fields__:
@@ -58,6 +58,6 @@ def test_long_values_are_not_read() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a": NaN}', b"[" * 100_000, b'{"a": "\\ud800"}'])
-def test_what_is_no_object_to_msgspec(body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: bytes) -> None:
     with pytest.raises((ValueError, RecursionError)):
         find_spans(body)

@@ -55,7 +55,7 @@ def references(folders: dict[str, Path]) -> dict[str, Tokenizer]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_memoised_equals_direct(
+def test_memoised_ids_equal_direct_ones(
     loaded: dict[str, LocalModel], references: dict[str, Tokenizer], kind: str, data: st.DataObject
 ) -> None:
     if kind == "dropping_out":
@@ -71,7 +71,7 @@ def test_memoised_equals_direct(
             assert list(prompt.chain(block_tokens)) == list(extend_chain(SEED, pack_tokens(ids), block_tokens))
 
 
-def test_which_memos_are_off_and_why(loaded: dict[str, LocalModel]) -> None:
+def test_memos_that_are_off_give_a_reason(loaded: dict[str, LocalModel]) -> None:
     off = {kind: model.memo_off for kind, model in loaded.items() if model.memo_off is not None}
     assert off.keys() == OFF.keys()
     assert all(OFF[kind] in off[kind] for kind in OFF), off
@@ -92,7 +92,7 @@ def test_a_next_turn_costs_its_own_text(loaded: dict[str, LocalModel], kind: str
     assert (max(new_bytes[1:]) < 2.5 * new_bytes[0]) is (kind not in OFF)
 
 
-def test_completions_that_the_tokenizer_ends_itself(loaded: dict[str, LocalModel], kind: str) -> None:
+def test_completions_with_appended_tokens_go_without_ids(loaded: dict[str, LocalModel], kind: str) -> None:
     model = loaded[kind]
     assert model.appends_tokens is (kind in APPENDING)
     if kind in APPENDING:
@@ -100,7 +100,7 @@ def test_completions_that_the_tokenizer_ends_itself(loaded: dict[str, LocalModel
             segmented_text(model, "text", framed=True)
 
 
-async def test_off_is_told(folders: dict[str, Path]) -> None:
+async def test_a_memo_that_is_off_is_reported(folders: dict[str, Path]) -> None:
     identity = Identity(Config(model_dir=str(folders["plain"])), environ={})
     identity.learn("proven", str(folders["plain"]), None)
     assert identity.describe("proven") == f"rendered locally from {folders['plain']}"

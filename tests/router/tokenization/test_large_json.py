@@ -39,7 +39,7 @@ def skimmed(body: bytes) -> LargeObjectScan:
     st.booleans(),
 )
 @settings(max_examples=400)
-def test_agrees_with_pythons_parser(members: list[tuple[str, object]], space: str, ascii_only: bool) -> None:
+def test_the_scan_agrees_with_pythons_parser(members: list[tuple[str, object]], space: str, ascii_only: bool) -> None:
     texts = [
         f"{space}{json.dumps(name)}{space}:{space}{json.dumps(value, ensure_ascii=ascii_only)}{space}"
         for name, value in members
@@ -53,7 +53,7 @@ def test_agrees_with_pythons_parser(members: list[tuple[str, object]], space: st
 
 
 @given(st.lists(st.sampled_from([b"[", b"{", b'"', b"\\", b'\\"', b"]", b"}", b"x", b",", b":", b" "]), max_size=60))
-def test_what_is_not_json_is_refused_or_passed_over(pieces: list[bytes]) -> None:
+def test_invalid_json_is_refused_or_skipped(pieces: list[bytes]) -> None:
     kinds = []
     try:
         skimmed(b'{"a":' + b"".join(pieces))
@@ -62,7 +62,7 @@ def test_what_is_not_json_is_refused_or_passed_over(pieces: list[bytes]) -> None
     assert kinds in ([], [ErrorKind.INVALID_JSON])
 
 
-def test_small_windows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_windows_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     value = [["[", {"k]": ['\\"', "\\\\"]}], [[[[[]]]]] * 50, "]" * 200, {"x": "{" * 300}]
     body = json.dumps({"z": value, "a": value, "model": "m", "y": value}).encode()
     for step in (2, 3, 7, 64, 100):
@@ -73,7 +73,7 @@ def test_small_windows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b" 5", b"null", b"\xef\xbb\xbf{}", '{"a":1}'.encode("utf-16")])
-def test_no_object(body: bytes) -> None:
+def test_a_value_that_is_not_an_object_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         skimmed(body)
     assert caught.value.kind is ErrorKind.INVALID_BODY
@@ -84,13 +84,13 @@ def test_no_object(body: bytes) -> None:
     [b"{", b'{"a"', b'{"a":', b'{"a":}', b'{"a" 1}', b'{"a":[', b'{"a":"', b'{"a":"\\', b"{5:1}", b'{"\\ud800":1}',
      '{"a":1}'.encode("utf-16-le")],
 )  # fmt: skip
-def test_broken_objects(body: bytes) -> None:
+def test_a_broken_object_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         skimmed(body)
     assert caught.value.kind is ErrorKind.INVALID_JSON
 
 
-def test_too_many_members() -> None:
+def test_too_many_members_are_refused() -> None:
     assert skimmed(b"{" + b'"a":1,' * (MAX_MEMBERS - 1) + b'"a":1}').spans["a"]
     with pytest.raises(RequestError) as caught:
         skimmed(b"{" + b'"a":1,' * MAX_MEMBERS + b'"a":1}')
@@ -138,7 +138,7 @@ def surveyed(body: bytes) -> BodySurvey:
 
 
 @given(st.binary(max_size=400), st.sampled_from([2, 3, 8, 64]))
-def test_a_survey_counts_what_is_there(body: bytes, step: int) -> None:
+def test_a_survey_counts_brackets_and_commas(body: bytes, step: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(skimming, "STEP_BYTES", step)
         if re.search(rb"\xed[\xa0-\xbf]|\\\\u[dD]", body):
@@ -172,7 +172,7 @@ def test_lone_surrogates_are_found_wherever_a_step_ends(pieces: list[str], step:
             surveyed(text.encode())
 
 
-def test_a_raw_surrogate_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_raw_surrogate_between_two_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(2, 12):
         monkeypatch.setattr(skimming, "STEP_BYTES", step)
         surveyed("{\ud7ff\ue000}".encode())

@@ -22,7 +22,7 @@ def long_text(random: Random) -> str:
     return "".join(random.choices([*WORDS, *TEXTS], weights=[40] * len(WORDS) + [1] * len(TEXTS), k=70_000))
 
 
-def test_same_ids_as_the_whole(kind: str, loaded: dict[str, LocalModel]) -> None:
+def test_pieces_have_the_ids_of_the_whole_text(kind: str, loaded: dict[str, LocalModel]) -> None:
     local = loaded[kind]
     text = long_text(Random(kind))[: 9 * PIECE_CHARS // 2]
     whole = local.renderer.encode(text, False)
@@ -45,7 +45,7 @@ def test_byte_level_tokenizers_never_see_more_than_a_few_pieces(name: str, loade
     assert max(seen) <= SHORT_CHARS < len(text)
 
 
-def test_a_text_without_a_place_to_divide_it() -> None:
+def test_a_long_text_that_cannot_be_divided_is_refused() -> None:
     def encode(text: str) -> list[int]:
         return [len(text)]
 

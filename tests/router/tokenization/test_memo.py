@@ -33,7 +33,7 @@ def test_a_next_turn_tokenises_only_its_own_text(loaded: dict[str, LocalModel]) 
         memory.finish(rendered, rendered.encode())
 
 
-def test_keys_split_and_texts_share(loaded: dict[str, LocalModel]) -> None:
+def test_keys_split_the_memo_and_equal_texts_share_it(loaded: dict[str, LocalModel]) -> None:
     model, memory = loaded["shipped"], PromptMemory(1 << 22)
     text = "<|im_start|>system\n" + "be brief. " * 60
     chains = {
@@ -61,7 +61,7 @@ def test_memory_is_bounded_and_counted(loaded: dict[str, LocalModel]) -> None:
     assert memo.find(memo.root(model.seed, keys, array("I")), parts)[1] == 2, "the latest is still there"
 
 
-def test_node_sizes_are_those_measured() -> None:
+def test_node_sizes_match_the_measured_ones() -> None:
     keys = CacheKeys.of(None, None)
     memo = SegmentMemo(1 << 30)
     root = memo.root(1, keys, array("I"))
@@ -83,7 +83,7 @@ def test_block_sizes_are_added_and_limited(loaded: dict[str, LocalModel]) -> Non
         assert len(prompt.chain(block_tokens)) == prompt.tokens // block_tokens
 
 
-def test_a_text_of_added_tokens_only_has_few_units(loaded: dict[str, LocalModel]) -> None:
+def test_a_text_of_added_tokens_only_has_few_segments(loaded: dict[str, LocalModel]) -> None:
     model = loaded["shipped"]
     text = "<|im_end|>" * 200_000
     assert len(segmented_text(model, text, framed=False).parts) < 3_000
@@ -91,7 +91,7 @@ def test_a_text_of_added_tokens_only_has_few_units(loaded: dict[str, LocalModel]
     assert segmented_text(model, text, framed=False).segments.starts[: len(shorter.parts)] == shorter.segments.starts
 
 
-def test_old_texts_are_let_go(loaded: dict[str, LocalModel]) -> None:
+def test_old_texts_are_released(loaded: dict[str, LocalModel]) -> None:
     model, memory, keys = loaded["shipped"], PromptMemory(1 << 22), CacheKeys.of(None, None)
     early = ask(memory, model, "early " * 200, keys, framed=False)
     ids = memory.of_ids([array("I", range(64))], keys, PromptSource.IDS)

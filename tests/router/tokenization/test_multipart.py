@@ -21,7 +21,7 @@ def test_the_model_behind_a_file_is_found(content_type: str) -> None:
 
 
 @pytest.mark.parametrize("content_type", ["multipart/form-data", "multipart/form-data; boundary=abc", "; boundary="])
-def test_another_boundary_finds_nothing(content_type: str) -> None:
+def test_a_wrong_boundary_finds_no_model(content_type: str) -> None:
     assert multipart_model(content_type, FORM) is None
 
 
@@ -37,7 +37,7 @@ def one_part(head: bytes, value: bytes = b"m") -> bytes:
         b'content-disposition: form-data; filename="a; name=\\"b"; name="model"',
     ],
 )
-def test_heads_that_name_the_model(head: bytes) -> None:
+def test_a_head_that_names_the_model_is_read(head: bytes) -> None:
     assert multipart_model(TYPE, one_part(head)) == "m"
 
 
@@ -52,7 +52,7 @@ def test_heads_that_name_the_model(head: bytes) -> None:
         b"content-type: text/plain",
     ],
 )
-def test_heads_that_do_not_name_the_model(head: bytes) -> None:
+def test_a_head_without_the_model_is_skipped(head: bytes) -> None:
     assert multipart_model(TYPE, one_part(head)) is None
 
 
@@ -60,11 +60,11 @@ def test_heads_that_do_not_name_the_model(head: bytes) -> None:
     "body",
     [b"", b"--xyz", b"--xyz\r\nbroken", b"--xyz--\r\n\r\n", FORM.replace(b"--xyz\r\n", b"--xyzw\r\n"), one_part(b"")],
 )
-def test_forms_without_a_model_or_cut_short(body: bytes) -> None:
+def test_a_form_without_a_model_or_cut_short_has_none(body: bytes) -> None:
     assert multipart_model(TYPE, body) is None
 
 
-def test_a_value_whose_end_is_missing_is_read_and_an_empty_one_is_none() -> None:
+def test_a_value_without_an_end_is_read_and_an_empty_one_is_none() -> None:
     head = b"content-disposition: form-data; name=model"
     assert multipart_model(TYPE, b"preamble\r\n--xyz\r\n" + head + b"\r\n\r\nm") == "m"
     assert multipart_model(TYPE, b"--xyz\r\n" + head + b"\r\n\r\n--xyz--") is None

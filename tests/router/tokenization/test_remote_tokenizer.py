@@ -81,7 +81,7 @@ async def ask(identity: Identity, path: str, body: dict) -> Prompt | None:
 CHAT = {"messages": [{"role": "user", "content": "some words " * 20}]}
 
 
-async def test_ids_of_a_worker_asked_once(worker: Worker, identity: Identity) -> None:
+async def test_a_worker_is_asked_once_per_request(worker: Worker, identity: Identity) -> None:
     assert identity.describe("m") == "worker's /tokenize"
     for _ in range(3):
         prompt = await ask(identity, CHAT_PATH, CHAT)
@@ -126,7 +126,7 @@ async def test_models_do_not_share_answers(worker: Worker, identity: Identity) -
     assert [body["model"] for body in worker.prompt_request] == ["m", "other"]
 
 
-async def test_what_is_asked(worker: Worker, identity: Identity) -> None:
+async def test_a_question_has_the_fields_of_the_body(worker: Worker, identity: Identity) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     passed = {"tools": tools, "chat_template_kwargs": {"a": 1}, "add_generation_prompt": False}
     await ask(identity, CHAT_PATH, {**CHAT, **passed, "stream": True, "seed": 4})
@@ -139,7 +139,7 @@ async def test_what_is_asked(worker: Worker, identity: Identity) -> None:
     ]
 
 
-async def test_the_other_apis_are_asked_for_as_chats(worker: Worker, identity: Identity) -> None:
+async def test_other_apis_are_asked_as_chats(worker: Worker, identity: Identity) -> None:
     said = [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {}}]}]
     tools = [{"name": "f", "input_schema": {}}]
     for path, body in (
@@ -167,7 +167,7 @@ async def test_the_other_apis_are_asked_for_as_chats(worker: Worker, identity: I
         (RESPONSES_PATH, {"input": "a", "truncation": "auto"}),
     ],
 )
-async def test_what_only_the_other_apis_know_is_not_asked(
+async def test_fields_of_other_apis_only_are_not_asked(
     worker: Worker, identity: Identity, path: str, body: dict
 ) -> None:
     prompt = await ask(identity, path, {**CHAT, **body} if path == MESSAGES_PATH else body)
@@ -186,13 +186,13 @@ async def test_what_only_the_other_apis_know_is_not_asked(
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}]},
     ],
 )
-async def test_what_tokenize_cannot_know_is_not_asked(worker: Worker, identity: Identity, fields: dict) -> None:
+async def test_fields_unknown_to_tokenize_are_not_asked(worker: Worker, identity: Identity, fields: dict) -> None:
     prompt = await ask(identity, CHAT_PATH, {**CHAT, **fields})
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert worker.prompt_request == []
 
 
-async def test_a_failing_worker_is_left_alone_for_a_while(worker: Worker) -> None:
+async def test_a_failing_worker_is_paused(worker: Worker) -> None:
     clock = Clock()
     identity = Identity(Config(), environ={}, clock=clock)
     identity.learn("m", None, worker.url)
@@ -208,7 +208,7 @@ async def test_a_failing_worker_is_left_alone_for_a_while(worker: Worker) -> Non
     await identity.aclose()
 
 
-async def test_the_next_worker_is_asked(worker: Worker, unused_tcp_port: int) -> None:
+async def test_the_next_worker_is_asked_after_a_failure(worker: Worker, unused_tcp_port: int) -> None:
     identity = Identity(Config(), environ={})
     identity.learn("m", None, worker.url)
     identity.learn("m", None, f"http://127.0.0.1:{unused_tcp_port}/tokenize")
@@ -217,14 +217,14 @@ async def test_the_next_worker_is_asked(worker: Worker, unused_tcp_port: int) ->
     await identity.aclose()
 
 
-async def test_a_refused_question_pauses_nobody(worker: Worker, identity: Identity) -> None:
+async def test_a_refused_question_pauses_no_worker(worker: Worker, identity: Identity) -> None:
     worker.status = 400
     assert (await ask(identity, CHAT_PATH, CHAT)).source is PromptSource.TEXT
     worker.status = 200
     assert (await ask(identity, CHAT_PATH, CHAT)).source is PromptSource.WORKER
 
 
-async def test_memory_is_bounded(worker: Worker) -> None:
+async def test_remembered_answers_are_bounded(worker: Worker) -> None:
     remote = WorkerTokenizer(5_000, Clock())
     for number in range(20):
         assert await remote.ask(number, [worker.url], json.dumps({"prompt": "x" * 300}).encode()) is not None
@@ -232,7 +232,7 @@ async def test_memory_is_bounded(worker: Worker) -> None:
     await remote.aclose()
 
 
-async def test_a_worker_that_does_not_tokenise_is_said_not_to(worker: Worker, identity: Identity) -> None:
+async def test_a_worker_that_does_not_tokenise_is_described_so(worker: Worker, identity: Identity) -> None:
     assert identity.describe("m") == "worker's /tokenize"
     worker.status = 404
     body = json.dumps({"model": "m", "prompt": "some text"}).encode()
@@ -241,7 +241,7 @@ async def test_a_worker_that_does_not_tokenise_is_said_not_to(worker: Worker, id
     assert identity.describe("m").startswith("text only: ") and "/tokenize answered 404" in identity.describe("m")
 
 
-async def test_a_worker_over_tls(tmp_path):
+async def test_a_worker_is_asked_over_tls(tmp_path):
     """Asked with the CA for workers, and not without."""
     ca = trustme.CA()
     ca_file, pair_file = str(tmp_path / "ca.pem"), str(tmp_path / "both.pem")

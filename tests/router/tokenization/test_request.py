@@ -17,7 +17,7 @@ def fields(path: str, **body: object) -> BodyFields:
     return parse(path, json.dumps(body).encode()).decoded()
 
 
-def test_what_a_prompt_is_made_of() -> None:
+def test_each_api_reads_its_own_turns() -> None:
     body = {"messages": [{"role": "user", "content": "a"}], "prompt": "b", "input": "c"}
     read = fields("/v1/embeddings", **body)
     assert [turns(path, read) for path in (CHAT_PATH, MESSAGES_PATH, COMPLETIONS_PATH, RESPONSES_PATH)] == [
@@ -25,7 +25,7 @@ def test_what_a_prompt_is_made_of() -> None:
     ]  # fmt: skip
 
 
-def test_only_the_fields_that_an_api_has() -> None:
+def test_fields_of_other_apis_are_ignored() -> None:
     everything = {
         "messages": [{"role": "user", "content": "a"}], "system": "S", "input": "c", "instructions": "I", "tools": [],
         "thinking": {}, "output_config": {}, "reasoning": {}, "reasoning_effort": "low", "documents": [],
@@ -60,7 +60,7 @@ def test_only_the_fields_that_an_api_has() -> None:
         (RESPONSES_PATH, {"chat_template_kwargs": "odd"}, True),
     ],
 )
-def test_the_tokenizer_s_own_first_tokens(path: str, body: dict, adds: bool) -> None:
+def test_the_tokenizers_first_tokens_depend_on_the_api(path: str, body: dict, adds: bool) -> None:
     assert adds_special_tokens(path, fields(path, **body)) is adds
 
 
@@ -79,7 +79,7 @@ def test_the_tokenizer_s_own_first_tokens(path: str, body: dict, adds: bool) -> 
         (RESPONSES_PATH, {"input": [{"content": [{"type": "input_image"}]}]}, False),
     ],
 )
-def test_when_forwarded_ids_are_run(path: str, body: dict, used: bool) -> None:
+def test_forwarded_ids_are_run_unless_rendering_is_needed(path: str, body: dict, used: bool) -> None:
     read = fields(path, **body, kv_transfer_params={"prompt_token_ids": [4, 5]})
     assert reused_ids(path, read) == (array("I", [4, 5]) if used else None)
     for params in (None, {}, {"prompt_token_ids": None}, "odd"):
@@ -104,7 +104,7 @@ def test_truncation(body: dict, made: Truncation | None) -> None:
     assert truncation(RESPONSES_PATH, fields(RESPONSES_PATH, **body), 100) is None
 
 
-def test_responses_truncate_unless_told_not_to() -> None:
+def test_responses_truncate_unless_disabled() -> None:
     for body in ({"truncation": "auto"}, {"truncation": None}):
         assert truncation(RESPONSES_PATH, fields(RESPONSES_PATH, **body), 100) == Truncation(99, to_fit=True)
     assert truncation(RESPONSES_PATH, fields(RESPONSES_PATH, truncation="disabled"), None) is None
@@ -113,12 +113,12 @@ def test_responses_truncate_unless_told_not_to() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -2, 2.5, "odd", []])
-def test_no_lengths(value: object) -> None:
+def test_a_wrong_truncation_length_is_refused(value: object) -> None:
     with pytest.raises(Unrenderable):
         truncation(CHAT_PATH, fields(CHAT_PATH, truncate_prompt_tokens=value), 100)
 
 
-def test_what_truncation_leaves() -> None:
+def test_truncation_keeps_the_requested_side() -> None:
     ids = array("I", range(10))
     assert list(Truncation(10).shortened(ids, 1)) == list(range(10))
     assert list(Truncation(4).shortened(ids, 1)) == [6, 7, 8, 9]

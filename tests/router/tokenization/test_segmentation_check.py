@@ -107,7 +107,7 @@ def hold(renderer: ChatRenderer, segmenter: Segmenter, text: str) -> bool:
 @pytest.mark.parametrize("maker", MAKERS)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_cuts_hold_for_any_table(maker: str, data: st.DataObject) -> None:
+def test_boundaries_hold_for_any_token_table(maker: str, data: st.DataObject) -> None:
     """No proof in between: the rules of `Segmenter` by themselves."""
     table = data.draw(TABLES)
     renderer = renderer_of(MAKERS[maker](table), table)
@@ -152,7 +152,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_the_proof_finds_a_wrong_belief(name: str) -> None:
+def test_the_check_finds_a_wrong_boundary(name: str) -> None:
     tokenizer, table = LIES[name]
     renderer = renderer_of(Tokenizer.from_str(tokenizer.to_str()), table)
     assert segmentation_error(renderer, Believing(renderer.special)) is not None
@@ -171,7 +171,7 @@ class Shifted(Segmenter):
         return super().split_ids(ids, Segments(segments.starts, ordinals, segments.tokens_found), first)
 
 
-def test_the_proof_counts_too() -> None:
+def test_the_check_finds_a_wrong_count() -> None:
     renderer = renderer_of(byte_level(), [token("<a>"), token("<b>")])
     assert segmentation_error(renderer, Segmenter(renderer.special, normalizes=False)) is None
     assert "cut before" in (segmentation_error(renderer, Shifted(renderer.special, normalizes=False)) or "")
@@ -196,7 +196,7 @@ def test_hundreds_of_tokens_are_sampled() -> None:
     assert counts[1] < 1.5 * counts[0]
 
 
-def test_a_tokenizer_that_panics_is_not_proven(tmp_path: Path) -> None:
+def test_a_tokenizer_that_panics_fails_the_check(tmp_path: Path) -> None:
     """An added token that normalisation empties is found between the bytes of a character, where Rust gives up."""
     tokenizer = byte_level()
     tokenizer.normalizer = normalizers.Strip()

@@ -57,7 +57,7 @@ def test_hashes_survive_a_learned_length(identity: Identity, reported: float) ->
     assert ask(identity, {**turns(4), "model": "other"}).tokens == first.tokens
 
 
-def test_order_of_keys_and_spacing_play_no_part(identity: Identity) -> None:
+def test_key_order_and_spacing_do_not_matter(identity: Identity) -> None:
     one = ask(identity, {"messages": [{"role": "user", "content": "x" * 300, "name": "bob"}]})
     two = ask(identity, {"messages": [{"name": "bob", "content": "x" * 300, "role": "user"}]})
     assert list(one.chain(16)) == list(two.chain(16))
@@ -65,7 +65,7 @@ def test_order_of_keys_and_spacing_play_no_part(identity: Identity) -> None:
     assert other.chain(16)[0] != one.chain(16)[0]
 
 
-def test_keys_split(identity: Identity) -> None:
+def test_cache_keys_change_text_hashes(identity: Identity) -> None:
     chains = {
         ask(identity, {**turns(2), **({"cache_salt": salt} if salt else {})}, adapter=adapter).chain(16)[0]
         for adapter, salt in [(None, None), ("a", None), (None, "s"), ("a", "s")]
@@ -73,7 +73,7 @@ def test_keys_split(identity: Identity) -> None:
     assert len(chains) == 4
 
 
-def test_media_count_as_a_picture_and_not_as_their_bytes(identity: Identity) -> None:
+def test_media_count_as_a_digest_not_as_their_bytes(identity: Identity) -> None:
     def picture(url: str) -> dict:
         parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]
         return {"messages": [{"role": "user", "content": parts}]}
@@ -83,7 +83,7 @@ def test_media_count_as_a_picture_and_not_as_their_bytes(identity: Identity) -> 
     assert small.chain(16)[1] != large.chain(16)[1]
 
 
-def test_tools_and_completions(identity: Identity) -> None:
+def test_tools_and_completions_are_part_of_the_text(identity: Identity) -> None:
     tool = {"type": "function", "function": {"name": "f", "description": "d" * 200}}
     assert ask(identity, {**turns(1), "tools": [tool]}).chain(16)[0] != ask(identity, turns(1)).chain(16)[0]
     one = ask(identity, {"prompt": "word " * 100}, COMPLETIONS_PATH)
@@ -92,7 +92,7 @@ def test_tools_and_completions(identity: Identity) -> None:
     assert list(one.chain(16)) == list(two.chain(16))
 
 
-def test_the_other_apis_grow_turn_by_turn(identity: Identity) -> None:
+def test_texts_of_other_apis_grow_turn_by_turn(identity: Identity) -> None:
     words = "A question about sockets, a longer one. " * 8
     use = {"type": "tool_use", "id": "t", "name": "f", "input": {"words": words}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": words}]}

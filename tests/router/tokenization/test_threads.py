@@ -52,7 +52,7 @@ async def test_a_small_prompt_overtakes_large_ones(gate: Event) -> None:
     threads.close()
 
 
-async def test_what_waits_is_bounded(gate: Event) -> None:
+async def test_waiting_text_is_bounded(gate: Event) -> None:
     thread = TokenizerThread("test", max_bytes=100)
     first = asyncio.create_task(thread.run(TokenizerTask(1_000), gate.wait, None))
     await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def test_what_waits_is_bounded(gate: Event) -> None:
     thread.close()
 
 
-async def test_memory_is_lent_while_the_work_is_done(gate: Event) -> None:
+async def test_memory_is_lent_while_the_work_runs(gate: Event) -> None:
     thread, purse = TokenizerThread("test"), Purse(10)
     running, waiting = TokenizerTask(1, 8), TokenizerTask(1, 8)
     first = asyncio.create_task(thread.run(running, gate.wait, purse))
@@ -85,7 +85,7 @@ async def test_memory_is_lent_while_the_work_is_done(gate: Event) -> None:
     thread.close()
 
 
-async def test_work_that_waits_is_cancelled(gate: Event) -> None:
+async def test_waiting_work_can_be_cancelled(gate: Event) -> None:
     thread = TokenizerThread("test")
     done: list[int] = []
     first = asyncio.create_task(thread.run(TokenizerTask(1), gate.wait, None))
@@ -100,7 +100,7 @@ async def test_work_that_waits_is_cancelled(gate: Event) -> None:
     thread.close()
 
 
-async def test_failures_reach_who_waits() -> None:
+async def test_failures_reach_the_waiting_caller() -> None:
     thread = TokenizerThread("test")
     with pytest.raises(ZeroDivisionError):
         await thread.run(TokenizerTask(1), lambda: 1 // 0, None)
