@@ -1,4 +1,5 @@
-"""Real vLLM servers without a GPU, and the gateway in front of them: predicted cached tokens held to reported ones."""
+"""vLLM servers without a GPU, and the gateway in front of them: predicted cached tokens are compared with reported
+ones."""
 
 import json
 import os
@@ -29,7 +30,7 @@ SERVERS_AT_ONCE = 2
 URL = r"(http://[^\s\"',]+)"
 FIXED = {"ignore_eos": True, "temperature": 0}
 QUIET_S = 0.08
-"""A view that has not moved for so long has heard what there is: an idle engine publishes nothing."""
+"""A view that has not changed for this long has received all events: an idle engine publishes nothing."""
 
 
 def pytest_collection_modifyitems(items):
@@ -37,14 +38,14 @@ def pytest_collection_modifyitems(items):
         if "real_vllm" in item.path.parts[-2]:
             item.add_marker(pytest.mark.real_vllm)
             item.add_marker(pytest.mark.timeout(600))
-    # those that share the plain server come one after the other, so that it is started once
+    # Tests that share the plain server run one after the other, so that it starts once.
     items.sort(key=lambda item: "plain" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
 def executable():
-    """The ``vllm`` command; `make test-vllm` names its environment, so that its absence there is an error."""
-    named = os.environ.pop(ENVIRONMENT, None)  # the gateway would take it for a setting that it does not know
+    """Return the ``vllm`` command. `make test-vllm` names its environment, so that its absence there is an error."""
+    named = os.environ.pop(ENVIRONMENT, None)  # the gateway would read it as an unknown setting
     try:
         return find_vllm(Path(named) if named else None)
     except StartError as error:
@@ -55,9 +56,9 @@ def executable():
 
 @pytest.fixture(scope="session")
 def vllm(executable):
-    """A function from vLLM flags to a running server with an empty cache. Equal calls share one; few are kept.
+    """Return a function from vLLM flags to a running server with an empty cache. Equal calls share one; few are kept.
 
-    Its attribute `worker` only describes one, for those who start and kill their own.
+    Its attribute `worker` only describes a server, for tests that start and kill their own.
     """
     kept: OrderedDict[VllmWorker, RunningVllm] = OrderedDict()
 
@@ -95,7 +96,7 @@ def vllm(executable):
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer: what was predicted at dispatch (None: no prediction) and what vLLM reported (None: it did not)."""
+    """One answer: the prediction at dispatch (None: no prediction) and vLLM's report (None: no report)."""
 
     predicted: int | None
     reported: int | None
@@ -111,7 +112,8 @@ class Answer:
 
 
 def joined(stream: str) -> dict:
-    """One body out of a stream: the first choice's text, the usage of the last frame that has one, who came first."""
+    """Make one body out of a stream: the first choice's text, the usage of the last frame with one, and the first
+    answerer."""
     text, usage, first = "", None, None
     for line in stream.splitlines():
         if not line.startswith("data: ") or line == "data: [DONE]":
@@ -127,7 +129,7 @@ def joined(stream: str) -> dict:
 
 
 class Gateway:
-    """A gateway process in front of workers, with what tests ask of it."""
+    """A gateway process in front of workers, with the questions that tests ask."""
 
     def __init__(self, process: Process, url: str, admin_url: str):
         self.process = process
@@ -139,16 +141,16 @@ class Gateway:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The first worker's."""
+        """Return the first worker's version."""
         return tuple(int(part) for part in self.workers()[0]["version"].split(".")[:2])
 
     @cached_property
     def leaves_out_zero(self) -> bool:
-        """Whether the servers, which all report cached tokens here, say nothing where there are none (seen in 0.23)."""
+        """Return whether the servers omit cached tokens if there are none (vLLM 0.23 does)."""
         return self.version < (0, 33)
 
     def begin_comparison(self) -> None:
-        """Forget what was compared so far."""
+        """Forget the comparisons so far."""
         self.compared = 0
         self.wrong: list[str] = []
 
@@ -159,7 +161,7 @@ class Gateway:
         return [candidate for worker in self.workers() for candidate in worker["candidates"]]
 
     def ready(self) -> bool:
-        """Whether every worker is ready and its self-test over."""
+        """Return whether every worker is ready and its self-test over."""
         ready = all(worker["state"] == "ready" for worker in self.workers())
         return ready and all(candidate["self_test"] for candidate in self.candidates())
 
@@ -171,7 +173,7 @@ class Gateway:
         return value
 
     def settle(self) -> None:
-        """Until nothing is in flight and no event is on its way."""
+        """Wait until nothing is in flight and no event is on its way."""
 
         def picture():
             candidates = self.candidates()
@@ -187,7 +189,7 @@ class Gateway:
             time.sleep(0.01)
 
     def send(self, path: str, body: dict, **headers: str) -> Answer:
-        """One request, whole answer; events are not waited for."""
+        """Send one request for a whole answer, without waiting for events."""
         answer = self.client.post(path, json=body, headers=headers)
         streamed = answer.headers["content-type"].startswith("text/event-stream")
         content = joined(answer.text) if streamed else answer.json()
@@ -206,7 +208,7 @@ class Gateway:
         )
 
     def ask(self, path: str, body: dict, **headers: str) -> Answer:
-        """`send`, events settled afterwards, and predicted held to reported to the token."""
+        """`send`, wait for the events, and compare prediction and report to the token."""
         answer = self.send(path, body, **headers)
         assert answer.status == 200, answer.body
         self.settle()
@@ -215,9 +217,9 @@ class Gateway:
         return answer
 
     def compare(self, answer: Answer, what: str) -> None:
-        """Hold predicted to reported, to the token."""
+        """Compare prediction and report, to the token."""
         self.compared += 1
-        # Before 0.24 or so vLLM leaves the details out where nothing was cached.
+        # Before 0.24 or so vLLM omits the details if nothing was cached.
         if answer.predicted != (answer.reported or 0):
             self.wrong.append(f"predicted {answer.predicted}, reported {answer.reported}: {what}")
 
@@ -234,7 +236,7 @@ class Gateway:
         return self.ask("/v1/completions", body, **(headers or {}))
 
     def residency(self) -> str:
-        """How far the only candidate's view can be trusted."""
+        """Return how far the only candidate's view can be trusted."""
         (candidate,) = self.candidates()
         return candidate["residency"]
 
@@ -250,14 +252,15 @@ class Gateway:
 
 
 def entry(server: RunningVllm) -> dict:
-    """The server in a gateway's configuration, its publisher named only where it cannot be asked for it."""
+    """Return the server as an entry of a gateway's configuration. The publisher is named only if it cannot be asked
+    for."""
     asked = httpx.get(f"{server.url}/kv_event_sources").status_code == 200
     return {"url": server.url} | ({} if asked or not server.worker.kv_events else {"kv_events": server.kv_events})
 
 
 @contextmanager
 def gateway(workers, *flags: str, **environment: str):
-    """A gateway in front of `workers`, ready, with the headers on that tests read.
+    """A ready gateway in front of `workers`, with the headers that tests read switched on.
 
     Workers are running servers, or entries of the configuration.
     """
@@ -284,7 +287,7 @@ def gateway(workers, *flags: str, **environment: str):
 
 @pytest.fixture
 def front():
-    """A function that puts a gateway in front of running servers for the rest of the test."""
+    """Return a function that puts a gateway in front of running servers for the rest of the test."""
     contexts = []
 
     def begin(*servers: RunningVllm | dict, flags: tuple[str, ...] = (), **environment: str) -> Gateway:
@@ -299,7 +302,7 @@ def front():
 
 
 def empty_cache(server: RunningVllm) -> None:
-    """Empty it, and have that told: an idle engine publishes only with its next step."""
+    """Empty the cache and make the engine publish that: an idle engine publishes only with its next step."""
     server.reset_prefix_cache()
     model = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
     body = {"model": model, "prompt": "step", "max_tokens": 1}
@@ -308,13 +311,13 @@ def empty_cache(server: RunningVllm) -> None:
 
 @pytest.fixture
 def empty():
-    """A function that empties a server's cache and has it say so."""
+    """Return a function that empties a server's cache and makes it publish that."""
     return empty_cache
 
 
 @pytest.fixture(scope="module")
 def plain(vllm):
-    """The server that most rows share: vLLM's defaults, and tools."""
+    """The server that most tests share: vLLM's defaults, and tools."""
     return vllm("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 
 
@@ -326,7 +329,7 @@ def standing_front(plain):
 
 @pytest.fixture
 def talk(plain, standing_front):
-    """A gateway in front of the plain server with an empty cache; nothing compared so far."""
+    """A gateway in front of the plain server with an empty cache and no comparison so far."""
     empty_cache(plain)
     standing_front.settle()
     standing_front.begin_comparison()
@@ -335,7 +338,8 @@ def talk(plain, standing_front):
 
 @pytest.fixture(scope="session")
 def model_with(tmp_path_factory):
-    """A function that makes a model folder with one of our chat templates; `bos`: its tokenizer puts a token first."""
+    """Return a function that makes a model folder with one of our chat templates; `bos`: its tokenizer puts a token
+    first."""
     made: dict[tuple[str, bool], Path] = {}
 
     def make(template: str, *, bos: bool = False) -> Path:
@@ -360,7 +364,8 @@ def model_with(tmp_path_factory):
 
 @dataclass(frozen=True)
 class Rendering:
-    """Bodies by name: ids `equal` to those that vLLM renders, `wrong` ones, those told `by_text`, those `refused`."""
+    """Bodies by name: ids `equal` to those that vLLM renders, `wrong` ids, bodies known `by_text`, and `refused`
+    bodies."""
 
     equal: set[str]
     wrong: dict[str, str]
@@ -370,7 +375,7 @@ class Rendering:
 
 @pytest.fixture
 async def rendering():
-    """A function that compares the identity of bodies with what a server's render endpoint says of them."""
+    """Return a function that compares the identity of bodies with a server's render endpoint."""
     identities = []
 
     async def identify(identity: Identity, path: str, body: dict) -> Prompt | None:
@@ -383,16 +388,16 @@ async def rendering():
         identities.append(identity)
         model, seen = str(folder), Rendering(set(), {}, {}, set())
         identity.learn(model, model, None, None, 131_072)
-        # no connection is used again: vLLM closes one after a 500, perhaps just when the next request has gone into it
+        # No connection is reused: vLLM closes one after a 500, possibly just after the next request was sent.
         fresh = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=fresh) as client:
             for name, fields in bodies.items():
                 body = {"model": model, **fields}
-                body.pop("cache_salt", None)  # splits the hashes, and no tokens
+                body.pop("cache_salt", None)  # changes the hashes, but no tokens
                 prompt = await identify(identity, path, body)
                 try:
                     answer = await client.post(f"{path}/render", json=body)
-                except httpx.ReadError:  # vLLM breaks the connection where a conversion raises
+                except httpx.ReadError:  # vLLM closes the connection if a conversion raises
                     seen.refused.add(name)
                     continue
                 if prompt is None or not prompt.exact:
@@ -419,7 +424,7 @@ def _hold(seen: Rendering, name: str, prompt: Prompt, rendered: object) -> None:
 
 @pytest.fixture(scope="module")
 def named_model_dir(tmp_path_factory):
-    """The shipped tokenizer, with names for tokens that chat templates ask for."""
+    """The packaged tokenizer, with names for tokens that chat templates ask for."""
     folder = tmp_path_factory.mktemp("named")
     for name in ("config.json", "tokenizer.json"):
         (folder / name).write_bytes((shipped_model_dir() / name).read_bytes())
@@ -431,7 +436,7 @@ def named_model_dir(tmp_path_factory):
 
 @contextmanager
 def launch_render(executable, model_dir: Path, *flags: str):
-    """``vllm launch render``: the server's whole path up to the engine, in a third of the time and memory."""
+    """Start ``vllm launch render``: the server's whole path up to the engine, in a third of the time and memory."""
     port = free_ports(1)
     place = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "m"]
     quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **ClockSettings().environment()}
@@ -446,14 +451,14 @@ def launch_render(executable, model_dir: Path, *flags: str):
 
 @pytest.fixture
 def launched(executable):
-    """A function that starts a render server for the rest of the test; from a model folder and flags to its URL."""
+    """Return a function from a model folder and flags to the URL of a render server for the rest of the test."""
     with ExitStack() as servers:
         yield lambda model_dir, *flags: servers.enter_context(launch_render(executable, model_dir, *flags))
 
 
 @pytest.fixture(scope="module")
 def trusting_renderer(executable, named_model_dir):
-    """One that takes chat templates from requests."""
+    """A render server that accepts chat templates from requests."""
     flags = ("--trust-request-chat-template", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
     with launch_render(executable, named_model_dir, *flags) as url:
         yield url

@@ -1,4 +1,4 @@
-"""Traffic that does not pass the gateway: events tell of it all the same."""
+"""Traffic that does not pass the gateway: events report it all the same."""
 
 import httpx
 import pytest

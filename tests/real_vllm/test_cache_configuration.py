@@ -1,4 +1,4 @@
-"""Block sizes, hash algorithms, ways to schedule; block 16, sha256 and vLLM's own scheduling are in all other rows."""
+"""Block sizes, hash algorithms and scheduling; all other tests use block 16, sha256 and vLLM's own scheduling."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Completions: text, token ids, and lists of either, whose usage tells of one prompt only."""
+"""Completions: text, token ids, and lists of either, whose usage reports one prompt only."""
 
 import httpx
 import pytest
@@ -10,7 +10,7 @@ TEXT = "Once upon a time a router looked for the worker that knew the story alre
 
 @pytest.fixture
 def ids(plain, talk):
-    """A function from text to the model's token ids, as the server makes them."""
+    """Return a function from text to the model's token ids, as the server makes them."""
 
     def encode(text):
         return httpx.post(f"{plain.url}/tokenize", json={"model": talk.model, "prompt": text}).json()["tokens"]
@@ -58,7 +58,7 @@ def test_lists_of_one_prompt_are_predicted(talk, ids):
 
 @pytest.mark.parametrize("as_ids", [False, True], ids=["text", "ids"])
 def test_of_several_prompts_the_last_is_reported(talk, ids, as_ids):
-    """A whole answer tells of the last prompt, which may find what those before it have just brought."""
+    """A whole answer reports the last prompt, which may find the blocks of the prompts before it."""
 
     def several(*texts):
         return talk.complete([ids(text) for text in texts] if as_ids else list(texts))
@@ -79,7 +79,7 @@ def test_of_several_prompts_the_last_is_reported(talk, ids, as_ids):
 
 @pytest.mark.parametrize("as_ids", [False, True], ids=["text", "ids"])
 def test_of_several_streamed_prompts_the_first_to_answer_is_reported(talk, ids, as_ids):
-    """Mostly the first; texts may overtake one another on their way through the tokenizer, which nobody can foresee."""
+    """Mostly the first prompt; texts may overtake one another in the tokenizer, which cannot be predicted."""
     compared = 0
     for number in range(12):
         texts = [f"{number // 2} {TEXT}", f"{number} {TEXT}", f"{number % 5} {TEXT}"]

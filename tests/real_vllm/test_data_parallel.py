@@ -1,4 +1,4 @@
-"""Data-parallel ranks: a worker is an endpoint and a rank, and the gateway says which rank a prompt goes back to."""
+"""Data-parallel ranks: a worker is an endpoint and a rank, and the gateway sends a prompt back to its rank."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +56,7 @@ def test_load_goes_to_both_ranks_and_prompts_return_to_theirs(gateway):
 
 
 def test_a_rank_that_the_client_asks_for_is_its_own(ranks, gateway):
-    """What clients bring straight to a rank is seen by that rank's events."""
+    """Requests that clients send straight to a rank show in that rank's events."""
     for rank in (0, 1):
         text = f"To rank {rank}: {SYSTEM}"
         body = {"model": gateway.model, "prompt": text, "max_tokens": 4}

@@ -1,4 +1,4 @@
-"""Servers that say no more of their cache than vLLM does by default: approximate views, however a gateway starts."""
+"""Servers that report no more about their cache than vLLM does by default have approximate views."""
 
 import threading
 
@@ -11,7 +11,7 @@ PROMPT = "Every prompt is read before the first word of its answer, and some of 
 
 @pytest.fixture
 def traffic():
-    """A function: keep a server busy for the rest of the test."""
+    """Return a function that keeps a server busy for the rest of the test."""
     over = threading.Event()
     clients = []
 
@@ -48,7 +48,7 @@ def test_a_quiet_default_server_is_counted(vllm, front):
 def test_a_busy_default_server_is_approximate(vllm, front, traffic):
     server = vllm(*DEFAULTS, kv_events=False)
     traffic(server)
-    residency, _ = verdict(front(server))  # whether others came between the two requests is chance
+    residency, _ = verdict(front(server))  # other requests may come between the two by chance
     assert residency == "approximate"
 
 

@@ -1,4 +1,4 @@
-"""Events lost on purpose: what the replay buffer still holds is made good, what it does not is said, never guessed."""
+"""Events lost on purpose: a loss within the replay buffer is repaired, a larger one is reported, never guessed."""
 
 import threading
 
@@ -12,7 +12,7 @@ BUFFERED = 6
 
 
 class Relay:
-    """A publisher between a worker and the gateway, which can be told to leave batches out."""
+    """A publisher between a worker and the gateway that can drop batches."""
 
     def __init__(self, source: str, topic: str) -> None:
         self._context = zmq.Context()
@@ -45,13 +45,13 @@ class Relay:
 
 @pytest.fixture(scope="module")
 def server(vllm):
-    """Its publisher keeps few batches."""
+    """A server whose publisher keeps few batches."""
     return vllm("--max-num-batched-tokens", "2048", buffer_steps=BUFFERED)
 
 
 @pytest.fixture
 def relayed(server, empty, front):
-    """A function that begins a gateway which hears the server through a relay."""
+    """Return a function that starts a gateway behind a relay."""
     relays = []
 
     def begin(replay=True):
@@ -71,13 +71,13 @@ def relayed(server, empty, front):
 
 
 def send(gateway, text):
-    """One request whose prediction is not looked at; its events may be lost."""
+    """Send one request without a comparison; its events may be lost."""
     body = {"model": gateway.model, "prompt": text, "max_tokens": 1}
     return gateway.send("/v1/completions", body)
 
 
 def lose(gateway, relay, texts):
-    """Serve these while no batch reaches the gateway."""
+    """Serve these requests while no batch reaches the gateway."""
     relay.drops, before = True, relay.dropped
     for text in texts:
         send(gateway, text)
@@ -118,12 +118,12 @@ def test_losses_beyond_the_replay_buffer_are_reported_and_partly_repaired(server
     (candidate,) = gateway.candidates()
     assert "could not be replayed" in candidate["reason"] or "missed" in candidate["reason"]
 
-    # A lower bound from here on: what is predicted was announced or reported, and so is found.
+    # A lower bound from here on: predicted blocks were announced or reported, and so are found.
     for text in [*lost, *known]:
         answer = send(gateway, text)
         assert answer.predicted is None or answer.predicted <= answer.reported
     gateway.settle()
-    # What has been asked for once is known again, to the block.
+    # A prompt requested once is known again, to the block.
     gateway.begin_comparison()
     for text in [*lost, *known, *texts("new", 3)]:
         gateway.complete(text)

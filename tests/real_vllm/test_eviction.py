@@ -1,4 +1,4 @@
-"""A cache of a few hundred blocks and many prompts, one at a time: what was evicted is known to the block."""
+"""A cache of a few hundred blocks and many prompts, one at a time: evictions are known to the block."""
 
 import random
 import time
@@ -16,7 +16,7 @@ def tiny(vllm):
 
 
 def prompts():
-    """Documents asked about again and again in a skewed order; together they are many times what fits."""
+    """Documents asked about repeatedly in a skewed order; together they exceed the cache many times."""
     rng = random.Random(5)
     documents = [[rng.randrange(100, 4_000) for _ in range(rng.randint(1, 60 * BLOCK))] for _ in range(60)]
     for _ in range(PROMPTS):
@@ -33,7 +33,7 @@ def test_every_prompt_is_predicted_to_the_block(tiny, front):
         answer = gate.send("/v1/completions", body)
         assert answer.predicted == answer.reported, len(ids)
         found += answer.reported
-        until_told(gate, body, (len(ids) - 1) // BLOCK * BLOCK)
+        until_announced(gate, body, (len(ids) - 1) // BLOCK * BLOCK)
         most = max(most, gate.candidates()[0]["blocks"])
     (candidate,) = gate.candidates()
     counted = candidate["predicted_cached"]
@@ -43,8 +43,8 @@ def test_every_prompt_is_predicted_to_the_block(tiny, front):
     assert 0.9 * BLOCKS < most < BLOCKS
 
 
-def until_told(gate, body, tokens):
-    """Until events have told of all that the prompt has just put into the cache, and of what had to go for it."""
+def until_announced(gate, body, tokens):
+    """Wait for the events of all blocks that the prompt stored, and of the blocks evicted for them."""
     question = {"path": "/v1/completions", "body": body}
     end_s = time.monotonic() + 10.0
     while (

@@ -1,6 +1,6 @@
-"""The engine model beside real vLLM, briefly: `python -m loadtest fidelity` is the whole comparison.
+"""The engine model compared with vLLM, briefly: `python -m loadtest fidelity` is the whole comparison.
 
-Only what was cached is held to a bar here: times depend on what else the machine does.
+Only the cached tokens have a limit here, because times depend on the load of the machine.
 """
 
 import pytest
@@ -32,6 +32,6 @@ async def test_the_same_arrivals_find_the_same_tokens_cached(vllm, executable, a
         assert one.cached.served > 10_000
         assert one.cached.causes[Cause.OTHER] == 0
     assert loaded[-1].preemptions[1] > 0
-    # Of the loaded scenarios together: a single request among so few is more than 1 % of one of them.
+    # For the loaded scenarios together: a single request among so few is more than 1 % of one of them.
     modelled, served = (sum(getattr(one.cached, side) for one in loaded) for side in ("modelled", "served"))
     assert modelled == pytest.approx(served, rel=CACHED_BAR)

@@ -1,7 +1,7 @@
 """A gateway restarted in front of a warm worker: what it knows at once, and how soon it knows the rest.
 
-Where that is measured the requests are streams without usage, as most are, so that nothing but events teaches; what
-each really found is read from vLLM's own counter.
+Where that is measured, the requests are streams without usage, as most are, so that only events teach the view. The
+tokens actually found are read from vLLM's own counter.
 """
 
 import time
@@ -13,7 +13,7 @@ PIGGYBACK = {"WARMROUTE_RESIDENCY__RELEARN": "piggyback"}
 CONVERSATIONS = 6
 SYSTEM = {"role": "system", "content": "You keep the light on the northern cape, and answer every ship. " * 10}
 SMALL_BUFFER = 2
-"""Batches kept for replay: no more than the last request left behind."""
+"""Batches kept for replay: no more than the last request produced."""
 HITS = "vllm:prefix_cache_hits_total"
 
 
@@ -25,13 +25,13 @@ def first_turns(name, conversations=CONVERSATIONS):
 
 
 def hits(server):
-    """Tokens found cached so far."""
+    """Return the tokens found cached so far."""
     lines = httpx.get(f"{server.url}/metrics").text.splitlines()
     return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(HITS)))
 
 
 def found(server, before):
-    """Tokens found since; vLLM counts a step's when the step's outputs have been handled."""
+    """Return the tokens found since; vLLM counts a step's tokens when the step's outputs have been handled."""
     now, since_s = hits(server), time.monotonic()
     while time.monotonic() - since_s < 0.05:
         if (later := hits(server)) != now:
@@ -40,7 +40,7 @@ def found(server, before):
 
 
 def go_on(gate, server, talks, turn=None):
-    """Every conversation's next turn, streamed: predicted and found, per request."""
+    """Stream every conversation's next turn and return predicted and found tokens per request."""
     pairs = []
     for talk in talks:
         if turn is not None:
@@ -67,7 +67,8 @@ def candidate(gate):
 
 @pytest.fixture
 def warm(front):
-    """A function: a running server serves every conversation's first turn, through a gateway that is gone then."""
+    """Return a function that starts a server and serves every conversation's first turn through a gateway that then
+    stops."""
 
     def begin(server, name):
         talks = first_turns(name)
@@ -88,7 +89,7 @@ def test_a_replay_that_reaches_back_makes_it_exact_at_once(plain, warm, front):
 
 
 def test_an_exact_gateway_follows_announcements_for_another_gateway(vllm, warm, front):
-    """What is announced again for one may not be counted as copies by the other."""
+    """Blocks announced again for one gateway must not count as copies in the other."""
     server = vllm(buffer_steps=SMALL_BUFFER)
     server.reset_prefix_cache()
     whole = front(server)

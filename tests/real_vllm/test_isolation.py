@@ -1,4 +1,4 @@
-"""`auth.isolate_cache`: one key's prompts are never found cached by another's, and predicted is still reported."""
+"""`auth.isolate_cache`: a key's prompts are never found cached by another key, and predictions equal reports."""
 
 import json
 

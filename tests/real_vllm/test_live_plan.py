@@ -1,4 +1,4 @@
-"""A plan played against vLLM: prompts are the tokens that they stand for, later turns quote what was answered."""
+"""A plan played against vLLM: prompts are the tokens that they stand for, and later turns quote the answers."""
 
 from itertools import pairwise
 

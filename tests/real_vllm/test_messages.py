@@ -198,7 +198,7 @@ BY_TEXT = {
     "image", "tool reference", "tool addition", "tool use no id", "unknown block", "bad role", "null content", "number",
     "no messages",
 }  # fmt: skip
-"""Bodies that are not rendered here; some of them not by vLLM either."""
+"""Bodies that are not rendered here; vLLM does not render some of them either."""
 
 
 @pytest.fixture(scope="module", params=["shown", "dump_parts", "instructions"])
@@ -219,7 +219,7 @@ def server(vllm, folder):
 async def test_a_body_is_rendered_as_vllm_renders_it(template, server, folder, rendering):
     seen = await rendering(server, folder, PATH, BODIES)
     assert not seen.wrong
-    if template == "instructions":  # refuses much, and so does vLLM with it
+    if template == "instructions":  # refuses many bodies, and vLLM refuses them with it
         assert len(seen.equal) >= 50
     else:
         assert (seen.by_text.keys(), seen.refused) == (BY_TEXT, set())
@@ -245,7 +245,7 @@ def test_a_conversation_is_predicted_to_the_block(template, server, front):
     for turn in range(6):
         messages.append(user([text(f"Question {turn}: {LOREM}", cache_control={"type": "ephemeral"})]))
         answer = gateway.ask(PATH, {"model": gateway.model, **body(*messages, system=LOREM * 30, tools=TOOLS)})
-        if template == "instructions":  # puts the system text into the last question, and takes no results beside it
+        if template == "instructions":  # puts the system text into the last question, and accepts no results beside it
             messages.append(said(f"Answer {turn}"))
             continue
         assert turn == 0 or answer.reported > 300

@@ -1,4 +1,4 @@
-"""A publisher without a replay socket: heard from its first batch on, it is followed exactly; later, not."""
+"""A publisher without a replay socket: a subscriber from the first batch on is exact, a later one is not."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def serve(gateway, number):
     return gateway.send("/v1/completions", body)
 
 
-def test_without_a_replay_socket_predictions_are_exact(vllm, empty, front):
+def test_without_a_replay_a_view_is_exact_only_from_the_first_batch(vllm, empty, front):
     server = vllm(replay=False)
     gateway = front(server)
     first = gateway.residency()
@@ -28,7 +28,7 @@ def test_without_a_replay_socket_predictions_are_exact(vllm, empty, front):
         answer = serve(late, number)
         assert answer.predicted is None or answer.predicted <= answer.reported
         late.settle()
-    # What was asked for once is known from its report.
+    # A prompt requested once is known from its report.
     for number in range(4):
         late.complete(f"{number} {PROMPT}")
     for number in range(4, 7):
@@ -36,7 +36,7 @@ def test_without_a_replay_socket_predictions_are_exact(vllm, empty, front):
         late.complete(f"{number} {PROMPT}")
     late.exact(10)
 
-    # A cache that was emptied is a cache of which all is known.
+    # An emptied cache is known completely.
     empty(server)
     for each in (gateway, late):
         each.wait_for(lambda each=each: each.residency() == "exact", "an exact view after the reset")

@@ -1,4 +1,4 @@
-"""What a server says of a model that it does not serve: the gateway asks another worker by it, and by nothing else."""
+"""The answer of a server for a model that it does not serve: only this answer makes the gateway ask another worker."""
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
         ("/v1/responses", {"input": "Hello"}),
     ],
 )
-def test_the_404_of_an_unknown_response_names_the_parameter(plain, path, body):
+def test_the_404_of_an_unknown_model_names_the_parameter(plain, path, body):
     answer = httpx.post(f"{plain.url}{path}", json={"model": "nonsense", **body}, timeout=60)
     assert answer.status_code == 404, answer.text
     assert answer.json()["error"]["param"] == "model"
@@ -29,7 +29,7 @@ def test_another_404_names_no_parameter(plain, talk):
 
 
 def test_the_404_of_messages_names_no_parameter(plain):
-    """So `/v1/messages` is not asked again."""
+    """So the gateway does not send `/v1/messages` to another worker."""
     body = {"model": "nonsense", "max_tokens": 4, "messages": MESSAGES}
     answer = httpx.post(f"{plain.url}/v1/messages", json=body, timeout=60)
     assert answer.status_code == 404, answer.text

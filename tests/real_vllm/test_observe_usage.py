@@ -1,4 +1,4 @@
-"""`observe_usage: inject`: real vLLM's streams as the client sees them, with the rewrite and without it."""
+"""`observe_usage: inject`: vLLM's streams as the client sees them, with and without the rewrite."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 INJECT = {"WARMROUTE_OBSERVE_USAGE__MODE": "inject", "WARMROUTE_OBSERVE_USAGE__SAMPLE": "1"}
 TURNS = [{"role": "user", "content": "Tell me of the ports along the coast, one after the other. " * 8}]
-# Frames tell the second they were made in, the clock draws other words each time, and a busy server joins tokens.
+# Frames contain the second of their creation, the clock draws other words each time, and a busy server joins tokens.
 VARYING = (
     (re.compile(rb'"created":\d+'), b'"created":0'),
     (re.compile(rb'"(content|text)":"(?:[^"\\]|\\.)*"'), rb'"\1":"."'),
@@ -16,7 +16,7 @@ VARYING = (
 
 
 def stream(gate, path, body):
-    """The stream's bytes as they come through the gateway, what varies left out."""
+    """Return the stream's bytes from the gateway, without the parts that vary."""
     answer = gate.client.post(path, json=body, headers={"x-request-id": "the-same"})
     assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
     raw = answer.content
@@ -62,7 +62,7 @@ def compared(gate):
 )
 def test_the_client_sees_the_same_frames(observing, path, fields):
     inject, passive = observing
-    stream(inject, path, body_of(inject, path))  # the first stream of each path goes as it is
+    stream(inject, path, body_of(inject, path))  # the first stream of each path passes unchanged
     asked_for = bool(fields.get("stream_options", {}).get("include_usage"))
     for _ in range(2):
         body = body_of(inject, path, **fields)
@@ -73,7 +73,7 @@ def test_the_client_sees_the_same_frames(observing, path, fields):
 
 
 def kinds(raw):
-    """Distinct frames in the order they first came: how many tokens a choice has may vary."""
+    """Return distinct frames in order of first occurrence; the number of tokens per choice may vary."""
     return list(dict.fromkeys(raw.split(b"\n\n")))
 
 

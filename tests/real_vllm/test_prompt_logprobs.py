@@ -1,4 +1,4 @@
-"""What makes vLLM compute the whole prompt again: it reads no cache and still writes it."""
+"""Requests for which vLLM computes the whole prompt again: they read no cache and still write it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a worker was started with that changes its prompts: what the self-test sees of it at /tokenize, and what not."""
+"""Start-up flags of a worker that change its prompts: which ones the self-test detects at /tokenize, and which not."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def ids(url: str, **fields) -> list[int]:
 
 
 async def test_flags_for_some_requests_only_are_not_detected(launched, folder) -> None:
-    """Not seen: /tokenize has neither field. Without these fields in requests, prompts are the same."""
+    """Not detected: /tokenize has neither field. Without these fields in requests, prompts are the same."""
     efforts = ("--reasoning-effort-map", '{"high": "max"}')
     url = launched(folder, *efforts, "--exclude-tools-when-tool-choice-none")
     assert await compare(url, folder) == RenderingComparison(compared=len(CHATS))
@@ -71,7 +71,7 @@ async def test_rendering_flags_are_detected(launched, folder, flags: tuple[str, 
 
 
 async def test_a_class_with_its_own_tokenizer_is_detected(launched, folder) -> None:
-    """A folder of the Llama-2 era: the worker's tokenizer is not quite the file's, and ours is the worker's."""
+    """A folder of the Llama-2 era: the worker's tokenizer differs from the file, and ours equals the worker's."""
     pieces = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
     tokenizer = Tokenizer(models.BPE({piece: place for place, piece in enumerate(pieces)}, [], unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])

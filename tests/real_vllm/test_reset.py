@@ -1,4 +1,4 @@
-"""The cache emptied, by ``/reset_prefix_cache``, with or without the gateway's knowledge."""
+"""The cache emptied by ``/reset_prefix_cache``, with or without the gateway's knowledge."""
 
 import threading
 
@@ -11,7 +11,7 @@ PROMPT = "What was known is forgotten when somebody says so, and learned anew fr
 
 
 def step(server, talk):
-    """One step of the engine, past the gateway: only then does an idle one publish what it has done."""
+    """Run one step of the engine, past the gateway: an idle engine publishes only with its next step."""
     body = {"model": talk.model, "prompt": "step", "max_tokens": 1}
     httpx.post(f"{server.url}/v1/completions", json=body).raise_for_status()
     talk.settle()
@@ -30,7 +30,7 @@ def test_a_reset_clears_the_view(plain, talk):
 
 
 def test_the_first_request_after_an_unseen_reset_shows_it(plain, talk):
-    """Until its next step nobody can know that the cache of an idle engine is empty; that step says so."""
+    """Until its next step the empty cache of an idle engine is unknown; that step publishes it."""
     talk.chat(PROMPT)
     plain.reset_prefix_cache()
     unseen = talk.send("/v1/completions", {"model": talk.model, "prompt": PROMPT, "max_tokens": 1})
@@ -43,7 +43,7 @@ def test_the_first_request_after_an_unseen_reset_shows_it(plain, talk):
 
 
 def test_reset_while_a_request_runs(plain, talk):
-    """vLLM does not empty a cache in use; what is predicted stays true either way."""
+    """vLLM does not empty a cache in use; predictions stay right either way."""
     talk.chat(PROMPT)
     body = {"model": talk.model, "prompt": "Once", "max_tokens": 3_000, "ignore_eos": True, "stream": True}
     with talk.client.stream("POST", "/v1/completions", json=body) as answer:

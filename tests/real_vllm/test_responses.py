@@ -236,9 +236,9 @@ REFUSED = {
     "file",
     "open reasoning",
 }  # fmt: skip
-"""Bodies that vLLM refuses, by itself or for this model."""
+"""Bodies that vLLM refuses, always or for this model."""
 BY_TEXT = {"output parts with id", "custom output parts", "tools web"}
-"""Bodies that vLLM takes, and that are not rendered here."""
+"""Bodies that vLLM accepts but that are not rendered here."""
 
 
 @pytest.fixture(scope="module", params=["shown", "dump_parts", "instructions"])
@@ -259,7 +259,7 @@ def server(vllm, folder):
 async def test_a_body_is_rendered_as_vllm_renders_it(template, server, folder, rendering):
     seen = await rendering(server, folder, PATH, BODIES)
     assert not seen.wrong
-    if template == "instructions":  # refuses much, and so does vLLM with it
+    if template == "instructions":  # refuses many bodies, and vLLM refuses them with it
         assert len(seen.equal) >= 45
     else:
         assert seen.by_text.keys() - REFUSED == BY_TEXT
@@ -290,7 +290,7 @@ def test_a_conversation_is_predicted_to_the_block(template, server, front):
         items.append(user([heard(f"Question {turn}: {LOREM}")]))
         fields = body(items, instructions=LOREM * 30, tools=TOOLS)
         answer = gateway.ask(PATH, {"model": gateway.model, **fields})
-        if template == "instructions":  # puts the system text into the last question, and takes no results beside it
+        if template == "instructions":  # puts the system text into the last question, and accepts no results beside it
             items.append(said(written(f"Answer {turn}")))
             continue
         assert turn == 0 or answer.reported > 300

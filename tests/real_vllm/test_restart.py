@@ -1,4 +1,4 @@
-"""An engine that dies and comes back on the same port: what was known of it goes, and what comes is exact."""
+"""An engine that dies and comes back on the same port: its old view is dropped and the new one is exact."""
 
 import threading
 from dataclasses import replace
@@ -39,19 +39,19 @@ def test_a_worker_killed_in_mid_stream_and_restarted_is_followed(mortal, front):
     gateway.exact(6)
 
     body = {"model": gateway.model, "prompt": PROMPT, "max_tokens": 20_000, "ignore_eos": True, "stream": True}
-    told = []
+    lines = []
 
     def stream():
         with httpx.stream("POST", f"{gateway.url}/v1/completions", json=body, timeout=60) as answer:
-            told.extend(answer.iter_lines())
+            lines.extend(answer.iter_lines())
 
     client = threading.Thread(target=stream)
     client.start()
-    gateway.wait_for(lambda: len(told) > 4, "the stream")
+    gateway.wait_for(lambda: len(lines) > 4, "the stream")
     server.process.kill()
     client.join(30)
     assert not client.is_alive()
-    assert any('"error"' in line for line in told[-4:]), told[-4:]
+    assert any('"error"' in line for line in lines[-4:]), lines[-4:]
     gateway.wait_for(lambda: gateway.workers()[0]["state"] != "ready", "the loss")
     gone = gateway.send("/v1/completions", {"model": gateway.model, "prompt": PROMPT, "max_tokens": 1})
     assert gone.status in (502, 503)

@@ -1,4 +1,4 @@
-"""`cache_salt` parts the cache: the same prompt under another salt, or none, finds nothing of it."""
+"""`cache_salt` splits the cache: the same prompt with another salt, or none, finds no block."""
 
 import pytest
 

@@ -18,7 +18,7 @@ def test_a_short_prompt_whose_answer_fills_blocks(talk):
     prompt = [100, 101, 102]
     answer = talk.complete(prompt, max_tokens=40, return_token_ids=True)
     generated = answer.body["choices"][0]["token_ids"]
-    # the last token's own KV is never made: 42 tokens are two full blocks
+    # the last token's own KV is never computed: 42 tokens are two full blocks
     assert talk.complete([*prompt, *generated, 7, 8, 9]).reported == 2 * BLOCK
     talk.exact(2)
 

@@ -1,4 +1,4 @@
-"""Streams: what the usage frame reports was predicted in the headers."""
+"""Streams: the usage frame's report equals the prediction in the headers."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_usage_in_every_frame(talk):
 
 
 def test_several_streamed_answers_are_predicted(talk):
-    """A stream reports what the first answer's prompt found."""
+    """A stream reports the hit of the first answer's prompt."""
     for n in (2, 4):
         talk.chat(SYSTEM + str(n), n=n, temperature=1, **USAGE)
         talk.chat(SYSTEM + str(n), n=n, temperature=1, **USAGE)

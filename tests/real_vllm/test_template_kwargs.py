@@ -1,4 +1,4 @@
-"""What decides how a template is used: an open last message, no start of an answer, and variables of the template."""
+"""Fields that decide how a template is used: an open last message, no generation prompt, and template variables."""
 
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def thinking_server(vllm):
 
 @pytest.fixture
 def thinking(thinking_server, front):
-    """A gateway that knows of the template that its server was given."""
+    """A gateway with the same template as its server."""
     flags = ("--set", f"models.warmroute-simulated.chat_template={TEMPLATE}")
     return front(thinking_server, flags=flags)
 

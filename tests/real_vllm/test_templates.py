@@ -1,6 +1,6 @@
-"""Chat templates with the habits of the common families: our token ids against those of vLLM's own render endpoint.
+"""Chat templates with the features of the common families: our token ids compared with vLLM's own render endpoint.
 
-The templates are worded here; `templates/bodies.jsonl` holds the requests, one a line. vLLM takes a template from the
+The templates are written here; `templates/bodies.jsonl` has one request per line. vLLM takes a template from the
 request, so one server is enough: ``vllm launch render``, which has the server's whole path up to the engine.
 """
 
@@ -27,7 +27,7 @@ NOT_RENDERED = {
     "reasoning number",
     "tool reference",
 }
-"""What vLLM renders and we do not: the prompt goes by its text or a worker's /tokenize, and the view says so."""
+"""Bodies that vLLM renders and we do not: the prompt is identified by its text or a worker's /tokenize."""
 REFUSED_BY_VLLM_ALONE = {
     "call arguments missing",
     "call arguments null",
@@ -50,14 +50,14 @@ REFUSED_BY_VLLM_ALONE = {
     "tool null",
     "tools empty",
 }
-"""What we render and vLLM answers with 400. Harmless: such a request is placed well, and then refused."""
+"""Bodies that we render and vLLM answers with 400. Harmless: such a request is placed, and then refused."""
 REFUSED_WITH = {("instructions", "system only")}
-"""The same by one template: nothing is left of the text."""
+"""Bodies that only one template refuses: nothing is left of the text."""
 
 
 @pytest.fixture(scope="module")
 def render(trusting_renderer):
-    """A function from a body to vLLM's token ids, or its status and message where it refuses."""
+    """Return a function from a body to vLLM's token ids, or its status and message if it refuses."""
     fresh = httpx.Limits(max_keepalive_connections=0)  # vLLM closes a connection after a 500
     with httpx.Client(base_url=trusting_renderer, timeout=60, limits=fresh) as client:
 
@@ -102,7 +102,7 @@ def test_template_ids_equal_vllms(render, named_model_dir, name: str) -> None:
 
 
 def test_every_listed_exception_is_needed(render, named_model_dir) -> None:
-    """With a template that takes everything every exception is one."""
+    """With a template that accepts everything, every exception is needed."""
     source = (TEMPLATES / "dump.jinja").read_text(encoding="utf-8")
     renderer = ChatRenderer.load(named_model_dir, chat_template=source)
     for case in NOT_RENDERED:
@@ -113,7 +113,7 @@ def test_every_listed_exception_is_needed(render, named_model_dir) -> None:
 
 
 def test_named_templates_and_content_formats_are_found_as_vllm_finds_them(render, named_model_dir, tmp_path) -> None:
-    """The same template text as the model's own and as the request's gives the same ids."""
+    """The same template text gives the same ids as the model's own template and as the request's."""
     body = BODIES["parts"]
     for name in ("chatml", "parts"):
         source = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")

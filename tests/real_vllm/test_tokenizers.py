@@ -88,10 +88,10 @@ def test_ids_and_named_tokens_equal_vllms(executable, folders) -> None:
     asked = "".join(json.dumps([str(folder), TEXTS]) + "\n" for folder in folders.values())
     command = [str(executable.with_name("python")), "-c", THEIRS]
     alone = {**os.environ, **ClockSettings().environment(), "HF_HUB_OFFLINE": "1"}
-    told = subprocess.run(
+    printed = subprocess.run(
         command, input=asked, capture_output=True, text=True, timeout=300, check=True, env=alone
     ).stdout
-    lines = [line.removeprefix("ids ") for line in told.splitlines() if line.startswith("ids ")]
+    lines = [line.removeprefix("ids ") for line in printed.splitlines() if line.startswith("ids ")]
     wrong = []
     for (name, folder), line in zip(folders.items(), lines, strict=True):
         named, ids = json.loads(line)

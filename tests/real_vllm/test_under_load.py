@@ -66,7 +66,7 @@ class Crowd:
             body = {"model": self.gate.model, **body}
             try:
                 self.leave(body) if leaves else self.ask(body)
-            except Exception as error:  # told at the end: this is a thread
+            except Exception as error:  # reported at the end, outside this thread
                 self.failed.append(repr(error))
 
     def ask(self, body):

@@ -1,4 +1,4 @@
-"""The step read from vLLM's scheduler output, against what a GPU worker would do with it."""
+"""Steps read from vLLM's scheduler output, compared with the work of a GPU worker."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The environment's builder: resumable, nothing twice, errors that say what to do."""
+"""The environment's builder: it resumes, repeats no step, and its errors give the fix."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Names of what was run, in place of running it; names in `fail` fail."""
+    """Names of the commands, recorded instead of run; names in `fail` fail."""
     names, fail = [], set()
 
     def run(command, name):

@@ -1,4 +1,4 @@
-"""A tiny worker that tests can fill by hand. The fixtures are functions, so that property tests can use them too."""
+"""A tiny worker that tests can fill by hand. The helpers are functions, so that property tests can use them too."""
 
 import dataclasses
 from collections import Counter
@@ -23,7 +23,7 @@ def make_engine():
 
 @pytest.fixture(scope="session")
 def drive():
-    """Step until nothing is left; the results, each started when the one before ended."""
+    """Step until nothing is left and return the results. Each step starts when the one before it ends."""
 
     def run(engine, limit=10_000):
         results, now_s = [], 0.0
@@ -38,7 +38,7 @@ def drive():
 
 @pytest.fixture(scope="session")
 def run_one(drive):
-    """Add one request, run the engine empty; the request's state."""
+    """Add one request, run the engine until it is empty, and return the request's state."""
 
     def run(engine, name, prompt, max_tokens=1, **fields):
         state = engine.add(EngineRequest(name, prompt, max_tokens, **fields), 0.0)
@@ -49,7 +49,7 @@ def run_one(drive):
 
 
 class EventListener:
-    """What somebody who only hears the events believes: copies per hash, and that every chain has its parent."""
+    """The beliefs of a listener to the events: copies per hash, and that every chain has its parent."""
 
     def __init__(self):
         self.copies = Counter()

@@ -1,4 +1,4 @@
-"""Steps that are scheduled while the one before them runs: what differs from scheduling in between, one test each."""
+"""Steps scheduled while the one before them runs: one test per difference from synchronous scheduling."""
 
 import pytest
 from hypothesis import given, settings

@@ -41,7 +41,7 @@ def test_a_request_without_a_hit_announces_nothing(make_engine, drive):
 
 
 def test_a_request_that_waits_for_kv_space_is_announced_on_every_step(make_engine, drive):
-    """As in vLLM, which looks the prefix up each time: the price of asking a busy worker."""
+    """vLLM looks the prefix up at each step too: the price of asking a busy worker."""
     engine = make_engine(num_blocks=13)
     engine.add(EngineRequest("first", PROMPT, 1), 0.0)
     drive(engine)

@@ -184,7 +184,8 @@ def test_a_request_is_admitted_only_if_its_whole_prompt_fits(make_engine):
 
 
 def crowd(make_engine, **options):
-    """Two requests that fit at first, and whose answers do not fit together: 6 blocks, each comes to need 4."""
+    """Two requests that fit at first but whose answers do not fit together: 6 blocks, and each request needs 4 in the
+    end."""
     engine = make_engine(num_blocks=7, **options)
     return engine, [engine.add(EngineRequest(name, prompt(9, 100 * i), 8), 0.0) for i, name in enumerate("ab")]
 

@@ -18,7 +18,7 @@ class Client(httpx.AsyncClient):
     """HTTP client of one running worker."""
 
     def __init__(self, running):
-        super().__init__(base_url=running.url, timeout=20, verify=False)  # no TLS: spares loading certificates
+        super().__init__(base_url=running.url, timeout=20, verify=False)  # no TLS, so no certificates are loaded
         self.running = running
         self.worker = running.worker
 
@@ -44,7 +44,7 @@ async def serve(**settings):
 
 
 async def until(condition, limit_s=5.0):
-    """Seconds it took for `condition` to hold."""
+    """Return the seconds until `condition` holds."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < limit_s
@@ -72,5 +72,5 @@ async def openai_client(client):
 
 @pytest.fixture(scope="session")
 def worker_with():
-    """`async with worker_with(setting=...) as client` for settings of one's own."""
+    """`async with worker_with(setting=...) as client` starts a worker with these settings."""
     return serve

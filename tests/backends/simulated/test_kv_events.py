@@ -17,7 +17,7 @@ def context():
 
 
 async def subscribe(context, client):
-    """A SUB socket that is known to receive: its subscription reached the publisher."""
+    """Return a SUB socket whose subscription has reached the publisher."""
     socket = context.socket(zmq.SUB)
     socket.connect(client.running.bound.kv_events_endpoint)
     socket.subscribe(b"kv-")

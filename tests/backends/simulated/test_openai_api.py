@@ -111,14 +111,14 @@ async def test_streamed_text_and_ids_agree(client):
 
 
 async def test_cached_tokens_across_turns(client):
-    """Turn two repeats turn one's prompt and the answer's text: all their full blocks are hits."""
+    """The second turn repeats the first turn's prompt and answer: all their full blocks are hits."""
     messages = [{"role": "system", "content": LONG}, {"role": "user", "content": "Begin."}]
     for _turn in range(3):
         first = (await client.post(CHAT, json={"messages": messages, "max_tokens": 50})).json()
         messages.append({"role": "assistant", "content": first["choices"][0]["message"]["content"]})
         messages.append({"role": "user", "content": "Go on."})
         second = (await client.post(CHAT, json={"messages": messages, "max_tokens": 1})).json()
-        # The last generated token was never fed back, so its key and value were not computed.
+        # The last generated token was never an input, so its key and value were not computed.
         known = first["usage"]["total_tokens"] - 1
         assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == known // 16 * 16
 
@@ -161,7 +161,7 @@ async def test_request_ids_are_echoed(worker_with):
         assert answer.headers["x-request-id"] == "abc"
         frames = await client.frames(COMPLETIONS, {"prompt": "a"}, headers={"X-Request-Id": "abc"})
         assert {frame["id"] for frame in frames} == {"cmpl-abc"}
-        # Two at once under one id do not collide.
+        # Two concurrent requests with one id do not collide.
         answers = await asyncio.gather(*(client.post(CHAT, json={**body, "request_id": "same"}) for _ in range(2)))
         assert [answer.json()["id"] for answer in answers] == ["chatcmpl-same"] * 2
 

@@ -1,4 +1,4 @@
-"""What a control connection keeps of a worker's answer once the answer is settled."""
+"""What a control connection keeps of an answer after the answer is settled."""
 
 import asyncio
 from contextlib import suppress

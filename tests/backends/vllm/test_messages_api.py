@@ -1,4 +1,4 @@
-"""Anthropic Messages bodies as chats. The same shapes are held to real vLLM in tests/real_vllm/test_messages.py."""
+"""Anthropic Messages bodies as chats. tests/real_vllm/test_messages.py checks the same shapes with vLLM."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Chat bodies to prompt text, over templates with the habits of the common families, all worded here."""
+"""Chat bodies to prompt text, over templates with the features of the common families, all written here."""
 
 from __future__ import annotations
 
@@ -124,9 +124,11 @@ def test_headers_with_trimmed_text_and_tools(tmp_path: Path) -> None:
     render = renderer(HEADERS_TRIMMED, tmp_path).render
     body = messages(("user", "  hi\n"), ("assistant", "yes "))
     assert render(body).startswith("<s><|head|>user<|/head|>\n\nhi<|end|><|head|>assistant<|/head|>\n\nyes<|end|>")
-    told = render({**body, "tools": [TOOL]})
-    assert '<|head|>tools<|/head|>\n{\n    "type": "function",\n    "function": {\n        "name": "weather",' in told
-    assert '"description": null' in told and "<é>" in told and '"x"' not in told
+    rendered = render({**body, "tools": [TOOL]})
+    assert (
+        '<|head|>tools<|/head|>\n{\n    "type": "function",\n    "function": {\n        "name": "weather",' in rendered
+    )
+    assert '"description": null' in rendered and "<é>" in rendered and '"x"' not in rendered
 
 
 def test_instructions_raise_on_odd_turns(tmp_path: Path) -> None:

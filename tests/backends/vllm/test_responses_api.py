@@ -1,4 +1,4 @@
-"""OpenAI Responses bodies as chats. The same shapes are held to real vLLM in tests/real_vllm/test_responses.py."""
+"""OpenAI Responses bodies as chats. tests/real_vllm/test_responses.py checks the same shapes with vLLM."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Model folders in the shapes that are found in the wild."""
+"""Model folders in shapes that occur in practice."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_tokenizer_may_lie_outside_the_folder(folder: Path, tmp_path_factory: 
 
 
 def test_named_tokens_are_read_from_either_file(folder: Path) -> None:
-    """special_tokens_map.json counts only where tokenizer_config.json has no table of its own, and wins then."""
+    """special_tokens_map.json counts only if tokenizer_config.json has no table, and then takes precedence."""
     (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<m>"}, "eos_token": "<e>"}))
     config = {"bos_token": "<c>", "eos_token": None, "chat_template": "{{ bos_token }}{{ eos_token }}"}
     assert configure(folder, **config).render(BODY) == "<m><e>"
@@ -160,7 +160,7 @@ def test_special_tokens_are_text_where_the_configuration_says_so(folder: Path) -
 def test_llama_tokenizers_are_rebuilt_as_transformers_does(
     tmp_path: Path, config: dict, model_type: str, pieces: list
 ) -> None:
-    """A folder of the Llama-2 era: its normalizer puts a space in front of what follows a special token."""
+    """A folder of the Llama-2 era: its normalizer puts a space before the text that follows a special token."""
     vocabulary = {piece: place for place, piece in enumerate(["<unk>", "<s>", "</s>", "a", "b", "▁", "▁a", "▁b"])}
     tokenizer = Tokenizer(models.BPE(vocabulary, [("▁", "a"), ("▁", "b")], unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])

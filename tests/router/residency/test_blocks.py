@@ -103,7 +103,7 @@ def test_too_many_tiers_are_refused():
 
 @given(st.lists(st.tuples(st.sampled_from(["store", "remove"]), st.integers(0, 2), st.integers(0, 6)), max_size=60))
 def test_copies_are_counted(steps):
-    """Several engine hashes may stand for one block: it is held until the last of all their copies goes."""
+    """Several engine hashes may stand for one block: it is held until the last copy is removed."""
     index = BlockIndex()
     other = stored(index, [0])
     block_copies = BlockCopies(index)

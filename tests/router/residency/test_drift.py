@@ -1,4 +1,4 @@
-"""What explains a report, where the other tests of reports do not come."""
+"""Explanations of differences that the other tests of reports do not cover."""
 
 import pytest
 
@@ -13,7 +13,7 @@ TOKENS = list(range(100, 124))
 
 @pytest.fixture
 def view(kit):
-    """An exact view that holds four of the prompt's six blocks, and the verdicts that come late."""
+    """An exact view that holds four of the prompt's six blocks, and the verdicts that arrive late."""
     wire = kit.Wire("map")
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 1_000, True)
@@ -87,7 +87,7 @@ def test_a_removed_view_settles_its_pending_differences(kit, view):
 
 
 def test_a_lost_link_settles_pending_differences(kit, view):
-    """A worker that dies takes its last events along."""
+    """The last events of a worker that dies are lost."""
     assert serve(view, kit.ids(TOKENS), 8, 1) is Difference.PENDING
     view.link_lost(0)
     assert view.late == {1: Difference.APPROXIMATE}

@@ -1,4 +1,4 @@
-"""What was there at which moment, against a list of all that happened."""
+"""The log's content at each moment, compared with a list of all events."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ def test_changes_come_in_order_and_one_run_at_once(before, after, wanted):
 
 
 def test_hashes_are_found_at_entry_boundaries_only():
-    """Entries are searched as bytes: the middle of two neighbours must not pass for one."""
+    """Entries are searched as bytes: the middle of two neighbours must not count as an entry."""
     eviction_log = EvictionLog()
     eviction_log.arrive([0x0102030405060708, 0x1112131415161718])
     across = int.from_bytes(eviction_log._arrived.entries.tobytes()[3:11], "little")

@@ -1,4 +1,4 @@
-"""What single events do to a worker's exact view."""
+"""The effect of single events on a worker's exact view."""
 
 from __future__ import annotations
 

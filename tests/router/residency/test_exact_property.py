@@ -43,10 +43,12 @@ class FakeWorker:
         return blocks
 
     def serve(self, tokens, reread_blocks=0, announces=False):
-        """Run one prompt; `reread_blocks` of what it hit are computed again all the same (but never from the start).
-        `announces`: what it hit is told of again."""
+        """Run one prompt; `reread_blocks` of its hit are computed again all the same (but never from the start).
+
+        `announces`: the blocks of the hit are announced again.
+        """
         start = self.hits(tokens)
-        told = [self.wire.stored(tokens[: start * B])] if announces and start else []
+        reannounced = [self.wire.stored(tokens[: start * B])] if announces and start else []
         start = max(min(start, 1), start - reread_blocks)
         used = [self.find(tuple(tokens[: (block + 1) * B])) for block in range(start)]
         for copy in used:
@@ -62,7 +64,9 @@ class FakeWorker:
             used.append(copy)
         for copy in reversed(used):
             self.copies.move_to_end(copy)
-        events = told + [self.wire.removed([self.kit.engine_hash(content, self.wire.salt)]) for content in evicted]
+        events = reannounced + [
+            self.wire.removed([self.kit.engine_hash(content, self.wire.salt)]) for content in evicted
+        ]
         if full > start:
             events.append(self.wire.stored(tokens[: full * B], start))
         return self.publish(*events) if events else None
@@ -134,7 +138,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), reread=st.sampled_from([0, 0, 1, 2]))
     def serve(self, tokens, lose, reread):
-        """A request of somebody else's. One that fills no block is not heard of, whatever it uses."""
+        """A request of another client. One that fills no block causes no event, whatever it uses."""
         hits, exact = self.worker.hits(tokens), self.map.state(0).residency is Residency.EXACT
         message = self.worker.serve(tokens, min(reread, 1) if not exact else reread)
         self.silent = self.silent or (hits > 0 and message is None and not exact)
@@ -142,7 +146,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(tokens=prompts, lose=st.sampled_from([False, False, True]))
     def ask(self, tokens, lose):
-        """A request of ours, whose response reports what it found; now and then long before its events come in."""
+        """A request through the gateway, whose response reports its hit; sometimes long before its events arrive."""
         prompt = self.kit.ids(tokens)
         self.map.reserve(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
         hits = self.worker.hits(tokens) * B
@@ -151,22 +155,22 @@ class Machine(RuleBasedStateMachine):
         self.map.release(0, 1)
         self.reported = True
 
-    @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), told=st.booleans())
-    def ask_again(self, tokens, lose, told):
-        """The same, and the worker announces again what is found, where that is wanted."""
+    @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), reports=st.booleans())
+    def ask_again(self, tokens, lose, reports):
+        """A request as in `ask`, for which the worker announces its hit again if asked to."""
         prompt = self.kit.ids(tokens)
         self.clock_s += 1.0
         self.map.reserve(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
         asks = self.map.asks_again(0, 1, self.clock_s)
         hits = self.worker.hits(tokens) * B
         self.deliver(self.worker.serve(tokens, announces=asks), lose)
-        self.differences.append(self.map.finished(0, prompt, 0, hits if told else None, 1))
+        self.differences.append(self.map.finished(0, prompt, 0, hits if reports else None, 1))
         self.map.release(0, 1)
-        self.reported = self.reported or told
+        self.reported = self.reported or reports
 
     @rule(turn=st.integers(0, 3))
     def turn_over(self, turn):
-        """Prompts that nobody has seen before, one after another, until all else is evicted."""
+        """Send new prompts, one after another, until everything else is evicted."""
         for _ in range(self.worker.capacity):
             first = 100 + 10_000 * turn + 2 * self.worker.seq
             self.deliver(self.worker.serve([0] * B + [first] * B + [first + 1] * B), False)
@@ -203,7 +207,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def stale(self):
-        """What was sent before comes again, live."""
+        """Send an earlier batch again, live."""
         if self.connected and self.worker.buffer and self.map.state(0).residency is Residency.EXACT:
             seq, payload = self.worker.buffer[-1]
             if self.map.state(0).next_seq > seq:
@@ -211,10 +215,10 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def is_explained(self):
-        """Whatever was reported; and a view that is exact or learns again claims no more than there is room for.
+        """The invariant after any report: a view that is exact or relearning claims no more than the capacity.
 
-        Where a worker restarted unseen and its batches happen to go on from where the old ones ended, nothing tells old
-        blocks from new ones. Such a view says that it only assumes.
+        If a worker restarted unseen and its batches happen to continue the old numbers, old and new blocks cannot be
+        distinguished. Such a view reports that it only assumes.
         """
         if hasattr(self, "map"):
             assert Difference.OTHER not in self.differences or self.silent
@@ -241,7 +245,7 @@ class Machine(RuleBasedStateMachine):
                 assert match.tokens <= truth, (tokens, state)
 
     def teardown(self):
-        """However bad it was: connected, replayed and cleared, the view is exact."""
+        """After a connection, a replay and a clear, the view is exact, whatever happened before."""
         if not hasattr(self, "map"):
             return
         self.wait = False

@@ -50,7 +50,7 @@ def test_views_with_holes_match_up_to_the_hole(views, data):
 
 
 def test_holes_that_probes_show_are_walked():
-    """A view thought to be closed: block 1 is missing, the probe at block 4 says that it holds more."""
+    """A view that is assumed to be closed: block 1 is missing, but the probe at block 4 finds a block."""
     views = [[True, False, False, False, True], [True] * 5]
     check(views, 5, 0b11, 0)
 

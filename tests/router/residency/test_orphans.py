@@ -1,4 +1,4 @@
-"""Runs that wait for their parent, and which of them came of late."""
+"""Runs that wait for their parent, and the latest of them."""
 
 import sys
 

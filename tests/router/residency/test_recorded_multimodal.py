@@ -1,6 +1,7 @@
-"""Images in prompts: events recorded from vLLM's own cache (`recorded/record_multimodal.py`), old wire shape and new.
+"""Images in prompts: events recorded from vLLM's own cache (`recorded/record_multimodal.py`), in the old and new wire
+shape.
 
-Before each request the index has to say what that vLLM then found cached of it.
+Before each request the index must predict the tokens that vLLM then found cached.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SLOT = 0
 
 
 def extra_keys(request: Mapping[str, Any], block_size: int) -> list[list[object] | None]:
-    """Per block the images in it, each by its identifier and where it begins, counted from the block's start."""
+    """Return the images in each block, each by its identifier and its start, counted from the block's start."""
     keys: list[list[object] | None] = []
     for start in range(0, len(request["tokens"]), block_size):
         inside = [

@@ -1,4 +1,4 @@
-"""Which requests ask to be told again, what that costs at most, and when nothing is missing any more."""
+"""Which requests ask for announcements, the bound on their cost, and when nothing is missing any more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def wire(kit):
 
 
 class Lossy:
-    """A view that missed batches 0 to 6, and a worker written by hand behind it."""
+    """A view that missed batches 0 to 6, and a hand-written worker behind it."""
 
     def __init__(self, kit, wire, capacity=1_000):
         self.kit, self.wire = kit, wire
@@ -64,7 +64,7 @@ def lossy(kit, wire):
     return Lossy(kit, wire)
 
 
-# who asks
+# Which requests ask.
 
 
 def test_an_unknown_prompt_asks_and_is_known_afterwards(lossy, wire):
@@ -130,7 +130,7 @@ def test_texts_do_not_ask(kit, lossy):
     assert not lossy.map.asks_again(0, 1, 0.0)
 
 
-# the bound
+# The bound.
 
 
 def test_the_budget_fills_steadily_and_may_be_overdrawn_once():
@@ -147,7 +147,7 @@ def test_the_budget_fills_steadily_and_may_be_overdrawn_once():
 
 
 def test_over_time_no_more_is_announced_than_the_rate_allows(lossy, wire):
-    """Prompts of 50 blocks, 20 a second: the allowance is for 100 blocks a second."""
+    """Prompts of 50 blocks, 20 per second: the budget is 100 blocks per second."""
     announced = 0
     for number in range(2_000):
         lossy.now_s += 0.05
@@ -161,7 +161,7 @@ def test_over_time_no_more_is_announced_than_the_rate_allows(lossy, wire):
 
 
 def test_blocks_that_are_not_announced_are_refunded(lossy, wire):
-    """Of 50 blocks that might have been there 3 were."""
+    """Of 50 possible blocks, 3 were announced."""
     asked = 0
     for number in range(200):
         lossy.now_s += 0.05
@@ -191,7 +191,7 @@ def test_remembered_asking_requests_are_bounded():
     assert relearning.expects(ASKED_KEPT + 9) and not relearning.expects(9)
 
 
-# announcements and copies
+# Announcements and copies.
 
 
 def test_a_single_block_announced_for_an_asking_request_adds_no_copy(lossy, wire):
@@ -205,7 +205,7 @@ def test_a_single_block_announced_for_an_asking_request_adds_no_copy(lossy, wire
 
 
 def test_a_single_block_continued_in_the_same_step_adds_no_copy(kit, wire):
-    """Another gateway's request asked; this one's view is exact."""
+    """Another gateway's request asked; this gateway's view is exact."""
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
     view.ingest(0, 0, wire.batch(wire.stored(TOKENS[:4])))
@@ -228,11 +228,11 @@ def test_an_announcement_adopts_waiting_orphans_as_its_copies(lossy, wire):
     assert lossy.held(TOKENS) == 12
 
 
-# the end
+# The end of relearning.
 
 
 def turn_over(lossy, first):
-    """A new prompt behind the known system prompt is computed, and evicted; its tail goes first."""
+    """A new prompt after the known system prompt is computed and evicted; its tail is evicted first."""
     tokens = [*SYSTEM, *range(first, first + 12)]
     lossy.send(wire_stored := lossy.wire.stored(tokens, 3))
     return wire_stored["block_hashes"]
@@ -259,7 +259,7 @@ def test_one_round_of_evictions_is_not_enough(lossy):
 
 
 def test_blocks_with_a_possible_second_copy_are_no_witnesses(lossy):
-    """The first block behind a hit may be a prompt's last, computed again; generated ones come one by one."""
+    """The first block after a hit may be a prompt's last one, computed again; generated blocks arrive one by one."""
     lossy.send(lossy.wire.stored(SYSTEM))
     for first in range(1_000, 2_000, 100):
         tokens = [*SYSTEM, *range(first, first + 4)]
@@ -281,7 +281,7 @@ def interrupt_by_orphan(lossy):
 
 
 def interrupt_by_report(lossy):
-    """It found more than was known when it came to report."""
+    """The report exceeds the known blocks."""
     tokens = [*SYSTEM, *range(8_000, 8_012), 1]
     lossy.end(tokens, lossy.reserve(tokens), 24)
 

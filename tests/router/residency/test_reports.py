@@ -1,4 +1,4 @@
-"""What responses report teaches views that missed events, and is held against those that missed none."""
+"""Reports teach views that missed events, and are compared with views that missed none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def wire(kit):
 
 @pytest.fixture
 def lossy(wire):
-    """A view that missed all there was before batch 7."""
+    """A view that missed everything before batch 7."""
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 20, True)
     residency.ingest(0, 7, wire.batch())
@@ -38,11 +38,11 @@ def exact(wire):
     return residency
 
 
-def serve(residency, prompt, cached, ticket=1, told=None):
-    """A request that found `cached` tokens; the batch `told` comes in while it runs."""
+def serve(residency, prompt, cached, ticket=1, arriving=None):
+    """Serve a request that found `cached` tokens; the batch `arriving` comes in while it runs."""
     residency.reserve(0, prompt, ticket, held(residency, prompt))
-    if told is not None:
-        residency.ingest(0, *told)
+    if arriving is not None:
+        residency.ingest(0, *arriving)
     residency.finished(0, prompt, 0, cached, ticket)
     residency.release(0, ticket)
 
@@ -76,7 +76,7 @@ def test_reported_blocks_are_bounded_by_the_free_capacity(kit, lossy, wire):
     assert lossy.state(0).blocks == 19, "one of the 20 is never given to a request"
     assert held(lossy, kit.ids([29, *TOKENS])) == 24 and held(lossy, kit.ids([2, *TOKENS])) == 0
     lossy.ingest(0, 8, wire.batch(wire.stored(range(900, 968))))
-    assert lossy.state(0).blocks == 19, "17 blocks are told by events, 2 may be older"
+    assert lossy.state(0).blocks == 19, "17 blocks are known from events, 2 may be older"
 
 
 def test_an_announced_block_is_followed_by_events_again(kit, lossy, wire):
@@ -88,32 +88,32 @@ def test_an_announced_block_is_followed_by_events_again(kit, lossy, wire):
 
 
 def test_a_report_adopts_orphans_and_learns_the_name_of_their_parent(kit, lossy, wire):
-    serve(lossy, kit.ids(LONGER), 24, told=(8, wire.batch(wire.stored(LONGER, 6))))
+    serve(lossy, kit.ids(LONGER), 24, arriving=(8, wire.batch(wire.stored(LONGER, 6))))
     assert held(lossy, kit.ids(LONGER)) == 32, "the first six blocks had been announced before"
     lossy.ingest(0, 9, wire.batch(wire.removed([wire.hashes(LONGER)[5]])))
     assert held(lossy, kit.ids(LONGER)) == 20
 
 
-@pytest.mark.parametrize("told", [[2], []], ids=["after what it computes", "alone"])
-def test_runs_from_before_a_request_name_no_block(kit, lossy, wire, told):
-    """Text repeats: the older run is the third block's child, and begins like the first one's."""
+@pytest.mark.parametrize("followers", [[2], []], ids=["after what it computes", "alone"])
+def test_runs_from_before_a_request_name_no_block(kit, lossy, wire, followers):
+    """Text repeats: the older run is the third block's child, and begins like the first block's."""
     repeating = [*TOKENS[:4], *TOKENS[4:8] * 2]
     lossy.ingest(0, 8, wire.batch(wire.stored(repeating, 2)))
     mine = [*repeating[:8], 9, 9]
-    batch = wire.batch(*(wire.stored(mine, 1) for _ in told))
-    serve(lossy, kit.ids(mine), 4, told=(9, batch))
-    assert held(lossy, kit.ids([*repeating, 9])) == (12 if told else 4)
+    batch = wire.batch(*(wire.stored(mine, 1) for _ in followers))
+    serve(lossy, kit.ids(mine), 4, arriving=(9, batch))
+    assert held(lossy, kit.ids([*repeating, 9])) == (12 if followers else 4)
     lossy.ingest(0, 10, wire.batch(wire.removed([wire.hashes(repeating)[1]])))
     assert held(lossy, kit.ids(mine)) == 4
 
 
 def test_a_removal_by_a_learned_key_also_counts_for_the_waiting_run(kit, lossy, wire):
     lossy.ingest(0, 8, wire.batch(wire.stored(TOKENS[:8], 1)))
-    serve(lossy, kit.ids([*TOKENS[:12], 9]), 8, told=(9, wire.batch(wire.stored(TOKENS[:12], 2))))
+    serve(lossy, kit.ids([*TOKENS[:12], 9]), 8, arriving=(9, wire.batch(wire.stored(TOKENS[:12], 2))))
     assert held(lossy, kit.ids([*TOKENS[:12], 9])) == 12
     lossy.ingest(0, 10, wire.batch(wire.removed(wire.hashes(TOKENS)[2:0:-1])))
     lossy.ingest(0, 11, wire.batch(wire.stored(TOKENS[:4])))
-    assert held(lossy, kit.ids(TOKENS)) == 4, "what followed the first block has gone, whoever told of it"
+    assert held(lossy, kit.ids(TOKENS)) == 4, "what followed the first block has gone, whoever arriving of it"
 
 
 def test_a_run_that_fits_several_parents_names_none(kit, lossy, wire):
@@ -125,7 +125,7 @@ def test_a_run_that_fits_several_parents_names_none(kit, lossy, wire):
 
 
 def test_children_of_a_named_block_are_not_orphans(kit, lossy, wire):
-    serve(lossy, kit.ids(LONGER), 24, told=(8, wire.batch(wire.stored(LONGER, 6))))
+    serve(lossy, kit.ids(LONGER), 24, arriving=(8, wire.batch(wire.stored(LONGER, 6))))
     other = [*TOKENS, *range(700, 708)]
     lossy.ingest(0, 9, wire.batch(wire.stored(other, 6)))
     assert held(lossy, kit.ids([*other, 1])) == 32
@@ -240,7 +240,7 @@ def test_an_eviction_while_queued_is_no_drift(kit, exact, wire):
 
 
 def test_copies_that_do_not_exist_are_removed(kit, exact, wire):
-    """A worker that tells of a removal only when the last copy goes makes counts leak."""
+    """A worker that announces a removal only with the last copy makes counts leak."""
     for number in range(1, ROUNDS + TOLERATED + 8):
         exact.reserve(0, kit.ids(LONGER), number, held(exact, kit.ids(LONGER)))
         exact.ingest(0, number, wire.batch(wire.stored(TOKENS[:4]), wire.stored(TOKENS, 1)))
@@ -264,7 +264,7 @@ def test_texts_are_never_exact(kit, exact):
 
 
 def test_unseen_cache_use_is_learned_from_reports(kit):
-    """The worker has half the room it is thought to have: three prompts in turn fit into the model, but not there."""
+    """The worker has half the assumed capacity: three alternating prompts fit into the model only."""
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 21, False)
     prompts = [kit.ids([first, *TOKENS]) for first in range(3)]

@@ -1,4 +1,4 @@
-"""The facade: several slots, bookings, models, texts, states."""
+"""The residency map: several slots, reservations, models, texts, states."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ blocks = st.lists(st.integers(0, 1), max_size=7)
 )
 @settings(max_examples=200, deadline=None)
 def test_a_match_agrees_with_brute_force(kit, stored, reservations, asked):
-    """Four exact slots, closed residency, bookings on top; a booking counts whole chains."""
+    """Four exact slots with closed residency and reservations on top; a reservation counts whole chains."""
     residency = ResidencyMap()
     wires = [kit.Wire("map", salt=slot) for slot in range(4)]
     resident = [set() for _ in range(4)]
@@ -389,7 +389,7 @@ def test_a_prompt_computed_again_is_a_second_copy(kit, wire):
 
 @pytest.mark.parametrize("released", [False, True])
 def test_one_recomputing_request_makes_one_copy(kit, wire, released):
-    """Another announcement of the same prompt is one of what is there already."""
+    """A second announcement of the same prompt describes the same copy."""
     residency = ResidencyMap()
     exact_slot(residency, 0, kit, wire, TOKENS)
     prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)

@@ -1,4 +1,4 @@
-"""Model folders with different tokenizer habits, all made here, in a few seconds."""
+"""Model folders with different kinds of tokenizers, all made here, in a few seconds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BOS_EOS = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("
 
 
 def byte_level(*tokens: AddedToken, prefix_space: bool = False, words: str | None = None) -> Tokenizer:
-    """GPT-2's habit; with `words`, a pattern of its own, Llama-3's and Qwen's."""
+    """GPT-2's kind; with `words`, a pattern of its own, Llama-3's and Qwen's."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=words is not None))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     if words is not None:
@@ -61,14 +61,14 @@ def byte_level(*tokens: AddedToken, prefix_space: bool = False, words: str | Non
 
 
 def normalized_by(normalizer: normalizers.Normalizer, *tokens: AddedToken) -> Tokenizer:
-    """Byte-level, with a normalizer that changes or joins what it meets."""
+    """Byte-level, with a normalizer that changes or joins characters."""
     tokenizer = byte_level(*tokens)
     tokenizer.normalizer = normalizer
     return tokenizer
 
 
 def sentence_piece(scheme: str, *tokens: AddedToken, legacy: bool = False, byte_fallback: bool = False) -> Tokenizer:
-    """Llama-2's habit: a space becomes ▁, and one is put in front (by `scheme`; by a normalizer where `legacy`)."""
+    """Llama-2's kind: a space becomes ▁, and one is put in front (by `scheme`; by a normalizer if `legacy`)."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=byte_fallback))
     byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
     trainer = trainers.BpeTrainer(
@@ -76,7 +76,7 @@ def sentence_piece(scheme: str, *tokens: AddedToken, legacy: bool = False, byte_
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     tokenizer.train_from_iterator(TEXTS, trainer)
-    if byte_pieces:  # trained as added tokens, they are to be pieces alone
+    if byte_pieces:  # trained as added tokens, they must be pieces only
         content = json.loads(tokenizer.to_str())
         content["added_tokens"] = content["added_tokens"][:3]
         tokenizer = Tokenizer.from_str(json.dumps(content))
@@ -91,7 +91,7 @@ def sentence_piece(scheme: str, *tokens: AddedToken, legacy: bool = False, byte_
 
 
 def unigram(normalizer: normalizers.Normalizer, *tokens: AddedToken, byte_fallback: bool = False) -> Tokenizer:
-    """T5's and XLM-R's habit, with bytes for what is unknown or without."""
+    """The kind of T5 and XLM-R, with or without bytes for unknown text."""
     trained = Tokenizer(models.Unigram())
     trained.normalizer = normalizer
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -110,7 +110,7 @@ def unigram(normalizer: normalizers.Normalizer, *tokens: AddedToken, byte_fallba
 
 
 def word_piece(*tokens: AddedToken) -> Tokenizer:
-    """BERT's habit: lower case, accents gone, punctuation apart, a token of its own for the unknown."""
+    """BERT's kind: lower case, no accents, separate punctuation, and a token of its own for unknown text."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -141,7 +141,7 @@ def qwen() -> Tokenizer:
 
 
 def dropping_out() -> Tokenizer:
-    """Tokenises the same text differently every other time."""
+    """Tokenises the same text differently every second time."""
     content = json.loads(byte_level(*PLAIN).to_str())
     content["model"]["dropout"] = 0.5
     return Tokenizer.from_str(json.dumps(content))

@@ -1,4 +1,4 @@
-"""Which bodies are decoded, where, and what is known of the others."""
+"""Which bodies are decoded, and where, and the identity of the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONG = "word " * 60_000
 
 
 def many(element: bytes, times: int, path: str = CHAT_PATH) -> bytes:
-    """A body with the element so many times in its prompt."""
+    """Return a body that repeats the element in its prompt."""
     name = b"messages" if path == CHAT_PATH else b"prompt"
     return b'{"model":"m","%s":[%s]}' % (name, element * times + element.rstrip(b","))
 
@@ -151,7 +151,7 @@ async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(gate: Eve
     identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
     local = identity._sources.of("m", None).local
     encode = local.renderer.encode
-    monkeypatch.setattr(local.renderer, "encode", lambda *told: gate.wait() and encode(*told))
+    monkeypatch.setattr(local.renderer, "encode", lambda *args: gate.wait() and encode(*args))
     body = chat(TURN * 200)
     prompt = await ask(identity, CHAT_PATH, body)
     assert prompt is not None and prompt.source is PromptSource.TEXT

@@ -1,4 +1,4 @@
-"""Every source of an identity, their order, and that nothing ever escapes."""
+"""Every source of an identity, their order, and that no exception escapes."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ async def test_completions_are_identified(identity: Identity) -> None:
 
 async def test_of_several_prompts_the_reported_one_is_identified(identity: Identity) -> None:
     first, second, last = [*range(60)], [*range(40), *range(100, 140)], [*range(50), 7, 7, 7]
-    for stream, told, shared in ((False, last, 50), (True, first, 0)):
+    for stream, reported, shared in ((False, last, 50), (True, first, 0)):
         prompt = await ask(identity, COMPLETIONS_PATH, completion([first, second, last], stream=stream))
         assert prompt is not None and prompt.multiple and prompt.tokens == 60 + 80 + 53
-        assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(told), 16))
-        assert (prompt.own_tokens, prompt.shared_tokens) == (len(told), shared)
+        assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(reported), 16))
+        assert (prompt.own_tokens, prompt.shared_tokens) == (len(reported), shared)
 
 
 async def test_tokenizer_framing_is_for_completions(folders: dict[str, Path]) -> None:
@@ -207,7 +207,7 @@ async def test_no_exception_leaves_the_identity(
         await ask(identity, RESPONSES_PATH, json.dumps({"input": prompt, "tools": tools, "reasoning": kwargs}).encode())
 
 
-# the other APIs
+# The other APIs.
 
 SYSTEM = "You review code, briefly and kindly, and say why. " * 3
 
@@ -296,7 +296,7 @@ async def test_a_stored_response_has_no_prompt_but_a_reason(identity: Identity) 
     assert identity.statistics()["text_reasons"] == {"the request sets previous_response_id": 1}
 
 
-# what shortens a prompt, and templates in requests
+# Truncation, and templates in requests.
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ async def test_truncated_prompts_are_identified_by_their_rest(folders: dict[str,
     identity.learn("m", None, None, None, 2_000)
     renderer = ChatRenderer.load(folders["llama_first"])
     ids = left(renderer.encode(TURN * 20, fields.get("add_special_tokens", True)))
-    for _ in range(2):  # what was answered before is answered alike
+    for _ in range(2):  # the remembered prompt equals the first one
         for prompt_request in (TURN * 20, [TURN * 20]):
             prompt = await ask(identity, COMPLETIONS_PATH, completion(prompt_request, **fields))
             assert prompt is not None and prompt.exact and prompt.tokens == len(ids)
@@ -369,7 +369,7 @@ async def test_trusted_templates_in_requests_are_run() -> None:
                 identity.learn("m", None, None)
             body = chat(TURN, chat_template=template, seed=learned)
             parsed = parse(CHAT_PATH, body)
-            assert trusted == (identity.identify_now(CHAT_PATH, parsed, None) is None)  # run in a thread
+            assert trusted == (identity.identify_now(CHAT_PATH, parsed, None) is None)  # rendered in a thread
             prompt = await ask(identity, CHAT_PATH, body)
             assert prompt is not None and prompt.source is source
             if trusted:
@@ -377,7 +377,7 @@ async def test_trusted_templates_in_requests_are_run() -> None:
         await identity.aclose()
 
 
-# sources
+# Sources.
 
 
 def test_configured_folders_take_precedence(tmp_path: Path, folders: dict[str, Path]) -> None:

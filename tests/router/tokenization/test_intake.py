@@ -1,4 +1,4 @@
-"""What vLLM takes is never refused; what it refuses by type is, in OpenAI's shape."""
+"""A body that vLLM accepts is never refused; a wrong type is refused in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -256,15 +256,15 @@ def test_a_large_body_that_hides_its_fields_is_refused() -> None:
 
 
 def test_a_very_large_body_reads_like_a_small_one() -> None:
-    told = {**EVERYTHING, "tools": [1], "stream_options": {"include_usage": True}, "vllm_xargs": {"a": 1}}
-    small = read(told)
+    given = {**EVERYTHING, "tools": [1], "stream_options": {"include_usage": True}, "vllm_xargs": {"a": 1}}
+    small = read(given)
     for padding in (LARGE, VERY_LARGE):
-        large = read(json.dumps(told).encode() + padding)
+        large = read(json.dumps(given).encode() + padding)
         for name in ParsedBody.__slots__:
             if name not in ("body", "digest", "fields", "size_bytes", "survey", "whole"):
                 assert getattr(large, name) == getattr(small, name), name
         assert large.decoded() == small.fields
-        assert large.digest == xxh3_128_intdigest(json.dumps(told).encode() + padding)
+        assert large.digest == xxh3_128_intdigest(json.dumps(given).encode() + padding)
 
 
 @pytest.mark.parametrize("prompt", ["text", ["a", "b"], [1, 2], [[1], [2]], None])

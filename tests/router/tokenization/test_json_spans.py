@@ -1,4 +1,4 @@
-"""A body read by spans says of each field what the decoded body says."""
+"""Reading a body by spans gives the same fields as decoding it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = st.sampled_from([*BodyFields.__struct_fields__, "unknown", "prompt_token_
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """Objects with fields twice, escapes in names, and white space."""
+    """Objects with repeated fields, escapes in names, and white space."""
     members = draw(st.lists(st.tuples(KEYS, VALUES | ARGUMENTS), max_size=8))
     space = draw(st.sampled_from(["", " ", "\n\t"]))
     escape = draw(st.booleans())

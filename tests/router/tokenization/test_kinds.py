@@ -1,4 +1,4 @@
-"""What the memo remembers equals tokenising the whole text, for every kind of tokenizer, or it is off and says so."""
+"""The memo's ids equal those of the whole text for every kind of tokenizer, or the memo is off and gives a reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS = CacheKeys.of(None, None)
 
 
 def conversations(model: LocalModel) -> st.SearchStrategy[list[str]]:
-    """Turns, each of fragments, the tokenizer's added tokens, and what looks like these."""
+    """Turns of fragments, the tokenizer's added tokens, and look-alikes of these."""
     tokens = [token.text for token in model.renderer.special][:40]
     alike = {part for token in tokens for part in (token[:-1], token[1:], token.upper(), token.lower(), f" {token} ")}
     pieces = st.sampled_from(FRAGMENTS) | st.sampled_from([*tokens, *sorted(alike), "x"]) | st.text(max_size=4)
@@ -49,7 +49,7 @@ def ask(memory: PromptMemory, model: LocalModel, text: str, framed: bool) -> Pro
 
 @pytest.fixture(scope="session")
 def references(folders: dict[str, Path]) -> dict[str, Tokenizer]:
-    """The same tokenizers by themselves, without any of our code."""
+    """The same tokenizers without any of our code."""
     return {kind: Tokenizer.from_file(str(folder / "tokenizer.json")) for kind, folder in folders.items()}
 
 
@@ -59,7 +59,7 @@ def test_memoised_ids_equal_direct_ones(
     loaded: dict[str, LocalModel], references: dict[str, Tokenizer], kind: str, data: st.DataObject
 ) -> None:
     if kind == "dropping_out":
-        return  # it equals nothing, not even itself
+        return  # its results never repeat
     model, framed = loaded[kind], kind not in APPENDING and data.draw(st.booleans())
     memory, text = PromptMemory(1 << 22), ""
     for turn in data.draw(conversations(model)):
@@ -78,7 +78,7 @@ def test_memos_that_are_off_give_a_reason(loaded: dict[str, LocalModel]) -> None
 
 
 def test_a_next_turn_costs_its_own_text(loaded: dict[str, LocalModel], kind: str) -> None:
-    """The memo is not merely right: where it is on, it is of use."""
+    """Where the memo is on, it also saves work."""
     model = loaded[kind]
     usable = [token.text for token in model.renderer.special if not token.single_word and not token.normalized]
     token = usable[-1] if usable else "<|endoftext|>"
@@ -88,7 +88,7 @@ def test_a_next_turn_costs_its_own_text(loaded: dict[str, LocalModel], kind: str
         rendered = memory.look_up(number, KEYS, segmented_text(model, text, framed=False))
         new_bytes.append(rendered.new_bytes)
         memory.finish(rendered, rendered.encode())
-    # a token that strips space on its left takes some of the turn before along, which is then another text
+    # A token that strips space on its left absorbs a part of the turn before, which is then another text.
     assert (max(new_bytes[1:]) < 2.5 * new_bytes[0]) is (kind not in OFF)
 
 

@@ -1,4 +1,4 @@
-"""Members found step by step are those that Python's parser finds, whatever they hold, and no step is large."""
+"""The members found step by step are those that Python's parser finds, and no step is large."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_step_is_small_whatever_the_shape(shape: str) -> None:
         if over:
             break
     assert skim.spans["a"][1] == len(body) - 1
-    assert longest_s < 0.05  # ten times what is measured, for slow machines
+    assert longest_s < 0.05  # ten times the measured value, for slow machines
     assert len(body) > STEP_BYTES or shape == "members"
 
 

@@ -1,4 +1,4 @@
-"""What the memo finds again, what splits it, and that it stays within bounds. Its answers: `test_kinds`."""
+"""Hits of the memo, the keys that split it, and its bounds. `test_kinds` checks its ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of a multipart form is found as vLLM's reader finds it, at a cost that no form can raise."""
+"""The model of a multipart form is found as vLLM's reader finds it, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_parts_and_values_are_read_up_to_a_bound() -> None:
 
 @pytest.mark.parametrize("attack", ["headers", "parameters", "delimiters", "half delimiters", "quotes"])
 def test_a_hostile_form_of_8_mb_costs_milliseconds(attack: str) -> None:
-    """The form of 8 MB with repeated header names took 9 CPU seconds, when one expression looked for the name."""
+    """With a single expression for the name, a form of 8 MB with repeated header names takes 9 CPU seconds."""
     boundary, part = {
         "headers": (b"B", b"--B\r\n" + (b"content-disposition:" * 400)[:8100] + b"\r\n\r\n\r\n"),
         "parameters": (b"B", b"--B\r\ncontent-disposition:" + b";a=b" * 2000 + b"\r\n\r\n\r\n"),

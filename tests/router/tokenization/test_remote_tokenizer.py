@@ -30,13 +30,13 @@ class Worker:
     """Answers with one id per character; `status` other than 200 makes it fail."""
 
     def __init__(self) -> None:
-        self.prompt_request: list[dict] = []
+        self.questions: list[dict] = []
         self.status = 200
         self.url = ""
 
     async def tokenize(self, request: Request) -> Response:
         body = await request.json()
-        self.prompt_request.append(body)
+        self.questions.append(body)
         if self.status != 200:
             return Response(status_code=self.status)
         text = body["prompt"] if "prompt" in body else "".join(m["content"] for m in body["messages"])
@@ -88,7 +88,7 @@ async def test_a_worker_is_asked_once_per_request(worker: Worker, identity: Iden
         assert prompt is not None and prompt.source is PromptSource.WORKER and prompt.exact and prompt.tokens == 220
         ids = [ord(character) for character in "some words " * 20]
         assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(ids), 16))
-    assert worker.prompt_request == [{"model": "m", **CHAT}]
+    assert worker.questions == [{"model": "m", **CHAT}]
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, COMPLETIONS_PATH])
@@ -100,13 +100,13 @@ async def test_a_text_that_cannot_fit_the_model_is_not_asked_about(
     body = {"prompt": text} if path == COMPLETIONS_PATH else {"messages": [{"role": "user", "content": text}]}
     prompt = await ask(identity, path, body)
     assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert worker.prompt_request == []
+    assert worker.questions == []
 
 
 async def test_a_text_that_takes_too_long_to_read_back_is_not_asked_about(worker: Worker, identity: Identity) -> None:
     prompt = await ask(identity, COMPLETIONS_PATH, {"prompt": "words " * (MAX_ASKED_CHARS // 5)})
     assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert worker.prompt_request == []
+    assert worker.questions == []
 
 
 async def test_an_answer_of_more_ids_than_fit_the_model_is_not_decoded(worker: Worker, monkeypatch) -> None:
@@ -115,7 +115,7 @@ async def test_an_answer_of_more_ids_than_fit_the_model_is_not_decoded(worker: W
     assert len(await tokenizer.ask(1, [worker.url], question, 40_000) or ()) == 40_000
     monkeypatch.setattr("router.tokenization.remote_tokenizer.msgspec.json.decode", None)
     assert await tokenizer.ask(2, [worker.url], question, 1_000) is None
-    assert tokenizer.trouble([worker.url]) is None  # the worker did as it was asked
+    assert tokenizer.trouble([worker.url]) is None  # the worker's answer was valid
     await tokenizer.aclose()
 
 
@@ -123,7 +123,7 @@ async def test_models_do_not_share_answers(worker: Worker, identity: Identity) -
     identity.learn("other", None, worker.url)
     for model in ("m", "other"):
         await ask(identity, CHAT_PATH, {**CHAT, "model": model})
-    assert [body["model"] for body in worker.prompt_request] == ["m", "other"]
+    assert [body["model"] for body in worker.questions] == ["m", "other"]
 
 
 async def test_a_question_has_the_fields_of_the_body(worker: Worker, identity: Identity) -> None:
@@ -132,7 +132,7 @@ async def test_a_question_has_the_fields_of_the_body(worker: Worker, identity: I
     await ask(identity, CHAT_PATH, {**CHAT, **passed, "stream": True, "seed": 4})
     await ask(identity, COMPLETIONS_PATH, {"prompt": "text", "add_special_tokens": False, "max_tokens": 4})
     await ask(identity, CHAT_PATH, {**CHAT, "add_generation_prompt": False, "continue_final_message": True})
-    assert [sorted(body) for body in worker.prompt_request] == [
+    assert [sorted(body) for body in worker.questions] == [
         ["add_generation_prompt", "chat_template_kwargs", "messages", "model", "tools"],
         ["add_special_tokens", "model", "prompt"],
         ["add_generation_prompt", "continue_final_message", "messages", "model"],
@@ -151,9 +151,9 @@ async def test_other_apis_are_asked_as_chats(worker: Worker, identity: Identity)
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "hi"}]
     function = {"name": "f", "description": None, "strict": None, "defer_loading": None}
     shown = {"type": "function", "function": {**function, "parameters": {"type": "object"}}}
-    told = {"model": "m", "messages": messages}
+    expected = {"model": "m", "messages": messages}
     ending = {"add_generation_prompt": True, "continue_final_message": False, "add_special_tokens": True}
-    assert worker.prompt_request == [{**told, "tools": [shown]}, {**told, **ending}]
+    assert worker.questions == [{**expected, "tools": [shown]}, {**expected, **ending}]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_fields_of_other_apis_only_are_not_asked(
 ) -> None:
     prompt = await ask(identity, path, {**CHAT, **body} if path == MESSAGES_PATH else body)
     assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert worker.prompt_request == []
+    assert worker.questions == []
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ async def test_fields_of_other_apis_only_are_not_asked(
 async def test_fields_unknown_to_tokenize_are_not_asked(worker: Worker, identity: Identity, fields: dict) -> None:
     prompt = await ask(identity, CHAT_PATH, {**CHAT, **fields})
     assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert worker.prompt_request == []
+    assert worker.questions == []
 
 
 async def test_a_failing_worker_is_paused(worker: Worker) -> None:
@@ -200,7 +200,7 @@ async def test_a_failing_worker_is_paused(worker: Worker) -> None:
     for _ in range(3):
         prompt = await ask(identity, CHAT_PATH, CHAT)
         assert prompt is not None and prompt.source is PromptSource.TEXT
-    assert len(worker.prompt_request) == 1
+    assert len(worker.questions) == 1
     worker.status = 200
     clock.now_s += PAUSE_S + 0.1
     prompt = await ask(identity, CHAT_PATH, CHAT)
@@ -242,7 +242,7 @@ async def test_a_worker_that_does_not_tokenise_is_described_so(worker: Worker, i
 
 
 async def test_a_worker_is_asked_over_tls(tmp_path):
-    """Asked with the CA for workers, and not without."""
+    """The question succeeds with the CA for workers, and fails without."""
     ca = trustme.CA()
     ca_file, pair_file = str(tmp_path / "ca.pem"), str(tmp_path / "both.pem")
     ca.cert_pem.write_to_path(ca_file)
@@ -259,6 +259,6 @@ async def test_a_worker_is_asked_over_tls(tmp_path):
         ids = await tokenizer.ask(1, [url], question)
         assert (None if ids is None else list(ids)) == expected
         await tokenizer.aclose()
-    assert len(made.prompt_request) == 1
+    assert len(made.questions) == 1
     server.should_exit = True
     await task

@@ -1,4 +1,4 @@
-"""Cuts hold for any table of added tokens; where they are believed to and do not, the proof finds out."""
+"""Boundaries hold for any table of added tokens; a wrong assumption about them fails the check."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def renderer_of(tokenizer: Tokenizer, table: list[AddedToken]) -> ChatRenderer:
 
 
 def panics(renderer: ChatRenderer, text: str) -> bool:
-    """Tokens that strip the same white space can be too much for a tokenizer: it then panics, in a worker too."""
+    """Return whether the tokenizer panics on this text: tokens that strip the same white space can cause it."""
     try:
         renderer.encode(text, False)
     except Unrenderable:
@@ -83,7 +83,7 @@ def flat(parts: list) -> list[int]:
 
 
 def hold(renderer: ChatRenderer, segmenter: Segmenter, text: str) -> bool:
-    """Whether every unit of `text`, told apart from any unit on, has the ids that a memo needs."""
+    """Return whether every segment of `text`, split from any segment on, has the ids that a memo needs."""
     data, whole = text.encode(), renderer.encode(text, False)
     segments = segmenter.segments(data, least_bytes=1)
     ends = [*segments.starts[1:], len(data)]
@@ -98,8 +98,8 @@ def hold(renderer: ChatRenderer, segmenter: Segmenter, text: str) -> bool:
         before = whole[: until[first - 1]] if first else []
         if before + rest != whole:
             return False
-        told = range(len(parts)) if parts is not None else ()
-        if any(before + flat(parts[: n + 1]) != whole[: until[first + n]] for n in told):
+        numbers = range(len(parts)) if parts is not None else ()
+        if any(before + flat(parts[: n + 1]) != whole[: until[first + n]] for n in numbers):
             return False
     return True
 
@@ -108,7 +108,7 @@ def hold(renderer: ChatRenderer, segmenter: Segmenter, text: str) -> bool:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_boundaries_hold_for_any_token_table(maker: str, data: st.DataObject) -> None:
-    """No proof in between: the rules of `Segmenter` by themselves."""
+    """The rules of `Segmenter` on their own, without the check."""
     table = data.draw(TABLES)
     renderer = renderer_of(MAKERS[maker](table), table)
     segmenter = Segmenter(
@@ -124,7 +124,7 @@ def test_boundaries_hold_for_any_token_table(maker: str, data: st.DataObject) ->
 
 
 class Believing(Segmenter):
-    """Takes every added token for one that stands by itself in the raw text, whatever its flags say."""
+    """Assumes that every added token stands alone in the raw text, whatever its flags say."""
 
     def __init__(self, special: tuple[SpecialToken, ...], **flags: bool) -> None:
         believed = [SpecialToken(t.text, t.id, t.special, **dict.fromkeys(FLAGS[:-1], False) | flags) for t in special]
@@ -164,7 +164,7 @@ def test_the_check_finds_a_wrong_boundary(name: str) -> None:
 
 
 class Shifted(Segmenter):
-    """Cuts in the right places, and counts one added token too few before each."""
+    """Divides at the right places, but counts one added token too few before each."""
 
     def split_ids(self, ids, segments, first):  # type: ignore[no-untyped-def]
         ordinals = [max(0, ordinal - 1) for ordinal in segments.ordinals]
@@ -197,7 +197,7 @@ def test_hundreds_of_tokens_are_sampled() -> None:
 
 
 def test_a_tokenizer_that_panics_fails_the_check(tmp_path: Path) -> None:
-    """An added token that normalisation empties is found between the bytes of a character, where Rust gives up."""
+    """Normalisation empties an added token, which is then found between the bytes of a character, and Rust panics."""
     tokenizer = byte_level()
     tokenizer.normalizer = normalizers.Strip()
     renderer = renderer_of(tokenizer, [token(" ", normalized=True), token("<a>")])

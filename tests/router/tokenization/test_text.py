@@ -1,4 +1,4 @@
-"""Identity by text: stable from turn to turn, and in tokens of about the right size."""
+"""Identity by text: stable from turn to turn, with an estimated length near the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small prompts do not wait for large ones, what waits is bounded, and memory is charged while it is used."""
+"""Small prompts do not wait for large ones, waiting work is bounded, and memory is charged while it is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from router.tokenization.threads import SMALL_BYTES, TextUnavailable, TokenizerT
 
 
 class Purse:
-    """So many bytes to lend."""
+    """A memory budget of `left` bytes."""
 
     def __init__(self, size_bytes: int) -> None:
         self.left = size_bytes
@@ -74,7 +74,7 @@ async def test_memory_is_lent_while_the_work_runs(gate: Event) -> None:
     assert purse.left == 2 and not waiting.running
     first.cancel()
     await asyncio.sleep(0)
-    assert purse.left == 2  # the thread is still at it
+    assert purse.left == 2  # the thread is still working
     gate.set()
     assert await second
     assert purse.left == 10

@@ -1,4 +1,4 @@
-"""Conversations that grow turn by turn, under templates that trim, strip thoughts or rewrite earlier turns."""
+"""Conversations that grow turn by turn, with templates that trim, drop thinking or rewrite earlier turns."""
 
 from __future__ import annotations
 

@@ -69,11 +69,11 @@ def main():
     encode = msgspec.msgpack.Encoder().encode
     recorded = []
     for name, pieces in REQUESTS.items():
-        made, told = request(name, pieces)
+        made, sent = request(name, pieces)
         blocks, cached = manager.get_computed_blocks(made)[:2]
         manager.allocate_slots(made, made.num_tokens - cached, cached, blocks)
         payload = encode(KVEventBatch(ts=1.0, events=manager.take_events(), data_parallel_rank=0))
-        recorded.append({**told, "cached_tokens": cached, "payload": payload.hex()})
+        recorded.append({**sent, "cached_tokens": cached, "payload": payload.hex()})
         manager.free(made)
     rows = ",\n".join(map(json.dumps, recorded))
     Path(sys.argv[1]).write_text(f'{{"vllm": "{vllm.__version__}", "block_size": {BLOCK}, "requests": [\n{rows}\n]}}\n')

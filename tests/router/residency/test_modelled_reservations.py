@@ -1,4 +1,4 @@
-"""What bookings do to the model of a worker that publishes no events."""
+"""Effects of reservations on the model of a worker that publishes no events."""
 
 from router.residency.residency_map import ResidencyMap
 
@@ -42,7 +42,7 @@ def test_a_hit_on_a_neighbours_blocks_leaves_the_capacity_unchanged(kit):
     residency = new_map(20)
     for ticket, first in enumerate(range(0, 300, 100), start=1):
         serve(residency, kit.ids(range(first, first + 25)), ticket)
-    for ticket in range(10, 14):  # a full cache that has less than thought: smaller than thought
+    for ticket in range(10, 14):  # a full cache that holds less than assumed is smaller than assumed
         serve(residency, kit.ids(range(25)), ticket, cached=0)
     model = residency.statistics()["slots"][0]["model"]
     unseen = model["unseen_blocks"]
