@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._waiter = None
 
-    def rest(self, limit_s: float) -> None:
+    def keep_open(self, limit_s: float) -> None:
         """Stay open for `limit_s` more; `wake` ends the limit."""
         self._expiry = asyncio.get_running_loop().call_later(limit_s, self.close)
 

@@ -143,12 +143,12 @@ class _WorkerConnections:
         self._turns = asyncio.Semaphore(MAX_CALLS)
         self._calls = 0
         self._busy: set[Connection] = set()
-        self._resting: list[Connection] = []
+        self._idle: list[Connection] = []
 
     @property
     def idle(self) -> bool:
         """Return whether no call runs and no connection is kept."""
-        return not self._calls and not any(connection.alive for connection in self._resting)
+        return not self._calls and not any(connection.alive for connection in self._idle)
 
     async def ask(self, request: bytes, max_bytes: int) -> WorkerAnswer:
         """Send one call, on a kept connection if there is one. Send it again if the worker had just closed that
@@ -168,13 +168,13 @@ class _WorkerConnections:
 
     def close(self) -> None:
         """Close every connection."""
-        for connection in [*self._busy, *self._resting]:
+        for connection in [*self._busy, *self._idle]:
             connection.close()
-        self._resting.clear()
+        self._idle.clear()
 
     def _kept(self) -> Connection | None:
-        while self._resting:
-            connection = self._resting.pop()
+        while self._idle:
+            connection = self._idle.pop()
             connection.wake()
             if connection.alive:
                 return connection
@@ -201,8 +201,8 @@ class _WorkerConnections:
         finally:
             self._busy.discard(connection)
             if connection.reusable:
-                connection.rest(KEEP_ALIVE_S)
-                self._resting.append(connection)
+                connection.keep_open(KEEP_ALIVE_S)
+                self._idle.append(connection)
             else:
                 connection.close()
 

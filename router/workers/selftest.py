@@ -9,30 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol
 
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.worker import Endpoint
 from policies.view import Residency
 from router.residency.prompt import Prompt
 from router.residency.residency_map import ResidencyMap
-from router.tokenization.intake import ParsedBody, parse
+from router.tokenization.intake import parse
 from router.workers.cache_trial import PATH, CacheTrial, CacheTrialResult, trial_body
-from router.workers.selftest_rendering import RenderingComparison, compare_rendering
+from router.workers.selftest_rendering import PromptIdentifier, RenderingComparison, compare_rendering
 
 ANSWER_S = 10.0
 SETTLE_S = 2.0
 """Longest wait for the events of a finished request; vLLM sends them at the end of its step."""
 POLL_S = 0.02
 NO_REPORT = "cached_tokens is not reported (--enable-prompt-tokens-details)"
-
-
-class PromptIdentifier(Protocol):
-    """Gives a request the identity that the gateway would give it: `router.tokenization.identity.Identity`."""
-
-    async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
-        """The prompt's identity, None where there is none. Never raises."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

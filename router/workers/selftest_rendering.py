@@ -69,10 +69,10 @@ ALWAYS = ("a question", "a conversation")
 
 
 class PromptIdentifier(Protocol):
-    """Gives a request the identity that the gateway would give it."""
+    """Gives a request the identity that the gateway would give it: `router.tokenization.identity.Identity`."""
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
-        """The prompt's identity, None where there is none. Never raises."""
+        """Return the prompt's identity, None if there is none. Never raises."""
         ...
 
 

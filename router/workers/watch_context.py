@@ -11,11 +11,10 @@ import zmq
 
 from router.config.model import HealthConfig, ResidencyConfig
 from router.placement.fleet import Fleet
-from router.residency.prompt import Prompt
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
-from router.tokenization.intake import ParsedBody
 from router.workers.event_pump import EventPump
+from router.workers.selftest_rendering import PromptIdentifier
 
 
 class WatchMetrics(Protocol):
@@ -42,7 +41,7 @@ class WatchMetrics(Protocol):
         ...
 
 
-class PromptIdentifier(Protocol):
+class LearningIdentifier(PromptIdentifier, Protocol):
     """`router.tokenization.identity.Identity`, as far as a watch needs it."""
 
     def learn(
@@ -55,10 +54,6 @@ class PromptIdentifier(Protocol):
     ) -> None:
         """`model` is served from `root` in windows of `context_tokens`, and tokenised at `tokenize_url`; an adapter
         names its base."""
-        ...
-
-    async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
-        """The identity the gateway would give such a request."""
         ...
 
 
@@ -76,7 +71,7 @@ class WatchContext:
 
     fleet: Fleet
     residency: ResidencyMap
-    identity: PromptIdentifier
+    identity: LearningIdentifier
     health: HealthConfig
     settings: ResidencyConfig
     metrics: WatchMetrics

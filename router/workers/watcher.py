@@ -17,7 +17,7 @@ from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.endpoint_watch import EndpointWatch
 from router.workers.event_pump import EventPump
-from router.workers.watch_context import PromptIdentifier, SelfTestLock, WatchContext, WatchMetrics
+from router.workers.watch_context import LearningIdentifier, SelfTestLock, WatchContext, WatchMetrics
 
 LOOK_AGAIN_S = 1.0
 """Between two full probes of all endpoints that somebody asked for: clients can make them ask at will."""
@@ -34,7 +34,7 @@ class Watcher:
         self,
         fleet: Fleet,
         residency: ResidencyMap,
-        identity: PromptIdentifier,
+        identity: LearningIdentifier,
         config: Config,
         metrics: WatchMetrics,
         *,
