@@ -33,7 +33,7 @@ def mortal(vllm):
 
 def test_a_worker_killed_in_mid_stream_and_restarted_is_followed(mortal, front):
     server, again = mortal
-    gateway = front(server, WARMROUTE_TIMEOUTS__NO_WORKER_WAIT_S="1")
+    gateway = front(server, WARMROUTE_TIMEOUTS__QUEUE_S="1")
     for number in range(6):
         gateway.chat(f"{number // 2} {PROMPT}")
     gateway.exact(6)

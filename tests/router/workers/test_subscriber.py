@@ -125,7 +125,7 @@ async def test_a_silent_replay_socket_times_out(wire, publisher, context, pump, 
         await wire.until(lambda: "timeout" in metrics.replays)
         await wire.until(lambda: not subscriber.statistics()["replaying"])
         state = residency.state(0)
-        assert state.residency is Residency.APPROXIMATE and "no replay to tell what was missed" in state.reason
+        assert state.residency is Residency.APPROXIMATE and "no replay to show what was missed" in state.reason
         publisher.mute = False
         publisher.publish(wire.stored(FIRST, 1))
         await wire.until(lambda: held(wire, residency, FIRST) == 8)
