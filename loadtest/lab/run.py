@@ -22,11 +22,11 @@ from backends.engine.profile import load_profile
 from loadtest.lab import flags, output, tables
 from loadtest.lab.cell import Cell, Setting
 from loadtest.lab.findings import Doubt, Findings
-from loadtest.lab.play import RuleFailed
-from loadtest.lab.question import Question
+from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import USUAL_TRIES, Saturation, SaturationError
 from loadtest.lab.sources import drawn
 from loadtest.lab.store import Result, Store, StoreError
+from loadtest.lab.study import Study
 from loadtest.lab.sweep import Sweep, SweepError
 from loadtest.workload.errors import WorkloadError
 
@@ -91,16 +91,16 @@ class _Lab:
         self._console = console
         self._store = store
         asked = (args.trace, args.policy, args.load, args.seeds, flags.setting(args), args.first_seed)
-        self._question = Question(*asked, not args.no_round_robin)
+        self._study = Study(*asked, not args.no_round_robin)
         if store.foreign:
             console.print(f"{store.path}: {store.foreign} cells of other code are left out", style="yellow")
 
     def find(self) -> Findings:
         with _bar(self._console) as bar, Sweep(self._store, self._args.jobs) as sweep:
             ours, theirs = self._saturations(bar, sweep)
-            results = _watched(bar, sweep, "cells", self._question.cells(ours))
+            results = _watched(bar, sweep, "cells", self._study.cells(ours))
             doubts = [self._doubt(bar, sweep, ours, *variant) for variant in self._variants()]
-        return self._question.findings(ours, theirs, results, doubts)
+        return self._study.findings(ours, theirs, results, doubts)
 
     def _saturations(self, bar: Progress, sweep: Sweep) -> tuple[Saturation, Saturation | None]:
         tasks: dict[str, TaskID] = {}
@@ -115,7 +115,7 @@ class _Lab:
             bar.update(task.id, total=max(task.total or 0.0, task.completed + len(cells)))
             return sweep.results(cells, lambda result: bar.advance(task.id))
 
-        found = self._question.saturations(tried)
+        found = self._study.saturations(tried)
         for task in tasks.values():
             bar.remove_task(task)
         return found
@@ -129,16 +129,16 @@ class _Lab:
             "max_num_seqs": profile.max_num_seqs,
             "kv_tokens": profile.kv_tokens,
         }
-        variants = self._question.setting.models.variants(sizes)
+        variants = self._study.setting.models.variants(sizes)
         return [
-            (name, replace(self._question.setting, models=models))
+            (name, replace(self._study.setting, models=models))
             for name, models in variants
             if models.warm_up_s < self._args.window_s
         ]
 
     def _doubt(self, bar: Progress, sweep: Sweep, one: Saturation, name: str, setting: Setting) -> Doubt:
         """The same cells, at the same rates, with one parameter changed."""
-        return Doubt(name, tuple(_watched(bar, sweep, name, self._question.cells(one, setting))))
+        return Doubt(name, tuple(_watched(bar, sweep, name, self._study.cells(one, setting))))
 
 
 def _bar(console: Console) -> Progress:

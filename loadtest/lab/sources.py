@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from loadtest.lab.fold import Asked
+from loadtest.lab.aggregate import Asked
 from loadtest.workload.plan import Plan, shared_by_call
 from loadtest.workload.source import parse_source
 from loadtest.workload.trace import Trace

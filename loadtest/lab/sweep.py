@@ -13,7 +13,7 @@ from types import TracebackType
 
 from loadtest.lab.cell import Cell
 from loadtest.lab.measures import Measured, Measures
-from loadtest.lab.play import play
+from loadtest.lab.run_cell import run_cell
 from loadtest.lab.store import Result, Store
 
 Played = tuple[Measures, Measured]
@@ -62,7 +62,7 @@ class Sweep:
         return [result for cell in cells if (result := found[cell]) is not None]
 
     def _run(self, cells: Iterable[Cell]) -> Iterator[tuple[Cell, Result]]:
-        futures: dict[Future[Played], Cell] = {self._pool.submit(play, cell): cell for cell in cells}
+        futures: dict[Future[Played], Cell] = {self._pool.submit(run_cell, cell): cell for cell in cells}
         for future in as_completed(futures):
             cell = futures[future]
             try:

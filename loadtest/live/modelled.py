@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backends.engine.profile import DecodeCost, PrefillCost, Profile
+from loadtest.lab.aggregate import aggregate
 from loadtest.lab.cell import Cell
-from loadtest.lab.fold import fold
 from loadtest.lab.measures import Measured, Measures
-from loadtest.lab.play import Stage, profile_of
+from loadtest.lab.run_cell import Stage, profile_of
 from loadtest.lab.saturation import RULE, Saturation, saturation
 from loadtest.lab.sources import Drawn, drawn
 from loadtest.lab.store import Result
@@ -34,7 +34,7 @@ def play(cell: Cell, time_scale: float) -> Measures:
     stage = Stage(cell, slowed(profile_of(cell, found), time_scale), found.length_s)
     stage.play(sessions_of(found.plan, cell.setting.models.timeout_s))
     stage.check()
-    return fold(stage.played(found), cell.setting.slo)
+    return aggregate(stage.played(found), cell.setting.slo)
 
 
 def saturates(first: Cell, time_scale: float) -> Saturation:

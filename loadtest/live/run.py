@@ -16,8 +16,8 @@ from loadtest.fleet.process import StartError
 from loadtest.fleet.vllm import find_vllm
 from loadtest.lab.cell import Cell
 from loadtest.lab.measures import Measures
-from loadtest.lab.play import RuleFailed
 from loadtest.lab.run import INTERRUPTED
+from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import Saturation, SaturationError
 from loadtest.live import report
 from loadtest.live.findings import Findings, Seed

@@ -11,8 +11,8 @@ import msgspec
 import uvloop
 
 from loadtest.fleet.ports import free_ports
+from loadtest.lab.aggregate import Asked, Played, aggregate
 from loadtest.lab.cell import Cell
-from loadtest.lab.fold import Asked, Played, fold
 from loadtest.lab.measures import Measures
 from loadtest.lab.policies import parse_policy
 from loadtest.live.modelled import asked
@@ -110,7 +110,7 @@ def measured(cell: Cell, outcomes: Sequence[Outcome], known: dict[str, Asked], l
     for one in kept:
         computed[one.worker] += one.prompt_tokens - (one.cached_tokens or 0)
     idle = [0] * (cell.setting.fleet.workers - len(computed))
-    return fold(
+    return aggregate(
         Played(
             outcomes=kept,
             asked=known,

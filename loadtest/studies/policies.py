@@ -29,7 +29,7 @@ from unittest.mock import patch
 from loadtest.lab.cell import Cell, Fleet, Setting, Slo
 from loadtest.lab.measures import Figures
 from loadtest.lab.models import Models
-from loadtest.lab.play import play
+from loadtest.lab.run_cell import run_cell
 from loadtest.report.confidence import interval
 from loadtest.tournament.contests import CONTESTS, Contest, Extent
 from policies.running_prefixes import RunningPrefixes
@@ -103,7 +103,7 @@ def cell(workload: str, source: str, rule: str, load: float, seed: int) -> Cell:
 
 def contest_cell(contest: Contest, source: str, rule: str, load: float, seed: int, window_s: float) -> Cell:
     """One of the tournament's."""
-    setting = Extent((rule,), (load,), 1, window_s).question(contest, source).setting
+    setting = Extent((rule,), (load,), 1, window_s).study(contest, source).setting
     return Cell(source, rule, load, seed, setting)
 
 
@@ -111,7 +111,7 @@ def figures(played: Cell) -> Figures:
     """A cell's."""
     rule, changed = VARIANTS.get(played.policy, (played.policy, nullcontext))
     with changed():
-        return play(replace(played, policy=rule))[0].all
+        return run_cell(replace(played, policy=rule))[0].all
 
 
 def contested(workload: str, rule: str, load: float, seed: int) -> Figures:
@@ -121,7 +121,7 @@ def contested(workload: str, rule: str, load: float, seed: int) -> Figures:
     fleet, slo = (known.fleet, known.slo) if known else (Fleet(4, PROFILE), SLO)
     setting = Setting(fleet, slo, models, TOURNAMENT_WINDOW_S, regret=False)
     trace = known.trace if known else f"generator:{workload}"
-    return play(Cell(trace, rule, TOURNAMENT_RATES[workload] * load, seed, setting))[0].all
+    return run_cell(Cell(trace, rule, TOURNAMENT_RATES[workload] * load, seed, setting))[0].all
 
 
 def print_contest(workload: str, load: float, rules: list[str], seeds: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 
 from loadtest.lab.cell import Cell
-from loadtest.lab.play import Stage, profile_of
+from loadtest.lab.run_cell import Stage, profile_of
 from loadtest.lab.sources import drawn
 from loadtest.sim.sessions import Session, sessions_of
 from loadtest.tournament.contests import CONTESTS, full
@@ -88,10 +88,10 @@ def main() -> None:
         trace = contest.source(asked.traces)
         if trace is None:
             continue
-        question = extent.question(contest, trace)
+        study = extent.study(contest, trace)
         found = []
         for seed in range(asked.seeds):
-            cell = Cell(trace, "marginal_cost", RATES[contest.name] * asked.load, seed, question.setting, asked.load)
+            cell = Cell(trace, "marginal_cost", RATES[contest.name] * asked.load, seed, study.setting, asked.load)
             (stage, after_s), (_, before_s) = played(cell, asked.factor), played(cell, 1.0)
             found.append((stage.noticed_s, stage.requests, after_s / before_s))
         noticed = [(one[0], one[1]) for one in found if one[0] is not None]

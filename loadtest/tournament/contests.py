@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import Models
-from loadtest.lab.question import Question
+from loadtest.lab.study import Study
 from loadtest.workload.source import GENERATOR
 from policies.registry import BUILT_IN
 
@@ -118,11 +118,11 @@ class Extent:
         """Too few seeds for anything that is published."""
         return self.seeds < ENOUGH_SEEDS
 
-    def question(self, contest: Contest, trace: str) -> Question:
+    def study(self, contest: Contest, trace: str) -> Study:
         """A contest as the lab plays it."""
         models = Models(block_tokens=contest.block_tokens, warm_up_s=WARM_UP_SHARE * self.window_s)
         setting = Setting(contest.fleet, contest.slo, models, self.window_s, regret=False)
-        return Question(trace, self.policies, self.loads, self.seeds, setting, self.first_seed)
+        return Study(trace, self.policies, self.loads, self.seeds, setting, self.first_seed)
 
 
 def full(policies: Sequence[str] = tuple(BUILT_IN)) -> Extent:

@@ -36,7 +36,7 @@ class Games:
 
     def firsts(self) -> None:
         """One cell of each course, of those that the bisection begins with: they say how long all will take."""
-        courses = {course.question.trace: course for course in self._courses}
+        courses = {course.study.trace: course for course in self._courses}
 
         def heard(result: Result) -> None:
             course = courses[result.cell["trace"]]
@@ -44,14 +44,14 @@ class Games:
             self._report(f"{course.contest.title}: first cell")
 
         self._report("first cells")
-        self._sweep.results([course.question.first() for course in self._courses], heard)
+        self._sweep.results([course.study.first() for course in self._courses], heard)
 
     def play(self) -> list[Played]:
         """Every course."""
         return [Played(course, self._play(course)) for course in self._courses]
 
     def _play(self, course: Course) -> Findings:
-        asked = course.question
+        asked = course.study
         one, robin = asked.saturations(partial(self._tried, course))
         self._pace.saturated(course.contest.name, one.rate)
         left = duration(self._pace.left_s())

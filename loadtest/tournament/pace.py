@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.lab.question import Question
 from loadtest.lab.saturation import SEEDS
 from loadtest.lab.store import Result
+from loadtest.lab.study import Study
 from loadtest.tournament.contests import Contest
 
 TRIES = 8
@@ -21,7 +21,7 @@ class Course:
     """A contest to be played."""
 
     contest: Contest
-    question: Question
+    study: Study
 
     def size(self, rate: float) -> float:
         """A cell's calls, relative to those of one at rate 1: a trace's window holds the same ones at every rate."""
@@ -29,7 +29,7 @@ class Course:
 
     def cells_size(self, rate: float) -> float:
         """Of all cells, with load 1.0 at `rate`."""
-        asked = self.question
+        asked = self.study
         return len(asked.policies) * asked.seeds * sum(self.size(rate * load) for load in asked.loads)
 
 

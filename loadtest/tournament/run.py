@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadtest.lab import plots
-from loadtest.lab.play import RuleFailed
 from loadtest.lab.run import INTERRUPTED
+from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import SaturationError
 from loadtest.lab.store import Store, StoreError
 from loadtest.lab.sweep import Sweep, SweepError
@@ -99,7 +99,7 @@ def _courses(extent: Extent, contests: Sequence[Contest], traces: Path | None) -
         trace = contest.source(traces)
         if trace is not None:
             parse_source(trace)
-            courses.append(Course(contest, extent.question(contest, trace)))
+            courses.append(Course(contest, extent.study(contest, trace)))
     return courses
 
 

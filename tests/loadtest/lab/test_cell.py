@@ -65,12 +65,12 @@ NO_PART = ("loadtest.drive", "loadtest.report", "router.errors")
 
 def test_the_code_is_that_of_everything_that_a_run_loads():
     assert len(cells.code_version()) == 12
-    script = "import sys, loadtest.lab.play; print(*sys.modules)"
+    script = "import sys, loadtest.lab.run_cell; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     ours = [name for name in loaded if name.startswith(("backends.", "loadtest.", "policies.", "router."))]
     told = (*cells._WHAT_DECIDES, "policies", *NO_PART)
     left_out = [name for name in ours if not any(f"{name}.".startswith(f"{package}.") for package in told)]
-    assert "loadtest.lab.play" in ours and not left_out
+    assert "loadtest.lab.run_cell" in ours and not left_out
 
 
 RULE = """

@@ -15,7 +15,7 @@ from rich.console import Console
 from loadtest.lab import command, saturation
 from loadtest.lab import run as running
 from loadtest.lab.models import Models
-from loadtest.lab.play import play
+from loadtest.lab.run_cell import run_cell
 from loadtest.lab.sweep import SweepError
 
 
@@ -44,7 +44,7 @@ class Here:
             if self.ran == self.stop_after:
                 raise KeyboardInterrupt
             self.ran += 1
-            kept = self.store.add(cell, *play(cell))
+            kept = self.store.add(cell, *run_cell(cell))
         on_done(kept)
         return kept
 

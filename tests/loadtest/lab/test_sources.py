@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from loadtest.lab.fold import Asked
+from loadtest.lab.aggregate import Asked
 from loadtest.lab.sources import drawn
 from loadtest.workload.errors import WorkloadError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.lab import sweep as sweeps
-from loadtest.lab.play import play
+from loadtest.lab.run_cell import run_cell
 from loadtest.lab.store import Store
 from loadtest.lab.sweep import Sweep, SweepError
 
@@ -26,7 +26,7 @@ def test_results_come_in_the_order_asked_for_and_are_those_of_this_process(quick
         results = sweep.results([*reversed(quick), quick[0]], seen.append)
     assert [one.cell["seed"] for one in results] == [2, 1, 0, 0]
     assert len(seen) == 3
-    assert results[-1].measures == play(quick[0])[0]
+    assert results[-1].measures == run_cell(quick[0])[0]
     assert Store(tmp_path).get(quick[1]) == store.get(quick[1])
 
 
@@ -50,8 +50,8 @@ def test_a_killed_process_ends_the_sweep_and_what_had_finished_is_kept(cell, tmp
 def test_what_is_kept_is_not_run_again(quick, tmp_path, monkeypatch):
     store = Store(tmp_path)
     for cell in quick:
-        store.add(cell, *play(cell))
-    monkeypatch.setattr(sweeps, "play", None)
+        store.add(cell, *run_cell(cell))
+    monkeypatch.setattr(sweeps, "run_cell", None)
     with Sweep(Store(tmp_path), jobs=1) as sweep:
         assert len(sweep.results(quick)) == 3
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from loadtest.lab.cell import Fleet
-from loadtest.lab.play import play
+from loadtest.lab.run_cell import run_cell
 
 SESSIONS = 14
 ROUNDS = 40
@@ -28,7 +28,7 @@ def agents(tmp_path, cell):
     def make(policy):
         one = cell(models={"kv_tokens": 440_000, "warm_up_s": 0.0}, regret=False, trace=str(trace), policy=policy)
         setting = replace(one.setting, fleet=Fleet(1, "llama-3.1-8b-h100"), window_s=300.0)
-        return play(replace(one, setting=setting))[0]
+        return run_cell(replace(one, setting=setting))[0]
 
     return make
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.lab.fold import Asked
+from loadtest.lab.aggregate import Asked
 from loadtest.live.trial import gateway_of, machine, measured
 from loadtest.peers.figures import Usage
 from loadtest.peers.workers import Counters

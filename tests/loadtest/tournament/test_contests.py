@@ -37,14 +37,14 @@ def test_a_recorded_one_is_found_packed_or_not(tmp_path):
 def test_the_whole_has_every_rule_and_warms_up_as_the_lab_does():
     extent = full()
     assert set(extent.policies) == set(BUILT_IN)
-    setting = extent.question(CONTESTS[1], CONTESTS[1].trace).setting
+    setting = extent.study(CONTESTS[1], CONTESTS[1].trace).setting
     assert (setting.window_s, setting.models.warm_up_s, setting.models.block_tokens) == (1200.0, 240.0, 256)
     assert setting.models.warm_up_s < setting.window_s and not setting.regret
 
 
 def test_seeds_begin_where_they_are_said_to():
-    question = replace(full(), first_seed=10).question(CONTESTS[1], CONTESTS[1].trace)
-    assert (question.first_seed, question.seeds, full().question(CONTESTS[1], "").first_seed) == (10, 10, 0)
+    study = replace(full(), first_seed=10).study(CONTESTS[1], CONTESTS[1].trace)
+    assert (study.first_seed, study.seeds, full().study(CONTESTS[1], "").first_seed) == (10, 10, 0)
 
 
 def test_a_quick_look_is_a_part_of_it():

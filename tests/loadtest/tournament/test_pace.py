@@ -20,7 +20,7 @@ SEARCH = 2 * 3 * TRIES
 
 
 def course(contest):
-    return Course(contest, EXTENT.question(contest, contest.trace))
+    return Course(contest, EXTENT.study(contest, contest.trace))
 
 
 def result(digest, rate, wall_s):

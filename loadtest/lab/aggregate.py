@@ -36,7 +36,7 @@ class Played:
     virtual_s: float
 
 
-def fold(played: Played, slo: Slo) -> Measures:
+def aggregate(played: Played, slo: Slo) -> Measures:
     """All measures of a run."""
     kinds: dict[str, list[Outcome]] = {}
     for outcome in played.outcomes:

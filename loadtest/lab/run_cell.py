@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from backends.engine.profile import Profile, load_profile
+from loadtest.lab.aggregate import Played, aggregate
 from loadtest.lab.cell import Cell
-from loadtest.lab.fold import Played, fold
 from loadtest.lab.front import Front, Notes
 from loadtest.lab.measures import Measured, Measures
 from loadtest.lab.policies import parse_policy
@@ -31,7 +31,7 @@ class RuleFailed(Exception):
     """A rule raised or answered nonsense, and another one stood in for it, as in the gateway: nobody asked for that."""
 
 
-def play(cell: Cell) -> tuple[Measures, Measured]:
+def run_cell(cell: Cell) -> tuple[Measures, Measured]:
     """Run a cell. Equal cells give equal measures; what is `Measured` is this machine's affair.
 
     Raises:
@@ -43,7 +43,7 @@ def play(cell: Cell) -> tuple[Measures, Measured]:
     stage = Stage(cell, profile_of(cell, found), found.length_s)
     stage.play(sessions_of(found.plan, models.timeout_s))
     stage.check()
-    measures = fold(stage.played(found), cell.setting.slo)
+    measures = aggregate(stage.played(found), cell.setting.slo)
     wall_s, cpu_s = clock.perf_counter() - begun_s, clock.process_time() - cpu_s
     return measures, _measured(stage.front.decisions_s, wall_s, cpu_s, measures.virtual_s)
 

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from loadtest.lab.play import RuleFailed, play, speeds
+from loadtest.lab.run_cell import RuleFailed, run_cell, speeds
 from policies import registry
 from policies.view import Decision
 
 
 def measures(cell):
-    return play(cell)[0]
+    return run_cell(cell)[0]
 
 
 def test_equal_cells_give_equal_measures_to_the_bit(cell):
@@ -30,7 +30,7 @@ def test_every_rule_of_a_seed_meets_the_same_calls_and_workers(cell):
 
 
 def test_figures_hang_together(cell):
-    found, measured = play(cell())
+    found, measured = run_cell(cell())
     every = found.all
     assert 0.0 < every.hit_share < every.reuse_share <= 1.0
     assert every.ttft_p50_ms <= every.ttft_p90_ms <= every.ttft_p99_ms <= found.ttft_quantiles_ms[-1]
@@ -127,7 +127,7 @@ class Broken:
 def test_a_rule_that_fails_is_not_judged_by_what_stood_in_for_it(cell, monkeypatch):
     monkeypatch.setitem(registry.BUILT_IN, "broken", Broken)
     with pytest.raises(RuleFailed, match="policy broken failed: it raised ValueError"):
-        play(cell(policy="broken"))
+        run_cell(cell(policy="broken"))
 
 
 def test_a_prompt_that_fits_into_no_cache_is_turned_away_and_a_miss(cell):

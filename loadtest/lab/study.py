@@ -12,7 +12,7 @@ from loadtest.lab.store import Result
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Study:
     """How `policies` do on `trace` at each of `loads`, over so many `seeds` from `first_seed` on."""
 
     trace: str

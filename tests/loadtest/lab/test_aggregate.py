@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from loadtest.lab.aggregate import Asked, Played, aggregate, meets
 from loadtest.lab.cell import Slo
-from loadtest.lab.fold import Asked, Played, fold, meets
 from loadtest.sim.outcome import Ending, Outcome
 
 SLO = Slo(1_000.0, 100.0)
@@ -17,21 +17,21 @@ PLAYED = Played((GOOD, SLOW, LEFT), ASKED, {"a/0": 0.1, "b/0": 0.3}, (300, 100),
 
 
 def test_calls_are_counted_by_how_they_ended_and_misses_are_misses():
-    found = fold(PLAYED, SLO).all
+    found = aggregate(PLAYED, SLO).all
     assert (found.calls, found.answered, found.timed_out, found.rejected) == (3, 2, 1, 0)
     assert found.goodput_share == pytest.approx(1 / 3)
     assert found.goodput_per_s == pytest.approx(0.1)
 
 
 def test_times_are_of_those_that_were_answered():
-    found = fold(PLAYED, SLO).all
+    found = aggregate(PLAYED, SLO).all
     assert found.e2e_mean_ms == pytest.approx(2750.0)
     assert found.tpot_mean_ms == pytest.approx(100.0)
     assert (found.regret_mean_ms, found.regret_p99_ms) == (pytest.approx(200.0), pytest.approx(298.0))
 
 
 def test_who_left_has_waited_too():
-    found = fold(PLAYED, SLO).all
+    found = aggregate(PLAYED, SLO).all
     assert found.ttft_mean_ms == pytest.approx((500.0 + 3_000.0 + 1_000.0) / 3)
     assert found.ttft_p50_ms == pytest.approx(1_000.0)
 
@@ -41,11 +41,11 @@ def test_a_rule_is_no_better_for_starving_the_calls_that_it_serves_worst():
     served = [replace(one, ending=Ending.FINISHED, ttft_s=299.0, ended_s=309.5) for one in starved]
     asked = ASKED | {one.id: Asked("chat", 0) for one in starved}
     slow, starving = (
-        fold(replace(PLAYED, outcomes=(GOOD, *calls), asked=asked), SLO).all for calls in (served, starved)
+        aggregate(replace(PLAYED, outcomes=(GOOD, *calls), asked=asked), SLO).all for calls in (served, starved)
     )
     assert starving.ttft_mean_ms > slow.ttft_mean_ms
     assert starving.ttft_p99_ms > slow.ttft_p99_ms
-    seen = fold(
+    seen = aggregate(
         replace(PLAYED, outcomes=(replace(GOOD, ending=Ending.LEFT), replace(SLOW, ending=Ending.REJECTED))), SLO
     )
     assert seen.all.ttft_mean_ms == pytest.approx(500.0), (
@@ -54,7 +54,7 @@ def test_a_rule_is_no_better_for_starving_the_calls_that_it_serves_worst():
 
 
 def test_tokens_of_caches_and_of_fleets():
-    found = fold(PLAYED, SLO)
+    found = aggregate(PLAYED, SLO)
     assert found.all.hit_share == pytest.approx(80 / 500)
     assert found.all.reuse_share == pytest.approx(80 / 140)
     assert found.amplification == pytest.approx(400 / 360)
@@ -64,19 +64,19 @@ def test_tokens_of_caches_and_of_fleets():
 
 
 def test_each_kind_of_call_is_told_of_by_itself():
-    kinds = fold(PLAYED, SLO).kinds
+    kinds = aggregate(PLAYED, SLO).kinds
     assert list(kinds) == ["chat", "upload"]
     assert (kinds["chat"].calls, kinds["chat"].ttft_mean_ms) == (2, pytest.approx(750.0))
     assert (kinds["upload"].goodput_share, kinds["upload"].reuse_share) == (0.0, 0.0)
 
 
 def test_quantiles_reach_from_the_least_to_the_greatest():
-    quantiles = fold(PLAYED, SLO).ttft_quantiles_ms
+    quantiles = aggregate(PLAYED, SLO).ttft_quantiles_ms
     assert (len(quantiles), quantiles[0], quantiles[-1]) == (101, 500.0, 3000.0)
 
 
 def test_nothing_measured_is_no_reason_to_fail():
-    found = fold(replace(PLAYED, outcomes=(), executed_tokens=(0, 0)), SLO)
+    found = aggregate(replace(PLAYED, outcomes=(), executed_tokens=(0, 0)), SLO)
     assert (found.all.calls, found.imbalance, found.ttft_quantiles_ms[50]) == (0, 0.0, 0.0)
     assert found.all.regret_mean_ms is None
 

@@ -1,6 +1,6 @@
 """Would half of the workloads choose the parameters that are shipped, and what would it cost the other half?
 
-``python -m loadtest.studies.halves DIR [NAME=DIR ...]`` reads what `python -m loadtest tournament` left in DIR: its
+``python -m loadtest.studies.split_half DIR [NAME=DIR ...]`` reads what `python -m loadtest tournament` left in DIR: its
 first rule is what is shipped, the others are what might be. Of a further NAME=DIR the first rule is one more, called
 NAME: for constants that are no parameter. For each measure, each way to take half of the workloads chooses the rule
 whose mean logarithm over its cells is best; what that gains or loses on the other half is told against the shipped one.
