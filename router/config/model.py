@@ -1,6 +1,6 @@
-"""Every setting, its type and default. Times are seconds, sizes bytes unless the name says otherwise.
+"""Every setting, its type and default. Times are seconds and sizes bytes, unless the name says otherwise.
 
-The docs' sample file is generated from this module: the string under a field is its description.
+The sample file in docs is generated from this module: the string under a field is its documentation.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Bytes = Positive | Literal["auto"]
-"""Bytes of memory; auto: a part of the memory limit (`router.config.budgets`)."""
+"""Bytes of memory; auto: a share of the memory limit (`router.config.budgets`)."""
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Secret = Annotated[str, Meta(pattern=r"^[!-~]+$(?!\n)")]
-"""Text fit for a header's value, and never shown. Python's ``$`` alone would let a line break through at the end."""
+"""Text that is valid in a header value and is never shown. Python's ``$`` alone would accept a final line break."""
 STRUCK_OUT = "***"
-"""What is shown instead."""
+"""Shown in place of a secret."""
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all sections: immutable, unknown keys refused."""
+    """Base of all sections: immutable, and an unknown key is an error."""
 
 
 class KvEventsConfig(Section, frozen=True):
-    """Where a worker publishes KV events, when ``/kv_event_sources`` cannot say."""
+    """Where a worker publishes KV events, if its ``/kv_event_sources`` does not list them."""
 
     endpoint: str
-    """Publisher of rank 0, as in tcp://10.0.0.5:5557; further ranks use the next ports."""
+    """Publisher of rank 0, as in tcp://10.0.0.5:5557; other ranks use the next ports."""
     replay_endpoint: str | None = None
     """Replay socket of rank 0."""
     topic: str = ""
-    """Topic prefix to subscribe to; empty takes all."""
+    """Topic prefix to subscribe to; empty subscribes to all topics."""
 
 
 class WorkerConfig(Section, frozen=True):
@@ -43,26 +43,26 @@ class WorkerConfig(Section, frozen=True):
     url: str
     """Base URL, http://HOST:PORT or https://HOST:PORT."""
     kv_events: KvEventsConfig | None = None
-    """KV event addresses; default: learned from the worker's /kv_event_sources."""
+    """KV event addresses. Default: the worker's /kv_event_sources lists them."""
     api_key: Secret | None = None
-    """The key that vLLM got as --api-key, for probes and the self-test. Forwarded requests carry it while the public
-    port has keys of its own (`auth`) or auth.inject_worker_key is set; otherwise what their client sent."""
+    """The key that vLLM got as --api-key, for probes and the self-test. Forwarded requests carry it if the public port
+    has keys (`auth`) or auth.inject_worker_key is set; otherwise they carry their client's Authorization."""
     labels: dict[str, str] = field(default_factory=dict)
-    """What a policy may go by. marginal_cost reads `lane`: prefill keeps the worker in the lane of long prefills,
-    decode out of it."""
+    """Labels for the policy. marginal_cost reads `lane`: prefill keeps the worker in the prefill lane, decode out of
+    it."""
 
     def __repr__(self) -> str:
-        """Without the key: this ends up in logs."""
+        """Leave out the key: this text goes to logs."""
         return f"WorkerConfig(url={self.url!r}, kv_events={self.kv_events!r}, labels={self.labels!r})"
 
 
 class ModelConfig(Section, frozen=True):
-    """Local files for one served model's prompts."""
+    """Local files to render and tokenise one model's prompts."""
 
     dir: str | None = None
     """Folder with tokenizer.json and tokenizer_config.json."""
     chat_template: str | None = None
-    """File with a Jinja chat template, as vllm serve --chat-template."""
+    """File with a Jinja chat template, like that of vllm serve --chat-template."""
 
 
 class PolicyConfig(Section, frozen=True):
@@ -71,70 +71,70 @@ class PolicyConfig(Section, frozen=True):
     name: str = "marginal_cost"
     """The rule that chooses a worker; docs/reference/policies.md lists all."""
     params: dict[str, Any] = field(default_factory=dict)
-    """The policy's own parameters."""
+    """Parameters of the policy."""
     seed: int = 0
-    """Seed of the policy's random source."""
+    """Seed of the policy's random numbers."""
 
 
 class LimitsConfig(Section, frozen=True):
-    """What one client, or all together, may take."""
+    """Bounds on what one client, and all clients together, may use."""
 
     max_connections: Positive = 8_192
-    """Open client connections, TLS handshakes included. A further one takes the place of the connection that has been
-    idle for longest; where none is idle, it is closed at accept. Lowered at start to what RLIMIT_NOFILE carries."""
+    """Open client connections, TLS handshakes included. One more replaces the connection that has been idle for
+    longest; if none is idle, it is closed at accept. RLIMIT_NOFILE may lower this at start."""
     max_admin_connections: Positive = 256
-    """The same for the admin port."""
+    """Open connections of the admin port."""
     max_header_bytes: Positive = 65_536
-    """Request line and headers together (431)."""
+    """Request line and headers of one request (431)."""
     max_body_bytes: Positive = 67_108_864
     """One request body (413)."""
     max_buffered_body_bytes: Bytes = "auto"
-    """All request bodies in memory together: those being received, and those kept until a worker has begun to answer.
-    Further ones get 503; a single body larger than this gets 413, whatever max_body_bytes says. auto: a part of the
-    memory limit, at most 1 GiB; with several processes no body may then be larger than one process's share."""
+    """All request bodies in memory: while they are received, and until a worker begins to answer. One more gets 503; a
+    single body larger than this gets 413, even if max_body_bytes allows it. auto: a share of the memory limit, at most
+    1 GiB; with several processes no body may then be larger than one process's share."""
     max_queued_requests: Count = 1_000
     """Requests queued at once because no worker is ready; further ones get 503."""
     max_held_requests: Count = 1_000
     """Requests held at once because the policy waits for a better moment; further ones go to a worker without delay."""
     max_concurrent_requests: Count = 0
-    """Requests in progress at once, those that wait for a worker included, per process; further ones get 503 with
-    Retry-After. 0: no limit."""
-    max_requests_per_worker: Count = 0
-    """Requests booked on one worker (or data-parallel rank) at once; when no worker has room, 503 with Retry-After.
+    """Requests in progress at once in all processes, queued and held ones included. One more gets 503 with Retry-After.
     0: no limit."""
+    max_requests_per_worker: Count = 0
+    """Requests at once on one worker (or data-parallel rank). If every worker has that many, a request gets 503 with
+    Retry-After. 0: no limit."""
     write_buffer_bytes: Positive = 65_536
-    """Unsent response bytes per stream before its worker's socket is paused."""
+    """Unsent response bytes of one stream before the gateway stops reading from its worker."""
     max_buffered_response_bytes: Bytes = "auto"
-    """Unsent response bytes of all clients that do not read fast enough. From half of it on streams are paused as soon
-    as anything is left unsent; beyond it the client that has read nothing for the longest is cut off. auto: a part of
-    the memory limit, at most 256 MiB."""
+    """Unsent response bytes of all slow clients. Above half of it, a stream pauses as soon as it has unsent bytes.
+    Above all of it, the client that has read nothing for longest is cut off. auto: a share of the memory limit, at most
+    256 MiB."""
 
 
 class TimeoutsConfig(Section, frozen=True):
-    """How long each phase may take."""
+    """How long each step of a request may take."""
 
     connect_s: Seconds = 2.0
     """TCP connect to a worker."""
     first_event_s: Seconds = 600.0
-    """Sent request to first real event of the response."""
+    """From the sent request to the first real event of the response."""
     upstream_head_s: Seconds = 10.0
-    """First byte of a worker's response head to its end."""
+    """From the first byte of a worker's response headers to their end."""
     stream_idle_s: Seconds = 120.0
-    """Gap between two reads of a started response. One that brings no event and fewer than 16 bytes per second for as
-    long counts as stalled, too."""
+    """Gap between two reads of a started response. A response with no event and fewer than 16 bytes per second for that
+    long is stalled, too."""
     total_s: Seconds = 3600.0
-    """Whole request, from its last byte in to the response's last byte out."""
+    """Whole request, from its last byte in to the last byte of the response out."""
     client_header_s: Seconds = 20.0
-    """First byte of a request to the end of its headers (408). On the admin port the first request must come as soon,
-    too."""
+    """From the first byte of a request to the end of its headers (408). On the admin port, also from the connection to
+    the end of the first request's headers."""
     client_body_s: Seconds = 120.0
-    """End of headers to the end of the body (408)."""
+    """From the end of the headers to the end of the body (408)."""
     client_idle_s: Seconds = 75.0
     """Idle keep-alive connection of a client."""
     tls_handshake_s: Seconds = 10.0
-    """A client's TLS handshake, on a port that has TLS."""
+    """TLS handshake of a client."""
     upstream_idle_s: Seconds = 4.0
-    """Idle connection to a worker; vLLM closes its side after 5 s."""
+    """Idle connection to a worker. vLLM closes its side after 5 s."""
     queue_s: Annotated[float, Meta(ge=0)] = 10.0
     """How long a request is queued when no worker is ready for its model."""
     header_delay_s: Seconds = 15.0
@@ -142,204 +142,205 @@ class TimeoutsConfig(Section, frozen=True):
     comment_interval_s: Seconds = 15.0
     """Gap between keep-alive comments on a stream without a first event."""
     drain_delay_s: Annotated[float, Meta(ge=0)] = 0.0
-    """After SIGTERM readiness is off at once, and connections are still accepted for this long: the time a load
-    balancer takes to see it."""
+    """After SIGTERM /readyz fails at once. New connections are accepted for this long, until a load balancer sees
+    it."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
-    """How long requests in progress may take to end after that."""
+    """How long requests in progress may then take to end."""
     drain_idle_s: Annotated[float, Meta(ge=0)] = 5.0
-    """Once nothing is accepted any more, an idle keep-alive connection is closed when it has been idle for this long
-    (in all), or at the end of drain_s. Its next request until then is answered with Connection: close."""
+    """After the last accept, an idle keep-alive connection is closed once it has been idle for this long in all, or at
+    the end of drain_s. Its next request before that is answered with Connection: close."""
     takeover_ready_s: Seconds = 15.0
-    """How long a process that takes over waits for its workers' first probes before it does."""
+    """How long a process waits for its workers' first probes before it takes over."""
 
 
 class HealthConfig(Section, frozen=True):
-    """Probes and passive signals."""
+    """When a worker counts as healthy, by probes and by its traffic."""
 
     probe_interval_s: Seconds = 1.0
-    """Gap between two probes of one worker."""
+    """Time between two probes of one worker."""
     probe_timeout_s: Seconds = 2.0
-    """One probe's limit."""
+    """Timeout of one probe."""
     failure_threshold: Positive = 3
     """Consecutive failures that eject a worker."""
     success_threshold: Positive = 1
-    """Consecutive successful probes that bring it back."""
+    """Consecutive successful probes that end the ejection."""
     half_open_after_s: Seconds = 1.0
-    """Ejected by traffic but probing well: one trial request after this long."""
+    """A worker that traffic ejected, but whose probes succeed, gets one trial request after this long (half-open)."""
     slow_start_s: Annotated[float, Meta(ge=0)] = 0.0
-    """A worker that joins, comes back or wakes up is offered to a tenth of the requests at first, and to all of them
-    after this long. 0: at once, since what is booked on a worker keeps crowds away from it anyway; set it where the
-    first requests after a start are much slower than later ones."""
+    """A worker that joins, recovers or wakes up is a candidate for a tenth of the requests at first, and for all of
+    them after this long. 0: for all at once, because reserved load keeps a new worker from too many requests. Set it if
+    the first requests after a start are much slower than later ones."""
     load_interval_s: Seconds = 1.0
-    """Gap between two reads of a worker's /metrics."""
+    """Time between two reads of a worker's /metrics."""
 
 
 class RetriesConfig(Section, frozen=True):
-    """How often another worker is tried for a request that failed before its answer began."""
+    """Retries of a request on another worker, if it failed before its answer began."""
 
     max_attempts: Positive = 3
-    """Workers tried for one request; after the second that fails with the request in hand no further one is."""
+    """Workers tried for one request. After the second worker that failed with the request, there is no retry."""
     budget_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.2
-    """Further attempts allowed, as a share of the requests of the last half minute. Connections that could not be made
-    do not count: no worker has done anything for them."""
+    """Retries allowed, as a share of the requests of the last half minute. A failed connect does not count, because no
+    worker did any work."""
     budget_floor_per_s: Annotated[float, Meta(ge=0)] = 3.0
-    """Further attempts per second that are allowed beside, so that a quiet gateway may still retry."""
+    """Retries per second that are always allowed, so that a gateway with few requests may retry."""
     query_of_death_s: Annotated[float, Meta(ge=0)] = 600.0
-    """How long a request is refused (422, `request_crashes_workers`) after two workers died before they had begun to
-    answer it, each with at most four different requests in that state. Only a digest of its body is kept, and any
-    answer to the same body clears it. 0: never; then such a request may be sent to worker after worker."""
+    """How long a query of death is refused (422, `request_crashes_workers`): a request whose body two workers died of
+    before they began to answer it, each with at most four different requests in that state. The gateway keeps a digest
+    of the body, and any answer to the same body clears it. 0: never; then it may crash worker after worker."""
 
 
 class ResidencyConfig(Section, frozen=True):
-    """What is remembered of the workers' caches."""
+    """How the gateway knows the workers' caches."""
 
     kv_events: bool = True
-    """Subscribe to KV events where a worker publishes them."""
+    """Subscribe to a worker's KV events if it publishes them."""
     self_test: bool = True
-    """Send one short prompt twice to each new worker to see whether its view is exact, and again later where that
-    showed nothing."""
+    """Send one short prompt twice to each new worker, to check whether the view of its cache is exact. Repeated later
+    if the result is not clear."""
     memo_bytes: Bytes = "auto"
-    """Memory for tokenised prefixes; texts of running requests take up to 8 MiB beside it. auto: a part of the memory
+    """Memory for tokenised prefixes; texts of running requests take up to 8 MiB more. auto: a share of the memory
     limit, at most 128 MiB."""
     approximate_bytes: Bytes = "auto"
-    """Memory for the approximate views of all workers together. auto: a part of the memory limit, at most 128 MiB."""
+    """Memory for the approximate views of all workers. auto: a share of the memory limit, at most 128 MiB."""
     relearn: Literal["passive", "piggyback"] = "passive"
-    """How a worker's view is completed where events were missed and its replay buffer does not reach back that far.
-    passive: by what its events and responses say; piggyback: requests whose cached prefix is not known also carry
-    vllm_xargs.kv_cache_report_mode "full", so that vLLM (0.26 and later) announces it again."""
+    """How a view learns blocks whose events were missed and are no longer in the worker's replay buffer. passive: from
+    later events and responses. piggyback: requests whose cached prefix is unknown also carry
+    vllm_xargs.kv_cache_report_mode "full", so that vLLM (0.26 and later) announces the blocks again."""
     relearn_blocks_per_s: Positive = 1_000
-    """Blocks that one worker is asked to announce again per second, on average; each costs it about 2 us between two
-    steps, and 80 bytes of events with 16 tokens to a block."""
+    """Blocks per second that one worker is asked to announce again, on average. Each costs the worker about 2 us
+    between two steps, and 80 bytes of events at 16 tokens a block."""
 
 
 class ObserveUsageConfig(Section, frozen=True):
-    """How responses come to say how many prompt tokens were cached."""
+    """How the gateway gets reports of cached prompt tokens."""
 
     mode: Literal["passive", "inject"] = "passive"
-    """passive: bodies go out byte for byte, so a stream whose client did not ask for usage reports none. inject: some
-    of those streams are made to report it, by stream_options.include_usage; the frame is taken out again."""
+    """passive: bodies are forwarded unchanged; a stream reports usage only if its client asked for it. inject: the
+    gateway sets stream_options.include_usage in some of the other streams, and removes the usage frame again."""
     sample: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    """Share of the streams without usage that report it under inject."""
+    """Share of the streams without usage that inject applies to."""
 
 
 class CorsConfig(Section, frozen=True):
-    """Cross-origin access from browsers; off while `allow_origins` is empty."""
+    """Cross-origin access from browsers; off if `allow_origins` is empty."""
 
     allow_origins: tuple[str, ...] = ()
-    """Origins allowed, or "*"."""
+    """Allowed origins, or "*"."""
     allow_headers: tuple[str, ...] = ("authorization", "content-type", "x-request-id")
-    """Request headers a preflight may ask for."""
+    """Request headers that a preflight may ask for."""
     max_age_s: Count = 600
-    """How long a browser may keep a preflight's answer."""
+    """How long a browser may cache the answer to a preflight."""
 
 
 class PathConfig(Section, frozen=True):
-    """One more inference path to forward."""
+    """One more path to forward."""
 
     path: str
-    """Exact path, or a prefix ending in /*."""
+    """Exact path, or a prefix that ends in /*."""
     methods: tuple[str, ...] = ("POST",)
-    """Methods allowed."""
+    """Allowed methods."""
 
 
 class HeadersConfig(Section, frozen=True):
-    """Response headers the gateway adds."""
+    """Response headers that the gateway adds."""
 
     worker: bool = False
     """x-warmroute-worker: the worker that answered."""
     predicted_cached_tokens: bool = False
-    """x-warmroute-predicted-cached-tokens: what the router expected to be cached; and x-warmroute-residency: how far
-    that can be trusted for this prompt (exact, approximate, unknown, off)."""
+    """x-warmroute-predicted-cached-tokens: the predicted cached tokens; x-warmroute-residency: how far this prediction
+    can be trusted (exact, approximate, unknown, off)."""
 
 
 class AuthConfig(Section, frozen=True):
-    """Who may use the public port: everybody, unless a key or a file of keys is named."""
+    """Who may use the public port. Without keys, everyone may."""
 
     api_keys: tuple[str, ...] = ()
-    """Hashed keys, one NAME sha256:HEX each; `warmroute keys new NAME` makes one."""
+    """Hashed keys, each as NAME sha256:HEX; `warmroute keys new NAME` makes one."""
     api_keys_file: str | None = None
-    """File with further ones, one per line; read again when it changes. A file that cannot be used then leaves the keys
-    as they were; an empty one lets nobody in."""
+    """File with more keys, one per line; read again when it changes. If the changed file is not valid, the old keys
+    stay. An empty file lets nobody in."""
     inject_worker_key: bool = False
-    """Forwarded requests carry their worker's api_key in place of their client's Authorization. Always so while the
-    port has keys: a client's key is ours and goes to no worker."""
+    """Forwarded requests carry their worker's api_key in place of their client's Authorization. Always the case if the
+    port has keys, because no client's key may reach a worker."""
     isolate_cache: Literal["off", "key", "group"] | None = None
-    """Whose requests share cached prefixes on the workers. off: everybody's. key: those that bring keys of the same
-    name. group: those of tenants with the same cache_group. The gateway sets cache_salt in the request body for that.
-    Default: key where the port has keys, else off."""
+    """Which requests share cached prefixes on the workers. off: all requests. key: requests with API keys of the same
+    name. group: requests of tenants with the same cache_group. The gateway sets cache_salt in the body. Default: key if
+    the port has keys, else off."""
     isolation_secret: Secret | None = None
-    """Secret that the salts of isolate_cache are derived from, the same for every gateway of a fleet. It is needed only
-    where somebody else than the gateway can send requests to the workers."""
+    """Secret for the salts of isolate_cache, the same for every gateway of a fleet. Needed only if others than the
+    gateway can send requests to the workers."""
     allow: tuple[Literal["transfer_params", "priority", "rank"], ...] = ()
-    """What every caller may send, as trusted tenants may. transfer_params: kv_transfer_params with other members than
-    prompt_token_ids, and ec_transfer_params. priority: a body's priority and x-vllm-priority. rank:
-    X-data-parallel-rank. Otherwise such a body is answered with 400, and such a header goes to no worker."""
+    """Parameters that every caller may send, like a trusted tenant. transfer_params: kv_transfer_params with members
+    other than prompt_token_ids, and ec_transfer_params. priority: priority in the body, and x-vllm-priority. rank:
+    X-data-parallel-rank. From other callers these members get 400, and these headers are removed."""
 
 
 class TenantConfig(Section, frozen=True):
     """API keys that share quotas and cached prefixes."""
 
     keys: tuple[str, ...] = ()
-    """Names of the tenant's API keys, as in auth.api_keys. No key belongs to two tenants."""
+    """Names of the tenant's API keys, as in auth.api_keys. A key belongs to at most one tenant."""
     cache_group: str | None = None
-    """Tenants with the same group share cached prefixes where auth.isolate_cache is group. Default: the tenant is a
-    group of its own."""
+    """Tenants of the same group share cached prefixes if auth.isolate_cache is group. Default: a group of this tenant
+    alone."""
     max_queued_requests: Count | None = None
     """The tenant's requests queued and held at once. One more that finds no worker ready gets 503; one more that the
     policy would hold goes to a worker without delay. Default: only the counts in limits apply."""
     max_buffered_body_bytes: Positive | None = None
-    """The tenant's request bodies in memory together (503); a single larger body gets 413. Default: only
-    limits.max_buffered_body_bytes counts."""
+    """All of the tenant's request bodies in memory (503); a single larger body gets 413. Default: only
+    limits.max_buffered_body_bytes applies."""
     trusted: bool = False
-    """The tenant may send all that auth.allow names."""
+    """The tenant may send every parameter of auth.allow."""
 
 
 class TlsConfig(Section, frozen=True):
-    """TLS on a port; off while `cert_file` is not set. The files are read again when they change."""
+    """TLS on a port; off if `cert_file` is not set. The files are read again when they change."""
 
     cert_file: str | None = None
-    """PEM file: the certificate, then those between it and its CA."""
+    """PEM file with the certificate, then the intermediate certificates."""
     key_file: str | None = None
-    """PEM file with its private key, without a pass phrase; not needed where cert_file holds it."""
+    """PEM file with the private key, without a pass phrase; not needed if cert_file has it."""
     client_ca_file: str | None = None
-    """PEM file with the CAs of clients' certificates; where it is set, every client has to show one."""
+    """PEM file with the CAs of client certificates. If set, every client must present a certificate."""
 
 
 class WorkerTlsConfig(Section, frozen=True):
-    """TLS to workers whose URL is https://, for requests, probes and /tokenize. KV events are not encrypted."""
+    """TLS to workers with an https:// URL, for requests, probes and /tokenize. KV events are not encrypted."""
 
     ca_file: str | None = None
-    """PEM file with the CAs to trust; default: the system's."""
+    """PEM file with the CAs to trust. Default: the system's CAs."""
     verify: bool = True
-    """Check workers' certificates and names. Without it anybody on the way can read and change everything."""
+    """Verify the workers' certificates and names. Without it, anyone on the network path can read and change
+    traffic."""
     cert_file: str | None = None
-    """PEM file with a client certificate to show to workers."""
+    """PEM file with a client certificate for the workers."""
     key_file: str | None = None
-    """PEM file with its private key; not needed where cert_file holds it."""
+    """PEM file with its private key; not needed if cert_file has it."""
     server_name: str | None = None
-    """The name that every worker's certificate must have, in place of the host in its URL."""
+    """Name that every worker's certificate must have, in place of the host in its URL."""
 
 
 class Config(Section, frozen=True):
-    """Everything `warmroute serve` can be told."""
+    """All settings of `warmroute serve`."""
 
     host: str = "0.0.0.0"
-    """Address or host name of the public port; "::" is every address, IPv6 and IPv4, "0.0.0.0" every IPv4 one."""
+    """Address or host name of the public port. "::" is every IPv6 and IPv4 address, "0.0.0.0" every IPv4 address."""
     port: Port = 8000
     """Public port."""
     uds: str | None = None
-    """Unix socket for the public side, instead of host and port."""
+    """Unix socket of the public side, instead of host and port."""
     takeover: str | None = None
-    """Unix socket by which a new process takes over the listening sockets of a running one, and then has it drain."""
+    """Unix socket over which a new process takes the listening sockets of a running one, which then drains."""
     admin_host: str = "127.0.0.1"
     """Address of the admin port."""
     admin_port: Port = 8001
     """Admin port: REST API, health and metrics."""
     admin_token: Secret | None = None
-    """What callers of the admin port have to send as Authorization: Bearer, or its sha256:HEX; /livez and /readyz stay
-    open. Not set: whoever reaches the port may use it."""
+    """Token that callers of the admin port must send as Authorization: Bearer, or the token's sha256:HEX. /livez and
+    /readyz need no token. Not set: everyone who reaches the port may use it."""
     admin_token_file: str | None = None
-    """File that holds the token, or its sha256:HEX, instead; read again when it changes."""
+    """File with the token or its sha256:HEX; read again when it changes."""
     admin_metrics_open: bool = False
     """/metrics needs no token."""
     tls: TlsConfig = field(default_factory=TlsConfig)
@@ -349,59 +350,59 @@ class Config(Section, frozen=True):
     auth: AuthConfig = field(default_factory=AuthConfig)
     """API keys of the public port."""
     tenants: dict[str, TenantConfig] = field(default_factory=dict)
-    """Tenants by name. A key in no tenant has no quota."""
+    """Tenants by name. A key without a tenant has no quota."""
     processes: Positive | Literal["auto"] = 1
-    """Processes that share the public port, each on a core of its own; auto: as many as there are cores. The counts in
-    `limits` and `tenants` are for all of them together, memory in `residency` for each."""
+    """Processes that share the public port, each on its own core. auto: one per core. `limits` and `tenants` apply to
+    all processes together, memory in `residency` to each process."""
     workers: tuple[WorkerConfig, ...] = ()
-    """The fleet; more can be added through the admin API."""
+    """The workers. The admin API can add more."""
     worker_tls: WorkerTlsConfig = field(default_factory=WorkerTlsConfig)
     """TLS to workers."""
     model_dir: str | None = None
-    """Folder with tokenizer.json and tokenizer_config.json, for every model not under `models`."""
+    """Folder with tokenizer.json and tokenizer_config.json, for every model that is not in `models`."""
     tokenizer: str | None = None
-    """A tokenizer.json, or a folder that holds one, where it lies apart from model_dir."""
+    """A tokenizer.json, or a folder with one, if it is not in model_dir."""
     models: dict[str, ModelConfig] = field(default_factory=dict)
-    """Local files by served model name."""
+    """Local files, by served model name."""
     trust_request_chat_template: bool = False
-    """Run the chat templates that requests bring along, as vllm serve --trust-request-chat-template does: they are
-    programs that take what time they like. Without it such requests are placed by their text."""
+    """Run chat templates that requests bring, like vllm serve --trust-request-chat-template. A template is a program
+    that may run for long. Without it, these requests are placed by their text."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
-    """How a worker is chosen."""
+    """The rule that chooses a worker."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     """Sizes and counts."""
     timeouts: TimeoutsConfig = field(default_factory=TimeoutsConfig)
     """Durations."""
     health: HealthConfig = field(default_factory=HealthConfig)
-    """When a worker counts as ready."""
+    """When a worker is ready."""
     retries: RetriesConfig = field(default_factory=RetriesConfig)
-    """Further attempts after a failure."""
+    """Retries on another worker."""
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
-    """What is known of the workers' caches."""
+    """How the gateway knows the workers' caches."""
     observe_usage: ObserveUsageConfig = field(default_factory=ObserveUsageConfig)
     """Reports of cached tokens."""
     cors: CorsConfig = field(default_factory=CorsConfig)
-    """Browsers."""
+    """Cross-origin access from browsers."""
     headers: HeadersConfig = field(default_factory=HeadersConfig)
     """Response headers."""
     extra_paths: tuple[PathConfig, ...] = ()
-    """Inference paths to forward besides those vLLM serves."""
+    """Paths to forward in addition to vLLM's."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks (CIDR) whose X-Forwarded-For is believed."""
+    """Networks (CIDR) whose X-Forwarded-For is trusted."""
     access_log: bool = False
     """One log line per request."""
     decisions_kept: Count = 1_000
-    """Decisions kept for GET /admin/v1/decisions, with all candidates as far back as 32,768 of them reach."""
+    """Decisions kept for GET /admin/v1/decisions. The latest 32,768 candidates are kept with them."""
     admin_hosts: tuple[str, ...] = ()
-    """Further Host names the admin port answers to, besides loopback names and admin_host."""
+    """Host names that the admin port accepts, in addition to loopback names and admin_host."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe level logged."""
+    """Lowest level that is logged."""
     log_format: Literal["text", "json"] = "text"
-    """One line of text, or one JSON object, per event."""
+    """text: one line per event. json: one JSON object per event."""
 
 
 def to_builtins(config: Config) -> dict[str, Any]:
-    """`config` as plain values, for display: keys are struck out, hashed ones but for their names."""
+    """Return `config` as plain values for display, without secrets; hashed keys keep their names."""
     built: dict[str, Any] = msgspec.to_builtins(config)
     for worker in built["workers"]:
         if worker["api_key"] is not None:
