@@ -1,5 +1,5 @@
-"""What a good choice is: pure rules from (request, fleet) to a ranking of candidates.
+"""Routing policies: pure rules that rank the candidates of a request.
 
-Nouns: `view.RequestView`, `view.WorkerView`, `view.FleetView`, `view.Decision`. `registry` builds a policy by
-name. Imported by `router` and `loadtest`; imports nothing of ours.
+`view` has the types that a policy receives and returns; `registry` builds a policy by name. The package imports
+nothing else of this project; `router` and `loadtest` import it.
 """

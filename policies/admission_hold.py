@@ -1,4 +1,4 @@
-"""When a prompt had better wait in the gateway than in a worker's queue."""
+"""When a prompt waits in the gateway and not in a worker's queue."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import NamedTuple
 from policies.view import LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
 
 SHORTEST_HOLD_S = 0.005
-"""Less is not worth another decision."""
+"""A shorter hold is not worth another decision."""
 _LOOKS = 4
-"""How often in the time of its own prefill one that waits for room is asked for again."""
+"""Decisions per own prefill time while a prompt waits for KV space."""
 _FORGETTING = 0.99
 """Weight of the past at each request: about the last hundred count."""
 _MODELS_KEPT = 64
 
 
 PREFILLS = "prefills"
-ROOM = "room in its KV cache"
+KV_SPACE = "space in its KV cache"
 
 
 class Wait(NamedTuple):
-    """For how many seconds at most, and what for; 0 for not at all."""
+    """The longest time to hold, in seconds, and what the request waits for. 0 means: place it now."""
 
     seconds: float
     awaited: str
@@ -31,36 +31,35 @@ GO = Wait(0.0, "")
 
 
 class AdmissionHold:
-    """Holds back prompts that would have to wait for more than a usual prefill, or for room in the KV cache, if their
-    own prefill is longer than usual, too.
+    """Hold prompts with a prefill longer than the mean while they would wait for more than a mean prefill, or for KV
+    space.
 
-    vLLM serves first come, first served, and what has been sent to a worker stays there. A prompt that waits in the
-    gateway instead loses nothing while the worker is busy, and three things are gained: shorter ones that come
-    meanwhile go ahead (each of them saves this prefill, where it costs its own: that pays on average for one longer
-    than the mean, as shortest job first does); where it goes is decided when the queues are known and not when they
-    are guessed; and a worker that gets free sooner can have it. With no more than a mean prefill ahead there is little
-    of that left to gain, and a worker whose queue of short prompts is never empty would keep it waiting for nothing.
+    vLLM serves first come, first served, and a request that was sent to a worker stays there. A prompt that waits in
+    the gateway loses nothing while the worker is busy, and gains three things. Shorter prompts that arrive meanwhile
+    go first; as with shortest job first, this pays on average for a prompt longer than the mean. The worker is chosen
+    when the queues are known and not when they are estimated. And any worker that becomes free sooner can take it.
+    With no more than a mean prefill ahead, little is left to gain. A worker whose queue of short prompts is never
+    empty would also delay the prompt for nothing.
 
-    Room is another matter than time. A prompt that waits in a worker until there is room takes the blocks of whatever
-    ends first, and so the context that its next turn comes back for seconds later; which then has to be prefilled, and
-    takes those of another. With more conversations than fit, soon little is found in any cache, and most of the fleet's
-    time goes into computing anew what it has just thrown away: it thrashes. So a prompt that does not fit beside what
-    runs and what rests there waits until it does, while those go on that are there already. It is what operating
-    systems do where the working sets of their processes do not fit together (Denning 1968): some wait, so that the
-    others work.
+    KV space is different. A prompt that waits inside a worker takes the blocks of the next request that ends. It
+    thereby evicts the context to which that session returns seconds later, which must then be prefilled again and
+    evicts the next one. With more conversations than fit, caches soon hold little that is useful, and the fleet spends
+    most of its time on repeated prefills: it thrashes. So a prompt that does not fit beside running and idle context
+    waits until it does, while the sessions that have their context go on. Operating systems do the same when the
+    working sets of their processes do not fit together (Denning 1968).
 
-    Nobody starves: it has waited enough for others' prefills when that is `limit` times as long as its own takes, since
-    it arrived, and for room when it is `room_limit` times as long.
+    No prompt starves. Since its arrival it waits for prefills at most `limit` times its own prefill time, and for KV
+    space at most `kv_limit` times.
     """
 
-    def __init__(self, limit: float, room_limit: float) -> None:
+    def __init__(self, limit: float, kv_limit: float) -> None:
         self._limit = limit
-        self._room_limit = room_limit
+        self._kv_limit = kv_limit
         self._usual: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """By model: weight, and mean seconds of a prefill."""
+        """By model: weight and mean prefill time in seconds."""
 
     def hold(self, request: RequestView, chosen: WorkerView) -> Wait:
-        """How long to wait before it is decided anew; `chosen` is where it would go now."""
+        """Return how long to wait before the next decision; `chosen` is the worker that would get the request now."""
         usual = self._usual.get(request.model)
         if usual is None or chosen.prefill_s < usual[1] or not chosen.learned:
             return GO
@@ -68,13 +67,13 @@ class AdmissionHold:
         left_s = self._limit * chosen.prefill_s - request.waited_s
         if ahead_s > 0.0 and left_s >= SHORTEST_HOLD_S:
             return Wait(min(left_s, max(ahead_s, SHORTEST_HOLD_S)), PREFILLS)
-        left_s = self._room_limit * chosen.prefill_s - request.waited_s
+        left_s = self._kv_limit * chosen.prefill_s - request.waited_s
         if left_s >= SHORTEST_HOLD_S and not fits(chosen):
-            return Wait(min(left_s, max(chosen.prefill_s / _LOOKS, SHORTEST_HOLD_S)), ROOM)
+            return Wait(min(left_s, max(chosen.prefill_s / _LOOKS, SHORTEST_HOLD_S)), KV_SPACE)
         return GO
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Take note of a booking; other edges do not matter here."""
+        """Record the prefill time of a reservation and ignore other events."""
         placed, model = event.placed, event.request.model
         if (
             event.kind is not LifecycleEventKind.RESERVED
@@ -91,7 +90,7 @@ class AdmissionHold:
 
 
 def fits(view: WorkerView) -> bool:
-    """Whether there is room for the prompt beside what runs and what rests there; so it is where nothing does."""
+    """Return whether the prompt fits beside running and idle context. An empty cache fits every prompt."""
     held_tokens = view.kv_tokens + view.idle_tokens
     capacity_tokens = view.kv_capacity_tokens
     return not held_tokens or not capacity_tokens or held_tokens + view.uncached_tokens <= capacity_tokens

@@ -1,4 +1,4 @@
-"""Requests that come back to what a worker keeps for them, and what a prefill there costs them."""
+"""The delay that a prefill causes to sessions that return to the worker's cache."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from math import exp
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerId
 
 WINDOW_S = 60.0
-"""Memory, as that of the utilisation: who came back of late is who comes back soon."""
+"""Memory, equal to that of the utilisation: sessions that returned lately will return soon."""
 _KEPT = 4_096
 _REBASED_AT = 1e9
 
 
 class AffinityExternality:
-    """Prices a prefill by the wait of those who have no choice but to come back to the worker that it runs on.
+    """Price a prefill by the delay of the requests that are tied to its worker.
 
-    A turn of a conversation, or an agent's next step, finds on one worker what it would have to compute anew on any
-    other: it is tied to that worker, by as many seconds as that saves over the next best one. Where a prefill of s
-    seconds runs there, those who come meanwhile wait s / 2 on average, or they leave and lose those seconds. They come
-    at a rate of lambda, so the prefill takes lambda * s * min(s / 2, what they save) from them. It is what steers a
-    long new prompt to a worker that nobody needs at the moment, where all of them look idle.
+    The next turn of a conversation, or the next step of an agent, finds its context on one worker and would have to
+    prefill it on any other. It is tied to that worker by the seconds that the cache saves over the next best one.
+    During a prefill of s seconds, tied requests wait s / 2 on average, or go elsewhere and lose what they would have
+    saved. They arrive at a rate lambda, so the prefill costs them lambda * s * min(s / 2, saved seconds). This steers
+    a long new prompt to a worker that no session needs at the moment, where all look idle.
 
-    That counts as far as workers have no prefill waiting: with a share f of them, the one who comes back would have
-    found the worker free with a chance of f, and there is another one for this prompt with a chance of f. Where all
-    have queues the work delays as many wherever it is done, and 1 / (1 - rho) says so.
+    The price is scaled by the square of the share f of workers without a queued prefill: with chance f the returning
+    request would have found its worker free, and with chance f this prompt has another free one. Where all workers
+    have queues, a prefill delays equally many requests anywhere, and the prefill externality covers that.
 
-    With several processes or replicas each counts what it has placed itself: the price is too small then, never too
+    Each process or replica counts only its own placements. With several of them the price is too small, never too
     large.
     """
 
     def __init__(self) -> None:
         self._tied: dict[WorkerId, tuple[float, float]] = {}
-        """Arrivals, and the seconds that they save; older ones weigh less, and newer ones more than 1 (`_scale`)."""
+        """Arrivals and the seconds that they save. Later arrivals weigh more than 1 (`_scale`), so that old sums
+        need no update."""
         self._since_s = 0.0
 
     def prices_s(self, fleet: FleetView) -> dict[WorkerId, float]:
-        """What this prompt's prefill takes from those who come back meanwhile; workers without any are left out."""
+        """Return the delay that this prompt's prefill causes to returning sessions, for each worker that has some."""
         tied, workers = self._tied, fleet.workers
         free = len([view for view in workers if not view.queued_requests])
         if not tied or not free:
@@ -51,7 +52,7 @@ class AffinityExternality:
         return prices_s
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Take note of a booking; other edges do not matter here."""
+        """Record a reservation and ignore other events."""
         placed, fleet, worker = event.placed, event.fleet, event.worker
         if event.kind is not LifecycleEventKind.RESERVED or placed is None or fleet is None or not placed.learned:
             return
@@ -69,5 +70,5 @@ class AffinityExternality:
             del self._tied[next(iter(self._tied))]
 
     def _scale(self, now_s: float) -> float:
-        """What an arrival counts now, against one at `_since_s`: so that nothing has to be aged."""
+        """Return the weight of an arrival now, relative to one at `_since_s`."""
         return exp(min((now_s - self._since_s) / WINDOW_S, 600.0))

@@ -1,7 +1,7 @@
-"""What was placed where of late: each worker's load over a window of time, and a model of its cache.
+"""Recent placements: each worker's load over a window of time, and a model of its cache.
 
-For rules that price by history. Prompts are cut into chunks of whole blocks; a chunk is known by the chained hash of
-its last block, which stands for the whole prefix up to there.
+Prompts are cut into chunks of whole blocks. A chunk is identified by the chained hash of its last block, which stands
+for the whole prefix up to that block.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ CHUNK_TOKENS = 512
 WORKERS_KEPT = 1_024
 PLACEMENTS_KEPT = 16_384
 CHUNKS_KEPT = 8_192
-"""Per worker that does not say how large its cache is: 4 million tokens."""
+"""Chunks per worker whose cache size is unknown: 4 million tokens."""
 
 
 class PlacedLoad(NamedTuple):
-    """What was placed on a worker: all uncached prompt tokens, those of them that had no price in seconds yet, seconds
-    of prefill for the others, and of decoding."""
+    """Load placed on a worker: all uncached prompt tokens, the part of them that had no price in seconds yet, and
+    the seconds of prefill and decode of the rest."""
 
     uncached_tokens: int = 0
     unpriced_tokens: int = 0
@@ -30,7 +30,7 @@ class PlacedLoad(NamedTuple):
     decode_s: float = 0.0
 
     def plus(self, other: PlacedLoad, times: int = 1) -> PlacedLoad:
-        """With what `other` says; `times` -1: without it."""
+        """Return the sum; with `times` -1 the difference."""
         return PlacedLoad(
             self.uncached_tokens + times * other.uncached_tokens,
             self.unpriced_tokens + times * other.unpriced_tokens,
@@ -40,7 +40,7 @@ class PlacedLoad(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """One request as it was placed."""
+    """One placed request."""
 
     at_s: float
     worker: WorkerId
@@ -49,7 +49,8 @@ class Placement(NamedTuple):
 
 
 class Past:
-    """One worker's share of the history. `chunks` runs from the least recently used; values are uses in the window."""
+    """One worker's part of the history. `chunks` runs from the least recently used; its values are uses in the
+    window."""
 
     __slots__ = ("chunks", "load")
 
@@ -58,7 +59,7 @@ class Past:
         self.load = PlacedLoad()
 
     def add(self, placed: Placement, capacity: int) -> None:
-        """Take on a request; of its chunks the tail is used first, so that leaves are also evicted first."""
+        """Add a request. Its last chunks are touched first, so that they are also evicted first."""
         self.load = self.load.plus(placed.load)
         for chunk in reversed(placed.chunks):
             self.chunks[chunk] = self.chunks.get(chunk, 0) + 1
@@ -67,20 +68,20 @@ class Past:
             self.chunks.popitem(last=False)
 
     def expire(self, placed: Placement) -> None:
-        """The request has left the window."""
+        """Remove a request that left the window."""
         self.load = self.load.plus(placed.load, -1)
         for chunk in placed.chunks:
             if self.chunks.get(chunk):
                 self.chunks[chunk] -= 1
 
     def victim_uses(self, chunks: int, capacity: int) -> int:
-        """Uses in the window of what has to go when `chunks` more come."""
+        """Return the uses in the window of the chunks that `chunks` new ones would evict."""
         excess = len(self.chunks) + chunks - capacity
         return sum(islice(self.chunks.values(), excess)) if excess > 0 else 0
 
 
 class History:
-    """All placements of the last `window_s` seconds. Changes with `record` alone; reading it needs no clean-up."""
+    """All placements of the last `window_s` seconds. Only `record` changes it."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -90,7 +91,7 @@ class History:
         """Requests recorded so far."""
 
     def record(self, event: LifecycleEvent) -> None:
-        """A request was booked."""
+        """Record a reservation."""
         placed = Placement(event.now_s, event.worker, _load(event.request, event.placed), chunks_of(event.request))
         past = self._pasts.pop(event.worker, None) or Past()
         self._pasts[event.worker] = past
@@ -100,7 +101,7 @@ class History:
         self._forget(event.now_s)
 
     def loads(self, now_s: float) -> dict[WorkerId, PlacedLoad]:
-        """Per worker, what was placed there within the window."""
+        """Return the load placed on each worker within the window."""
         loads = {worker: past.load for worker, past in self._pasts.items()}
         for placed in self._expired(now_s):
             if placed.worker in loads:
@@ -108,7 +109,7 @@ class History:
         return loads
 
     def victim_tokens(self, view: WorkerView) -> int:
-        """What `view`'s worker would evict for the request: tokens, each counted as often as the window used it."""
+        """Return the tokens that the worker would evict for the request, each times its uses in the window."""
         past = self._pasts.get(view.id)
         if past is None or not view.kv_capacity_tokens:
             return 0
@@ -136,7 +137,7 @@ class History:
 
 
 def _load(request: RequestView, placed: WorkerView | None) -> PlacedLoad:
-    """As it is estimated when it is placed: a later request, beside other context, has another price per token."""
+    """Price the load when it is placed: a later request, beside other context, has another price per token."""
     if placed is not None and placed.learned:
         return PlacedLoad(placed.uncached_tokens, 0, placed.prefill_s, request.decode_s)
     tokens = request.prompt_tokens if placed is None else placed.uncached_tokens
@@ -144,7 +145,7 @@ def _load(request: RequestView, placed: WorkerView | None) -> PlacedLoad:
 
 
 def chunks_of(request: RequestView) -> tuple[int, ...]:
-    """The prompt's whole chunks, each by the hash of its last block."""
+    """Return the prompt's whole chunks, each as the hash of its last block."""
     step = max(1, CHUNK_TOKENS // max(1, request.block_tokens))
     return tuple(request.block_hashes[step - 1 :: step])
 

@@ -1,4 +1,4 @@
-"""Terms of a price, made only when somebody reads them: most decisions are never looked at again."""
+"""Cost terms that are computed only when somebody reads them. Most decisions are never looked at again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from policies.view import WorkerId, WorkerView
 
 
 class LazyTerms(Mapping[WorkerId, Mapping[str, float]]):
-    """Per worker, the named parts of its cost, computed by `explain` from the view that was decided on."""
+    """The named parts of each worker's cost, which `explain` computes from the view that the decision used."""
 
     __slots__ = ("_explain", "_workers")
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: round robin as 'least recently booked', which survives workers that come and go."""
+"""The order in which workers were last used: round robin that survives workers that come and go."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from policies.view import LifecycleEvent, LifecycleEventKind, WorkerId
 
 
 class LeastRecentlyUsed:
-    """Remembers in which order workers were last booked. Bounded: forgets the longest unused beyond `kept`."""
+    """Remember the order in which workers were last chosen. Beyond `kept` workers the longest unused is forgotten."""
 
     def __init__(self, kept: int = 4_096) -> None:
         self._last: dict[WorkerId, int] = {}
@@ -14,7 +14,7 @@ class LeastRecentlyUsed:
         self._kept = kept
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Take note of a booking; other edges do not matter here."""
+        """Record a reservation and ignore other events."""
         if event.kind is not LifecycleEventKind.RESERVED:
             return
         self._count += 1
@@ -24,5 +24,5 @@ class LeastRecentlyUsed:
             del self._last[next(iter(self._last))]
 
     def last(self, worker: WorkerId) -> int:
-        """A number that is smaller the longer ago `worker` was booked; 0 if it never was."""
+        """Return a number that is smaller the longer ago `worker` was chosen; 0 if it never was."""
         return self._last.get(worker, 0)

@@ -1,4 +1,4 @@
-"""The default rule: place each request where it delays everyone least, in seconds."""
+"""The default policy: place each request where it adds the least delay, in seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.admission_hold import ROOM, AdmissionHold, fits
+from policies.admission_hold import KV_SPACE, AdmissionHold, fits
 from policies.affinity_externality import AffinityExternality
 from policies.lazy_terms import LazyTerms
 from policies.least_recently_used import LeastRecentlyUsed
@@ -20,87 +20,87 @@ from policies.view import Decision, FleetView, LifecycleEvent, RequestView, Work
 
 
 class MarginalCostParams(Params, frozen=True):
-    """A value judgement, and nothing about model or hardware: those are learned."""
+    """A value judgement only. Facts about model and hardware are learned."""
 
     stream_weight: Annotated[
         float,
-        Meta(ge=0, description="What a second of slower streaming counts, against one of waiting for a first token."),
+        Meta(ge=0, description="Weight of a second of slower streaming; one before the first token weighs 1."),
     ] = 0.1
     hold: Annotated[
         float,
         Meta(
             ge=0,
-            description="A prompt may wait in the gateway, for a worker that is prefilling, until it has waited this "
-            "many times as long as its own prefill will take. 0: it does not wait for prefills.",
+            description="Hold a long prompt while its worker runs other prefills, until it has waited this "
+            "many times as long as its own prefill takes. 0: do not hold for prefills.",
         ),
     ] = 2.0
     hold_for_kv: Annotated[
         float,
         Meta(
             ge=0,
-            description="A prompt may wait in the gateway, for room in the KV cache of the worker it would go to, "
-            "until it has waited this many times as long as its own prefill will take. 0: it does not wait for room.",
+            description="Hold a long prompt until the KV cache of its worker has space for it, "
+            "until it has waited this many times as long as its own prefill takes. 0: do not hold for KV space.",
         ),
     ] = 6.0
     prefill_lanes: Annotated[
         bool,
-        Meta(description="Keep long prefills and streams apart, on workers of their own, while that is cheaper."),
+        Meta(description="Reserve some workers for long prefills while that reduces the total delay."),
     ] = True
     affinity_externality: Annotated[
         bool,
-        Meta(description="Keep prefills off workers that others will have to come back to meanwhile."),
+        Meta(description="Price the delay of sessions that will return to a worker during a prefill there."),
     ] = True
 
 
 class MarginalCost:
-    """Least ``C = v + r + s / (1 - rho) + w * j + crowd + lane + returning``; ties by running requests, then in turn.
+    """Least cost in seconds: queue wait, KV wait, the prefill times 1 / (1 - utilisation), and what the request costs
+    others. Ties go to the fewest running requests, then to the worker that was used least recently.
 
-    v is the wait for the prefills before this prompt, r the wait for room in the KV cache where running requests hold
-    too much of it (see `router.placement.kv_occupancy`), s the time its uncached tokens take: together the request's
-    own time to first token. Prefill work also delays whoever comes next, and the more so the busier the worker is: for
-    Poisson arrivals at rate lambda, s seconds of work in an M/G/1 queue delay later ones by about lambda * s * v / (1
-    - rho) (the first step of policy iteration, Krishnan 1990), of which the factor 1 / (1 - rho) on s is the cheap
-    form. At rest it is LPWL in seconds; near saturation reuse counts more and more.
+    The cost of a worker is the sum of these terms:
 
-    j is what its decode will cost the answers that stream there, and they it: every decode step takes longer by what
-    each context token adds (learned per worker from answers that have ended, see `router.placement.decode_step_time`),
-    for the request the tokens they hold and for each of them its own, as long as they run together. Nothing while
-    nothing is learned. These seconds are spread over hundreds of tokens that stream already, where v and s are waited
-    out in silence, so they count with the weight w: services in use allow an answer of some hundred tokens about ten
-    times the time of its first token (MLPerf for an 8B model: 2 s, and 100 ms for each token).
+    * `queue_wait_s`, `kv_wait_s` and `prefill_s` predict the request's own time to first token. The prefill counts the
+      uncached tokens. The KV wait is above 0 where running requests hold too much of the KV cache
+      (`router.placement.kv_occupancy`).
+    * `prefill_externality_s` is what the prefill costs the requests that come next. For Poisson arrivals, work added
+      to an M/G/1 queue delays later requests in proportion to arrival rate, work and wait, over 1 - utilisation (the
+      first step of policy iteration, Krishnan 1990). The rule uses the cheap form: the prefill times 1 / (1 -
+      utilisation). So an idle fleet is ranked by prefill work, and near saturation cached tokens count more and more.
+    * `decode_externality_s` is the time by which this request's decode and the running streams lengthen each other.
+      Each context token adds a learned time to every decode step (`router.placement.decode_step_time`). These seconds
+      are spread over hundreds of tokens, so they have the weight `stream_weight`. Services allow an answer of some
+      hundred tokens about ten times the time of its first token (MLPerf for an 8B model: 2 s, and 100 ms for each
+      token).
+    * `hot_prefix_s` is a price on workers where many running requests share this prefix; see below.
+    * `prefill_lane_s` keeps long prefills on workers of their own, while that saves more delay than it costs
+      (`policies.prefill_lanes`). Workers with the label `lane`, `prefill` or `decode`, are always inside or outside.
+    * `affinity_externality_s` is the delay that the prefill causes to sessions that will return to the worker's cache
+      (`policies.affinity_externality`). Utilisation separates busy workers from idle ones; among idle ones this term
+      shows which will be needed soon.
 
-    `lane` keeps long prefills and the answers that they would stall apart, as long as that saves more delay than it
-    costs: zero where it does not (see `policies.prefill_lanes`). Then some of the workers take long prefills, as many
-    as the load asks for, and there a request costs the part of its decode that will be spent waiting for those, with
-    the weight w; a long prefill costs half of w times its seconds for each answer that streams on a worker of either
-    kind. The label `lane` on a worker, `prefill` or `decode`, says on which side it always is.
+    A long prompt can be held while its worker runs other prefills, or has no KV space for it
+    (`policies.admission_hold`).
 
-    `returning` is what the prefill takes from those who are tied to this worker by what it keeps for them, and come
-    back meanwhile, as far as workers are free (see `policies.affinity_externality`). rho tells a busy worker from an
-    idle one; among idle ones this tells those that are about to be needed.
-
-    A long prompt may have to wait for it: in the gateway, while the worker it would go to is busy with other prefills
-    or has no room for it beside what runs there and what will soon be asked for again (see `policies.admission_hold`).
-
-    Two things keep a hot prefix from piling onto the one worker that has it, while that worker's prefill queue is
+    Two rules keep a hot prefix from piling up on the one worker that has it, while that worker's prefill queue is
     short and only its decodes are many:
 
-    * Ties. Many requests with one system prompt cost the same wherever it is held, and v and s are estimates with
-      noise; the luckiest estimate would get all of them. So candidates whose costs differ by less than their
-      standard errors together are equal, if they leave no more tokens uncached than the cheapest does: tokens are
-      counted and not estimated, so reuse is never given up to noise. Among equals the fewest running requests win.
-    * `crowd`, zero but on a worker crowded by what draws this request there. That takes significantly more running
-      requests than on the least busy worker, B against A: (B - A)^2 > z^2 (B + A), the test for two Poisson counts, at
-      two standard deviations for two workers and z^2 growing by 2 ln(N / 2) for N, as chance has more pairs to work
-      with. And it takes as much of those B alone that begin as this prompt does, up to the first block that the least
-      busy worker lacks (up to what is cached, where it lacks none): only then will the ones to come use a copy, too.
-      There the price is the most that the crowd can cost this request: a share 1 - A / B of its decode time, if steps
-      lengthened in proportion to their batch (as much as the dearest candidate costs, while nothing is known of decode
-      times). Where copying the prefix costs less than that, it is copied. Once the least busy worker has all of it, the
-      price is at most what it saves: no more than that draws a request, and the one block that all of a service's long
-      prompts begin with must not outweigh a queue. It is the spill of smg 1.13 and of consistent hashing with bounded
-      loads, with a price in place of a cliff. A worker that is busy for other reasons is no crowd: moving a
-      conversation off it costs a prefill that nobody else will use.
+    * Ties. Requests with one system prompt cost the same on every worker that has it cached, but queue wait and
+      prefill are noisy estimates: the lowest estimate would attract all of them. Candidates count as equal when their
+      costs differ by less than the sum of their standard errors and they leave no more tokens uncached than the
+      cheapest one. Tokens are counted and not estimated, so noise never costs reuse. Among equals the fewest running
+      requests win.
+    * The hot-prefix price, 0 unless two conditions hold. First, the worker runs significantly more requests (B) than
+      the least busy one (A): (B - A)^2 > z^2 (B + A), the test for two Poisson counts. It uses two standard deviations
+      for two workers, and z^2 grows by 2 ln(N / 2) for N workers. Second, that many of its requests begin as this
+      prompt does, up to the first block that the least busy worker lacks (or up to what is cached, where it lacks
+      none). Only then will later requests use a copy, too.
+
+    The price is the most that the other requests can cost this one: the share 1 - A / B of its decode time, if steps
+    grew in proportion to the batch. While decode times are unknown, it is the cost of the dearest candidate. Where a
+    copy of the prefix costs less, the copy is made. Once the least busy worker has the whole prefix, the price is at
+    most the time that the cached tokens save. Otherwise one block that all long prompts of a service share would
+    outweigh a queue. This is the spill of smg 1.13 and of consistent hashing with bounded loads, with a price in place
+    of a threshold. A worker that is busy for other reasons has no such price: moving a conversation off it costs a
+    prefill that no other request would use.
     """
 
     params_type: ClassVar[type[Params]] = MarginalCostParams
@@ -125,7 +125,7 @@ class MarginalCost:
         self._prefill_lanes = PrefillLanes(params.stream_weight) if params.prefill_lanes else None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by cost, the winner of the ties first."""
+        """Rank by cost, and put the winner of the ties first."""
         workers = fleet.workers
         weight = self._params.stream_weight
         hot_prefix_s = hot_prefix_prices_s(request, fleet, self._running_prefixes)
@@ -147,18 +147,18 @@ class MarginalCost:
         hold_s, awaited = self._admission_hold.hold(request, workers[chosen])
         return Decision(
             tuple([workers[place].id for place in ranked]),
-            f"{reason}; had better wait for {awaited}" if awaited else reason,
+            f"{reason}; holds for {awaited}" if awaited else reason,
             tuple([costs_s[place] for place in ranked]),
             "s" if workers[cheapest].learned else "tokens",
             LazyTerms(workers, _explain(weight, hot_prefix_s, prefill_lane_s, affinity_externality_s)),
             hold_s,
-            awaited != ROOM,
+            awaited != KV_SPACE,
         )
 
     def _ranked(self, workers: Sequence[WorkerView], costs_s: Sequence[float]) -> list[int]:
-        """Places in `workers`, by cost; where that is the same, by running requests and in turn.
+        """Return the places in `workers` by cost, then by running requests, then by least recent use.
 
-        Few costs are the same, and sorting numbers is a fraction of the work of sorting tuples.
+        Equal costs are rare, and sorting numbers is much cheaper than sorting tuples.
         """
         ranked = list(range(len(workers)))
         if len(set(costs_s)) < len(costs_s):
@@ -170,7 +170,7 @@ class MarginalCost:
         return view.running_requests, self._last_used.last(view.id)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn; follow who runs where."""
+        """Pass the event to every part that keeps state."""
         self._last_used.observe(event)
         self._running_prefixes.observe(event)
         self._admission_hold.observe(event)
@@ -180,14 +180,14 @@ class MarginalCost:
             self._prefill_lanes.observe(event)
 
     def statistics(self) -> dict[str, object]:
-        """The lanes of long prefills that there are, by model."""
+        """Return the prefill lanes by model."""
         return {"prefill_lanes": {} if self._prefill_lanes is None else self._prefill_lanes.statistics()}
 
 
 def hot_prefix_prices_s(
     request: RequestView, fleet: FleetView, running_prefixes: RunningPrefixes
 ) -> dict[WorkerId, float]:
-    """What joining costs on each worker that is crowded by what draws `request` there; the others are left out."""
+    """Return the hot-prefix price of each worker that has one."""
     least = min([view.running_requests for view in fleet.workers])
     usual = _usual(least, len(fleet.workers))
     busier = [view for view in fleet.workers if view.running_requests > usual]
@@ -205,7 +205,7 @@ def hot_prefix_prices_s(
 
 
 def _usual(least: int, workers: int) -> float:
-    """The largest B that (B - A)^2 > z^2 (B + A) does not tell from A, the least of so many workers'."""
+    """Return the largest count that is not significantly above `least`, the least of `workers` counts."""
     z_squared = 4.0 + 2.0 * log(max(1.0, workers / 2))
     return least + 0.5 * (z_squared + sqrt(z_squared * (z_squared + 8.0 * least)))
 
@@ -217,7 +217,7 @@ def _hot_prefix_s(view: WorkerView, request: RequestView, fleet: FleetView, leas
 
 
 def _saved_s(view: WorkerView) -> float:
-    """What its cached tokens would take at the pace of the uncached ones."""
+    """Return the time that the cached tokens save, at the pace of the uncached ones."""
     return view.prefill_s * view.cached_tokens / max(1, view.uncached_tokens)
 
 
@@ -226,7 +226,7 @@ def _blocks(view: WorkerView, request: RequestView) -> int:
 
 
 def _costs_s(workers: Sequence[WorkerView], weight: float, prices_s: Sequence[Mapping[WorkerId, float]]) -> list[float]:
-    """In their order; `prices_s` are what some of them cost besides."""
+    """Return the cost of each worker; `prices_s` holds further prices of some of them."""
     costs_s = [_first_token_s(view) + weight * view.decode_externality_s for view in workers]
     for price_s in prices_s:
         if price_s:
@@ -240,7 +240,7 @@ def _explain(
     prefill_lane_s: Mapping[WorkerId, float],
     affinity_externality_s: Mapping[WorkerId, float],
 ) -> Callable[[WorkerView], Mapping[str, float]]:
-    """Bound to prices and not to the request: decisions are kept for a while, and prompts must not be."""
+    """Bind the terms to prices and not to the request: the log keeps decisions, and must not keep prompts."""
 
     def terms(view: WorkerView) -> Mapping[str, float]:
         own_s = view.prefill_s
@@ -268,7 +268,7 @@ def _uncached_tokens(view: WorkerView) -> int:
 
 
 def _equals(workers: Sequence[WorkerView], costs_s: Sequence[float], ranked: Sequence[int]) -> list[int]:
-    """Those of `ranked` that cost as good as what the first does and leave no more uncached; the first is one."""
+    """Return the places in `ranked` that count as equal to the first, which is one of them."""
     cheapest, cheapest_s = workers[ranked[0]], costs_s[ranked[0]]
     uncached_tokens, error_s = cheapest.uncached_tokens, cheapest.error_s
     return [

@@ -6,4 +6,4 @@ import msgspec
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Immutable, named parameters; unknown names are refused. A rule without parameters uses this one as it is."""
+    """Immutable, named parameters. Unknown names are refused. A policy without parameters uses this class itself."""

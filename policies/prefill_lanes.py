@@ -1,7 +1,8 @@
-"""Prefill-heavy or decode-heavy, and lanes that keep the two from hurting each other.
+"""Prefill lanes: keep long prefills and streams apart where that saves delay.
 
-vLLM computes prefills and decodes in the same steps, and a step with a chunk of a long prefill in it takes many times
-as long as one without: whoever streams there waits. A router cannot make chunks smaller; it can choose who meets them.
+vLLM computes prefills and decodes in the same steps. A step with a chunk of a long prefill takes many times as long as
+one without, and every stream on the worker waits for it. A router cannot make chunks smaller, but it can choose which
+streams meet them.
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ from policies.workload_histogram import Mix, Part, WorkloadHistogram
 
 LABEL = "lane"
 PREFILL = "prefill"
-"""A worker with this label is always in the lane of long prefills."""
+"""A worker with this label is always in the prefill lane."""
 DECODE = "decode"
-"""A worker with this label never is. Where the lane is full, long prefills may still spill there. With either label
-there is a lane as long as there are prefills of different lengths."""
+"""A worker with this label is never in the prefill lane. When the lane is full, long prefills can still go there.
+With either label there is a lane as long as prefills differ in length."""
 REPLAN_S = 5.0
 HYSTERESIS = 0.1
-"""Share of what the present plan costs that another has to save."""
+"""Share of the present plan's cost that another plan must save."""
 DECODE_EXTERNALITY_SHARE = 0.5
-"""Of what a long prefill stalls, the share that it is charged. With all of it the mean delay is as low and answers
-stream a little faster, but long prompts, the slowest first tokens of all, wait longer for the lane (decision 0014)."""
+"""Share of the decode externality that a long prefill is charged. With all of it the mean delay is as low and
+answers stream a little faster, but long prompts, which have the slowest first tokens, wait longer for the lane
+(decision 0014)."""
 _FULL = 0.97
-"""Utilisation beyond which a queue has no end."""
+"""Utilisation above which a queue grows without end."""
 _MODELS_KEPT = 64
 
 
 class Plan(NamedTuple):
-    """`workers` of a pool take prefills of at least `long_s`: the lane.
+    """The lane: `workers` of a model's workers take prefills of at least `long_s`.
 
-    While it is kept, a worker in the lane has `streams_within` answers streaming and spends `long_share` of its time on
-    long prefills; one outside has `streams_without`.
+    Under the plan, a worker in the lane has `streams_within` streams and spends `long_share` of its time on long
+    prefills; a worker outside has `streams_without` streams.
     """
 
     long_s: float
@@ -47,26 +49,26 @@ class Plan(NamedTuple):
 
 
 class PrefillLanes:
-    """Prices that keep long prefills in the lane and other requests out of it, while that costs less delay in all.
+    """Price long prefills outside the lane and other requests inside it, while that reduces the total delay.
 
-    Per model, the delay is that of `delay_per_s`, once for all workers together and once for lane and others apart,
-    over what was asked for in the last minutes. The best split and size win if they save a tenth; looked at every 5 s.
-    Both change slowly, and so do the prices, which are made of the plan's own means. Prices on how many answers stream
-    at the moment would swing: a choice shows there ten seconds late.
+    For each model, `delay_per_s` gives the delay of the recent workload: once with all workers together, and once with
+    the lane apart. The best split and size win if they save a tenth; they are computed every 5 s. Both change slowly,
+    and so do the prices, which use the plan's own means. Prices from the present number of streams would oscillate,
+    because a choice shows in that number ten seconds later.
 
-    A long prefill costs half of what it stalls: its seconds times the plan's streams on a worker like that. Any other
-    request costs, in the lane, the part of its decode that long prefills will take. Prices are finite, so nobody
-    starves: where the lane's queue has become longer than half of what it saves, prefills spill, first where the other
-    terms say.
+    A long prefill costs half of its decode externality: its seconds times the plan's streams on such a worker. Any
+    other request in the lane costs the part of its decode that long prefills will take. Prices are finite, so no
+    request starves: when the lane's queue exceeds half of what the lane saves, prefills go elsewhere, in the order of
+    the other terms.
     """
 
     def __init__(self, weight: float) -> None:
-        """`weight` is what a second of slower streaming counts, against one of waiting for a first token."""
+        """`weight` is the weight of a second of slower streaming; a second of waiting for a first token weighs 1."""
         self._weight = weight
         self._model_lanes: OrderedDict[str, ModelLane] = OrderedDict()
 
     def prices_s(self, request: RequestView, fleet: FleetView) -> dict[WorkerId, float]:
-        """What each candidate costs beside its own terms; nothing where there is no lane."""
+        """Return the lane price of each candidate; empty where there is no lane."""
         model_lane = self._model_lanes.get(request.model)
         if model_lane is None or model_lane.plan is None:
             return {}
@@ -81,7 +83,7 @@ class PrefillLanes:
         return prices
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Take note of a booking; other edges do not matter here."""
+        """Record a reservation and ignore other events."""
         placed, fleet, model = event.placed, event.fleet, event.request.model
         if event.kind is not LifecycleEventKind.RESERVED or placed is None or fleet is None or not placed.learned:
             return
@@ -94,7 +96,7 @@ class PrefillLanes:
             self._model_lanes.popitem(last=False)
 
     def statistics(self) -> dict[str, dict[str, object]]:
-        """The lane of each model that has one, and the plan behind it."""
+        """Return the lane of each model that has one, with its plan."""
         return {
             model: {**model_lane.plan._asdict(), "workers": sorted(model_lane.lane)}
             for model, model_lane in self._model_lanes.items()
@@ -103,19 +105,19 @@ class PrefillLanes:
 
 
 class ModelLane:
-    """One model's workers: what they were asked for, and their lane."""
+    """One model's recent workload, and its lane."""
 
     def __init__(self, weight: float) -> None:
         self._weight = weight
         self._histogram = WorkloadHistogram()
         self._fleet: FleetView | None = None
-        """The most candidates that a request has had since the last plan: not every one may go everywhere."""
+        """The largest candidate set since the last plan: not every request may go to every worker."""
         self._planned_s = -math.inf
         self.plan: Plan | None = None
         self.lane: frozenset[WorkerId] = frozenset()
 
     def reserved(self, request: RequestView, placed: WorkerView, fleet: FleetView) -> None:
-        """A request goes to `placed`, out of `fleet`."""
+        """Record that a request goes to `placed`, out of `fleet`."""
         longest_s = max([view.prefill_s for view in fleet.workers])
         self._histogram.observe(placed, longest_s, request.decode_s, fleet.now_s)
         if self._fleet is None or len(fleet.workers) >= len(self._fleet.workers):
@@ -132,8 +134,7 @@ class ModelLane:
 
 
 def _staffed(views: Sequence[WorkerView], workers: int) -> frozenset[WorkerId]:
-    """In an order that goes by labels and names alone: lanes grow and shrink at one end, and all processes and replicas
-    have the same."""
+    """Order workers by label and name only, so that lanes grow and shrink at one end and all processes agree."""
 
     def rank(view: WorkerView) -> tuple[int, int, WorkerId]:
         pin = view.labels.get(LABEL)
@@ -143,9 +144,9 @@ def _staffed(views: Sequence[WorkerView], workers: int) -> frozenset[WorkerId]:
 
 
 def planned(mixes: Sequence[Mix], present: Plan | None, views: Sequence[WorkerView], weight: float) -> Plan | None:
-    """The plan to go on with, None for no lane.
+    """Return the plan to use next, None for no lane.
 
-    `mixes` are the ways to split what is asked for, `present` the plan in force, `views` the workers.
+    `mixes` are the possible splits of the workload, `present` is the plan in force, `views` are the workers.
     """
     pins = [view.labels.get(LABEL) for view in views]
     least, most = max(1, pins.count(PREFILL)), len(views) - max(1, pins.count(DECODE))
@@ -168,30 +169,32 @@ def planned(mixes: Sequence[Mix], present: Plan | None, views: Sequence[WorkerVi
 
 
 def lane_delay_per_s(mix: Mix, lane: int, workers: int, weight: float) -> float:
-    """The delay with so many workers in the lane: it serves `tied` requests, and the others `free` ones."""
+    """Return the delay with `lane` workers in the lane, which serve the `tied` requests; the others serve the
+    `free` ones."""
     return delay_per_s(mix.tied, lane, weight) + delay_per_s(mix.free, workers - lane, weight)
 
 
 def delay_per_s(part: Part, workers: int, weight: float) -> float:
-    """Seconds of delay that arise per second where `workers` share these requests evenly.
+    """Return the seconds of delay that arise per second when `workers` share these requests evenly.
 
-    Prefills wait for one another as in an M/G/c queue (M/M/c by Sakasegawa's approximation of 1977, times half of one
-    plus the squared variation); answers that stream, as many as their seconds per second, stand still (`weight`) while
-    their worker prefills. Beyond saturation it goes on in proportion, so that plans can still be compared.
+    Prefills wait for each other as in an M/G/c queue: M/M/c by Sakasegawa's approximation of 1977, times half of one
+    plus the squared coefficient of variation. Streams, as many as their decode seconds per second, stand still while
+    their worker prefills (`weight`). Beyond saturation the delay grows in proportion, so that plans can still be
+    compared.
     """
     if part.prefill_s <= 0.0:
         return 0.0
     share = part.prefill_s / workers
-    rho = min(share, _FULL)
+    utilisation = min(share, _FULL)
     residual_s = part.prefill_s2 / (2.0 * part.prefill_s)
     streams = part.decode_s / workers
-    wait_s = residual_s * math.pow(rho, math.sqrt(2.0 * (workers + 1)) - 1.0) / (workers * (1.0 - rho))
-    streaming_s = part.decode_s * rho + part.decode_externality_s * streams
-    return (part.requests * wait_s + weight * streaming_s) * share / rho
+    wait_s = residual_s * math.pow(utilisation, math.sqrt(2.0 * (workers + 1)) - 1.0) / (workers * (1.0 - utilisation))
+    streaming_s = part.decode_s * utilisation + part.decode_externality_s * streams
+    return (part.requests * wait_s + weight * streaming_s) * share / utilisation
 
 
 def _sizes(least: int, most: int, present: Plan | None) -> set[int]:
-    """All of them in a small fleet, fewer and fewer in a large one."""
+    """Return lane sizes to try: every one in a small fleet, ever fewer in a large one."""
     sizes = {most} if present is None else {most, min(max(least, present.workers), most)}
     size = least
     while size < most:

@@ -1,4 +1,4 @@
-"""Fleets in order: by a price, or by criteria that come one after the other."""
+"""Rank a fleet by a price, or by several criteria in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from policies.lazy_terms import LazyTerms
 from policies.view import Decision, FleetView, WorkerView
 
 Explain = Callable[[WorkerView], Mapping[str, float]]
-"""The named parts of one worker's cost."""
+"""Returns the named parts of one worker's cost."""
 
 
 def by_cost(
@@ -19,7 +19,7 @@ def by_cost(
     unit: str,
     explain: Explain,
 ) -> Decision:
-    """Least `cost` first; among equals, least `tie`; then in the fleet's order."""
+    """Rank by least `cost`, then by least `tie`, then in the fleet's order."""
     priced = [(cost(view), tie(view), place, view) for place, view in enumerate(fleet.workers)]
     priced.sort()
     return Decision(
@@ -32,6 +32,6 @@ def by_cost(
 
 
 def by_key(fleet: FleetView, key: Callable[[WorkerView], tuple[float, ...]], reason: str, explain: Explain) -> Decision:
-    """Least `key` first, then in the fleet's order; for rules that have criteria and no price."""
+    """Rank by least `key`, then in the fleet's order; for policies with criteria and without a price."""
     ranked = sorted(fleet.workers, key=key)
     return Decision(tuple([view.id for view in ranked]), reason, terms=LazyTerms(fleet.workers, explain))

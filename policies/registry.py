@@ -74,12 +74,12 @@ class PolicyError(Exception):
 
 
 def policy_names() -> list[str]:
-    """Every name `build_policy` knows: ours, then third parties'."""
+    """Return every name that `build_policy` knows: the built-in policies, then those of third parties."""
     return [*BUILT_IN, *sorted(name for name in _installed() if name not in BUILT_IN)]
 
 
 def build_policy(name: str, params: Mapping[str, Any], rng: random.Random) -> Policy:
-    """The policy called `name`.
+    """Build the policy called `name`.
 
     Raises:
         PolicyError: unknown name, unknown parameter, wrong type or value, or a third-party class that fails.
@@ -138,7 +138,7 @@ def _params_type(name: str, cls: type[Any]) -> type[Params]:
 
 
 def _convert(name: str, kind: type[Params], given: Mapping[str, Any]) -> Params:
-    """Strict conversion, one parameter at a time, so that an error names its parameter."""
+    """Convert strictly, one parameter at a time, so that an error names its parameter."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for parameter, value in given.items():
@@ -158,14 +158,14 @@ def _convert(name: str, kind: type[Params], given: Mapping[str, Any]) -> Params:
 
 
 def _default(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
-    """``{"default": value}``, empty where there is none."""
+    """Return ``{"default": value}``, empty for a required parameter."""
     if field.default_factory is not msgspec.NODEFAULT:
         return {"default": field.default_factory()}
     return {} if field.default is msgspec.NODEFAULT else {"default": field.default}
 
 
 def _meaning(field: msgspec.structs.FieldInfo) -> dict[str, str]:
-    """``{"meaning": text}``, empty where the parameter has no description."""
+    """Return ``{"meaning": text}``, empty for a parameter without description."""
     shown = msgspec.inspect.type_info(field.type)
     schema = shown.extra_json_schema if isinstance(shown, msgspec.inspect.Metadata) else None
     return {"meaning": schema["description"]} if schema and "description" in schema else {}
@@ -182,7 +182,7 @@ _TYPE_WORDS = {
 
 
 def _type_name(field: msgspec.structs.FieldInfo) -> str:
-    """`a number at least 1`, `a whole number`, ... for the reader of an error."""
+    """Return a type for error messages, such as `a number at least 1`."""
     shown = msgspec.inspect.type_info(field.type)
     if isinstance(shown, msgspec.inspect.Metadata):
         shown = shown.type

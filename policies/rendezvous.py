@@ -39,13 +39,13 @@ def hash_order(key: int, workers: Sequence[WorkerView], hashing: int = 0) -> lis
 
 
 def load_bound(fleet: FleetView, load_factor: float) -> float:
-    """Requests that one worker may have: `load_factor` times the mean, the new request counted."""
+    """Return the requests that one worker may have: `load_factor` times the mean, with the new request counted."""
     total = sum([view.running_requests for view in fleet.workers])
     return load_factor * (total + 1) / len(fleet.workers)
 
 
 def bounded(key: int, fleet: FleetView, load_factor: float, owner_of: str) -> Decision:
-    """The key's order, those over the load bound last; the first is the owner of whatever `owner_of` names."""
+    """Rank by the key's order, with workers over the load bound last. `owner_of` names the key in the reason."""
     bound = load_bound(fleet, load_factor)
     order = hash_order(key, fleet.workers)
     within = [view for view in order if view.running_requests <= bound]

@@ -1,4 +1,4 @@
-"""Who runs where with which prompt: how many of a worker's requests begin as another one does."""
+"""The prompts that run on each worker, and how many of them share a prefix."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from policies.view import LifecycleEvent, LifecycleEventKind, RequestView, WorkerId
 
 _KEPT = 65_536
-"""Requests remembered, by booking: edges that never come must not fill memory."""
+"""Requests remembered, in the order of their reservation: a missing end event must not fill memory."""
 
 _Key = tuple[WorkerId, str]
 
 
 class RunningPrefixes:
-    """Follows requests from booking to end, with the hashes of their prompts."""
+    """Follow requests from reservation to end, with the hashes of their prompts."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._kept = kept
@@ -22,7 +22,7 @@ class RunningPrefixes:
         self._running: dict[WorkerId, dict[str, Sequence[int]]] = {}
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Take note of a booking or an end; first tokens do not matter here."""
+        """Record a reservation or an end; ignore first tokens."""
         if event.kind is LifecycleEventKind.RESERVED:
             key = (event.worker, event.request.id)
             self._reserved[key] = None
@@ -33,9 +33,10 @@ class RunningPrefixes:
             self._forget((event.worker, event.request.id))
 
     def share(self, worker: WorkerId, request: RequestView, blocks: int) -> float:
-        """Of the requests that run on `worker`, the share that begin with the same `blocks` as `request`.
+        """Return the share of the worker's running requests that begin with the same `blocks` as `request`.
 
-        One comparison for each of them: the hash of a block stands for all before it. 0 where the prompt is shorter.
+        One comparison for each running request is enough: the hash of a block stands for all blocks before it. The
+        share is 0 where the prompt is shorter than `blocks`.
         """
         running = self._running.get(worker)
         if not running or not 0 < blocks <= len(request.block_hashes):
@@ -45,7 +46,7 @@ class RunningPrefixes:
         return sum(alike) / len(alike)
 
     def __deepcopy__(self, memo: dict[int, object]) -> RunningPrefixes:
-        """Prompts are never changed, so a copy, as is made to explain a decision, has the same ones."""
+        """Copy the maps but not the prompts, which never change. `explain` decides on such a copy."""
         copy = RunningPrefixes(self._kept)
         copy._reserved = self._reserved.copy()
         copy._running = {worker: running.copy() for worker, running in self._running.items()}

@@ -1,4 +1,4 @@
-"""Prefixes whose requests wait twice as long as they did a window ago."""
+"""Prefixes whose time to first token doubled from one window to the next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DOUBLED = 2.0
 
 
 class _Delay:
-    """Times to first token of one prefix: the mean of the window before, and of this one so far."""
+    """Times to first token of one prefix: the mean of the window before, and the sum of the current one."""
 
     __slots__ = ("before_s", "count", "sum_s", "window")
 
@@ -32,7 +32,7 @@ class _Delay:
 
 
 class Slowdown:
-    """Watches first tokens. Windows are aligned to the clock and follow one another; memory is bounded."""
+    """Watch times to first token in consecutive windows that are aligned to the clock. Memory is bounded."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -40,7 +40,7 @@ class Slowdown:
         self._delays: OrderedDict[int, _Delay] = OrderedDict()
 
     def observe(self, event: LifecycleEvent, prefix: int | None) -> None:
-        """Follow a request; `prefix` is what it is filed under."""
+        """Follow a request, which is filed under `prefix`."""
         if event.kind is LifecycleEventKind.RESERVED:
             if prefix is not None:
                 self._reserved[event.request.id] = (event.now_s, prefix)
@@ -52,7 +52,7 @@ class Slowdown:
             self._first_token(event.now_s - reserved[0], reserved[1], int(event.now_s // self._window_s))
 
     def slowed(self, prefix: int | None, now_s: float) -> bool:
-        """Whether the mean of the window that `now_s` falls in is more than twice that of the one before."""
+        """Return whether the mean of the window at `now_s` is more than twice that of the window before."""
         delay = None if prefix is None else self._delays.get(prefix)
         if delay is None or delay.window != int(now_s // self._window_s) or not delay.before_s:
             return False

@@ -1,7 +1,7 @@
-"""What a policy sees and what it answers. Everything here is immutable.
+"""What a policy receives and returns. Every type is immutable.
 
-These are msgspec structs and not dataclasses because they are built for every request, views of workers even for
-every candidate: 64 frozen dataclasses cost more than the rest of a decision.
+The types are msgspec structs because views are built for every candidate of every request. With 64 candidates, frozen
+dataclasses would cost more than the rest of a decision.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WorkerId = NewType("WorkerId", str)
 
 
 class Residency(StrEnum):
-    """How far a candidate's cached tokens can be trusted."""
+    """How far the cached tokens of a candidate can be trusted."""
 
     EXACT = "exact"
     APPROXIMATE = "approximate"
@@ -28,10 +28,10 @@ class Residency(StrEnum):
 class RequestView(msgspec.Struct, frozen=True):
     """The request to place.
 
-    `block_hashes` chains the prompt's full blocks of `block_tokens` tokens each (empty when the prompt has no
-    identity); equal hashes mean equal prefixes. `max_tokens` is the client's output limit, if it gave one.
-    `decode_s` is how long requests of its kind have been decoding of late, 0 while that is not known. `waited_s` is how
-    long ago it arrived.
+    `block_hashes` are the chained hashes of the prompt's full blocks of `block_tokens` tokens each. Equal hashes mean
+    equal prefixes. They are empty when the prompt has no identity. `max_tokens` is the client's output limit, if it
+    set one. `decode_s` is the recent mean decode time of requests of this kind, 0 until it is known. `waited_s` is the
+    time since the request arrived.
     """
 
     id: str
@@ -47,24 +47,30 @@ class RequestView(msgspec.Struct, frozen=True):
 
 
 class WorkerView(msgspec.Struct, frozen=True, gc=False):
-    """One candidate, as the router knows it at decision time. Times are seconds, sizes tokens.
+    """One candidate as the router knows it at the time of the decision. Times are in seconds, sizes in tokens.
 
-    `cached_tokens` of the request's prompt are in the worker's fastest tier (``n - 1`` cap applied);
-    `uncached_tokens` is the rest of the prompt. `queued_tokens` (P) are uncached prompt tokens booked here and not
-    yet prefilled, `running_requests` (B) all booked requests, `kv_tokens` (K) the context tokens they hold, what some
-    have in common once; `queued_requests` of B wait for their prefill or are in it.
-    `queue_wait_s` (v) and `prefill_s` (s) are the online estimates of the wait before this prompt would start and of
-    its own prefill; `utilisation` (rho) is the share of time spent prefilling, 0 to 0.97. Estimates share one unit
-    across candidates but are real seconds only when `learned`; `error_s` is the standard error of
-    ``queue_wait_s + prefill_s``.
-    `labels` are the operator's, from the worker's configuration.
-    `decode_externality_s` is by how much this request's decode would lengthen the answers that stream there and they
-    it, all together, 0 while that is not known: the growth of a step with the context it holds, while they run
-    together. `kv_wait_s` is how long the prompt would wait, besides, until there is room for it in the KV cache beside
-    the context that running requests hold: 0 where it fits, and while it is not known how long they run.
-    `idle_tokens` are context besides, which answers that have ended have left in the cache for their next turns:
-    each for as long as it would take to be prefilled again, and only while such contexts are worth their room. Where
-    the prompt does not fit beside them, what rests of itself and is not cached any more is left out.
+    Load: `queued_tokens` (P) are the uncached prompt tokens that are reserved on the worker and not yet prefilled.
+    `running_requests` (B) counts all reserved requests; `queued_requests` counts those of them that wait for their
+    prefill or run it. `kv_tokens` (K) is the context that the reserved requests hold; a shared prefix counts once.
+    `kv_capacity_tokens` is the size of the KV cache, 0 if unknown.
+
+    Cache: `cached_tokens` of the prompt are in the worker's fastest tier; at least the prompt's last token is
+    uncached. `uncached_tokens` is the rest of the prompt. `idle_tokens` is idle context: prompts of ended turns whose
+    sessions will probably return. Each counts for as long as its prefill would take, and only while keeping such
+    contexts has paid. Where the prompt does not fit beside it, the idle part of the prompt itself that is no longer
+    cached is left out.
+
+    Estimates: `queue_wait_s` is the wait for the prefills before this prompt, `prefill_s` the time of its own prefill,
+    and `error_s` the standard error of their sum. **Until `learned`, these numbers are prompt tokens and not
+    seconds**: they rank workers by queued and uncached tokens, and the suffix `_s` is right only once some worker's
+    speed is known. `utilisation` is the share of time that the worker spends on prefills, 0 to 0.97.
+
+    `kv_wait_s` is the further wait until the KV cache has space for the prompt beside the context of running requests.
+    It is 0 where the prompt fits, and until decode times are known. `decode_externality_s` is the time by which this
+    request and the streams that run on the worker lengthen each other, summed; 0 until the worker's decode steps are
+    known.
+
+    `labels` come from the worker's configuration.
     """
 
     id: WorkerId
@@ -89,21 +95,21 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
 
 
 class FleetView(msgspec.Struct, frozen=True):
-    """The candidates for one request, never empty, in a stable order (by the time they joined)."""
+    """The candidates for one request: never empty, in the order in which they joined."""
 
     now_s: float
     workers: tuple[WorkerView, ...]
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """A ranking. `ranked` holds every candidate, best first; the first is the choice, the next ones alternatives.
+    """A ranking. `ranked` holds every candidate, best first. The first is the choice; the others are the alternatives.
 
-    `costs` runs parallel to `ranked`, lower is better, in the policy's own unit (`unit`); empty for rules without a
-    price. `terms` explains: per worker, named parts of its cost.
+    `costs` runs parallel to `ranked`, lower is better, in the policy's own `unit`. It is empty for policies without a
+    price. `terms` names the parts of each worker's cost.
 
-    `hold_s` greater than zero: not yet. The request stays in the gateway, and the policy is asked again after so many
-    seconds, or, `until_prefills_done`, once the first of `ranked` has no prefill left before. Where it cannot wait (an
-    earlier attempt has failed, the gateway has no room for another one that does), it is placed at once.
+    With `hold_s` above 0 the request waits in the gateway. The policy is asked again after that time or, with
+    `until_prefills_done`, as soon as the first worker of `ranked` has no prefill left. A request that cannot wait is
+    placed at once: an earlier attempt has failed, or the limit of held requests is reached.
     """
 
     ranked: tuple[WorkerId, ...]
@@ -116,7 +122,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class LifecycleEventKind(StrEnum):
-    """Moments of a request's life that a stateful policy may follow."""
+    """The lifecycle events that a stateful policy can follow."""
 
     RESERVED = "reserved"
     FIRST_TOKEN = "first_token"
@@ -125,10 +131,10 @@ class LifecycleEventKind(StrEnum):
 
 
 class LifecycleEvent(msgspec.Struct, frozen=True):
-    """What happened to `request` on `worker` at `now_s`; `cached_tokens` as reported, once finished.
+    """What happened to `request` on `worker` at `now_s`. `cached_tokens` is what a finished response reported.
 
-    `placed` and `fleet` come with `BOOKED`: what was known of the worker when it was chosen, the new request not
-    counted, and of all those that it was chosen from.
+    `placed` and `fleet` come with `RESERVED`: the views of the chosen worker and of all candidates at the decision,
+    without the new request.
     """
 
     kind: LifecycleEventKind
@@ -141,11 +147,12 @@ class LifecycleEvent(msgspec.Struct, frozen=True):
 
 
 class Policy(Protocol):
-    """A rule. One object per process, built from its parameters and a seeded `random.Random`.
+    """A routing rule. Each process has one object, built from its parameters and a seeded `random.Random`.
 
-    `decide` must not change the policy's state (drawing from its random source is allowed): it is also called to
-    explain. State follows `observe`, which is called for every edge if the policy has it. What it shows of that to
-    operators is `statistics()`, if it has it: a dict of what JSON can hold.
+    `decide` must not change the policy's state, because `explain` calls it too; it may draw from the random source.
+    State changes in `observe`, which is optional and receives every lifecycle event. The optional `statistics()`
+    returns a dict of JSON values for operators. The optional class attribute `terms` describes each term of the cost
+    in one line.
     """
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:

@@ -1,4 +1,4 @@
-"""What has been asked for of late, split by how long prefills are."""
+"""The recent workload, split by the length of prefills."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import NamedTuple
 from policies.view import WorkerView
 
 WINDOW_S = 120.0
-"""Memory: two dozen documents where one comes every five seconds, and short enough to follow the day."""
+"""Memory: two dozen documents at one every five seconds, and short enough to follow the day."""
 SHORTEST_S = 2.0**-10
-"""Prefills up to here are all alike."""
+"""All prefills up to this length count as alike."""
 _PER_DOUBLING = 2
 _BUCKETS = 20 * _PER_DOUBLING
 _AGED_EACH_S = 0.01 * WINDOW_S
 _TRACE = 1e-3
-"""Requests, or parts of one, that are as good as none."""
+"""Requests, or fractions of one, that count as none."""
 
 
 class Part(NamedTuple):
-    """Some of the requests, per second: how many, their prefills in seconds and squared, their decodes in seconds, and
-    by how many seconds these and one answer beside them lengthen each other."""
+    """Part of the workload, per second: requests, their prefill seconds and squared prefill seconds, their decode
+    seconds, and the seconds by which they and one concurrent stream lengthen each other."""
 
     requests: float = 0.0
     prefill_s: float = 0.0
@@ -30,17 +30,20 @@ class Part(NamedTuple):
     decode_externality_s: float = 0.0
 
     def plus(self, other: Part) -> Part:
-        """Both together."""
+        """Return the sum."""
         return Part(*[one + two for one, two in zip(self, other, strict=True)])
 
     def times(self, factor: float) -> Part:
-        """So many times as much."""
+        """Return the product with `factor`."""
         return Part(*[factor * one for one in self])
 
 
 class Mix(NamedTuple):
-    """Requests split at a length of prefill: `long` ones took at least so long; `tied` ones did, or would have where
-    the prefix that they found is missing; `free` ones would nowhere."""
+    """The workload split at a prefill length of `at_s`.
+
+    `long` requests took at least that long. `tied` ones did, or would have without the prefix that they found. `free`
+    ones would take less on every worker.
+    """
 
     at_s: float
     long: Part
@@ -49,8 +52,10 @@ class Mix(NamedTuple):
 
 
 class WorkloadHistogram:
-    """Sums over the requests placed, older ones weighing less, in buckets of prefill time half a doubling wide: once
-    by the prefill where it ran, once by the longest that it could have been."""
+    """Sums over placed requests, older ones weighing less, in buckets of prefill time half a doubling wide.
+
+    One set of buckets counts each prefill as it ran, the other as long as it could have been on any worker.
+    """
 
     __slots__ = ("_aged_s", "_longest", "_own")
 
@@ -60,7 +65,7 @@ class WorkloadHistogram:
         self._aged_s = 0.0
 
     def observe(self, placed: WorkerView, longest_s: float, decode_s: float, now_s: float) -> None:
-        """A request was placed. `longest_s` is its prefill on the worker that holds the least of it."""
+        """Record a placed request; `longest_s` is its prefill time on the worker that has the least of it cached."""
         if now_s >= self._aged_s + _AGED_EACH_S:
             self._age(now_s)
         prefill_s = placed.prefill_s
@@ -72,8 +77,11 @@ class WorkloadHistogram:
         self._longest[longest] = self._longest[longest].plus(one)
 
     def splits(self, busy_workers: float) -> Iterator[Mix]:
-        """At each length between the longest prefill and the shortest, where all prefills together, those of other
-        processes included, keep so many workers busy: ours are taken for a sample."""
+        """Yield a split at each prefill length, longest first.
+
+        `busy_workers` is the number of workers that all prefills together keep busy, those of other processes
+        included. Our own requests count as a sample of them.
+        """
         whole = Part()
         for part in self._longest:
             whole = whole.plus(part)
@@ -99,5 +107,5 @@ def _bucket(seconds: float) -> int:
 
 
 def _least_s(bucket: int) -> float:
-    """The shortest prefill in it."""
+    """Return the shortest prefill of the bucket."""
     return SHORTEST_S * exp2((bucket - 1) / _PER_DOUBLING)

@@ -30,7 +30,8 @@ class AibrixPrefix:
     """If most - fewest requests > 16: fewest requests. Else the longest match, in whole percent, on a worker with at
     most mean + 2 sigma requests; ties: fewest requests. Nothing matched, or all of it too busy: fewest requests.
 
-    sigma is the standard deviation of all workers' requests. Remaining ties in turn (the original: at random).
+    sigma is the standard deviation of all workers' requests. Remaining ties to the least recently used (the original:
+    at random).
 
     Source: AIBrix `prefix-cache` (pkg/plugins/gateway/algorithms/prefix_cache.go, v0.3 to v0.5). Later code gates by
     most > 2 (mean + 1) and a difference of at least 8, and then matches among the least busy only. Matches are the
@@ -74,7 +75,7 @@ class AibrixPrefix:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)
 
 

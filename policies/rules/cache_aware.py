@@ -65,7 +65,7 @@ class CacheAware:
     """If most - fewest requests > 64 and most > 1.5 x fewest: fewest requests. Else, if the best match covers more than
     0.3 of the prompt: the best match. Else: fewest requests. Ties: the worker that joined first.
 
-    The match is against the rule's own tree of what it sent where, fed by its choices and nothing else, as in the
+    The match is against the rule's own tree of the prompts sent to each worker, fed by its own choices only, as in the
     original; it compares block hashes where the original compares characters. Where several workers have the same
     best match, the original takes any of them.
 
@@ -112,7 +112,7 @@ class CacheAware:
         return _requests, f"fewest requests (best match {share:.0%})"
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Remember where the prompt went."""
+        """Insert the prompt into the tree of its worker."""
         if event.kind is not LifecycleEventKind.RESERVED:
             return
         tree = self._trees.pop(event.worker, None) or _Tree()

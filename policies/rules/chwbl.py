@@ -35,7 +35,7 @@ class Chwbl:
     `PrefixHash` strategy, `prefix_hash` of SGLang's model gateway. Rendezvous hashing stands for their rings of
     hundreds of points per worker. KubeAI takes its key from the first characters of the first user message, which
     cannot be seen in tokens; and its latest code asks whether one request *more* would still be within the bound,
-    which nobody passes while a fleet has fewer requests than workers.
+    which no worker passes while a fleet has fewer requests than workers.
     """
 
     params_type = ChwblParams
@@ -62,5 +62,5 @@ class Chwbl:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)

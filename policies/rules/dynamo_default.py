@@ -34,8 +34,8 @@ class DynamoDefaultParams(Params, frozen=True):
 
 
 class DynamoDefault:
-    """Least scale x max(0, (P + n) / b - cached blocks x credit) + (K + n) / b + weight x B; ties in turn (the
-    original: at random).
+    """Least scale x max(0, (P + n) / b - cached blocks x credit) + (K + n) / b + weight x B; ties to the
+    least recently used (the original: at random).
 
     P are queued uncached tokens, n the prompt's, b the block size, K the context tokens of running requests: prefill
     work and occupied memory are added one to one. The queue of admission, the temperature (0 by default) and the
@@ -75,7 +75,7 @@ class DynamoDefault:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)
 
     def _terms(self, view: WorkerView, prompt_tokens: int, block_tokens: int) -> Mapping[str, float]:

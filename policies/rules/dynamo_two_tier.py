@@ -34,7 +34,7 @@ class DynamoTwoTier:
     """If most - fewest requests > 32 and most > 1.1 x fewest: fewest requests. Else, if the best match is over half of
     the prompt's blocks: the fewest requests among the workers that have it. Else: fewest requests.
 
-    Ties in turn (the original: the order of its rows, which it leaves open).
+    Ties to the least recently used (the original: the order of its rows, which it leaves open).
 
     Source: Dynamo 1.6, policy `dynamo-two-tier-cost-fn` (lib/router-plugins/builtin/src/two_tier_cost_fn.rs), itself
     after `cache_aware_zmq` of SGLang's experimental router.
@@ -66,7 +66,7 @@ class DynamoTwoTier:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)
 
     def _tier(self, request: RequestView, fleet: FleetView) -> tuple[int | None, str]:

@@ -10,7 +10,7 @@ from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class LeastRequests:
-    """The worker with the fewest booked requests; ties in turn.
+    """The worker with the fewest running requests; ties to the least recently used.
 
     Source: join-the-shortest-queue (Winston 1977); nginx ``least_conn``, Envoy ``LEAST_REQUEST`` over all hosts.
     """
@@ -28,5 +28,5 @@ class LeastRequests:
         return Decision(tuple(view.id for view in ranked), "fewest running requests", costs, "requests")
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)

@@ -10,7 +10,7 @@ from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class LeastTokens:
-    """The worker with the fewest queued uncached tokens (P); ties by running requests, then in turn.
+    """The worker with the fewest queued uncached tokens (P); ties by running requests, then to the least recently used.
 
     The request's own length is the same everywhere, so P + n ranks as P does. Source: join-the-shortest-queue in
     work instead of count ("least work left"); `least tokens` in vLLM production-stack and llm-d's load scorers.
@@ -29,5 +29,5 @@ class LeastTokens:
         return Decision(tuple(view.id for view in ranked), "fewest queued tokens", costs, "tokens")
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)

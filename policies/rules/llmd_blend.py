@@ -27,15 +27,16 @@ class LlmdBlendParams(Params, frozen=True):
 
 
 class LlmdBlend:
-    """Most 3 x cached share + 2 x queue score + 2 x free share of the KV cache; ties in turn (the original: at random).
+    """Most 3 x cached share + 2 x queue score + 2 x free share of the KV cache; ties to the least recently used (the
+    original: at random).
 
     The queue score runs from 1 for the fewest requests that wait for their prefill to 0 for the most; all are 1 where
-    all are equal. So one waiting request weighs as much as a hundred if nobody has more. Shown as a cost: what is
+    all are equal. So one waiting request weighs as much as a hundred if no worker has more. Shown as a cost: the points
     missing to the sum of the weights.
 
     Source: llm-d router, `prefix-cache-scorer`, `queue-scorer` and `kv-cache-utilization-scorer` at weights 3, 2, 2
-    with `max-score-picker`. There queue and memory are scraped from the workers; here they are the gateway's own books.
-    A request counts as waiting until its prefill is done, as only the worker knows when that began.
+    with `max-score-picker`. There queue and memory are scraped from the workers; here they are the gateway's own
+    reservations. A request counts as waiting until its prefill is done, as only the worker knows when that began.
     """
 
     params_type = LlmdBlendParams
@@ -50,7 +51,7 @@ class LlmdBlend:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by what is missing to the best score there could be."""
+        """Rank by the points missing to the best possible score."""
         last = self._last_used.last
         queues = [view.queued_requests for view in fleet.workers]
         longest, shortest = max(queues), min(queues)
@@ -71,7 +72,7 @@ class LlmdBlend:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)
 
     def _missing(self, view: WorkerView, usable_tokens: int) -> dict[str, float]:

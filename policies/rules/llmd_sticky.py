@@ -32,8 +32,8 @@ class LlmdSticky:
     """Among workers with at least 0.8 of the prompt's blocks cached, the least P + u; among all of them if there is
     no such worker, or if the shortest queue (P) of those is 18 s longer than the shortest of the others.
 
-    P are queued uncached tokens, at 15,928 tokens/s on every worker; u are the request's own. Ties in turn. The share
-    is of the blocks that a cache can serve, so of the prompt without its last token.
+    P are queued uncached tokens, at 15,928 tokens/s on every worker; u are the request's own. Ties go to the least
+    recently used. The share is of the blocks that a cache can serve, so of the prompt without its last token.
 
     Source: llm-d router, `prefix-cache-affinity-filter` with `token-load-scorer` and `max-score-picker` (guide
     optimized-baseline). That scorer's ceiling of 4 million tokens is left out, and so is exploration (0 by default).
@@ -71,7 +71,7 @@ class LlmdSticky:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)
 
     def _needed_tokens(self, request: RequestView) -> float:

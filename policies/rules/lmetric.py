@@ -13,7 +13,8 @@ from policies.view import Decision, FleetView, LifecycleEvent, RequestView, Work
 
 
 class Lmetric:
-    """Least (P + u) x (B + 1): queued plus own uncached tokens, times the requests there with this one; ties in turn.
+    """Least (P + u) x (B + 1): queued plus own uncached tokens, times the requests there with this one; ties to the
+    least recently used.
 
     A weight between the two factors would cancel in the comparison, so there is none to tune. The published product
     is (P + u) x B, which is zero on every worker without requests however long its prefill; counting the new request
@@ -42,7 +43,7 @@ class Lmetric:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)
 
 

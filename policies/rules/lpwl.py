@@ -13,7 +13,8 @@ from policies.view import Decision, FleetView, LifecycleEvent, RequestView, Work
 
 
 class Lpwl:
-    """Least P + u: queued uncached tokens plus the request's own; ties by running requests, then in turn.
+    """Least P + u: queued uncached tokens plus the request's own; ties by running requests, then to the least recently
+    used.
 
     Source: LPWL (2026), compared with LMetric and a tuned three-weight rule on 8 x H20 with agent traffic. With one
     speed for all workers it is also the limit of `marginal_cost` at low utilisation.
@@ -41,7 +42,7 @@ class Lpwl:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)
 
 

@@ -9,7 +9,7 @@ from policies.view import Decision, FleetView, RequestView
 
 
 class PowerOfTwo:
-    """Best of two random workers by booked requests; the others follow in random order as alternatives.
+    """Best of two random workers by running requests; the others follow in random order as alternatives.
 
     Source: Mitzenmacher, The power of two choices in randomized load balancing (IEEE TPDS 2001).
     """

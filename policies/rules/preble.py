@@ -33,7 +33,7 @@ class Preble:
 
     * Load: prefill seconds of the uncached tokens, and decode seconds, placed there in the last 3 minutes, each as
       estimated when it was placed.
-    * Eviction: prefill seconds of what the worker would have to evict, times the uses of it in that time.
+    * Eviction: prefill seconds of the context that the worker would evict, times its uses in that time.
     * Balancing: once 50 requests per worker have been placed, an exploit that would go to the largest load goes to the
       least instead, if the largest is over 1.5 times the least and would still be the larger one after that.
     * Replication: where requests of a prefix waited twice as long for their first token as in the 3 minutes before, an
@@ -71,7 +71,7 @@ class Preble:
         return self._exploit(fleet, loads, best)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Remember what went where, and how long it waited."""
+        """Record the placement and its time to first token."""
         if event.kind is LifecycleEventKind.RESERVED:
             self._history.record(event)
         self._slowdown.observe(event, _root(event.request))

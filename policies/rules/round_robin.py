@@ -1,4 +1,4 @@
-"""Round robin: each worker in its turn, blind to load and cache."""
+"""Round robin: each worker in order, blind to load and cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class RoundRobin:
-    """The least recently booked worker. Source: textbook; nginx's default upstream rule."""
+    """The least recently used worker. Source: textbook; nginx's default upstream rule."""
 
     params_type = Params
 
@@ -20,8 +20,8 @@ class RoundRobin:
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by time since the last booking."""
         ranked = sorted((view.id for view in fleet.workers), key=self._last_used.last)
-        return Decision(tuple(ranked), "next in turn")
+        return Decision(tuple(ranked), "least recently used")
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)

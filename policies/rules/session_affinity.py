@@ -57,5 +57,5 @@ class SessionAffinity:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)

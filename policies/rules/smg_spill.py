@@ -35,7 +35,7 @@ class SmgSpill:
     both 1.5 x mean and mean + min(64, max(4, 2 sqrt(mean))), or without such a match: the fewest requests.
 
     A hot prefix thereby gains a further holder each time that all it has are full, where `cache_aware` leaves every
-    prefix alone once any worker is far behind. Ties: whoever was booked longest ago (the original: fewest requests
+    prefix alone once any worker is far behind. Ties: the least recently used (the original: fewest requests
     served; at random among equal holders).
 
     Source: smg 1.13, `cache_aware` (model_gateway/src/policies/cache_aware.rs; the margin as in the notes on that
@@ -67,7 +67,7 @@ class SmgSpill:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Advance the turn."""
+        """Record which worker was used."""
         self._last_used.observe(event)
 
     def _match(self, request: RequestView, fleet: FleetView, limit: float) -> tuple[int | None, str]:
@@ -82,7 +82,7 @@ class SmgSpill:
         return best, f"longest match ({share:.0%} of the prompt)"
 
     def _limit(self, fleet: FleetView) -> float:
-        """Requests above which a worker passes on what it would otherwise get."""
+        """Return the requests above which a worker spills."""
         mean = sum([view.running_requests for view in fleet.workers]) / len(fleet.workers)
         margin = min(self._params.spill_max, max(self._params.spill_min, 2.0 * sqrt(mean)))
         return max(self._params.spill_rel * mean, mean + margin)

@@ -64,7 +64,7 @@ def test_a_short_prompt_passes_a_long_one_that_waits_for_room(start, hold):
     assert needed > worker["kv_capacity_tokens"] == 16 * BLOCKS
     if hold == "6":
         assert first_s["short"] < first_s["long"]
-        assert explained["hold_s"] > 0.0 and explained["reason"].endswith("had better wait for room in its KV cache")
+        assert explained["hold_s"] > 0.0 and explained["reason"].endswith("holds for space in its KV cache")
         assert running.metric("warmroute_hold_seconds_count") >= 1
     else:
         assert first_s["long"] < first_s["short"], "behind it, in the worker's queue"

@@ -15,8 +15,8 @@ MODELS_KEPT = 64
 def make(view, request_view):
     """A rule that has seen prefills of so many seconds."""
 
-    def build(*seen_s, limit=2.0, room_limit=6.0, **fields):
-        admission_hold = AdmissionHold(limit, room_limit)
+    def build(*seen_s, limit=2.0, kv_limit=6.0, **fields):
+        admission_hold = AdmissionHold(limit, kv_limit)
         for seconds in seen_s:
             admission_hold.observe(
                 reserved(view("w", prefill_s=seconds, **{"learned": True, **fields}), request_view())
@@ -87,7 +87,7 @@ def test_nobody_waits_where_that_is_switched_off_or_nothing_was_seen(make, busy,
 
 @pytest.fixture
 def full(view):
-    """Nothing is being prefilled there, and of room for 1,000 tokens 50 less are left than the prompt needs."""
+    """Nothing is being prefilled there, and of 1,000 tokens 50 fewer are free than the prompt needs."""
 
     def make(**fields):
         values = {
@@ -102,7 +102,7 @@ def full(view):
     return make
 
 
-def test_a_long_prompt_waits_for_room_beside_what_runs_and_rests(make, full, request_view):
+def test_a_long_prompt_is_held_until_it_fits_beside_running_and_idle_context(make, full, request_view):
     admission_hold = make(2.0)
     assert hold_s(admission_hold, request_view(), full()) == 0.75, (
         "it is asked for four times in the time of its prefill"
@@ -110,9 +110,9 @@ def test_a_long_prompt_waits_for_room_beside_what_runs_and_rests(make, full, req
     assert hold_s(admission_hold, request_view(waited_s=17.5), full()) == 0.5, "six times its own prefill at the most"
     assert hold_s(admission_hold, request_view(), full(kv_tokens=0, idle_tokens=701)) == 0.75
     assert hold_s(admission_hold, request_view(waited_s=7.0), full(queued_requests=1, queue_wait_s=90.0)) == 0.75, (
-        "it has waited enough for prefills, and not for room"
+        "it has waited enough for prefills, and not for KV space"
     )
-    assert admission_hold.hold(request_view(), full())[1] == "room in its KV cache"
+    assert admission_hold.hold(request_view(), full())[1] == "space in its KV cache"
     assert admission_hold.hold(request_view(), full(queued_requests=1, queue_wait_s=90.0))[1] == "prefills"
 
 
@@ -131,13 +131,13 @@ def test_a_long_prompt_waits_for_room_beside_what_runs_and_rests(make, full, req
         ("speeds are not known", 0.0, {"learned": False}),
     ],
 )
-def test_others_do_not_wait_for_room(make, full, request_view, why, waited_s, fields):
+def test_other_prompts_are_not_held_for_kv_space(make, full, request_view, why, waited_s, fields):
     assert hold_s(make(2.0), request_view(waited_s=waited_s), full(**fields)) == 0.0, why
 
 
 def test_each_wait_is_switched_off_by_itself(make, busy, full, request_view):
-    assert hold_s(make(2.0, room_limit=0.0), request_view(), full()) == 0.0
-    assert hold_s(make(2.0, room_limit=0.0), request_view(), busy()) == 1.5
+    assert hold_s(make(2.0, kv_limit=0.0), request_view(), full()) == 0.0
+    assert hold_s(make(2.0, kv_limit=0.0), request_view(), busy()) == 1.5
     assert hold_s(make(2.0, limit=0.0), request_view(), full()) == 0.75
 
 

@@ -36,7 +36,7 @@ def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, reque
 
 
 @pytest.mark.parametrize(("kv_wait_s", "chosen"), [(0.2, "a"), (0.4, "b")])
-def test_a_cached_prefix_is_left_where_waiting_for_room_takes_longer(policy, fleet, request_view, kv_wait_s, chosen):
+def test_a_cached_prefix_loses_to_a_longer_kv_wait(policy, fleet, request_view, kv_wait_s, chosen):
     view = fleet(
         a={"learned": True, "prefill_s": 0.1, "kv_wait_s": kv_wait_s},
         b={"learned": True, "prefill_s": 0.4},
@@ -47,7 +47,7 @@ def test_a_cached_prefix_is_left_where_waiting_for_room_takes_longer(policy, fle
 
 
 @pytest.mark.parametrize(("free_tokens", "chosen", "waits"), [(300, "b", False), (299, "a", True)])
-def test_of_equals_one_that_has_room_is_chosen(policy, fleet, request_view, free_tokens, chosen, waits):
+def test_of_equals_one_where_the_prompt_fits_wins(policy, fleet, request_view, free_tokens, chosen, waits):
     usual = {"learned": True, "prefill_s": 0.3, "error_s": 0.1, "uncached_tokens": 300, "kv_capacity_tokens": 1_000}
     view = fleet(
         a={**usual, "prefill_s": 0.29, "kv_tokens": 500, "idle_tokens": 201, "running_requests": 1},
@@ -60,7 +60,7 @@ def test_of_equals_one_that_has_room_is_chosen(policy, fleet, request_view, free
     )
     decision = policy.decide(request_view(), view)
     assert (decision.ranked[0], decision.hold_s > 0.0, decision.until_prefills_done) == (chosen, waits, not waits)
-    assert decision.reason.endswith("; had better wait for room in its KV cache") is waits
+    assert decision.reason.endswith("; holds for space in its KV cache") is waits
 
 
 @pytest.mark.parametrize(("weight", "chosen"), [(0.0, "a"), (0.1, "b"), (1.0, "b")])
