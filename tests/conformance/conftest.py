@@ -1,4 +1,4 @@
-"""The gateway's rig, with a worker behind it that writes down every byte it gets."""
+"""The gateway's rig, and a worker that records every byte it gets."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 
 
 @dataclass
 class Received:
-    """One request, taken from the bytes of one connection."""
+    """One request from the bytes of one connection."""
 
     lines: list[bytes]
     body: bytes
@@ -30,8 +30,10 @@ class Received:
 
 
 def take(raw):
-    """The first request of `raw` and what is behind it; None while it is not whole. Reads nothing but the one shape
-    that the gateway may send: one length, no transfer coding."""
+    """Return the first request of `raw` and the bytes after it, or None if it is incomplete.
+
+    The only shape that the gateway may send is accepted: one Content-Length, no transfer coding.
+    """
     head, end, rest = raw.partition(b"\r\n\r\n")
     if not end:
         return None
@@ -47,7 +49,7 @@ def take(raw):
 
 
 class RecordingWorker(SocketWorker):
-    """Answers every whole request with the same JSON, and keeps all that it received, per connection."""
+    """Answers every complete request with the same JSON, and keeps all bytes by connection."""
 
     def __init__(self):
         super().__init__()
@@ -67,13 +69,13 @@ class RecordingWorker(SocketWorker):
 
     @property
     def left_over(self):
-        """Bytes that were no whole request."""
+        """Return the bytes that were no complete request."""
         return b"".join(self.connections)
 
 
 @pytest.fixture
 async def recording(rig):
-    """`gate, worker`: a gateway with the corpus's limits in front of one `RecordingWorker`."""
+    """`gate, worker`: a gateway with the limits of the corpus, and its one `RecordingWorker`."""
     worker = await RecordingWorker().start()
     limits = {"max_header_bytes": MAX_HEADER_BYTES, "max_body_bytes": MAX_BODY_BYTES}
     gate = await rig(limits=limits)

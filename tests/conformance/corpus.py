@@ -1,4 +1,4 @@
-"""What a row of the two tables says, and the words the rows are written in."""
+"""The rows of the request and response tables, and functions that make them."""
 
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ CODES = {
 
 @dataclass(frozen=True)
 class Forwarded:
-    """A request as its worker has to get it: its first line, its body, lines it has, names it has not."""
+    """The request that the worker must get: first line, body, required header lines, absent header names."""
 
     body: bytes = BODY
     line: bytes = CHAT_LINE
@@ -39,11 +39,11 @@ class Forwarded:
 
 @dataclass(frozen=True)
 class RequestCase:
-    """Bytes from a client, and what comes of them.
+    """Bytes from a client, and their effects.
 
-    `statuses`: of the answers, in their order. `forwarded`: what the worker gets, in its order. `kept`: whether the
-    connection takes another request; nothing is read from one that is not. `continues`: how many 100 come before the
-    answers if the client waits. `why`: the reason, where another choice was possible.
+    `statuses`: of the responses, in order. `forwarded`: the requests that the worker gets, in order. `kept`: the
+    connection takes another request; otherwise nothing more is read. `continues`: the number of 100 responses before
+    the others if the client waits. `why`: the reason, if another choice was possible.
     """
 
     name: str
@@ -59,7 +59,7 @@ class RequestCase:
 
 
 def refused(name, status, raw, rule, why="", *, kept=False, code=None, bodiless=False):
-    """Answered with an error of ours; the worker sees nothing."""
+    """Answered with an error of the gateway. The worker gets no request."""
     return RequestCase(name, raw, (status,), rule, kept, code=code or CODES[status], bodiless=bodiless, why=why)
 
 
@@ -76,12 +76,12 @@ def local(name, status, raw, rule, why="", *, kept=True, bodiless=False):
 
 @dataclass(frozen=True)
 class ResponseCase:
-    """Bytes from a worker, and what its client gets.
+    """Bytes from a worker, and the client's view.
 
-    `gets`: "answer" (status and content below), "error" (a 5xx of ours, with `code`), "cut" (the head, and then a close
-    in mid-body that the client can tell from an end) or "event" (the stream, and at its end an error event).
-    `pooled`: whether the connection to the worker is used again. `closes`: the worker closes behind its bytes.
-    `kept`: whether the client's connection takes another request, where it got an answer.
+    `gets`: "answer" (status and content below), "error" (a 5xx of the gateway, with `code`), "cut" (the head, then a
+    close within the body that the client can distinguish from its end) or "event" (the stream, then an error event).
+    `pooled`: the connection to the worker is reused. `closes`: the worker closes after its bytes. `kept`: after a
+    response, the client's connection takes another request.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Finds the regular expressions of a package, makes texts that they have trouble with, and measures how costs grow."""
+"""Finds the regular expressions of a package, makes hostile texts for them, and measures how their cost grows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _CALLS = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 _ENDINGS = ("", "\x00", '"', "\n")
-"""Behind a repetition: nothing, and characters that few expressions go on with."""
+"""Texts after a repetition: nothing, and characters that few expressions continue with."""
 
 ENOUGH_S = 0.002
-"""CPU time that can be compared; what takes less at its largest is cheap, however it grows."""
+"""CPU time that can be compared. Input that takes less at its largest is cheap, however it grows."""
 FURTHER = 16
-"""Beyond what takes ENOUGH_S it is looked once more: at so many times the input, or at the largest."""
+"""Once an input takes ENOUGH_S, one more size is measured: this multiple of it, or the largest."""
 SMALLEST = 16
 FACTOR = 4
 WORST_RATIO = 8.0
@@ -31,8 +31,7 @@ WORST_RATIO = 8.0
 
 @cache
 def expressions(*packages: str) -> frozenset[str]:
-    """Where regular expressions are made: ``module.NAME`` of those bound to a name of their module, and
-    ``module.function`` of those made on the way."""
+    """Return where regular expressions are made: ``module.NAME`` for globals, ``module.function`` for others."""
     found: set[str] = set()
     for package in packages:
         for file in sorted((ROOT / package).rglob("*.py")):
@@ -63,8 +62,7 @@ def _makes(node: ast.AST) -> bool:
 
 
 def hostile_inputs(pattern: re.Pattern[Any]) -> list[Callable[[int], Any]]:
-    """Texts, by their size, that repeat what the pattern repeats, or what stands before that, and then end in another
-    way than the pattern wants."""
+    """Return texts by size that repeat the pattern's repetition, or the text before it, and then fail to match."""
     text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     tree = list(_parser.parse(text, pattern.flags & ~re.UNICODE))
     found: dict[tuple[str, str, str], Callable[[int], Any]] = {}
@@ -85,7 +83,7 @@ def _text(as_str: bool, start: str, repeated: str, ending: str, size: int) -> st
 
 
 def _witness(tree: Iterable[Any], wild: str) -> str:
-    """A short text that the pattern matches, look-arounds and places left aside; `wild` is any character."""
+    """Return a short text that the pattern matches, without look-arounds and anchors. `wild` is any character."""
     return "".join(_piece(code, value, wild) for code, value in tree)
 
 
@@ -126,7 +124,7 @@ def _as_class(member: Any) -> str:
 
 
 def _repeated(tree: Iterable[Any], before: str, wild: str) -> Iterator[tuple[str, str]]:
-    """Each repetition's body, as one text or as each of its alternatives, with what stands before it."""
+    """Yield each repetition's body, as one text or by alternative, with the text before it."""
     for code, value in tree:
         if code in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
             yield before, _witness(value[2], wild)
@@ -144,7 +142,7 @@ def _repeated(tree: Iterable[Any], before: str, wild: str) -> Iterator[tuple[str
 
 
 def cpu_s(run: Callable[[], object], times: int = 1) -> float:
-    """The least CPU time of several runs, without the garbage collector, which comes by for other objects, too."""
+    """Return the least CPU time of several runs, without garbage collection, which depends on other objects too."""
     best_s = float("inf")
     gc.disable()
     try:
@@ -158,10 +156,10 @@ def cpu_s(run: Callable[[], object], times: int = 1) -> float:
 
 
 def growth(build: Callable[[int], Callable[[], object]], largest: int, step: float = 2.0) -> float:
-    """How much longer FACTOR times the input takes, where that can be measured; 0 where all of `largest` is cheap.
+    """Return how much longer FACTOR times the input takes, or 0 if even `largest` is cheap.
 
-    `build` makes an input of the size given and returns what is to be measured on it, which may run many times. Sizes
-    grow by `step`, which has to be small for what may grow exponentially.
+    `build` makes an input of a size and returns the call to measure, which may run many times. Sizes grow by `step`,
+    which must be small if time may grow exponentially.
     """
     size = SMALLEST
     while cpu_s(build(size), 2) < ENOUGH_S:
@@ -176,7 +174,7 @@ def growth(build: Callable[[int], Callable[[], object]], largest: int, step: flo
 
 
 def _ratio(build: Callable[[int], Callable[[], object]], size: int) -> float:
-    """The least of a few: other processes disturb."""
+    """Return the least of a few runs, because other processes disturb the measurement."""
     small, large = build(max(1, size // FACTOR)), build(size)
     ratio = float("inf")
     for _ in range(4):
@@ -187,7 +185,7 @@ def _ratio(build: Callable[[int], Callable[[], object]], size: int) -> float:
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """The most memory that Python's allocator had given out."""
+    """Return the peak memory of Python's allocator."""
     tracemalloc.start()
     try:
         run()

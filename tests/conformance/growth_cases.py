@@ -1,13 +1,13 @@
-"""Who writes what each regular expression reads, and hostile inputs for the scanners written by hand.
+"""The author of the text that each regular expression reads, and hostile inputs for hand-written scanners.
 
 A new regular expression in `router` or `backends` needs a row here:
 
 - bound to a name of its module: `PATTERNS["module.NAME"] = Row(who writes the text, how it is applied)`. Hostile inputs
-  are made from the expression itself; `inputs` adds your own, as functions of their size;
+  are made from the expression itself; `inputs` adds more, as functions of their size;
 - made within a function: `INLINE["module.function"]`, the names of the rows of `SCANNERS` that run that function, or
-  `TRUSTED` with the reason why nobody else writes what it reads.
+  `TRUSTED` with the reason why its text is trusted.
 
-A loop of your own over bytes of clients or workers needs a row in `SCANNERS`.
+A hand-written loop over bytes of clients or workers needs a row in `SCANNERS`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ TEXT_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`written_by` says whose text is read, `method` how the expression is applied: match, fullmatch or search (which
-    stands for finditer, findall, split and sub, too); `longest_bytes` is the longest text that it is given."""
+    """`written_by`: the author of the text. `method`: match, fullmatch or search (which covers finditer, findall, split
+    and sub). `longest_bytes`: the longest text that the expression is applied to."""
 
     written_by: str
     method: str
@@ -195,8 +195,8 @@ INLINE: dict[str, str | tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """`build` makes an input of about so many bytes and returns what reads it; `largest_bytes` is the most that can
-    come, or what shows how it grows."""
+    """`build` makes an input of about the given size and returns the call that reads it. `largest_bytes`: the largest
+    possible input, or a size that shows the growth."""
 
     build: Callable[[int], Callable[[], object]]
     largest_bytes: int = TEXT_BYTES
@@ -206,7 +206,7 @@ _START = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 
 
 def _requests(make: Callable[[int], bytes], piece_bytes: int = 0) -> Callable[[int], Callable[[], object]]:
-    """The bytes of a connection, in one read or in pieces, given to the framer until it refuses."""
+    """Feed the bytes of a connection to the framer, in one read or in pieces, until it refuses them."""
 
     def build(size: int) -> Callable[[], object]:
         raw = make(size)
@@ -286,13 +286,13 @@ JSON: dict[str, Callable[[int], bytes]] = {
     "digits of a fraction": lambda size: b'{"model":"m","n":0.' + b"1" * size + b"}",
     "digits beside NaN": lambda size: b'{"model":"m","top_p":NaN,"n":0.' + b"1" * size + b"}",
 }
-"""Bodies of a chat, by what they repeat."""
+"""Chat bodies by the part that they repeat."""
 
 
 def _pieces(
     feed: Callable[[], Callable[[bytes], object]], before: bytes, piece: bytes
 ) -> Callable[[int], Callable[[], object]]:
-    """A stream whose event does not end, in many small reads."""
+    """Read a stream with an endless event in many small pieces."""
 
     def build(size: int) -> Callable[[], object]:
         def run() -> None:
@@ -477,4 +477,4 @@ SCANNERS: dict[str, Scan] = {
         _on(parse_metrics, lambda size: "vllm:num_requests_running{" + 'a="b",' * (size // 6) + "} 1\n")
     ),
 }
-"""By what the input repeats."""
+"""Scanners by the part that their input repeats."""

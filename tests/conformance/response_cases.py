@@ -53,11 +53,9 @@ def told(name, raw, rule, why="", *, content, code="bad_upstream_response", **mo
 STATUS_LINE = (
     answer("a plain answer", OK + L + E + JSON, "6.3"),
     answer("a status without a reason", b"HTTP/1.1 200 \r\n" + L + E + JSON, "4"),
-    answer(
-        "a status without the space behind it", b"HTTP/1.1 200\r\n" + L + E + JSON, "4", "some servers leave it out"
-    ),
+    answer("a status without the space after it", b"HTTP/1.1 200\r\n" + L + E + JSON, "4", "some servers omit it"),
     answer("a reason with obs-text", b"HTTP/1.1 200 \xc3\xa0 la carte\r\n" + L + E + JSON, "4"),
-    answer("a status nobody knows", b"HTTP/1.1 299 Odd\r\n" + L + E + JSON, "9110 15", status=299),
+    answer("an unknown status", b"HTTP/1.1 299 Odd\r\n" + L + E + JSON, "9110 15", status=299),
     answer("HTTP/1.0", b"HTTP/1.0 200 OK\r\n" + L + E + JSON, "9.3", pooled=False),
     answer("HTTP/1.0 with keep-alive", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n" + L + E + JSON, "9.3"),
     answer("HTTP/1.0 until close", b"HTTP/1.0 200 OK\r\n\r\n" + JSON, "6.3", closes=True, pooled=False),
@@ -78,8 +76,8 @@ STATUS_LINE = (
     error("a NUL in the reason", b"HTTP/1.1 200 O\x00K\r\n" + L + E + JSON, "4"),
     error("a control character in the reason", b"HTTP/1.1 200 O\x1bK\r\n" + L + E + JSON, "4"),
     error("a bare CR in the reason", b"HTTP/1.1 200 O\rX: y\r\n" + L + E + JSON, "2.2"),
-    error("a bare LF behind the reason", b"HTTP/1.1 200 OK\n" + L + E + JSON, "2.2"),
-    error("an empty line first", E + OK + L + E + JSON, "2.2", "allowed before requests only"),
+    error("a bare LF after the reason", b"HTTP/1.1 200 OK\n" + L + E + JSON, "2.2"),
+    error("an empty line first", E + OK + L + E + JSON, "2.2", "valid before requests only"),
     error("a line feed first", b"\n" + OK + L + E + JSON, "2.2"),
     error("two empty lines first", E + E + OK + L + E + JSON, "2.2"),
     error("a space first", b" " + OK + L + E + JSON, "2.2"),
@@ -113,7 +111,7 @@ HEADERS = (
         has=(b"Content-Encoding: x",),
     ),
     answer(
-        "an upgrade nobody asked for",
+        "an unsolicited upgrade",
         with_header(b"Connection: Upgrade\r\nUpgrade: h2c"),
         "9110 7.8",
         lacks=(b"upgrade",),
@@ -122,7 +120,7 @@ HEADERS = (
         "a request id of its own",
         with_header(b"X-Request-Id: a\r\nx-request-id: b"),
         "5",
-        "ours is the one the client gets",
+        "the client gets the gateway's",
     ),
     error("obs-fold", with_header(b"X: a\r\n b"), "5.2"),
     error("white space before the first header", OK + b" X: a\r\n" + L + E + JSON, "2.2"),
@@ -138,14 +136,14 @@ HEADERS = (
     error("a name that is not ASCII", with_header(b"X\xe9: a"), "9110 5.1"),
     error("bare LF at the end of the head", OK + b"Content-Length: 10\n\n" + JSON, "2.2"),
     error("a bare CR at the end of the head", OK + L + b"\r\r" + JSON, "2.2"),
-    error("a head too large", with_header(b"X: " + b"x" * 70_000), "6585 5", "read no further than our own limit"),
+    error("a head too large", with_header(b"X: " + b"x" * 70_000), "6585 5", "read up to the gateway's own limit"),
     error("a head that never ends", OK + b"X: y\r\n" * 20_000, "6585 5"),
 )
 
 LENGTH = (
     answer("an empty body", OK + b"Content-Length: 0\r\n\r\n", "6.3", content=b""),
     answer("white space around a length", OK + b"Content-Length: \t10 \t\r\n\r\n" + JSON, "5.1"),
-    answer("until close", OK + E + JSON, "6.3", "its end cannot be told from a loss", closes=True, pooled=False),
+    answer("until close", OK + E + JSON, "6.3", "its end looks like a lost connection", closes=True, pooled=False),
     answer("until close, and empty", OK + E, "6.3", content=b"", closes=True, pooled=False),
     answer("close announced", OK + b"Connection: close\r\n" + L + E + JSON, "9.6", closes=True, pooled=False),
     answer("close announced, and not done", OK + b"Connection: foo, CLOSE\r\n" + L + E + JSON, "9.6", pooled=False),
@@ -159,17 +157,17 @@ LENGTH = (
     error("an empty length", OK + b"Content-Length:\r\n\r\n" + JSON, "6.3"),
     error("a length beyond 64 bits", OK + b"Content-Length: 18446744073709551626\r\n\r\n" + JSON, "6.3"),
     answer(
-        "line breaks behind the end",
+        "line breaks after the end",
         OK + L + E + JSON + E,
         "9.2",
-        "not passed on, since the end is known",
+        "not relayed, since the end is known",
         pooled=False,
     ),
-    answer("a carriage return behind the end", OK + L + E + JSON + b"\r", "9.2", pooled=False),
-    answer("line breaks behind an empty body", OK + b"Content-Length: 0\r\n\r\n\r\n", "9.2", content=b"", pooled=False),
-    error("bytes behind the end", OK + L + E + JSON + b"X", "9.2"),
-    error("another answer behind the end", (OK + L + E + JSON) * 2, "9.2", "nobody asked for it"),
-    error("bytes behind the end of a last answer", OK + b"Connection: close\r\n" + L + E + JSON + b"X", "9.2"),
+    answer("a carriage return after the end", OK + L + E + JSON + b"\r", "9.2", pooled=False),
+    answer("line breaks after an empty body", OK + b"Content-Length: 0\r\n\r\n\r\n", "9.2", content=b"", pooled=False),
+    error("bytes after the end", OK + L + E + JSON + b"X", "9.2"),
+    error("another response after the end", (OK + L + E + JSON) * 2, "9.2", "it was not requested"),
+    error("bytes after the end of a last response", OK + b"Connection: close\r\n" + L + E + JSON + b"X", "9.2"),
     cut("less than announced", OK + L + E + JSON[:5], "6.3", content=JSON[:5], closes=True),
     cut(
         "the largest length",
@@ -178,19 +176,21 @@ LENGTH = (
         content=JSON,
         closes=True,
     ),
-    error("nothing of what was announced", OK + L + E, "6.3", closes=True),
+    error("no byte of an announced body", OK + L + E, "6.3", closes=True),
 )
 
 TRANSFER_CODING = (
     answer("chunked", OK + TE + E + CHUNKED, "7.1"),
     answer("chunked in odd case", coded(b" cHUNKED"), "7"),
-    error("a tab behind chunked", coded(b" chunked\t"), "5.1", "allowed; llhttp sees another coding"),
-    error("gzip, chunked", coded(b" gzip, chunked"), "6.1", "to be undone by us, and never asked for"),
+    error("a tab after chunked", coded(b" chunked\t"), "5.1", "valid, but llhttp reads another coding"),
+    error(
+        "gzip, chunked", coded(b" gzip, chunked"), "6.1", "the gateway would have to decode it, and never asks for it"
+    ),
     error("chunked, gzip", coded(b" chunked, gzip"), "6.3"),
     error("chunked twice in a list", coded(b" chunked, chunked"), "6.1"),
     error("chunked twice in two lines", coded(b" chunked", b" chunked"), "6.1"),
     error("identity", coded(b" identity", body=JSON), "6.1", closes=True),
-    error("a coding nobody knows", coded(b" pigeons", body=JSON), "6.1", closes=True),
+    error("an unknown coding", coded(b" pigeons", body=JSON), "6.1", closes=True),
     error("an empty coding", coded(b""), "6.1"),
     error("a vertical tab before chunked", coded(b" \x0bchunked"), "5.5"),
     error("a space before a coding's colon", OK + b"Transfer-Encoding : chunked\r\n\r\n" + CHUNKED, "5.1"),
@@ -203,13 +203,13 @@ TRANSFER_CODING = (
 CHUNKS = (
     answer("leading zeros in a size", OK + TE + E + b"000a\r\n" + JSON + b"\r\n00\r\n\r\n", "7.1", kept=False),
     answer(
-        "an extension", OK + TE + E + b'a;x=y;z="q;r"\r\n' + JSON + b"\r\n0;e\r\n\r\n", "7.1.1", "passed on", kept=False
+        "an extension", OK + TE + E + b'a;x=y;z="q;r"\r\n' + JSON + b"\r\n0;e\r\n\r\n", "7.1.1", "relayed", kept=False
     ),
     answer(
         "a trailer",
         OK + TE + b"Trailer: X-Sum\r\n\r\na\r\n" + JSON + b"\r\n0\r\nX-Sum: 1\r\n\r\n",
         "7.1.2",
-        "passed on, as is its announcement",
+        "relayed, with its Trailer header",
         has=(b"Trailer: X-Sum",),
         kept=False,
     ),
@@ -221,33 +221,33 @@ CHUNKS = (
     ),
     answer("an empty body in chunks", OK + TE + E + b"0\r\n\r\n", "7.1", content=b""),
     answer(
-        "line breaks behind the end",
+        "line breaks after the end",
         OK + TE + E + CHUNKED + E,
         "9.2",
-        "the client's connection is closed, since the end is ours to show",
+        "the client's connection is closed to show the end",
         pooled=True,
         kept=False,
     ),
     error(
         "a length in the trailers", OK + TE + E + b"a\r\n" + JSON + b"\r\n0\r\nContent-Length: 9\r\n\r\n", "9110 6.5.1"
     ),
-    error("a size that is none", OK + TE + E + b"zz\r\n" + JSON + b"\r\n0\r\n\r\n", "7.1"),
+    error("a size that is no number", OK + TE + E + b"zz\r\n" + JSON + b"\r\n0\r\n\r\n", "7.1"),
     error("a size with 0x", OK + TE + E + b"0xa\r\n" + JSON + b"\r\n0\r\n\r\n", "7.1"),
     error("a negative size", OK + TE + E + b"-a\r\n" + JSON + b"\r\n0\r\n\r\n", "7.1"),
     error("a size beyond 64 bits", OK + TE + E + b"1000000000000000a\r\n" + JSON + b"\r\n0\r\n\r\n", "7.1"),
-    error("a space behind a size", OK + TE + E + b"a \r\n" + JSON + b"\r\n0\r\n\r\n", "7.1"),
+    error("a space after a size", OK + TE + E + b"a \r\n" + JSON + b"\r\n0\r\n\r\n", "7.1"),
     error("a size line with a bare LF", OK + TE + E + b"a\n" + JSON + b"\r\n0\r\n\r\n", "2.2"),
     error("a line feed in an extension", OK + TE + E + b"a;x\ny\r\n" + JSON + b"\r\n0\r\n\r\n", "2.2"),
     error("a carriage return in an extension", OK + TE + E + b"a;x\ry\r\n" + JSON + b"\r\n0\r\n\r\n", "2.2"),
     error("content longer than its size", OK + TE + E + b"9\r\n" + JSON + b"\r\n0\r\n\r\n", "7.1"),
-    error("no line break behind content", OK + TE + E + b"a\r\n" + JSON + b"0\r\n\r\n", "7.1"),
-    error("a bare LF behind content", OK + TE + E + b"a\r\n" + JSON + b"\n0\r\n\r\n", "2.2"),
+    error("no line break after content", OK + TE + E + b"a\r\n" + JSON + b"0\r\n\r\n", "7.1"),
+    error("a bare LF after content", OK + TE + E + b"a\r\n" + JSON + b"\n0\r\n\r\n", "2.2"),
     error("the end is a bare LF", OK + TE + E + b"a\r\n" + JSON + b"\r\n0\r\n\n", "2.2"),
     error("a chunk after the end", OK + TE + E + CHUNKED + framed(JSON), "9.2"),
     error("an answer after the end", OK + TE + E + CHUNKED + OK + L + E + JSON, "9.2"),
     cut("a loss within a chunk", OK + TE + E + b"a\r\n" + JSON[:4], "8", content=JSON[:4], closes=True),
-    cut("a loss behind a chunk", OK + TE + E + b"a\r\n" + JSON + b"\r\n", "8", content=JSON, closes=True),
-    cut("a loss behind the last chunk", OK + TE + E + b"a\r\n" + JSON + b"\r\n0\r\n", "8", content=JSON, closes=True),
+    cut("a loss after a chunk", OK + TE + E + b"a\r\n" + JSON + b"\r\n", "8", content=JSON, closes=True),
+    cut("a loss after the last chunk", OK + TE + E + b"a\r\n" + JSON + b"\r\n0\r\n", "8", content=JSON, closes=True),
     cut("a chunk of all sizes", OK + TE + E + b"ffffffffffffffff\r\n" + JSON, "7.1", content=JSON, closes=True),
 )
 
@@ -269,11 +269,11 @@ STREAMS = (
         pooled=False,
     ),
     answer("an event nested too deep", SSE + framed(DEEP) + b"0\r\n\r\n", "8259 9", content=DEEP),
-    error("a stream without an event", SSE + b"0\r\n\r\n", "7.1", "so that another worker can answer"),
+    error("a stream without an event", SSE + b"0\r\n\r\n", "7.1", "another worker can answer"),
     error("a stream of comments", SSE + framed(b": hi\n\n") + b"0\r\n\r\n", "7.1"),
     error("a stream with a broken first chunk", SSE + b"zz\r\n", "7.1"),
     told(
-        "a stream lost behind an event",
+        "a stream lost after an event",
         SSE + framed(EVENT),
         "8",
         content=EVENT,
@@ -281,7 +281,7 @@ STREAMS = (
         closes=True,
     ),
     told(
-        "a stream lost in an event, behind a chunk",
+        "a stream lost in an event, after a chunk",
         SSE + framed(EVENT) + framed(b"data: x"),
         "8",
         content=EVENT + b"data: x\n\n",
@@ -299,14 +299,14 @@ STREAMS = (
 )
 
 INTERIM = (
-    answer("100 before the answer", CONTINUE + OK + L + E + JSON, "9110 15.2", "we asked for none; not passed on"),
+    answer("100 before the response", CONTINUE + OK + L + E + JSON, "9110 15.2", "not requested, not relayed"),
     answer(
         "103 before the answer",
         b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + OK + L + E + JSON,
         "9110 15.2",
         lacks=(b"link",),
     ),
-    answer("many 100 before the answer", CONTINUE * 50 + OK + L + E + JSON, "9110 15.2"),
+    answer("many 100 before the response", CONTINUE * 50 + OK + L + E + JSON, "9110 15.2"),
     error("more 100 than a head may have bytes", CONTINUE * 4_000, "9110 15.2"),
     error(
         "100 with a body",
@@ -315,13 +315,13 @@ INTERIM = (
     ),
     error("an empty line before 100", E + CONTINUE + OK + L + E + JSON, "2.2"),
     error("two empty lines before 100", E + E + CONTINUE + OK + L + E + JSON, "2.2"),
-    error("an empty line behind 100", CONTINUE + E + OK + L + E + JSON, "2.2"),
-    error("two empty lines behind 100", CONTINUE + E + E + OK + L + E + JSON, "2.2"),
+    error("an empty line after 100", CONTINUE + E + OK + L + E + JSON, "2.2"),
+    error("two empty lines after 100", CONTINUE + E + E + OK + L + E + JSON, "2.2"),
     error("two empty lines between two 100", CONTINUE + E + E + CONTINUE + OK + L + E + JSON, "2.2"),
     error("100 with close", b"HTTP/1.1 100 Continue\r\nConnection: close\r\n\r\n" + OK + L + E + JSON, "9110 15.2"),
     error("100 and nothing else", CONTINUE, "9110 15.2", closes=True),
     error(
-        "101 nobody asked for",
+        "an unsolicited 101",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nraw",
         "9110 15.2.2",
     ),
@@ -333,7 +333,7 @@ BODILESS = (
         "204",
         b"HTTP/1.1 204 No Content\r\n\r\n",
         "6.3",
-        "never pooled: a body may be on its way",
+        "never pooled: a body may follow",
         status=204,
         content=b"",
         bodiless=True,
@@ -343,7 +343,7 @@ BODILESS = (
         "204 with a body",
         b"HTTP/1.1 204 No Content\r\nContent-Length: 10\r\n\r\n" + JSON,
         "6.3",
-        "the bytes behind it are nobody's",
+        "the bytes after it belong to no response",
     ),
     answer(
         "304 with a length",
@@ -358,7 +358,7 @@ BODILESS = (
         "304 with a body",
         b"HTTP/1.1 304 Not Modified\r\nContent-Length: 10\r\n\r\n" + JSON,
         "6.3",
-        "the bytes behind it are nobody's",
+        "the bytes after it belong to no response",
     ),
     answer(
         "an answer to HEAD",

@@ -1,4 +1,4 @@
-"""Answers of a hostile or broken worker."""
+"""Responses of a hostile or broken worker."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -13,7 +13,7 @@ BODY = b'{"id":"x"}'
 L = b"Content-Length: %d\r\n" % len(BODY)
 CHUNKS = chunk(BODY) + LAST
 EXACT = b"x" * lengths.SIZE
-"""As long as the right ones among the lengths say."""
+"""Content whose length matches the valid ones among the lengths."""
 EVENTS = OK + b"Content-Type: text/event-stream\r\n"
 EVENT = b'data: {"choices":[]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -145,7 +145,7 @@ INTERIM = (
     b"\r\nHTTP/1.1 100 Continue\r\n\r\n",
     b"HTTP/1.1 100 Continue\r\n",
 )
-BEHIND = (
+AFTER = (
     b"\r\n",
     b"\r",
     b"\n",
@@ -180,7 +180,7 @@ def heads():
         yield "status line", status + E + L + E + BODY
         yield "status line before chunks", status + E + TE + E + CHUNKS
     for line in between(b"HTTP/1.1 200", b"OK\r\n"):
-        yield "any byte behind a status", line + L + E + BODY
+        yield "any byte after a status", line + L + E + BODY
     for end in ENDS:
         yield "end of the status line", OK[:-2] + end + L + E + BODY
         yield "end of a field", OK + b"X: y" + end + L + E + BODY
@@ -223,8 +223,8 @@ def interim():
 
 def ends():
     for name, message in MESSAGES.items():
-        for behind in BEHIND:
-            yield f"bytes behind {name}", message + behind
+        for after in AFTER:
+            yield f"bytes after {name}", message + after
         for end in range(0, len(message), 3):
             yield f"{name}, cut short", message[:end]
     for status in (b"204 No Content", b"304 Not Modified", b"205 Reset Content", b"101 Switching", b"100 Continue"):
@@ -239,7 +239,7 @@ def chunked():
 
 @dataclass(frozen=True)
 class Answer:
-    """What a worker says to the request with `number`: `raw` in pieces of `piece_bytes`, and perhaps its end."""
+    """A worker's response to the request with `number`: `raw` in pieces of `piece_bytes`, then perhaps a close."""
 
     number: int
     rule: str
@@ -250,12 +250,12 @@ class Answer:
 
     @property
     def meant(self):
-        """What a strict reader makes of it; None if nothing."""
+        """Return the strict reader's result, or None."""
         return read_final(self.raw, bodiless=self.to_head, closed=self.closes)
 
     @property
     def asks(self):
-        """The request that it answers."""
+        """Return the request that this responds to."""
         method = b"HEAD" if self.to_head else b"GET"
         return method + b" /v/%d/a HTTP/1.1\r\nHost: gw\r\n\r\n" % self.number
 
@@ -274,8 +274,8 @@ _LARGEST_IN_PIECES = 600
 
 
 def _answers(raw, rule, numbers, index):
-    """Where the worker's bytes have an end it leaves the connection open. What is behind that end comes with it: in
-    pieces it would be the beginning of the next answer."""
+    """If a response has an end, the worker leaves the connection open. Bytes after the end are sent in the same piece,
+    because later bytes would begin the next response."""
     meant = read_final(raw, closed=False)
     closes = meant is None or not meant.whole
     exact = meant is None or meant.end == len(raw)
@@ -289,7 +289,7 @@ def _answers(raw, rule, numbers, index):
 
 
 def numbered():
-    """Each family's answers."""
+    """Return the responses by family."""
     numbers = count(10_000)
     for family, rules in FAMILIES.items():
         raws = {raw.replace(ID, b"00000"): rule for rule, raw in rules()}

@@ -16,7 +16,7 @@ FAMILIES = {
 
 
 def numbered():
-    """Each family's vectors; what two rules make is one vector."""
+    """Return the vectors by family. A vector that two rules make is listed once."""
     numbers, seen = count(10_000), set()
     for family, rules in FAMILIES.items():
         made = []

@@ -1,4 +1,4 @@
-"""Chunked bodies: sizes, extensions, line ends, trailers, and where they stop too early."""
+"""Chunked bodies: sizes, extensions, line ends, trailers, and bodies that end too early."""
 
 from tests.conformance.vectors.pieces import (
     LAST,
@@ -230,7 +230,7 @@ def sizes():
         yield "last chunk's size", chunk(CONTENT) + (size.replace(SIZE, b"0") or b"0") + E + E
         yield "chunk size before another message", size + E + SMUGGLED + E + LAST
     for line in between(SIZE, E + CONTENT + E + LAST):
-        yield "any byte behind a size", line
+        yield "any byte after a size", line
     for line in between(b"", SIZE + E + CONTENT + E + LAST):
         yield "any byte before a size", line
 
@@ -253,7 +253,7 @@ def joints():
         yield "end of the body", chunk(CONTENT) + b"0" + E + joint
         yield "end of the body before another message", chunk(CONTENT) + b"0" + E + joint + SMUGGLED
     for two in (b"%c%c" % (first, second) for first in b"\r\n x" for second in b"\r\n x0"):
-        yield "two bytes behind a chunk", SIZE + E + CONTENT + two + LAST
+        yield "two bytes after a chunk", SIZE + E + CONTENT + two + LAST
 
 
 def trailers():
@@ -264,7 +264,7 @@ def trailers():
 
 
 LOOKALIKES = (LAST, E, E + LAST, SMUGGLED, WHOLE, b"0", b"\r", b"\n", b"\x00" * 64, HEAD + WHOLE, b"\xff" * 300)
-"""Content that could be taken for framing."""
+"""Content that looks like framing."""
 
 
 def contents():
@@ -275,7 +275,7 @@ def contents():
 
 
 def bodies():
-    """(rule, bytes) of chunked bodies, most of them broken."""
+    """Yield (rule, bytes) of chunked bodies, most of them broken."""
     for rules in (sizes, extensions, joints, trailers, contents):
         yield from rules()
 
@@ -297,7 +297,7 @@ CUT_SHORT = (
 
 
 def cuts():
-    """(rule, bytes) of requests that end too early."""
+    """Yield (rule, bytes) of requests that end too early."""
     for raw in CUT_SHORT:
         for end in range(1, len(raw)):
             yield CUT, raw[:end]

@@ -1,6 +1,6 @@
-"""Where the gateway does not take what the strict reader takes, by name, and how many vectors meet it.
+"""The differences between the gateway and the strict reader by name, with the number of vectors of each.
 
-The counts are asserted, so that none of them grows unseen. Where a change is meant, correct the count here.
+The counts are asserted, so that no difference grows unnoticed. After an intended change, correct the count here.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Deviation:
-    """`vectors`: how many meet it. `why`: the reason."""
+    """`vectors`: the number of vectors with this difference. `why`: the reason."""
 
     vectors: int
     why: str
@@ -20,12 +20,12 @@ REQUESTS = {
     "400 Content-Length must be one decimal number": Deviation(2, "at most 18 digits, leading zeros included"),
     "400 Expected HTTP/2 Connection Preface": Deviation(2, "the method PRI belongs to HTTP/2"),
     "400 Host header invalid or repeated": Deviation(3, "a port has at most five digits"),
-    "400 Request has invalid `Transfer-Encoding`": Deviation(2, "a tab behind `chunked`: llhttp sees another coding"),
+    "400 Request has invalid `Transfer-Encoding`": Deviation(2, "a tab after `chunked`: llhttp reads another coding"),
     "400 chunk size line too long": Deviation(4, "a limit"),
     "400 malformed chunk size line": Deviation(6, "at most 15 digits, leading zeros included"),
     "400 the request target names no valid host": Deviation(2, "a port has at most five digits"),
     "404 no such path": Deviation(15, "paths that two servers resolve differently are never forwarded"),
-    "417 the only supported expectation is 100-continue": Deviation(24, "no other is understood"),
+    "417 the only supported expectation is 100-continue": Deviation(24, "the only one that is supported"),
     "431 more than 1000 header lines": Deviation(4, "a limit"),
     "431 request head too large": Deviation(6, "a limit"),
     "431 trailers too large": Deviation(4, "a limit"),
@@ -34,23 +34,23 @@ REQUESTS = {
 }
 
 ANSWERS = {
-    "an answer 101 that was not asked for": Deviation(22, "nobody can go on from there"),
+    "an unsolicited 101": Deviation(22, "neither side can continue"),
     "a head beyond the limit": Deviation(4, "64 KiB"),
-    "a tab behind chunked": Deviation(3, "llhttp sees another coding"),
-    "bytes behind the end": Deviation(344, "what comes in one read with an answer belongs to it"),
-    "white space in an extension": Deviation(30, "llhttp takes none"),
+    "a tab after chunked": Deviation(3, "llhttp reads another coding"),
+    "bytes after the end": Deviation(344, "bytes in one read with a response count as its bytes"),
+    "white space in an extension": Deviation(30, "llhttp accepts none"),
     "Content-Length as a trailer": Deviation(4, "llhttp reads trailers as fields"),
-    "an interim answer that ends the connection": Deviation(15, "llhttp expects nothing behind it"),
-    "a stream without a whole event": Deviation(10, "another worker may answer: nothing has been shown yet"),
+    "an interim response that ends the connection": Deviation(15, "llhttp expects nothing after it"),
+    "a stream without a whole event": Deviation(10, "another worker may answer: the client has no bytes yet"),
 }
 
 LOOSER = {
-    "an extension without name or value": Deviation(19, "llhttp takes it; passed on, where a client ignores it"),
+    "an extension without name or value": Deviation(19, "llhttp accepts it; it is relayed, and clients ignore it"),
 }
 
 
 def of_request(verdict):
-    """The name in `REQUESTS` of what a refused request was told."""
+    """Return the key in `REQUESTS` for the error of a refused request."""
     message = json.loads(verdict.answer.content)["error"]["message"]
     return f"{verdict.answer.status} {message.partition(':')[0]}"
 
@@ -62,15 +62,15 @@ _LAST_INTERIM = re.compile(rb"HTTP/1\.1 100 Continue\r\nConnection: close\r\n|HT
 
 
 def of_answer(answer, meant):
-    """The name in `ANSWERS` of why the gateway refuses `answer`, which a strict reader reads as `meant`."""
+    """Return the key in `ANSWERS` for a response that the gateway refuses and a strict reader reads as `meant`."""
     raw = answer.raw
     head, _, body = raw.partition(b"\r\n\r\n")
     reasons = {
-        "an answer 101 that was not asked for": meant.status == 101,
+        "an unsolicited 101": meant.status == 101,
         "a head beyond the limit": len(head) > 65_536,
-        "a tab behind chunked": _TABBED.search(head),
-        "an interim answer that ends the connection": _LAST_INTERIM.match(raw),
-        "bytes behind the end": meant.end < len(raw),
+        "a tab after chunked": _TABBED.search(head),
+        "an interim response that ends the connection": _LAST_INTERIM.match(raw),
+        "bytes after the end": meant.end < len(raw),
         "white space in an extension": _SPACED_EXTENSION.search(raw),
         "Content-Length as a trailer": b"\r\nContent-Length:" in body,
         "a stream without a whole event": b"event-stream" in head and b"\n\n" not in body,
@@ -79,5 +79,5 @@ def of_answer(answer, meant):
 
 
 def of_loose(answer):
-    """The name in `LOOSER` of why the gateway passes `answer` on, which a strict reader does not understand."""
+    """Return the key in `LOOSER` for a response that the gateway relays and a strict reader rejects."""
     return "an extension without name or value" if _EMPTY_EXTENSION.search(answer.raw) else None

@@ -1,4 +1,4 @@
-"""Request lines, Host, and the fields that mean something to a connection."""
+"""Request lines, Host, and header fields that control the connection."""
 
 from tests.conformance.vectors.pieces import (
     GET,

@@ -1,11 +1,11 @@
-"""Holds what came of a vector against what a strict reader reads in it."""
+"""Compares the effects of a vector with a strict reader's result for the same bytes."""
 
 import re
 from dataclasses import dataclass
 
 from tests.properties.strict import Message, read_message, read_requests
 
-# Lines that the gateway writes itself; each replaces or extends what the client said.
+# Header lines that the gateway writes. Each replaces or extends the client's.
 _OURS = re.compile(rb"(?i)(x-forwarded-(for|proto|host)|x-request-id|host|content-length):")
 _HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
@@ -15,8 +15,8 @@ _OWN_ERROR = re.compile(rb'"code":"(worker_failed|worker_died_in_stream|bad_upst
 
 @dataclass(frozen=True)
 class Verdict:
-    """`faults`: what must not be. `refused`: a message that the strict reader reads and the gateway does not;
-    `answer`: what the gateway said to it."""
+    """`faults`: violations found. `refused`: a message that the strict reader accepts and the gateway refuses.
+    `answer`: the gateway's response to it."""
 
     faults: tuple[str, ...]
     refused: Message | None = None
@@ -24,7 +24,7 @@ class Verdict:
 
 
 def judge(vector, got, forwarded):
-    """`got`: what the client got until the end. `forwarded`: what the worker got for this vector, in order."""
+    """`got`: the client's bytes until the end. `forwarded`: the worker's requests for this vector, in order."""
     if got is None:
         return Verdict(("the connection stays open",))
     reading = read_requests(vector.sent)
@@ -49,10 +49,10 @@ def judge(vector, got, forwarded):
 
 
 def _answers(got, requests):
-    """The final answers in `got`, read in the light of what was asked.
+    """Return the final responses in `got`, read with the request methods in mind.
 
     Raises:
-        AssertionError: they are not HTTP, or not whole.
+        AssertionError: the bytes are not HTTP, or incomplete.
     """
     answers = []
     while got:
@@ -66,12 +66,12 @@ def _answers(got, requests):
 
 
 def _local(request):
-    """Answered by the gateway itself."""
+    """Return whether the gateway answers the request itself."""
     return request.target == b"/livez" or request.method == b"OPTIONS"
 
 
 def _same(request, forwarded):
-    """Whether a worker got `request` and nothing else."""
+    """Return whether a worker got `request` and nothing else."""
     own = [line for line in forwarded.lines if line not in request.lines]
     return (
         (forwarded.method, forwarded.target, forwarded.content) == (request.method, request.target, request.content)
@@ -81,7 +81,7 @@ def _same(request, forwarded):
 
 
 def _unanswered(vector, reading, answers):
-    """Each request has an answer; what is no request is refused, or, if it is only incomplete, given up."""
+    """Check that each request has a response, and that other bytes are refused, or dropped if incomplete."""
     missing = len(reading.requests) - len(answers)
     if reading.end in ("whole", "closed"):
         return [] if not missing else ["as many answers as requests are due"]
@@ -92,7 +92,7 @@ def _unanswered(vector, reading, answers):
 
 
 def judge_answer(answer, got):
-    """`got`: what the client got of a worker's `answer`, with the answer to `PROBE` behind it, until the end."""
+    """`got`: the client's bytes of a worker's `answer` and of the response to `PROBE`, until the end."""
     if got is None:
         return Verdict(("the connection stays open",))
     try:
@@ -110,10 +110,10 @@ def judge_answer(answer, got):
 
 
 def _behind(first, got):
-    """Behind a whole answer: the probe's, where the connection has been kept. Line breaks are nobody's answer."""
+    """Check the bytes after a complete response: the probe's, if the connection is kept. Line breaks are ignored."""
     rest = got[first.end :] if first.whole else b""
     if not rest.strip(b"\r\n"):
         return ()
     probe = read_message(rest, answer=True, closed=True)
     sound = probe is not None and probe.content == b'{"status":"alive"}' and probe.end == len(rest)
-    return () if sound else (f"bytes behind the answer: {rest[:200]!r}",)
+    return () if sound else (f"bytes after the answer: {rest[:200]!r}",)

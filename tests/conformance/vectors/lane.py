@@ -1,4 +1,4 @@
-"""Runs vectors over sockets: a client with one connection for each vector, and a worker that keeps every request."""
+"""Runs vectors over sockets: one client connection per vector, and a worker that keeps every request."""
 
 import asyncio
 import re
@@ -8,12 +8,12 @@ from tests.conformance.vectors.heads import METHODS
 from tests.properties.strict import read_message
 
 CONNECTIONS = 64
-"""Clients at once."""
+"""Number of concurrent clients."""
 WAIT_S = 5.0
 BODY = b'{"id":"x"}'
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 _METHOD = re.compile(rb"[A-Z-]+")
-# Every path and method goes to the worker, and what never ends is given up soon.
+# Every path and method is forwarded, and endless messages time out soon.
 SETTINGS = {
     "health": {"failure_threshold": 1_000_000},
     "limits": {"max_header_bytes": MAX_HEADER_BYTES, "max_body_bytes": MAX_BODY_BYTES},
@@ -24,7 +24,7 @@ _NUMBER = re.compile(rb"/v/(\d{5})/")
 
 
 class Recorder(asyncio.Protocol):
-    """One connection of the gateway's to the worker: keeps requests by the number in their targets."""
+    """A gateway connection at the worker. It keeps requests by the number in their targets."""
 
     def __init__(self, kept, broken):
         self.kept, self.broken, self.pending = kept, broken, b""
@@ -53,7 +53,7 @@ class Recorder(asyncio.Protocol):
 
 
 class RecordingWorker:
-    """`kept`: requests by vector, in their order. `broken`: bytes that a strict reader does not understand."""
+    """`kept`: requests by vector, in order. `broken`: bytes that a strict reader rejects."""
 
     def __init__(self):
         self.kept, self.broken = {}, []
@@ -69,7 +69,7 @@ class RecordingWorker:
 
 
 class Speaker(asyncio.Protocol):
-    """One connection of the gateway's to a worker that says what `answers` has for the number that it is asked for."""
+    """A gateway connection at a worker that sends the response in `answers` for the number in the target."""
 
     def __init__(self, answers):
         self.answers, self.pending = answers, b""
@@ -98,7 +98,7 @@ class Speaker(asyncio.Protocol):
 
 
 class SpeakingWorker:
-    """Answers by number; how many requests it got is not its business."""
+    """Sends responses by number, and counts no requests."""
 
     def __init__(self, answers):
         self.answers = {answer.number: answer for answer in answers}
@@ -133,7 +133,7 @@ class Sender(asyncio.Protocol):
 
 
 async def send(address, raw):
-    """What the gateway says to `raw` until it closes; None if it does not."""
+    """Return the gateway's bytes for `raw` until it closes, or None if it does not close."""
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     transport, sender = await loop.create_connection(lambda: Sender(raw), host, int(port))
@@ -146,7 +146,7 @@ async def send(address, raw):
 
 
 async def send_all(address, raws):
-    """What came of each of `raws`, which go by number."""
+    """Return the result for each of `raws`, by number."""
     waiting, got = iter(raws.items()), {}
 
     async def client():

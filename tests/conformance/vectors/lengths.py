@@ -1,4 +1,4 @@
-"""Spellings of Content-Length, alone, doubled, and before a second request that it covers or does not."""
+"""Spellings of Content-Length: alone, repeated, and before a second request that it covers or does not cover."""
 
 from tests.conformance.vectors.pieces import POST, SMUGGLED, SPELT_SPACES, TE, E, H, between, chunked, unique
 
@@ -116,7 +116,7 @@ PAIRED = (
 
 
 def with_lines(lines):
-    """A second request stands where a body would."""
+    """Put a second request in the place of the body."""
     return POST + H + lines + E + SMUGGLED
 
 
@@ -135,7 +135,7 @@ def vectors():
     for spelt in between(NAME + b":", DIGITS + E):
         yield "CL, any byte before the value", with_lines(spelt)
     for spelt in between(NAME + b": " + DIGITS, E):
-        yield "CL, any byte behind the value", with_lines(spelt)
+        yield "CL, any byte after the value", with_lines(spelt)
     for first in PAIRED:
         for second in PAIRED:
             yield "CL.CL", with_lines(NAME + b": " + first + E + NAME.lower() + b": " + second + E)

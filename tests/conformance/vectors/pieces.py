@@ -1,19 +1,19 @@
-"""What the rules build their vectors from."""
+"""The pieces that vectors are made from."""
 
 from dataclasses import dataclass
 
 ID = b"@@@@@"
-"""Stands in a target for the vector's number, which has as many digits."""
+"""Placeholder for the vector's number in a target, with as many digits."""
 
 H = b"Host: gw\r\n"
 E = b"\r\n"
 LAST = b"0\r\n\r\n"
 TE = b"Transfer-Encoding: chunked\r\n"
 PROBE = b"GET /livez HTTP/1.1\r\nHost: gw\r\nConnection: close\r\n\r\n"
-"""Sent behind a vector; answered by the gateway itself, and the last on its connection."""
+"""The last request on a connection, sent after the vector and answered by the gateway itself."""
 
 SPACES = (b" ", b"\t", b"\x0b", b"\x0c", b"\x00", b"\r", b"\n", b"\x1f", b"\x7f", b"\x85", b"\xa0", b"\xff")
-"""Bytes that some reader or other takes for white space, or skips."""
+"""Bytes that some readers treat as white space, or skip."""
 UNICODE_SPACES = (b"\xc2\xa0", b"\xe2\x80\x8b", b"\xef\xbb\xbf", b"\xe3\x80\x80")
 SPELT_SPACES = (*SPACES, b"  ", b" \t", b"\r\n ", b"\r\n\t", *UNICODE_SPACES)
 BYTES = tuple(bytes([value]) for value in range(256))
@@ -21,7 +21,7 @@ BYTES = tuple(bytes([value]) for value in range(256))
 
 @dataclass(frozen=True)
 class Vector:
-    """One connection's bytes, and the rule that made them. `cut`: nothing is sent behind them."""
+    """The bytes of one connection, and the rule that made them. `cut`: nothing is sent after them."""
 
     number: int
     rule: str
@@ -30,7 +30,7 @@ class Vector:
 
     @property
     def sent(self):
-        """All that goes over the connection."""
+        """Return all bytes of the connection."""
         return self.raw if self.cut else self.raw + PROBE
 
 
@@ -41,11 +41,11 @@ def line(method, letter, version=b"HTTP/1.1"):
 POST = line(b"POST", b"a")
 GET = line(b"GET", b"a")
 SMUGGLED = line(b"GET", b"smuggled") + H + E
-"""What a reader sees that ends the request before it too early."""
+"""The request that a reader sees if it ends the one before too early."""
 
 
 def lengthed(body, head=POST + H):
-    """`head`, a right length, and `body`."""
+    """Return `head` with the correct length, and `body`."""
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -58,10 +58,10 @@ def chunked(*contents, head=POST + H):
 
 
 def between(before, after, bytes_=BYTES):
-    """Each byte between two halves."""
+    """Return each byte between two halves."""
     return [before + byte + after for byte in bytes_]
 
 
 def unique(pieces):
-    """The pieces without repetitions, in their order."""
+    """Return the distinct pieces in order."""
     return tuple(dict.fromkeys(pieces))

@@ -1,4 +1,4 @@
-"""Several requests on one connection, sound and unsound ones mixed."""
+"""Several requests on one connection, valid and invalid ones mixed."""
 
 import random
 
@@ -52,7 +52,7 @@ def vectors():
     """(rule, bytes)."""
     for first in (*SOUND, *LAST_ONES):
         for second in (*SOUND[:4], *UNSOUND):
-            yield "a request behind another", first(b"a") + second(b"b")
+            yield "a request after another", first(b"a") + second(b"b")
     drawn = random.Random(SEED)
     kinds = SOUND * 4 + LAST_ONES + UNSOUND
     for _ in range(MIXES):

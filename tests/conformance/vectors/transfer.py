@@ -1,4 +1,4 @@
-"""Spellings of `Transfer-Encoding: chunked`, each beside bodies that mean one thing with it and another without."""
+"""Spellings of `Transfer-Encoding: chunked`, with bodies that mean one thing with it and another without."""
 
 from tests.conformance.vectors.pieces import (
     LAST,
@@ -19,24 +19,24 @@ ENDS = (*LINE_BREAKS, b" \r\n", b"\t\r\n", b"\x00\r\n", b"\x0b\r\n")
 
 
 def cover(lines):
-    """With a length that covers all, where the chunks end before a second request."""
+    """A length that covers everything, and chunks that end before a second request."""
     content = LAST + SMUGGLED
     return POST + H + b"Content-Length: %d\r\n" % len(content) + lines + E + content
 
 
 def fall_short(lines):
-    """With a length that covers the first size line only, where the chunks hold a second request."""
+    """A length that covers only the first size line, and chunks that hold a second request."""
     size = b"%x\r\n" % len(SMUGGLED)
     return POST + H + lines + b"Content-Length: %d\r\n" % len(size) + E + size + SMUGGLED + E + LAST
 
 
 def alone(lines):
-    """Without a length: chunks that hold a second request."""
+    """No length, and chunks that hold a second request."""
     return POST + H + lines + E + chunk(SMUGGLED) + LAST
 
 
 def absent(lines):
-    """Without a length and without chunks: a second request follows."""
+    """No length and no chunks, and a second request after the head."""
     return POST + H + lines + E + SMUGGLED
 
 
@@ -157,7 +157,7 @@ VALUES = unique(
 
 
 def spellings():
-    """(rule, header lines) of all that are not systematic in their bytes."""
+    """Yield (rule, header lines) of spellings that do not vary single bytes."""
     for name in NAMES:
         yield "name", name + b": " + VALUE + E
     for value in VALUES:
@@ -187,11 +187,11 @@ DOUBLED = tuple(NAME + b": " + value + E for value in VALUES) + tuple(
 
 
 def positions():
-    """Each byte at each end of name and value."""
+    """Yield each byte at each end of name and value."""
     yield from (("before the name", spelt) for spelt in between(b"", NAME + b": " + VALUE + E))
-    yield from (("behind the name", spelt) for spelt in between(NAME, b": " + VALUE + E))
+    yield from (("after the name", spelt) for spelt in between(NAME, b": " + VALUE + E))
     yield from (("before the value", spelt) for spelt in between(NAME + b":", VALUE + E))
-    yield from (("behind the value", spelt) for spelt in between(NAME + b": " + VALUE, E))
+    yield from (("after the value", spelt) for spelt in between(NAME + b": " + VALUE, E))
 
 
 def vectors():
