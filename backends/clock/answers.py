@@ -72,7 +72,7 @@ def read_tokenizer(folder: str) -> Tokenizer:
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
         raise NoTokenizer(
-            f"{folder} is no local folder with a tokenizer.json; the clock needs one to answer with words. "
+            f"{folder} is not a local folder with a tokenizer.json; the clock needs one to answer with words. "
             "Serve a folder that holds config.json, tokenizer.json and tokenizer_config.json (weights are not needed)"
         )
     return Tokenizer.from_file(str(path))

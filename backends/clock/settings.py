@@ -50,7 +50,7 @@ def read_settings(environ: Mapping[str, str]) -> ClockSettings:
     unknown = sorted(given.keys() - _READERS.keys())
     if unknown:
         known = ", ".join(sorted(clock_variables()))
-        raise ClockMisconfigured(f"{_PREFIX}{unknown[0].upper()} is not a setting; there are {known}")
+        raise ClockMisconfigured(f"{_PREFIX}{unknown[0].upper()} is not a setting; the settings are {known}")
     return ClockSettings(**{name: _read(name, text) for name, text in given.items()})
 
 

@@ -223,7 +223,7 @@ class Engine:
         """
         taken_s = self._foreseen_s[:steps]
         if len(taken_s) != steps:
-            raise ValueError(f"{steps} steps cannot be skipped: {len(self._foreseen_s)} were looked ahead at")
+            raise ValueError(f"{steps} steps cannot be skipped: {len(self._foreseen_s)} were shown")
         self._foreseen_s = []
         self._timing.take(taken_s)
         self._scheduler.skip(steps)

@@ -214,7 +214,7 @@ def _judged(answer: WorkerAnswer, path: str) -> bytes:
     if answer.status != 200:
         raise RefusedError(f"{path} answered {answer.status}", answer.status)
     if answer.compressed:
-        raise ProbeError(f"{path} answered compressed although asked not to: is this a vLLM server?")
+        raise ProbeError(f"{path} answered with a compressed body, which was not requested: is this a vLLM server?")
     return answer.body
 
 

@@ -187,7 +187,7 @@ def _functions(tool: Any) -> list[dict[str, Any]]:
         return [{"name": tool.get("name"), "description": tool.get("description"), "parameters": _FREEFORM}]
     if kind == "namespace" and isinstance(tool.get("tools"), list):
         return [_named_in(tool, inner) for inner in tool["tools"] if inner.get("type") == "function"]
-    raise Unrenderable(f"a tool of type {kind!r} is the worker's own affair")
+    raise Unrenderable(f"only the worker runs tools of type {kind!r}")
 
 
 def _named_in(namespace: Item, tool: Item) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def _for_local(
         _check_length(prompt_request, len(texts[0]))
         return segmented_text(local, texts[0], framed=framed)
     if fields.chat_template is not None and not prompt_request.source.trusts_templates:
-        raise Unrenderable("the request brings a chat template, and these are not trusted")
+        raise Unrenderable("the request has its own chat template, and these are not trusted")
     _check_length(prompt_request, text_chars(prompt_request.path, fields))
     text = render_chat(prompt_request.path, fields, local.renderer)
     _check_length(prompt_request, len(text))

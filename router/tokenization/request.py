@@ -200,7 +200,7 @@ def truncation(path: str, fields: BodyFields, context_tokens: int | None) -> Tru
     if tokens is None and prompt_request is None:
         return None
     if tokens is None or tokens < -1 or tokens == 0:
-        raise Unrenderable("truncate_prompt_tokens is no length", refused=True)
+        raise Unrenderable("truncate_prompt_tokens is not a length", refused=True)
     if tokens > 0:
         side = fields.truncation_side
         return Truncation(tokens, side == "right", framed_first=side is not None)

@@ -79,7 +79,7 @@ class TokenizerThread:
     def _begin(self, task: TokenizerTask, work: Callable[[], T], memory: MemoryBudget | None) -> asyncio.Future[T]:
         if memory is not None and task.memory_bytes and not memory.lend(task.memory_bytes):
             self._leave(task)
-            raise TextUnavailable("the memory set aside for request bodies has no room for the decoded body")
+            raise TextUnavailable("the memory for request bodies is too full for the decoded body")
         task.running = True
         future = asyncio.get_running_loop().run_in_executor(self._executor, work)
 

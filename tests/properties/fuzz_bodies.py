@@ -1,4 +1,4 @@
-"""Any body: read or refused, never a crash, at a cost that grows with its size and no faster."""
+"""Any body is read or refused, never a crash, at a cost linear in its size."""
 
 import json
 
@@ -73,7 +73,7 @@ BODIES = st.lists(st.tuples(st.sampled_from(NAMES), VALUE), max_size=8).map(
 
 
 def read(path, body):
-    """All that is done with a body before it is placed; what is refused is refused with a `RequestError`."""
+    """Do everything that happens to a body before it is placed. A refusal is a `RequestError`."""
     try:
         parsed = parse(path, body)
     except RequestError:
@@ -88,9 +88,9 @@ def read(path, body):
     if path in PROMPT_PATHS:
         try:
             texts_of(path, fields)
-        except (AssertionError, MemoryError):  # the limits' own
+        except (AssertionError, MemoryError):  # raised by the limits themselves
             raise
-        except Exception:  # `preparing` catches all of them: what a body can do wrong here has no end
+        except Exception:  # `preparing` catches every error: a body can fail in any way
             pass
     parsed.release()
 
@@ -98,7 +98,7 @@ def read(path, body):
 @budget(5)
 @given(PATHS, BODIES, MUTATIONS)
 @limited
-def test_json_changed(path, body, mutations):
+def test_changed_json_is_read_or_refused(path, body, mutations):
     read(path, mutated(body, mutations))
 
 
@@ -112,8 +112,8 @@ def is_object(body):
 @budget(5)
 @given(BODIES, MUTATIONS)
 @limited
-def test_no_object_passes_unread(body, mutations):
-    """On paths whose bodies are the worker's business."""
+def test_every_object_is_read_or_refused(body, mutations):
+    """On paths whose bodies only the worker reads."""
     body = mutated(body, mutations)
     try:
         reading = read_request(LENIENT, HEAD, body)
@@ -125,7 +125,7 @@ def test_no_object_passes_unread(body, mutations):
 @budget(5)
 @given(PATHS, st.lists(TOKEN, max_size=40).map(b"".join) | st.binary(max_size=300))
 @limited
-def test_tokens_in_any_order(path, body):
+def test_json_tokens_in_any_order_are_read_or_refused(path, body):
     read(path, body)
 
 
@@ -138,7 +138,7 @@ CLOSINGS = [b"", b"}", b"]}", b'"}', b"NaN]}", b'0],"stream":"true"}', b'"]}']
     PATHS, st.sampled_from(OPENINGS), st.lists(TOKEN, min_size=1, max_size=6).map(b"".join), st.sampled_from(CLOSINGS)
 )
 @limited
-def test_json_grown(path, before, unit, behind):
+def test_grown_json_costs_linear_time(path, before, unit, behind):
     body = grown(before, unit, behind)
     with linear_cpu(len(body)):
         read(path, body)
@@ -173,14 +173,14 @@ TYPES = st.sampled_from(["multipart/form-data; boundary=xyz", 'multipart/form-da
 @budget(10)
 @given(TYPES | st.text(max_size=60), FORM_BYTES, MUTATIONS)
 @limited
-def test_forms(content_type, body, mutations):
+def test_forms_are_read_or_refused(content_type, body, mutations):
     multipart_model(content_type, mutated(body, mutations))
 
 
 @grown_budget(3)
 @given(TYPES, FORM_BYTES, st.lists(st.sampled_from(FORM), min_size=1, max_size=5).map(b"".join), FORM_BYTES)
 @limited
-def test_forms_grown(content_type, before, unit, behind):
+def test_grown_forms_cost_linear_time(content_type, before, unit, behind):
     body = grown(before, unit, behind)
     with linear_cpu(len(body)):
         multipart_model(content_type, body)
@@ -192,7 +192,7 @@ def test_forms_grown(content_type, before, unit, behind):
 @grown_budget(1)
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=4).map("".join))
 @limited
-def test_content_types_grown(unit):
+def test_grown_content_types_cost_linear_time(unit):
     content_type = "multipart/form-data" + unit * (MAX_HEADER_BYTES // len(unit) if unit else 0)
     with linear_cpu(len(content_type)):
         multipart_model(content_type, b"--xyz\r\n")
@@ -238,7 +238,7 @@ def frame(pieces):
 @grown_budget(2)
 @given(HEADS | st.just(CHUNKS), st.lists(st.sampled_from(HEAD_PIECES), min_size=1, max_size=4).map(b"".join))
 @limited
-def test_heads_and_chunks_grown(before, unit):
+def test_grown_heads_and_chunks_cost_linear_time(before, unit):
     raw = grown(before, unit, b"\r\n\r\n")
     with linear_cpu(len(raw)):
         frame([raw])

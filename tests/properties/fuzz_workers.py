@@ -1,4 +1,4 @@
-"""Whatever a worker says beside its answers to clients: read or refused, at a cost that grows with its size."""
+"""Anything a worker sends apart from answers to clients is read or refused, at a cost linear in its size."""
 
 import pytest
 from hypothesis import given
@@ -66,7 +66,7 @@ ANSWERS = {
 
 
 class Answers:
-    """A client whose worker has said this."""
+    """A client whose worker has sent these answers."""
 
     def __init__(self, answers):
         self.answers = answers
@@ -76,7 +76,7 @@ class Answers:
 
 
 def probed(answers):
-    """The facts that these answers give; None where they are refused."""
+    """Return the facts that these answers give; None if they are refused."""
     try:
         probe(Answers(answers), ENDPOINT).send(None)
     except StopIteration as end:
@@ -93,14 +93,14 @@ def usable(facts):
     assert 1 <= facts.ranks <= 4_096
 
 
-def test_the_answers_of_vllm():
+def test_vllms_answers_are_read_or_refused():
     usable(probed(ANSWERS))
 
 
 @budget(10)
 @given(st.sampled_from(sorted(ANSWERS)), MUTATIONS, st.binary(max_size=60))
 @limited
-def test_answers_changed(path, mutations, noise):
+def test_changed_answers_are_read_or_refused(path, mutations, noise):
     for said in (mutated(ANSWERS[path], mutations), noise, ANSWERS[path] + noise):
         facts = probed({**ANSWERS, path: said})
         assert facts is None or usable(facts) is None
@@ -132,7 +132,7 @@ JSON_PARTS = [
     st.sampled_from([b"", b"]}", b'"}', b'"}}']),
 )
 @limited
-def test_answers_grown(path, before, unit, behind):
+def test_grown_answers_cost_linear_time(path, before, unit, behind):
     said = grown(before, unit, behind)
     with linear_cpu(len(said)):
         probed({**ANSWERS, path: said})
@@ -141,7 +141,7 @@ def test_answers_grown(path, before, unit, behind):
 @budget(5)
 @given(PAGES, MUTATIONS)
 @limited
-def test_metrics_changed(page, mutations):
+def test_changed_metrics_are_read(page, mutations):
     page = mutated(page, mutations).decode("utf-8", "replace")
     read = parse_metrics(page)
     assert all(load.running >= 0 and load.waiting >= 0 and 0 <= load.kv_usage <= 1 for load in read.loads)
@@ -150,7 +150,7 @@ def test_metrics_changed(page, mutations):
 @grown_budget(2)
 @given(PAGES, st.lists(PAGE_PARTS, min_size=1, max_size=4).map(b"".join), PAGES)
 @limited
-def test_metrics_grown(before, unit, behind):
+def test_grown_metrics_cost_linear_time(before, unit, behind):
     page = grown(before, unit, behind).decode("utf-8", "replace")
     with linear_cpu(len(page)):
         parse_metrics(page)
@@ -198,7 +198,7 @@ FRAMES = st.lists(st.binary(max_size=9) | st.just(b"\xff" * 8), max_size=5)
 @budget(5)
 @given(BATCHES, MUTATIONS, st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 4), min_size=4, max_size=4))
 @limited
-def test_events_of_the_cache(batches, mutations, numbers):
+def test_cache_events_are_read_or_refused(batches, mutations, numbers):
     view = EventView(BlockIndex(), 16, 100)
     view.link_up()
     for place, (events, number) in enumerate(zip(batches, numbers, strict=False)):
@@ -209,7 +209,7 @@ def test_events_of_the_cache(batches, mutations, numbers):
 
 @given(FRAMES)
 @limited
-def test_frames(frames):
+def test_any_frames_are_read_or_refused(frames):
     for read in (split_frames, parse_replay):
         try:
             read(frames)
@@ -224,14 +224,14 @@ def test_frames(frames):
     st.binary(max_size=4),
 )
 @limited
-def test_payloads_grown(before, unit, behind):
+def test_grown_payloads_cost_linear_time(before, unit, behind):
     view = EventView(BlockIndex(), 16, 100)
     payload = grown(before, unit, behind)
-    with linear_cpu(len(payload), len(payload) // 4):  # each byte may be an event that is none
+    with linear_cpu(len(payload), len(payload) // 4):  # each byte may be an invalid event
         view.ingest(0, payload, False)
 
 
-def test_a_payload_of_sound_blocks_grown():
+def test_a_grown_payload_of_valid_blocks_costs_linear_time():
     tokens = list(range(16)) * 2_000
     event = {
         "type": "BlockStored",
@@ -252,8 +252,8 @@ def in_reads(raw, size):
 @grown_budget(0.2)
 @given(EVENT_PARTS, st.lists(EVENT_PARTS, min_size=1, max_size=4).map(b"".join), EVENT_PARTS)
 @limited
-def test_streams_grown(before, unit, behind):
-    """As the relay reads a stream: its first event, its usage frame, its tail."""
+def test_grown_streams_cost_linear_time(before, unit, behind):
+    """Read a stream as the relay does: its first event, its usage frame, its tail."""
     raw = grown(before, unit, behind)
     events = sum(map(raw.count, (b"\n\n", b"\r\r", b"\r\n")))
     for size in (len(raw), 16_384, 1_460):

@@ -1,7 +1,7 @@
 """Limits for fuzzing: CPU time for one example, memory for a whole module.
 
-A wall clock says nothing on a machine with other work to do, so the time is the process's own CPU time. An example that
-does not end is interrupted; one that takes much memory meets MemoryError before the machine does.
+Wall-clock time means nothing on a busy machine, so the limit is on the process's own CPU time. An endless example is
+interrupted. An example that takes much memory meets MemoryError before the machine does.
 """
 
 import gc
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from functools import wraps
 
 EXAMPLE_CPU_S = 2.0
-"""Hundreds of times what an example takes."""
+"""Hundreds of times the time of a normal example."""
 ALLOWED_DATA_BYTES = 1 << 30
-"""How much more memory than before may be asked for."""
+"""Largest additional memory that may be requested."""
 PEAK_BYTES = 256 << 20
-"""How much the resident memory may grow meanwhile, Hypothesis and the harness included."""
+"""Largest growth of the resident memory meanwhile, including Hypothesis and the harness."""
 KEPT_BYTES = 96 << 20
-"""And afterwards, once all is collected."""
+"""Largest growth afterwards, once all garbage is collected."""
 
 
 def _overdue(number, frame):
@@ -27,7 +27,7 @@ def _overdue(number, frame):
 
 @contextmanager
 def cpu_limit(limit_s):
-    """Interrupt what takes more CPU time than `limit_s`."""
+    """Interrupt work that takes more CPU time than `limit_s`."""
     before = signal.signal(signal.SIGPROF, _overdue)
     signal.setitimer(signal.ITIMER_PROF, limit_s)
     try:
@@ -38,7 +38,7 @@ def cpu_limit(limit_s):
 
 
 def limited(check):
-    """Each example within `EXAMPLE_CPU_S`; goes under `@given`."""
+    """Limit each example to `EXAMPLE_CPU_S`; goes under `@given`."""
 
     @wraps(check)
     def within(*arguments, **named):
@@ -49,7 +49,7 @@ def limited(check):
 
 
 def cpu_s(call):
-    """How much CPU time `call` takes; 0 for what a process shows as none."""
+    """Return the CPU time of `call`; 0 if too short to measure."""
     began_s = time.process_time()
     call()
     return time.process_time() - began_s
@@ -62,14 +62,14 @@ def _status_bytes(name):
 
 @contextmanager
 def memory_limit():
-    """What runs inside may not make the process grow beyond the limits above.
+    """Limit the growth of the process during the block.
 
     Raises:
-        AssertionError: it did.
+        AssertionError: the process grew beyond the limits above.
     """
     gc.collect()
     with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:
-        peak.write("5")  # the highest resident size counts from here
+        peak.write("5")  # restarts the count of the highest resident size
     before_bytes = _status_bytes("VmRSS")
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (_status_bytes("VmData") + ALLOWED_DATA_BYTES, hard))
@@ -85,22 +85,22 @@ def memory_limit():
 
 
 GROWN_BYTES = 400_000
-"""Size of a grown example: beyond every size up to which something is read in another way."""
+"""Size of a grown example: beyond every size at which a different reader takes over."""
 CPU_S_PER_BYTE = 5e-7
-"""Some five times what the most expensive kind of JSON costs here, and half of what a square has cost."""
+"""About five times the cost of the most expensive kind of JSON here, and half the cost of a quadratic reader."""
 CPU_S_PER_ITEM = 2e-5
-"""For what costs by the piece, as an event does, however short it is."""
+"""For a cost per item, such as an event, however short it is."""
 CPU_S_AT_LEAST = 0.05
 
 
 def grown(before, unit, behind):
-    """`unit` over and over between two ends."""
+    """Repeat `unit` between two ends."""
     return before + unit * (GROWN_BYTES // max(1, len(unit))) + behind
 
 
 @contextmanager
 def linear_cpu(size_bytes, items=0):
-    """What runs inside reads `size_bytes` bytes with `items` things in them, and may take so much CPU time."""
+    """Limit the CPU time of reading `size_bytes` bytes with `items` items in them."""
     began_s = time.process_time()
     yield
     took_s = time.process_time() - began_s

@@ -1,4 +1,4 @@
-"""Bodies and end-to-end headers arrive as they were sent, in both directions, whatever is in them."""
+"""Bodies and end-to-end headers arrive unchanged in both directions, whatever their content."""
 
 import re
 
@@ -9,7 +9,7 @@ from router.gateway.http.headers import HOP_BY_HOP
 from tests.properties.harness import World, cut_up
 from tests.properties.strict import read_message
 
-# JSON as text, since what is to be kept is how it is written: white space, forms of numbers, escapes, equal names.
+# JSON as text, since its spelling must be kept: white space, forms of numbers, escapes, repeated names.
 
 SPACE = st.sampled_from(["", "", "", " ", "\n", "\r\n\t", "  "])
 NUMBER = st.sampled_from(
@@ -93,7 +93,7 @@ NAMES = st.from_regex(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,10}", fullmatch=True).fil
 VALUES = st.binary(max_size=20).map(lambda raw: re.sub(rb"[^\t\x20-\x7e\x80-\xff]", b"", raw))
 LINES = st.lists(st.tuples(NAMES, st.sampled_from([b":", b": ", b":\t"]), VALUES).map(b"".join), max_size=12)
 CUTS = st.lists(st.integers(0, 1 << 30), max_size=4)
-# What the gateway says itself comes behind what it passes on.
+# The gateway's own header lines follow the ones that it passes on.
 _ADDED = (b"X-Request-Id:", b"X-Forwarded-For: 192.0.2.1", b"X-Forwarded-Proto: http", b"X-Forwarded-Host: gw")
 
 

@@ -1,4 +1,4 @@
-"""The fuzz tests' own limits stop what they are there to stop."""
+"""The fuzz tests' limits stop the examples that exceed them."""
 
 import re
 
@@ -26,29 +26,29 @@ def test_a_check_within_its_time_returns():
     assert limited(lambda value: value + 1)(1) == 2
 
 
-def test_memory_that_is_kept_is_found():
+def test_kept_memory_is_found():
     kept = []
     with pytest.raises(AssertionError, match="kept"), memory_limit():
         kept.append(b"\x01" * (128 << 20))
 
 
-def test_memory_that_was_taken_and_given_back_is_found():
+def test_released_memory_is_found():
     with pytest.raises(AssertionError, match="grew"), memory_limit():
         assert len(b"\x01" * (300 << 20))
 
 
-def test_memory_beyond_all_bounds_is_refused():
+def test_unbounded_memory_is_refused():
     with memory_limit(), pytest.raises(MemoryError):
         bytearray(2 << 30)
 
 
-def test_a_square_is_found():
+def test_quadratic_cost_is_found():
     raw = grown(b"", b"a", b"")[:40_000]
     with pytest.raises(AssertionError, match="CPU seconds"), linear_cpu(len(raw)):
         re.search(rb"a*b", raw)
 
 
-def test_what_grows_with_its_length_passes():
+def test_linear_cost_passes():
     raw = grown(b"", b"a", b"")
     with linear_cpu(len(raw)):
         assert re.search(rb"(?<!a)a*+b", raw) is None

@@ -1,7 +1,7 @@
-"""No regular expression of the gateway costs more than its input's length calls for.
+"""No regular expression of the gateway costs more than linear time in its input.
 
-All that are compiled in modules are found by themselves. Each is tried, in the ways its module uses it, on long
-repetitions of what it is made of, behind the beginning of what it matches.
+The test finds all expressions compiled in modules. It tries each one, with the methods that its module uses, on long
+repetitions of matching pieces after the beginning of a match.
 """
 
 import ast
@@ -20,7 +20,7 @@ import router
 from tests.properties.limits import cpu_limit, cpu_s
 
 LENGTH = 20_000
-"""A square of it is some seconds, even in sre's inner loop."""
+"""A quadratic cost takes seconds at this length, even in sre's inner loop."""
 LIMIT_S = 0.1
 METHODS = frozenset({"match", "fullmatch", "search", "finditer", "findall", "sub", "split"})
 COMMON = 'a0 \t"\\;=,:{}[]/\r\n.'
@@ -35,7 +35,7 @@ def modules():
 
 
 def uses(module):
-    """The methods by which each name is used in `module`'s own source."""
+    """Return the methods by which each name is used in `module`'s own source."""
     found = {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name):
@@ -44,7 +44,7 @@ def uses(module):
 
 
 def patterns():
-    """Name -> pattern and methods."""
+    """Return name -> pattern and methods."""
     found = {}
     for module in modules():
         used = uses(module)
@@ -55,7 +55,7 @@ def patterns():
 
 
 def shortest(items, pieces):
-    """Something that `items` match, or nearly; what they repeat goes to `pieces`."""
+    """Return a text that `items` match, or nearly; the repeated parts go to `pieces`."""
     return "".join(one(operation, argument, pieces) for operation, argument in items)
 
 
@@ -81,7 +81,7 @@ def one(operation, argument, pieces):
 
 
 def member(items, pieces):
-    """One member of a set of characters, or one outside of it."""
+    """Return one member of a set of characters, or one outside of it."""
     for operation, argument in items:
         if operation is sre.LITERAL:
             pieces.add(chr(argument))
@@ -128,18 +128,18 @@ def check(pattern, method):
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_the_cost_grows_with_the_length(name):
+def test_a_pattern_costs_linear_time(name):
     pattern, methods = PATTERNS[name]
     for method in methods:
         check(pattern, method)
 
 
-def test_a_square_is_found():
+def test_quadratic_cost_is_found():
     pattern = re.compile(r'([a-z_]+)[ \t]*=[ \t]*"((?:[^"\\\n]|\\.)*)"')
     with pytest.raises(AssertionError, match="CPU"):
         check(pattern, "findall")
 
 
-def test_patterns_are_found():
+def test_every_compiled_pattern_is_found():
     assert len(PATTERNS) > 20
     assert "backends.vllm.metrics._LABEL" in PATTERNS

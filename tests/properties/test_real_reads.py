@@ -1,4 +1,4 @@
-"""The same over sockets: each row of both tables in four pieces, each of them read before the next one is sent."""
+"""The tables over sockets: each row in four pieces, and each piece is read before the next one is sent."""
 
 import random
 
@@ -18,7 +18,7 @@ ANSWERS = [name for name, case in RESPONSE_CASES.items() if case.gets == "answer
 
 
 class Reads:
-    """Counts what connections of one kind have read."""
+    """Counts the reads of connections of one kind."""
 
     def __init__(self, monkeypatch, kind):
         self.bytes = 0
@@ -41,18 +41,18 @@ def pieces(name, raw):
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_requests(recording, kit, monkeypatch, name):
+async def test_requests_in_four_reads_get_their_expected_answer(recording, kit, monkeypatch, name):
     case = REQUEST_CASES[name]
     gate, worker = recording
     reads = Reads(monkeypatch, ClientConnection)
     client = await gate.connect()
     await kit.eventually(lambda: connections(gate) == 1)
-    # behind its own close a client sends nothing; what it sends all the same may meet a closed socket
+    # a client sends nothing after its own close; anything it sends may meet a closed socket
     raw, sent = case.raw + (PROBE if case.kept or case.code else b""), 0
     for piece in pieces(name, raw):
         client.writer.write(piece)
         sent += len(piece)
-        # where the gateway has closed, nothing is read any more
+        # nothing is read after the gateway has closed
         await kit.eventually(lambda sent=sent: reads.bytes >= sent or not connections(gate))
     await answers(client, case)
     await ends(client, case)
@@ -60,7 +60,7 @@ async def test_requests(recording, kit, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_answers(rig, kit, monkeypatch, name):
+async def test_answers_in_four_reads_reach_the_client(rig, kit, monkeypatch, name):
     case = RESPONSE_CASES[name]
     reads = Reads(monkeypatch, UpstreamConnection)
 

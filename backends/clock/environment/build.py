@@ -47,7 +47,7 @@ def read(path: Path) -> Recipe:
     """
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.toml")))
-        raise BuildFailed(f"no recipe {path.stem!r}; there are: {known}")
+        raise BuildFailed(f"no recipe {path.stem!r}; the recipes are: {known}")
     table = tomllib.loads(path.read_text())
     steps = tuple(BuildStep(step["name"], step["why"], tuple(step["install"])) for step in table["step"])
     return Recipe(str(table["python"]), steps)
@@ -111,7 +111,7 @@ def install(environment: Path, arguments: Sequence[str], name: str) -> None:
 
 def run(command: Sequence[str], name: str) -> None:
     if subprocess.run(command, check=False).returncode != 0:
-        raise BuildFailed(f"{name} failed; its message is above. Run the same command again to go on from here")
+        raise BuildFailed(f"{name} failed; its message is above. Run the same command again to continue")
 
 
 def say(line: str) -> None:

@@ -62,5 +62,5 @@ def test_a_grammar_that_allows_blanks_prefers_another_token(tokenizer):
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
-    with pytest.raises(NoTokenizer, match=r"no local folder with a tokenizer.json.*weights are not needed"):
+    with pytest.raises(NoTokenizer, match=r"not a local folder with a tokenizer.json.*weights are not needed"):
         read_tokenizer(str(tmp_path))

@@ -74,7 +74,7 @@ def test_a_broken_record_of_steps_is_not_trusted(recipe, ran, tmp_path):
 
 def test_an_unknown_recipe_lists_the_recipes(tmp_path, capsys):
     assert builder.main([str(tmp_path / "env"), "--recipe", "vllm-9"]) == 1
-    assert "no recipe 'vllm-9'; there are: vllm-0.23, vllm-0.33" in capsys.readouterr().err
+    assert "no recipe 'vllm-9'; the recipes are: vllm-0.23, vllm-0.33" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)

@@ -43,5 +43,5 @@ def test_a_bad_value_names_the_variable_and_the_fix(name, text, said):
 
 
 def test_an_unknown_variable_is_an_error():
-    with pytest.raises(ClockMisconfigured, match=r"WARMROUTE_CLOCK_KVGIB is not a setting; there are .*KV_GIB"):
+    with pytest.raises(ClockMisconfigured, match=r"WARMROUTE_CLOCK_KVGIB is not a setting; the settings are .*KV_GIB"):
         read_settings({"WARMROUTE_CLOCK": "1", "WARMROUTE_CLOCK_KVGIB": "2"})
