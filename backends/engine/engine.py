@@ -11,17 +11,17 @@ import msgspec
 from backends.engine.cache import BlockCache
 from backends.engine.events import CacheEvent
 from backends.engine.profile import Profile
-from backends.engine.request import EngineRequest, FinishReason, HashedText, RequestRefused, RequestState
+from backends.engine.request import EngineRequest, EngineRequestState, FinishReason, HashedText, RequestRefused
 from backends.engine.scheduler import Batch, Scheduler
 from backends.engine.timing import StepTiming, attended_pairs
 
 __all__ = [
     "Engine",
     "EngineRequest",
+    "EngineRequestState",
     "FinishReason",
     "HashedText",
     "RequestRefused",
-    "RequestState",
     "StepOutput",
     "StepResult",
 ]
@@ -77,7 +77,7 @@ class Engine:
         self,
         profile: Profile,
         *,
-        sample: Callable[[RequestState], int],
+        sample: Callable[[EngineRequestState], int],
         num_blocks: int | None = None,
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
@@ -100,7 +100,7 @@ class Engine:
         """The step after the last one; empty unless scheduled already."""
         self._foreseen_s: list[float] = []
         """Durations of the steps seen by `look_ahead`, valid until the next event."""
-        self._states: dict[str, RequestState] = {}
+        self._states: dict[str, EngineRequestState] = {}
         self._prompt_tokens = 0
         self._prompt_cached_tokens = 0
         self._prefill_tokens = 0
@@ -127,7 +127,7 @@ class Engine:
         """Tokens that fit into the cache together: the bound for one request's prompt and answer."""
         return self._cache.usable_blocks * self._cache.block_size
 
-    def add(self, request: EngineRequest, now_s: float) -> RequestState:
+    def add(self, request: EngineRequest, now_s: float) -> EngineRequestState:
         """Queue a request.
 
         Raises:
@@ -139,7 +139,7 @@ class Engine:
             raise RequestRefused("max_tokens and stop_after must be at least 1")
         self._foreseen_s = []
         try:
-            state = RequestState(request, self.block_size, now_s)
+            state = EngineRequestState(request, self.block_size, now_s)
         except (OverflowError, TypeError) as error:
             raise RequestRefused(f"prompt_ids must be integers from 0 to 2**32 - 1: {error}") from None
         if not state.prompt_tokens:
@@ -157,7 +157,7 @@ class Engine:
         self._scheduler.add(state)
         return state
 
-    def _hashed_to_its_end(self, state: RequestState) -> bool:
+    def _hashed_to_its_end(self, state: EngineRequestState) -> bool:
         return len(state.block_hashes) >= (state.prompt_tokens + state.output_limit - 1) // self.block_size
 
     def abort(self, request_id: str) -> bool:
@@ -234,7 +234,7 @@ class Engine:
             self._ahead.decode_context_tokens += steps * len(running)
 
     @property
-    def running(self) -> Sequence[RequestState]:
+    def running(self) -> Sequence[EngineRequestState]:
         """Requests that have blocks, in batch order."""
         return self._scheduler.running
 
@@ -282,7 +282,7 @@ class Engine:
             **{f"finished_{reason}": count for reason, count in self._finished.items()},
         }
 
-    def _generate(self, producers: list[RequestState], end_s: float) -> list[StepOutput]:
+    def _generate(self, producers: list[EngineRequestState], end_s: float) -> list[StepOutput]:
         sample = self._sample
         outputs: list[StepOutput] = []
         finished = False
@@ -310,7 +310,7 @@ class Engine:
             scheduler.running = [state for state in scheduler.running if state.finish_reason is None]
         return outputs
 
-    def _name_tokens(self, states: list[RequestState], steps: int) -> None:
+    def _name_tokens(self, states: list[EngineRequestState], steps: int) -> None:
         """Sample the tokens of skipped steps, in the order of stepping."""
         for state in states:
             state.output_tokens -= steps
@@ -319,12 +319,12 @@ class Engine:
                 state.tokens.append(self._sample(state))
                 state.output_tokens += 1
 
-    def _first_token(self, state: RequestState, end_s: float) -> None:
+    def _first_token(self, state: EngineRequestState, end_s: float) -> None:
         state.first_token_s = end_s
         self._prompt_tokens += state.prompt_tokens
         self._prompt_cached_tokens += state.cached_tokens or 0
 
-    def _finish(self, state: RequestState, end_s: float) -> FinishReason:
+    def _finish(self, state: EngineRequestState, end_s: float) -> FinishReason:
         state.finish_reason = reason = state.natural_end
         state.finished_s = end_s
         self._finished[reason] += 1

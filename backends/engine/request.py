@@ -57,7 +57,7 @@ class EngineRequest:
     hashed: HashedText | None = None
 
 
-class RequestState:
+class EngineRequestState:
     """One request inside the engine; returned by `Engine.add`, readable after the end. Read-only for callers.
 
     Times are the driving clock's `now_s` (of a step's start for scheduling, of its end for tokens), None until the

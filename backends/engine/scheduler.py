@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from backends.engine.cache import BlockCache
 from backends.engine.events import BlocksCached
-from backends.engine.request import RequestState
+from backends.engine.request import EngineRequestState
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Batch:
     (new, cached) tokens, including recomputed requests; `decodes` counts the single-token decodes beside them.
     """
 
-    producers: list[RequestState] = field(default_factory=list)
+    producers: list[EngineRequestState] = field(default_factory=list)
     chunks: list[tuple[int, int]] = field(default_factory=list)
     decodes: int = 0
     decode_context_tokens: int = 0
@@ -66,15 +66,15 @@ class Scheduler:
         self._block_size = cache.block_size
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_num_seqs = max_num_seqs
-        self.running: list[RequestState] = []
-        self.waiting: deque[RequestState] = deque()
+        self.running: list[EngineRequestState] = []
+        self.waiting: deque[EngineRequestState] = deque()
         self._queue_stuck = False
         """The head of the queue was refused, and nothing since then could admit it."""
         self._prefix_queries_tokens = 0
         self._prefix_hits_tokens = 0
         self._preemptions = 0
 
-    def add(self, state: RequestState) -> None:
+    def add(self, state: EngineRequestState) -> None:
         """Queue a new request."""
         self.waiting.append(state)
         self._queue_stuck = False
@@ -117,7 +117,7 @@ class Scheduler:
             state.known_tokens += steps
             state.output_tokens += steps
 
-    def drop(self, state: RequestState) -> None:
+    def drop(self, state: EngineRequestState) -> None:
         """Forget an unfinished request."""
         self._queue_stuck = False
         if state.blocks:
@@ -126,14 +126,14 @@ class Scheduler:
         else:
             self.waiting.remove(state)
 
-    def release(self, state: RequestState) -> None:
+    def release(self, state: EngineRequestState) -> None:
         """Release a request's blocks; their content stays reusable until evicted."""
         self._queue_stuck = False
         self._cache.release(state.blocks)
         state.blocks = []
         state.computed_tokens = state.pending_tokens = state.stored_blocks = state.slots_left = 0
 
-    def finish(self, state: RequestState) -> None:
+    def finish(self, state: EngineRequestState) -> None:
         """Release the blocks of a request that has its last token. The caller purges `running` once a step."""
         if state.blocks:
             # A step scheduled beyond the end is not waited for: its tokens fill no block.
@@ -185,7 +185,7 @@ class Scheduler:
         batch.decode_context_tokens += context_tokens
         return budget
 
-    def _make_room(self, state: RequestState, new: int, batch: Batch) -> bool:
+    def _make_room(self, state: EngineRequestState, new: int, batch: Batch) -> bool:
         """Give `state` slots for `new` tokens, preempting from the end; return False if it is preempted itself."""
         blocks = self._missing_blocks(state, new)
         while not self._cache.fits((), blocks):
@@ -197,7 +197,7 @@ class Scheduler:
         self._extend(state, blocks)
         return True
 
-    def _preempt(self, victim: RequestState) -> None:
+    def _preempt(self, victim: EngineRequestState) -> None:
         self.release(victim)
         victim.preemptions += 1
         self._preemptions += 1
@@ -219,7 +219,7 @@ class Scheduler:
             budget -= new
         self._queue_stuck = len(self.running) >= self._max_num_seqs
 
-    def _admit(self, state: RequestState, budget: int) -> bool:
+    def _admit(self, state: EngineRequestState, budget: int) -> bool:
         """Take the cached prefix and slots for the first chunk, if the whole sequence would fit."""
         cache = self._cache
         size = self._block_size
@@ -242,15 +242,15 @@ class Scheduler:
             self._prefix_hits_tokens += cached
         return True
 
-    def _missing_blocks(self, state: RequestState, new: int) -> int:
+    def _missing_blocks(self, state: EngineRequestState, new: int) -> int:
         return max(0, -(-(new - state.slots_left) // self._block_size))
 
-    def _extend(self, state: RequestState, blocks: int) -> None:
+    def _extend(self, state: EngineRequestState, blocks: int) -> None:
         if blocks:
             state.blocks += self._cache.allocate(blocks)
             state.slots_left += blocks * self._block_size
 
-    def _compute(self, state: RequestState, new: int, batch: Batch) -> None:
+    def _compute(self, state: EngineRequestState, new: int, batch: Batch) -> None:
         computed = state.computed_tokens
         total = computed + new
         if new == 1 and computed >= state.prompt_tokens:
@@ -266,13 +266,13 @@ class Scheduler:
             batch.producers.append(state)
             state.pending_tokens += 1
 
-    def _store_known(self, state: RequestState, tokens: int) -> None:
+    def _store_known(self, state: EngineRequestState, tokens: int) -> None:
         """Make the request's full blocks within its first `tokens` reusable, as one run."""
         full_blocks = tokens // self._block_size
         if full_blocks > state.stored_blocks:
             self._store(state, full_blocks)
 
-    def _store(self, state: RequestState, full_blocks: int) -> None:
+    def _store(self, state: EngineRequestState, full_blocks: int) -> None:
         first = state.stored_blocks
         hashes = state.block_hashes
         if len(hashes) < full_blocks:
@@ -280,7 +280,7 @@ class Scheduler:
         self._cache.store(state.blocks[first:full_blocks], self._run(state, first, full_blocks))
         state.stored_blocks = full_blocks
 
-    def _run(self, state: RequestState, first: int, last: int) -> BlocksCached:
+    def _run(self, state: EngineRequestState, first: int, last: int) -> BlocksCached:
         """Return the event for the blocks `first` to `last`, exclusive, of a request."""
         hashes, size = state.block_hashes, self._block_size
         return BlocksCached(

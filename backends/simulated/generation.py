@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from backends.engine.request import FinishReason, RequestState
+from backends.engine.request import EngineRequestState, FinishReason
 from backends.simulated.request import Stopping
 from backends.simulated.vocabulary import Vocabulary
 
@@ -62,7 +62,12 @@ class Generation:
     )
 
     def __init__(
-        self, state: RequestState, index: int, inbox: Inbox, stopping: Stopping, on_stop: Callable[[Generation], None]
+        self,
+        state: EngineRequestState,
+        index: int,
+        inbox: Inbox,
+        stopping: Stopping,
+        on_stop: Callable[[Generation], None],
     ) -> None:
         self.state = state
         self.index = index

@@ -13,7 +13,7 @@ from typing import Any
 
 from backends.engine.engine import Engine, StepResult
 from backends.engine.profile import load_profile
-from backends.engine.request import EngineRequest, FinishReason, RequestRefused, RequestState
+from backends.engine.request import EngineRequest, EngineRequestState, FinishReason, RequestRefused
 from backends.simulated.capacity import read_capacity
 from backends.simulated.engine_clock import EngineClock
 from backends.simulated.errors import ApiError, unavailable, unknown_model
@@ -75,7 +75,7 @@ class SimulatedWorker:
         self.publisher: EventPublisher | None = None
         self._clock_task: asyncio.Task[None] | None = None
 
-    def _sample(self, state: RequestState) -> int:
+    def _sample(self, state: EngineRequestState) -> int:
         return self.vocabulary.draw(state.tokens[-1], first=state.output_tokens == 0)
 
     async def start(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backends.engine.engine import Engine, EngineRequest, RequestState, StepResult
+from backends.engine.engine import Engine, EngineRequest, EngineRequestState, StepResult
 from backends.engine.events import BlocksCached, BlocksEvicted
 from backends.engine.profile import Profile
 from loadtest.fidelity.outcome import BlockHistory, Outcome, Played
@@ -58,7 +58,7 @@ def _note(result: StepResult, history: BlockHistory) -> None:
                 history.removed(block_hash, end_s)
 
 
-def _outcome(state: RequestState) -> Outcome:
+def _outcome(state: EngineRequestState) -> Outcome:
     assert state.cached_tokens is not None
     assert state.first_token_s is not None
     assert state.finished_s is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from backends.engine.engine import Engine, EngineRequest, RequestState, StepResult
+from backends.engine.engine import Engine, EngineRequest, EngineRequestState, StepResult
 from backends.engine.profile import Profile
 from loadtest.fidelity.recording import RecordedRequest, Recording
 from loadtest.fidelity.virtual import VirtualWorker, unmatched
@@ -17,7 +17,7 @@ _IDS_PER_REQUEST = 1 << 16
 class Replay:
     """What the model made of it: one state per recorded request, and the steps of the rank that had it."""
 
-    states: tuple[RequestState, ...]
+    states: tuple[EngineRequestState, ...]
     steps: tuple[tuple[StepResult, ...], ...]
     rank_of: tuple[int, ...]
 
@@ -61,7 +61,7 @@ def _request(index: int, request: RecordedRequest) -> EngineRequest:
     return EngineRequest(request.id, range(first_id, first_id + request.prompt_tokens), request.output_tokens)
 
 
-def _with_times(request: RecordedRequest, state: RequestState) -> RecordedRequest:
+def _with_times(request: RecordedRequest, state: EngineRequestState) -> RecordedRequest:
     assert state.first_scheduled_s is not None
     assert state.first_token_s is not None
     assert state.finished_s is not None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backends.engine.engine import Engine, EngineRequest, RequestState, StepResult
+from backends.engine.engine import Engine, EngineRequest, EngineRequestState, StepResult
 
 UNMATCHED_ID = 1 << 31
 """Generated tokens count up from here: no prompt holds them, so none is ever hit by a prompt."""
 
 
-def unmatched(state: RequestState) -> int:
+def unmatched(state: EngineRequestState) -> int:
     """A next token that no prompt holds."""
     return UNMATCHED_ID + state.output_tokens
 
@@ -39,7 +39,7 @@ class VirtualWorker:
             self._on_step(result)
             self.now_s += result.duration_s
 
-    def arrive(self, request: EngineRequest, time_s: float) -> RequestState:
+    def arrive(self, request: EngineRequest, time_s: float) -> EngineRequestState:
         """A request arrives; if a step runs, it is seen when that step ends."""
         self.run_until(time_s)
         self.now_s = max(self.now_s, time_s)

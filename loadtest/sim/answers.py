@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from backends.engine.engine import FinishReason, RequestState
+from backends.engine.engine import EngineRequestState, FinishReason
 
 Follow = Callable[[int, FinishReason | None], None]
 """Told how many tokens have reached the asker, and the reason once the last one has. Told in time of the first and the
@@ -51,7 +51,7 @@ class Answer:
 
     __slots__ = ("_runs", "_steps", "follow", "output_ids", "state", "tokens")
 
-    def __init__(self, state: RequestState, output_ids: Sequence[int], steps: StepEnds, follow: Follow) -> None:
+    def __init__(self, state: EngineRequestState, output_ids: Sequence[int], steps: StepEnds, follow: Follow) -> None:
         self.state = state
         self.output_ids = output_ids
         self.follow = follow

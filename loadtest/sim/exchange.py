@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from backends.engine.engine import FinishReason, RequestRefused, RequestState
+from backends.engine.engine import EngineRequestState, FinishReason, RequestRefused
 from loadtest.sim.answers import Answer
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.sim.sessions import Asked
@@ -29,7 +29,7 @@ class Placement(Protocol):
     def progressed(self, tokens: int) -> None:
         """The answer has come to so many tokens: said of the first and the last, and between them when that matters."""
 
-    def finished(self, state: RequestState) -> None:
+    def finished(self, state: EngineRequestState) -> None:
         """It is complete."""
 
     def left(self) -> None:
@@ -52,7 +52,7 @@ class Direct:
     def progressed(self, tokens: int) -> None:
         """Nobody listens."""
 
-    def finished(self, state: RequestState) -> None:
+    def finished(self, state: EngineRequestState) -> None:
         """Nobody listens."""
 
     def left(self) -> None:

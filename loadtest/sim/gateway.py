@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from backends.engine.engine import RequestState
+from backends.engine.engine import EngineRequestState
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
 from loadtest.sim.link import EventLink
 from loadtest.sim.sessions import Asked
@@ -245,7 +245,7 @@ class GatewayPlacement:
             self._gateway.dispatcher.first_token(self._ticket, now_s)
         self._progress(self._ticket, tokens)
 
-    def finished(self, state: RequestState) -> None:
+    def finished(self, state: EngineRequestState) -> None:
         """The stream ended, perhaps with a usage block."""
         usage = Usage()
         if self._gateway.tells_usage():

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backends.engine.engine import Engine, EngineRequest, FinishReason, RequestState, StepOutput
+from backends.engine.engine import Engine, EngineRequest, EngineRequestState, FinishReason, StepOutput
 from backends.engine.events import CacheEvent
 from backends.engine.profile import Profile
 from backends.worker import LoadReport
@@ -128,7 +128,7 @@ class EngineWorker:
         engine = self.engine
         return LoadReport(0, len(engine.running), engine.waiting_requests, engine.kv_usage)
 
-    def _next_token(self, state: RequestState) -> int:
+    def _next_token(self, state: EngineRequestState) -> int:
         return self._answers[state.id].output_ids[state.output_tokens]
 
     def _wake(self) -> None:

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from router.admin.guard import Guard
+from router.admin.guard import AdminGuard
 from router.admin.openapi import OPENAPI_PATH, openapi_document
 from router.admin.operations import Operation, check, endpoint
 from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
@@ -38,7 +38,7 @@ def build_admin(
     """
     open_paths = (*OPEN_PATHS, *(("/metrics",) if system.config.admin_metrics_open else ()))
     names = (system.config.admin_host, *system.config.admin_hosts)
-    guard = Middleware(Guard, names=names, token=token, open_paths=open_paths)
+    guard = Middleware(AdminGuard, names=names, token=token, open_paths=open_paths)
     return Starlette(
         routes=[*_routes(system, operations), *further],
         middleware=[guard] if guarded else [],

@@ -22,7 +22,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 
 
-class Guard:
+class AdminGuard:
     """ASGI middleware. `names` are host names the port answers to, besides loopback ones and addresses; `open_paths`
     need no token."""
 

@@ -8,9 +8,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("router", "policies", "backends")
 
-NOT_YET_RESOLVED: frozenset[str] = frozenset()
-"""Names declared more than once today. The list only shrinks."""
-
 
 @cache
 def repeated() -> dict[str, list[str]]:
@@ -25,8 +22,4 @@ def repeated() -> dict[str, list[str]]:
 
 
 def test_a_class_name_is_declared_once():
-    assert {name: files for name, files in repeated().items() if name not in NOT_YET_RESOLVED} == {}
-
-
-def test_a_resolved_name_leaves_the_list():
-    assert sorted(NOT_YET_RESOLVED - repeated().keys()) == [], "delete these from NOT_YET_RESOLVED"
+    assert repeated() == {}

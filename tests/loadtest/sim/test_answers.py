@@ -2,7 +2,7 @@ from math import nextafter
 
 import pytest
 
-from backends.engine.request import EngineRequest, RequestState
+from backends.engine.request import EngineRequest, EngineRequestState
 from loadtest.sim.answers import Answer, StepEnds
 
 
@@ -16,7 +16,7 @@ def steps():
 
 @pytest.fixture
 def answer(steps):
-    return Answer(RequestState(EngineRequest("r", (1,), 5), 16, 0.0), (), steps, lambda tokens, finish: None)
+    return Answer(EngineRequestState(EngineRequest("r", (1,), 5), 16, 0.0), (), steps, lambda tokens, finish: None)
 
 
 def test_steps_arrive_as_time_goes_on(steps):
