@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection to a worker for control calls, with bounded answers.
 
-llhttp reads the answer. Head, interim answers (1xx), trailers, chunk framing and body are bounded, so that a worker can
-neither fill memory nor occupy the event loop beyond the allowed bytes.
+llhttp reads the answer. Head, interim answers (1xx), trailers, chunk framing and body are bounded. So a worker cannot
+fill memory or occupy the event loop.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class ReportedHits:
     """Copies known from ``cached_tokens`` alone, in a tier of their own, least recently reported first.
 
     The engine's names of these blocks are not known, so most removal events do not match them. A block leaves when a
-    report finds less, when an event announces it, when an event removes it by a name learned since, or when the
+    report finds less or an event announces it. It also leaves when an event removes it by a name learned since, or the
     capacity is used up. `clock` counts reports.
     """
 

@@ -45,8 +45,9 @@ class Segmenter:
     """Finds the segments for one tokenizer; without usable added tokens (`enabled` False) a text is one segment.
 
     `ambiguous` are ids that the tokenizer also gives to ordinary text (the unknown token): they make no boundary.
-    Neither does a token that counts as a whole word only, since it depends on its neighbours, nor the place right after
-    one, which would remove a neighbour. Neither does a white space token that absorbs more white space.
+    Neither does a token that counts as a whole word only, since it depends on its neighbours. The place right after one
+    is no boundary either, since it would lose a neighbour. Nor is a white space token that absorbs more white
+    space.
     """
 
     def __init__(
