@@ -1,6 +1,6 @@
-"""Every error a client or operator can see: whose fault, HTTP status and stable code.
+"""Every error that a client or an operator can see: fault, HTTP status and stable code.
 
-Clients get OpenAI's shape (`body`), operators a problem document (RFC 9457, `problem`).
+Clients get OpenAI's error object (`body`), operators a problem document (RFC 9457, `problem`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Fault(StrEnum):
-    """Who has to change something."""
+    """Who has to change something: the client, the operator of the workers, or the operator of the gateway."""
 
     CLIENT = "client"
     FLEET = "fleet"
@@ -33,7 +33,7 @@ class ErrorSpec:
 class ErrorKind(Enum):
     """The catalogue. Codes are stable: clients and dashboards match on them."""
 
-    # the client's
+    # fault of the client
     BAD_REQUEST = ErrorSpec("bad_request", 400, "invalid_request_error", Fault.CLIENT, "Malformed HTTP request")
     INVALID_JSON = ErrorSpec("invalid_json", 400, "invalid_request_error", Fault.CLIENT, "Body is not valid JSON")
     INVALID_BODY = ErrorSpec("invalid_body", 400, "invalid_request_error", Fault.CLIENT, "Body has a wrong field")
@@ -79,7 +79,7 @@ class ErrorKind(Enum):
     HTTP_VERSION = ErrorSpec(
         "http_version_not_supported", 505, "invalid_request_error", Fault.CLIENT, "HTTP version not supported"
     )
-    # the fleet's
+    # fault of the workers
     NO_WORKER = ErrorSpec("no_worker_available", 503, "service_unavailable", Fault.FLEET, "No worker is ready")
     OVERLOADED = ErrorSpec("overloaded", 503, "service_unavailable", Fault.FLEET, "Every worker refused for load")
     WORKER_FAILED = ErrorSpec("worker_failed", 503, "service_unavailable", Fault.FLEET, "The worker failed")
@@ -91,7 +91,7 @@ class ErrorKind(Enum):
         "stream_idle_timeout", 504, "timeout_error", Fault.FLEET, "The worker's stream stalled"
     )
     TOTAL_TIMEOUT = ErrorSpec("total_timeout", 504, "timeout_error", Fault.FLEET, "Request took too long")
-    # ours
+    # fault of the gateway
     SHUTTING_DOWN = ErrorSpec(
         "shutting_down", 503, "service_unavailable", Fault.GATEWAY, "The gateway is shutting down"
     )
@@ -115,8 +115,7 @@ class ErrorKind(Enum):
     CONCURRENCY_LIMIT = ErrorSpec(
         "concurrency_limit", 503, "service_unavailable", Fault.GATEWAY, "Too many requests in progress"
     )
-    """503 and not 429: it is the gateway that is full, whatever this client has sent, and a balancer before several
-    gateways goes on to the next one at a 503."""
+    """503 and not 429: the gateway is full, and not this client's quota. On 503 a balancer tries the next one."""
     EXHAUSTED = ErrorSpec(
         "gateway_exhausted", 503, "service_unavailable", Fault.GATEWAY, "The gateway can open no more connections"
     )
@@ -124,18 +123,17 @@ class ErrorKind(Enum):
 
     @property
     def spec(self) -> ErrorSpec:
-        """This kind's code, status and type."""
         return self.value
 
 
 def body(kind: ErrorKind, message: str, param: str | None = None) -> bytes:
-    """OpenAI's error object as JSON: ``{"error": {"message", "type", "param", "code"}}``."""
+    """Return OpenAI's error object as JSON: ``{"error": {"message", "type", "param", "code"}}``."""
     spec = kind.spec
     return msgspec.json.encode({"error": {"message": message, "type": spec.type, "param": param, "code": spec.code}})
 
 
 def problem(status: int, code: str, title: str, detail: str) -> dict[str, object]:
-    """An RFC 9457 problem document; serve it as ``application/problem+json``."""
+    """Return a problem document (RFC 9457); serve it as ``application/problem+json``."""
     return {
         "type": f"urn:warmroute:problem:{code}",
         "title": title,
@@ -146,7 +144,7 @@ def problem(status: int, code: str, title: str, detail: str) -> dict[str, object
 
 
 class RequestError(Exception):
-    """A request that we answer ourselves with `kind`.
+    """A request that the gateway answers itself with `kind`.
 
     `retry_after_s` becomes a ``Retry-After`` header (whole seconds, rounded up).
     """

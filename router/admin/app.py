@@ -31,10 +31,10 @@ def build_admin(
     guarded: bool = True,
     further: Sequence[Route] = (),
 ) -> Starlette:
-    """The ASGI application; serve it on the gateway's own event loop, since it touches the core directly.
+    """Return the ASGI application. It must run on the gateway's event loop, because it calls the core directly.
 
-    One of several processes serves it unguarded on a private socket, with `further` routes; their supervisor serves
-    `operations` of its own.
+    One of several processes serves it without guard on a private socket, with `further` routes. Their supervisor serves
+    its own `operations`.
     """
     open_paths = (*OPEN_PATHS, *(("/metrics",) if system.config.admin_metrics_open else ()))
     names = (system.config.admin_host, *system.config.admin_hosts)
@@ -52,7 +52,7 @@ def build_admin(
 
 
 def _routes(system: AdminSystem, operations: Iterable[Operation]) -> list[Route]:
-    """One route per path, so that a wrong method is answered with all that are allowed."""
+    """Return one route per path, so that a wrong method is answered with the list of allowed ones."""
     paths: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = endpoint(operation, system)

@@ -1,4 +1,4 @@
-"""Why: the latest decisions, and what would be decided now."""
+"""The decision log, and the decision that a request would get now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from router.placement.decisions import DecisionRecord
 
 
 async def latest(call: Call) -> Answer:
-    """The decision log, newest first."""
+    """Answer with the decision log, newest first."""
     now_s = call.system.now_s()
     encoded = []
     for record in call.system.dispatcher.decisions(call.query["limit"]):
@@ -27,14 +27,14 @@ async def latest(call: Call) -> Answer:
 
 
 def _document(record: DecisionRecord, now_s: float) -> DecisionDocument:
-    """The core knows monotonic seconds only; an operator compares logs by the wall clock."""
+    """Add the wall clock: the core has monotonic seconds, and an operator compares logs by wall clock."""
     age_s = max(0.0, now_s - record.at_s)
     at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
     return msgspec.convert({**_in_seconds(record.to_builtins()), "at": at, "age_s": age_s}, DecisionDocument)
 
 
 def _in_seconds(document: dict[str, Any]) -> dict[str, Any]:
-    """Before anything is learned the core's times are in units of its own: ranking by them works, reading does not."""
+    """Remove estimates that are not seconds yet: before a speed is learned, they only rank candidates."""
     for candidate in document["candidates"]:
         if not candidate["learned"]:
             candidate |= dict.fromkeys(("queue_wait_s", "prefill_s", "first_token_s"))
@@ -42,7 +42,7 @@ def _in_seconds(document: dict[str, Any]) -> dict[str, Any]:
 
 
 async def explain(call: Call) -> Answer:
-    """What the dispatcher would answer to a request, without sending or booking anything."""
+    """Answer with the dispatcher's decision. Nothing is sent to a worker and nothing is reserved."""
     question: Question = call.body
     if not question.path.startswith("/"):
         raise invalid(f"path is {question.path!r}; write one that starts with a slash, as in /v1/chat/completions")
@@ -54,7 +54,7 @@ async def explain(call: Call) -> Answer:
 
 
 def _bytes(body: msgspec.Raw) -> bytes:
-    """The request's bytes as they were written here; a JSON string holds them as text."""
+    """Return the request's bytes as written; a JSON string holds them as text."""
     raw = bytes(body)
     if not raw.lstrip().startswith(b'"'):
         return raw

@@ -1,4 +1,4 @@
-"""Workers as documents: one picture out of what fleet, dispatcher, residency map and watcher each know."""
+"""Workers as documents, from fleet, dispatcher, residency map and watcher."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ Counters = dict[str, Any]
 
 
 def describe_workers(system: AdminSystem, endpoints: Iterable[FleetEndpoint]) -> list[Worker]:
-    """`endpoints`, with everything that is known of them now."""
+    """Return one document for each of `endpoints`."""
     describing = _Describing(system)
     return [describing.worker(endpoint) for endpoint in endpoints]
 
 
 class _Describing:
-    """The statistics of all parts, taken once."""
+    """The statistics of all parts, read once for several endpoints."""
 
     def __init__(self, system: AdminSystem) -> None:
         self._system = system
-        self._lanes = _lanes(system)
+        self._loads = _loads(system)
         self._views = cast("dict[int, Counters]", system.residency.statistics()["slots"])
         self._in_flight = system.in_flight()
         self._watches: Counters = system.watcher.statistics()["endpoints"]
 
     def worker(self, endpoint: FleetEndpoint) -> Worker:
-        """One endpoint."""
         facts = endpoint.facts
         watch = self._watches.get(endpoint.id, {})
         return Worker(
@@ -72,7 +71,7 @@ class _Describing:
 
     def _candidate(self, candidate: Candidate, watch: Counters) -> CandidateDocument:
         view = self._system.residency.state(candidate.slot)
-        lane = self._lanes.get(candidate.id, {})
+        load = self._loads.get(candidate.id, {})
         subscription = watch.get("subscriptions", {}).get(candidate.id)
         self_test = watch.get("self_tests", {}).get(candidate.id)
         followed = {**self._views.get(candidate.slot, {}), **subscription} if subscription else None
@@ -85,18 +84,18 @@ class _Describing:
             block_size=view.block_size,
             capacity_blocks=view.capacity_blocks,
             capacity_tokens=None if view.capacity_blocks is None else view.capacity_blocks * view.block_size,
-            load=msgspec.convert(lane, Load),
-            estimates=msgspec.convert(lane, Estimates),
-            predicted_cached=msgspec.convert(lane.get("predicted_cached", {}), PredictedCached),
+            load=msgspec.convert(load, Load),
+            estimates=msgspec.convert(load, Estimates),
+            predicted_cached=msgspec.convert(load.get("predicted_cached", {}), PredictedCached),
             events=msgspec.convert(followed, Events | None),
             self_test=msgspec.convert(self_test, SelfTestDocument | None),
         )
 
 
-def _lanes(system: AdminSystem) -> dict[str, Counters]:
-    """What is booked on and learned of each candidate, and what a new request would meet there."""
-    lanes: dict[str, Counters] = system.dispatcher.statistics()["workers"]
+def _loads(system: AdminSystem) -> dict[str, Counters]:
+    """Return reserved load and learned speeds of each candidate, with the estimates for a new request."""
+    loads: dict[str, Counters] = system.dispatcher.statistics()["workers"]
     for view in system.dispatcher.views(system.now_s()):
         if view.learned:
-            lanes[view.id] |= {"queue_wait_s": view.queue_wait_s, "utilisation": view.utilisation}
-    return lanes
+            loads[view.id] |= {"queue_wait_s": view.queue_wait_s, "utilisation": view.utilisation}
+    return loads

@@ -13,11 +13,11 @@ from router.config.model import KvEventsConfig, Secret
 
 
 class Shape(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """Base of what is answered."""
+    """Base of the documents that the API answers with."""
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Base of what is asked."""
+    """Base of the bodies that the API accepts; an unknown field is an error."""
 
 
 class ProblemDocument(Shape):
@@ -31,13 +31,13 @@ class ProblemDocument(Shape):
 
 
 class Live(Shape):
-    """The process serves."""
+    """The process runs."""
 
     status: str = "alive"
 
 
 class Ready(Shape, kw_only=True):
-    """Requests can be served, by `processes_ready` of the gateway's `processes`."""
+    """The gateway can serve requests: `processes_ready` of its `processes` are ready."""
 
     status: str = "ready"
     workers_ready: int
@@ -47,9 +47,10 @@ class Ready(Shape, kw_only=True):
 
 
 class NewWorker(Body):
-    """A worker to add. `kv_events` only where the worker's /kv_event_sources cannot say.
+    """A worker to add.
 
-    `api_key` where vLLM was started with one; it is never shown again. `labels` are for the policy.
+    `kv_events` is needed only if the worker's /kv_event_sources does not list its addresses. `api_key` is the key that
+    vLLM got; the API never returns it. `labels` are for the policy.
     """
 
     url: str
@@ -58,12 +59,12 @@ class NewWorker(Body):
     labels: dict[str, str] = {}
 
     def __repr__(self) -> str:
-        """Without the key."""
+        """Leave out the key."""
         return f"NewWorker(url={self.url!r}, kv_events={self.kv_events!r}, labels={self.labels!r})"
 
 
 class ServedModelDocument(Shape):
-    """A model card. `parent` is set for a LoRA adapter; `prompts` says how its prompts' identity is had."""
+    """A model card. `parent` is set for a LoRA adapter; `prompts` says where prompt token ids come from."""
 
     id: str
     root: str | None
@@ -73,9 +74,9 @@ class ServedModelDocument(Shape):
 
 
 class Load(Shape):
-    """What is booked: prompt tokens waiting for their prefill, requests in flight, context tokens they hold.
+    """Reserved load: requests and prompt tokens queued for prefill, running requests, and the context tokens they hold.
 
-    `foreign_requests` are in the worker's own report and not ours.
+    `foreign_requests` are requests in the worker's report that this gateway did not send.
     """
 
     queued_requests: int = 0
@@ -86,11 +87,11 @@ class Load(Shape):
 
 
 class Estimates(Shape):
-    """What first tokens and whole answers have taught of a candidate's speed; null until learned.
+    """Speeds learned from first tokens and whole answers; null until learned.
 
-    `queue_wait_s` is the wait before a new prompt's prefill would start, `utilisation` the share of time spent on
-    prefills, `relative_error` the standard error of a predicted time to first token, `decode_step_context_ns` what each
-    context token that the candidate holds adds to a decode step.
+    `queue_wait_s` is the time until the prefill of a new prompt would start. `utilisation` is the share of time spent
+    on prefills. `relative_error` is the standard error of a predicted time to first token. `decode_step_context_ns` is
+    the time that each context token on the candidate adds to a decode step.
     """
 
     observations: int = 0
@@ -105,13 +106,13 @@ class Estimates(Shape):
 class PredictedCached(Shape):
     """Predicted against reported cached tokens, over the responses that reported them.
 
-    `equal`, `over` and `under` count responses. `differences` counts those that differed by what explains it:
-    scheduled_since (more was found: these blocks were stored, or word of it came, after the decision), slower_tier
-    (more was found, and the worker also caches outside its GPU), evicted_while_queued (less was found: the first
-    missing block was evicted after the decision), reserved_not_scheduled (less was found: it counted on a request in
-    flight that had not come so far), cleared (the cache was cleared or the worker restarted in between), approximate
-    (the view was not exact) and other (nothing explains it: events are lost, or this router and the worker mean
-    different blocks); `pending` ones wait for what explains them.
+    `equal`, `over` and `under` count responses. `differences` counts differing responses by reason. More was cached:
+    scheduled_since (the blocks were stored, or their events arrived, after the decision), slower_tier (the worker also
+    caches outside its GPU). Less was cached: evicted_while_queued (the first missing block was evicted after the
+    decision), reserved_not_scheduled (the missing blocks belonged to a request in flight that had not been computed so
+    far). Either: cleared (the cache was cleared, or the worker restarted), approximate (the view was not exact), other
+    (no reason found: events are lost, or this router and the worker hash different blocks). `pending` counts
+    differences whose reason is not known yet.
     """
 
     equal: int = 0
@@ -124,11 +125,13 @@ class PredictedCached(Shape):
 
 
 class Events(Shape):
-    """One candidate's KV event stream. `lag_s` is the age of the newest batch when it came in, by the hosts' clocks.
+    """The KV event stream of one candidate. `lag_s` is the age of the newest batch on arrival, by the clocks of both
+    hosts.
 
-    `gaps` are losses noticed, `replayed_batches` what was fetched again; `decode_errors` count unreadable batches.
-    Where neither helped, `relearn_asks` requests asked to be told again what they found cached, which taught
-    `relearned_blocks`, of `reannounced_blocks` announced in all; `relearned` counts how often that made a view whole.
+    `gaps` counts losses, `replayed_batches` batches fetched again, `decode_errors` unreadable batches. For losses that
+    a replay did not fill, `relearn_asks` counts requests that asked the worker to announce their cached blocks again.
+    `reannounced_blocks` counts these blocks, `relearned_blocks` the new ones among them, `relearned` how often the view
+    became complete.
     """
 
     endpoint: str
@@ -151,17 +154,17 @@ class Events(Shape):
 
 
 class SelfTestDocument(Shape):
-    """What sending one short prompt twice showed: exact, approximate, off or unknown, and why."""
+    """Result of sending one short prompt twice: exact, approximate, off or unknown, and the reason."""
 
     verdict: str
     reason: str
 
 
 class CandidateDocument(Shape):
-    """One place a request can go: the endpoint, or one data-parallel rank of it (``host:port#rank``).
+    """One place that a request can go to: the endpoint, or one data-parallel rank of it (``host:port#rank``).
 
-    `residency` is exact, approximate, unknown or off, `reason` says why; `blocks` are believed to be in its cache.
-    `events` is null where no KV events are followed, `self_test` where none has ended.
+    `residency` is exact, approximate, unknown or off, and `reason` says why. `blocks` counts blocks known to be in its
+    cache. `events` is null if no KV events are followed, `self_test` until one has ended.
     """
 
     id: str
@@ -182,8 +185,8 @@ class CandidateDocument(Shape):
 class Worker(Shape):
     """One endpoint. `state` is starting, ready, asleep, unhealthy, half_open or draining; `reason` says why.
 
-    `restarts` were noticed while it was watched; `in_flight` counts requests that are there now, those of a gateway
-    whose place this one took included; `notes` say what it left unanswered and how to change that.
+    `restarts` counts restarts since the worker was added. `in_flight` counts the requests that are there now, including
+    requests of a gateway that this one took over from. `notes` name what the worker does not report, with the fix.
     """
 
     id: str
@@ -200,7 +203,7 @@ class Worker(Shape):
 
 
 class Workers(Shape):
-    """The fleet, in the order in which workers joined."""
+    """All workers, in the order in which they were added."""
 
     workers: list[Worker]
 
@@ -222,8 +225,10 @@ class AvailablePolicy(Shape):
 
 
 class PolicyDocument(Shape):
-    """The policy in use, and all that can be. `statistics` is what it shows of its state, its own; of several
-    processes that of the one which answers."""
+    """The policy in use, and all policies that can be chosen.
+
+    `statistics` shows state of the policy; with several processes, the state in the process that answers.
+    """
 
     name: str
     params: dict[str, Any]
@@ -232,9 +237,11 @@ class PolicyDocument(Shape):
 
 
 class Question(Body, kw_only=True):
-    """A request as a client would send it to the public port. `body` is its JSON, or that JSON as text. `key` is the
-    name of the API key that it would bring: its tenant decides what the request may contain, and which cached prefixes
-    it shares."""
+    """A request as a client would send it to the public port.
+
+    `body` is its JSON, or that JSON as text. `key` is the name of the API key that it would bring: the key's tenant
+    decides what the request may contain, and which cached prefixes it shares.
+    """
 
     path: str = "/v1/chat/completions"
     headers: dict[str, str] = {}
@@ -243,12 +250,12 @@ class Question(Body, kw_only=True):
 
 
 class CandidateView(Shape):
-    """What was known of one candidate when the choice was made.
+    """The state of one candidate at the time of the decision.
 
-    Running requests hold `kv_tokens` of its `kv_capacity_tokens` (0: not known), and those that have just ended have
-    left `idle_tokens` there that their next turns are expected to ask for.
-    `first_token_s` = `queue_wait_s` + `prefill_s`: seconds to its first token, null until some worker's speed is
-    `learned`. `cost` is the policy's own figure in `unit`, lower is better; `terms` are its named parts.
+    Running requests hold `kv_tokens` of its `kv_capacity_tokens` (0: not known). `idle_tokens` is context of ended
+    turns that their next turns are expected to use. `first_token_s` = `queue_wait_s` + `prefill_s`: seconds to the
+    first token, null until some worker's speed is `learned`. `cost` is the policy's cost in `unit`, lower is better;
+    `terms` are its named parts.
     """
 
     worker: str
@@ -294,12 +301,11 @@ class ExplanationDocument(Shape):
 class DecisionDocument(Shape):
     """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ...".
 
-    `waited_s` is how long before that it had arrived: a moment, unless the policy kept it back or an attempt failed.
-    `residency` is how far `predicted_cached_tokens` could be trusted: approximate where the prompt was known as text
-    only, however exact the worker's view is. `difference` is what explains that another number was reported (pending,
-    or one of those of `PredictedCached`), null where none was. `process` is which of the gateway's processes decided.
-    `candidates` are all there were for the latest decisions, and the chosen one for those before: each process keeps
-    32,768 in all.
+    `waited_s` is the time from arrival to this attempt: short, unless the policy held the request or an attempt failed.
+    `residency` says how far `predicted_cached_tokens` could be trusted; it is approximate if the prompt was known as
+    text only. `difference` is the reason why another number was reported (pending, or a reason of `PredictedCached`),
+    or null. `process` is the process that decided. The latest decisions have all `candidates`, older ones the chosen
+    one only: each process keeps 32,768 candidates.
     """
 
     at: str

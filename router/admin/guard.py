@@ -1,8 +1,8 @@
-"""Keeps browser pages, and callers without the token where there is one, from driving the admin port.
+"""Keep browser pages, and callers without the token, from using the admin port.
 
-A page on any site can send requests to a loopback address. Three things stop it: the Host must be one of ours (a
-rebound DNS name is not), an Origin must be the same as the Host, and a body must be declared as JSON, which a page
-cannot do without a preflight that nobody answers here.
+A page on any site can send requests to a loopback address. Three checks stop it: the Host must be a name of this port,
+which a rebound DNS name is not; an Origin must equal the Host; a body must be declared as JSON, which a page cannot do
+without a preflight, and nothing here answers preflights.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhos
 
 
 class AdminGuard:
-    """ASGI middleware. `names` are host names the port answers to, besides loopback ones and addresses; `open_paths`
-    need no token."""
+    """ASGI middleware.
+
+    `names` are host names that the port answers to, in addition to loopback names and addresses. `open_paths` need no
+    token.
+    """
 
     def __init__(
         self, app: ASGIApp, names: Iterable[str], token: AdminToken | None = None, open_paths: Iterable[str] = ()
@@ -35,7 +38,6 @@ class AdminGuard:
         self._names = _LOOPBACK_NAMES | {_normal(name) for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is allowed, answer the rest."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -53,7 +55,7 @@ class AdminGuard:
             return
         given = headers.getlist("authorization")
         if len(given) != 1 or not self._token.admits(given[0]):
-            detail = "this port wants its token as Authorization: Bearer TOKEN (admin_token, admin_token_file)"
+            detail = "this port needs its token as Authorization: Bearer TOKEN (admin_token, admin_token_file)"
             challenge = {"www-authenticate": "Bearer"}
             raise AdminError(HTTPStatus.UNAUTHORIZED, "unauthorized", detail, headers=challenge)
 
@@ -76,7 +78,7 @@ class AdminGuard:
 
 
 def _json_or_nothing(headers: Headers) -> bool:
-    """JSON, or no body at all: an HTML form always sends a content type, and a page's text body one of text/plain."""
+    """Accept JSON or no body. An HTML form always sends a content type, and a page's text body is text/plain."""
     kind = headers.get("content-type")
     if kind is not None:
         return kind.partition(";")[0].strip().lower() == "application/json"
@@ -94,7 +96,7 @@ def _normal(name: str) -> str:
 
 
 def _address(name: str) -> bool:
-    """An address cannot be rebound: a page that gets here under one was served from here."""
+    """Accept addresses: they cannot be rebound, so a page with an address as its host was served from here."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -14,12 +14,12 @@ _NAMED = 5
 
 
 async def live(_: Call) -> Answer:
-    """The event loop turns."""
+    """Answer that the event loop runs."""
     return Answer(Live())
 
 
 async def ready(call: Call) -> Answer:
-    """Requests can be served."""
+    """Answer whether requests can be served."""
     if not call.system.accepting:
         raise _not_ready("the public port is not open, or a shutdown has begun")
     endpoints = call.system.fleet.endpoints
@@ -32,13 +32,13 @@ async def ready(call: Call) -> Answer:
 
 
 async def metrics(call: Call) -> Answer:
-    """Prometheus text."""
+    """Answer with metrics in Prometheus text format."""
     text, media_type = call.system.exposition()
     return Answer(text, media_type=media_type)
 
 
 async def config(call: Call) -> Answer:
-    """The effective settings, keys struck out."""
+    """Answer with the effective settings, without secrets."""
     return Answer(to_builtins(call.system.config))
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of operations and the documents' types."""
+"""The OpenAPI 3.1 document, generated from the table of operations and the types of the documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GUARDED = {401: "an admin token is set, and the request does not bring it"}
 
 
 def openapi_document() -> dict[str, Any]:
-    """The whole description, ready to be encoded as JSON."""
+    """Return the whole document, ready to be encoded as JSON."""
     kinds = [kind for operation in OPERATIONS for kind in (operation.takes, operation.gives) if kind is not None]
     by_kind, components = _schemas([ProblemDocument, *kinds])
     paths: dict[str, dict[str, Any]] = {}
@@ -74,12 +74,12 @@ def _dedented(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def openapi_path(operation: Operation) -> str:
-    """The path with plain ``{name}`` parameters, without Starlette's converters."""
+    """Return the path with plain ``{name}`` parameters, without Starlette's converters."""
     return re.sub(r"\{(\w+):\w+\}", r"{\1}", operation.path)
 
 
 def problems_of(operation: Operation) -> dict[int, str]:
-    """Every problem status of an operation, and when it comes."""
+    """Return every error status of an operation, with its reason."""
     body = {
         400: f"{_EVERYWHERE[400]}, or the body is not JSON",
         413: "the body is too large",

@@ -1,4 +1,4 @@
-"""What an operation of the admin API is: declared once, served, and documented from the same declaration."""
+"""One operation of the admin API: the same declaration routes it, checks it and documents it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an operation gives. `content` is encoded as JSON; None means no content; bytes go out as they are."""
+    """The answer of an operation. `content` is encoded as JSON; None means no content; bytes are sent unchanged."""
 
     content: Any
     status: HTTPStatus = HTTPStatus.OK
@@ -51,7 +51,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `problems` maps a status to when it comes."""
+    """One method of one path. `problems` maps an error status to its reason."""
 
     method: str
     path: str
@@ -67,7 +67,7 @@ class Operation:
 
 
 def endpoint(operation: Operation, system: AdminSystem) -> Callable[[Request], Awaitable[Response]]:
-    """The Starlette endpoint of `operation`."""
+    """Return the Starlette endpoint of `operation`."""
 
     async def serve(request: Request) -> Response:
         check(request, operation.query)
@@ -82,7 +82,7 @@ def endpoint(operation: Operation, system: AdminSystem) -> Callable[[Request], A
 
 
 def check(request: Request, known: Sequence[Query] = ()) -> None:
-    """Refuse what would otherwise be ignored, and mean something to the caller.
+    """Refuse parameters and headers that would otherwise be ignored.
 
     Raises:
         AdminError: 400 for a query parameter that is not `known` or comes twice; 501 for a condition.

@@ -1,4 +1,4 @@
-"""The policy: which one is in use, and another one from the next request on."""
+"""Show the policy in use, or choose another one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from router.admin.problems import invalid
 
 
 async def show(call: Call) -> Answer:
-    """The policy in use."""
+    """Answer with the policy in use."""
     return Answer(_document(call))
 
 
 async def change(call: Call) -> Answer:
-    """Build first, then swap: a policy that cannot be built leaves the old one in place."""
+    """Build the policy, then swap it in. A policy that cannot be built leaves the old one in place."""
     wanted: NewPolicy = call.body
     try:
         policy = build_policy(wanted.name, wanted.params, Random(call.system.config.policy.seed))
@@ -49,7 +49,7 @@ def _available() -> list[AvailablePolicy]:
 
 
 def _plain(description: dict[str, object]) -> dict[str, object]:
-    """A parameter without a default is a required one: leave "default" out, JSON has no word for it."""
+    """Leave out "default" for a required parameter: JSON has no value for it."""
     params = description["params"]
     assert isinstance(params, dict)
     shown = {

@@ -19,7 +19,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class AdminError(Exception):
-    """A problem to answer with. `code` is stable; `detail` says what to do."""
+    """An error of the admin API. `code` is stable; `detail` says what to do."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str, *, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -30,29 +30,29 @@ class AdminError(Exception):
 
 
 def problem_response(error: AdminError) -> Response:
-    """`error` on the wire."""
+    """Return `error` as a problem document."""
     document = problem(error.status, error.code, error.status.phrase, error.detail)
     return Response(msgspec.json.encode(document), error.status, error.headers, MEDIA_TYPE)
 
 
 def not_found(what: str, hint: str) -> AdminError:
-    """404: there is no `what`."""
+    """Return 404 for `what`."""
     return AdminError(HTTPStatus.NOT_FOUND, "not_found", f"there is no {what}; {hint}")
 
 
 def invalid(detail: str) -> AdminError:
-    """422: readable, but not acceptable."""
+    """Return 422: the request can be read, but is not valid."""
     return AdminError(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value", detail)
 
 
 async def answer_admin_error(_: Request, error: Exception) -> Response:
-    """An operation or the guard refused."""
+    """Answer a refusal by an operation or the guard."""
     assert isinstance(error, AdminError)
     return problem_response(error)
 
 
 async def answer_request_error(_: Request, error: Exception) -> Response:
-    """The public port would refuse what was given to be explained."""
+    """Answer with the error that the public port would give to the explained request."""
     assert isinstance(error, RequestError)
     spec = error.kind.spec
     document = problem(spec.status, spec.code, spec.title, error.message)
@@ -60,7 +60,7 @@ async def answer_request_error(_: Request, error: Exception) -> Response:
 
 
 async def answer_http_error(request: Request, error: Exception) -> Response:
-    """Routing failed: no such path, or not with this method."""
+    """Answer an unknown path, or a method that the path does not have."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     kinds = {404: ErrorKind.PATH_NOT_FOUND, 405: ErrorKind.METHOD_NOT_ALLOWED}
@@ -72,14 +72,14 @@ async def answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def answer_bug(request: Request, error: Exception) -> Response:
-    """Ours. The log has the traceback, the operator a pointer to it."""
+    """Answer 500. The log has the traceback, and the answer points to it."""
     log.error("admin request failed", extra={"method": request.method, "path": request.url.path}, exc_info=error)
     detail = f"{type(error).__name__} in {request.method} {request.url.path}; the gateway's log has the traceback"
     return problem_response(AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, ErrorKind.INTERNAL.spec.code, detail))
 
 
 def handed_over() -> AdminError:
-    """503: a change made here would be lost."""
-    detail = "another process has taken this one's place; ask again, on a new connection"
+    """Return 503: another process serves, and a change made here would be lost."""
+    detail = "another process has taken over; ask again on a new connection"
     headers = {"retry-after": "1", "connection": "close"}
     return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "handed_over", detail, headers=headers)

@@ -1,4 +1,4 @@
-"""What the admin API needs of the running gateway, as one protocol that the composition root satisfies."""
+"""The part of the running gateway that the admin API uses, as one protocol."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HandoverState(StrEnum):
 
 
 class Watching(Protocol):
-    """`router.workers.watcher.Watcher`, as far as the admin API reads it."""
+    """The part of `router.workers.watcher.Watcher` that the admin API reads."""
 
     def statistics(self) -> dict[str, Any]:
         """Per endpoint: restarts seen, self-tests and event subscriptions of its candidates."""
@@ -39,7 +39,7 @@ class AdminSystem(Protocol):
 
     @property
     def config(self) -> Config:
-        """The effective settings the process was started with."""
+        """The effective settings."""
         ...
 
     @property
@@ -78,12 +78,14 @@ class AdminSystem(Protocol):
         ...
 
     def in_flight(self) -> Mapping[str, int]:
-        """Requests at each worker now, by endpoint; those of a gateway whose place this one took included."""
+        """Return requests at each worker, including those of a gateway that this one took over from."""
         ...
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
-        """Whether a gateway whose place this one took sends a drained worker nothing either: the connections that its
-        clients keep may bring it one more request each."""
+        """Return whether a gateway that this one took over from also sends the worker nothing.
+
+        Each kept connection of its clients may still bring one request.
+        """
         ...
 
     def now_s(self) -> float:
@@ -91,7 +93,7 @@ class AdminSystem(Protocol):
         ...
 
     async def add_worker(self, worker: WorkerConfig) -> FleetEndpoint:
-        """Add an endpoint to the fleet and begin to watch it.
+        """Add an endpoint to the fleet and watch it.
 
         Raises:
             ValueError: `worker.url` is not a worker URL.
@@ -100,7 +102,7 @@ class AdminSystem(Protocol):
         ...
 
     async def remove_worker(self, endpoint_id: str) -> None:
-        """Forget an endpoint; started answers on it run to their end, other requests move where they can.
+        """Remove an endpoint. Started answers run to their end; other requests move to another worker if they can.
 
         Raises:
             KeyError: no such endpoint.
@@ -110,13 +112,13 @@ class AdminSystem(Protocol):
     async def request_of(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
     ) -> Request:
-        """The request the gateway would make of these bytes, identified but not dispatched.
+        """Return the request that the gateway would make of these bytes, identified but not dispatched.
 
         Raises:
-            RequestError: as the public port would answer.
+            RequestError: the error that the public port would answer.
         """
         ...
 
     def exposition(self) -> tuple[bytes, str]:
-        """All metrics in Prometheus text format, and their content type."""
+        """Return all metrics in Prometheus text format, and their content type."""
         ...

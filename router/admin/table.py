@@ -11,8 +11,8 @@ from router.config.model import Config
 OPEN_PATHS = ("/livez", "/readyz")
 """Answered without a token."""
 _UNKNOWN = {404: "no such worker"}
-_WRONG_QUERY = {422: "wait_s is no whole number from 1 to 3600"}
-_INVALID = {422: "a field is missing, unknown or has a value that will not do"}
+_WRONG_QUERY = {422: "wait_s is not a whole number from 1 to 3600"}
+_INVALID = {422: "a field is missing, unknown, or has a value that is not valid"}
 
 OPERATIONS = (
     Operation(
@@ -44,7 +44,7 @@ OPERATIONS = (
         "GET",
         "/admin/v1/workers",
         "list_workers",
-        "Every worker: state, models, what is known of its cache, load, learned speed, predictions against reports.",
+        "All workers: state, models, view of the cache, load, learned speed, predicted against reported cached tokens.",
         workers.list_all,
         gives=documents.Workers,
     ),
@@ -52,7 +52,7 @@ OPERATIONS = (
         "POST",
         "/admin/v1/workers",
         "add_worker",
-        "Add a worker. It takes requests as soon as a probe has succeeded; it is forgotten at the next restart.",
+        "Add a worker. It takes requests after its first successful probe, and is lost at the next restart.",
         workers.add,
         takes=documents.NewWorker,
         gives=documents.Worker,
@@ -72,7 +72,7 @@ OPERATIONS = (
         "DELETE",
         "/admin/v1/workers/{id}",
         "remove_worker",
-        "Forget a worker at once. Started answers run to their end, other requests on it move; drain first to wait.",
+        "Remove a worker at once. Started answers run to their end, other requests move. To wait, drain it first.",
         workers.remove,
         status=HTTPStatus.NO_CONTENT,
         problems=_UNKNOWN,
@@ -81,10 +81,10 @@ OPERATIONS = (
         "POST",
         "/admin/v1/workers/{id}/drain",
         "drain_worker",
-        "Send a worker no new requests; with wait_s, answer once none is there any more. Idempotent.",
+        "Send a worker no new requests; with wait_s, answer once no request is there. Idempotent.",
         workers.drain,
         gives=documents.Worker,
-        query=(Query("wait_s", 0, 3_600, "how long to wait until no request is at the worker; left out: do not wait"),),
+        query=(Query("wait_s", 0, 3_600, "seconds to wait until no request is at the worker; default: do not wait"),),
         problems={409: "requests are still there after wait_s; the worker stays drained", **_UNKNOWN, **_WRONG_QUERY},
     ),
     Operation(
@@ -94,14 +94,14 @@ OPERATIONS = (
         "Send a drained worker requests again; with wait_s, answer once it takes them. Idempotent.",
         workers.undrain,
         gives=documents.Worker,
-        query=(Query("wait_s", 0, 3_600, "how long to wait until the worker is ready; left out: do not wait"),),
+        query=(Query("wait_s", 0, 3_600, "seconds to wait until the worker is ready; default: do not wait"),),
         problems={409: "it is not ready after wait_s; it will take requests once it is", **_UNKNOWN, **_WRONG_QUERY},
     ),
     Operation(
         "GET",
         "/admin/v1/policy",
         "get_policy",
-        "The policy in use, and those that can be chosen.",
+        "The policy in use, and all policies that can be chosen.",
         policy.show,
         gives=documents.PolicyDocument,
     ),
@@ -119,7 +119,7 @@ OPERATIONS = (
         "POST",
         "/admin/v1/explain",
         "explain",
-        "What would be decided for a request now, and why. Nothing is sent to a worker as a completion or booked.",
+        "The decision that a request would get now, and why. Nothing is generated on a worker and nothing is reserved.",
         decisions.explain,
         takes=documents.Question,
         gives=documents.ExplanationDocument,
@@ -132,14 +132,14 @@ OPERATIONS = (
         "The latest decisions with their reasons and outcomes, newest first.",
         decisions.latest,
         gives=documents.Decisions,
-        query=(Query("limit", 100, 10_000, "how many at most; decisions_kept bounds what there is"),),
+        query=(Query("limit", 100, 10_000, "most decisions to return; decisions_kept bounds how many there are"),),
         problems=_INVALID,
     ),
     Operation(
         "GET",
         "/admin/v1/config",
         "get_config",
-        "The settings in effect, keys struck out.",
+        "The settings in effect, without secrets.",
         health.config,
         gives=Config,
     ),

@@ -1,4 +1,4 @@
-"""The fleet: who is in it, how each worker does, and changes by the operator."""
+"""List, show, add, remove, drain and undrain workers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LOOK_S = 0.02
 
 
 async def list_all(call: Call) -> Answer:
-    """Every worker."""
+    """Answer with every worker."""
     return Answer(Workers(workers=describe_workers(call.system, call.system.fleet.endpoints)))
 
 
 async def show(call: Call) -> Answer:
-    """One worker."""
+    """Answer with one worker."""
     return Answer(describe_workers(call.system, (_find(call),))[0])
 
 
 async def add(call: Call) -> Answer:
-    """Validate, then let it join; probes decide when it takes requests."""
+    """Validate the worker and add it. Probes decide when it takes requests."""
     wanted: NewWorker = call.body
     worker = configured(wanted)
     for path, problem, fix in worker_findings(worker, ()):
@@ -50,12 +50,12 @@ async def add(call: Call) -> Answer:
 
 
 def configured(wanted: NewWorker) -> WorkerConfig:
-    """The worker as the configuration has it."""
+    """Return the worker as a setting."""
     return WorkerConfig(url=wanted.url, kv_events=wanted.kv_events, api_key=wanted.api_key, labels=dict(wanted.labels))
 
 
 async def remove(call: Call) -> Answer:
-    """Forget it."""
+    """Remove the worker at once."""
     endpoint = _find(call)
     try:
         await call.system.remove_worker(endpoint.id)
@@ -65,7 +65,7 @@ async def remove(call: Call) -> Answer:
 
 
 async def drain(call: Call) -> Answer:
-    """Nothing new goes there; with ``wait_s``, answer once nothing is there any more."""
+    """Send the worker no new requests; with ``wait_s``, answer once no request is there."""
     endpoint, wait_s = _find(call), call.query["wait_s"]
     call.system.fleet.drain(endpoint.id)
     if wait_s:
@@ -80,8 +80,11 @@ async def drain(call: Call) -> Answer:
 
 
 def _settled(system: AdminSystem, endpoint: FleetEndpoint) -> bool:
-    """Nothing is there any more, or a drain no longer means that. A process that is about to take over may not have
-    heard of the drain yet, and place requests: until that is settled nobody knows."""
+    """Return whether no request is at the worker, or waiting is over for another reason.
+
+    A process that is about to take over may not know of the drain yet and may place requests. Until the takeover has
+    ended, the drain has not.
+    """
     if system.handover_state is HandoverState.DONE or not endpoint.draining:
         return True
     quiet = system.drained_everywhere(endpoint.id) and not _in_flight(system, endpoint)
@@ -93,7 +96,7 @@ def _in_flight(system: AdminSystem, endpoint: FleetEndpoint) -> int:
 
 
 async def undrain(call: Call) -> Answer:
-    """Requests may go there again; with ``wait_s``, answer once they do."""
+    """Send the worker requests again; with ``wait_s``, answer once it takes them."""
     endpoint, wait_s = _find(call), call.query["wait_s"]
     call.system.fleet.undrain(endpoint.id)
     if wait_s and not await _within(wait_s, lambda: endpoint.state in SERVING):
@@ -102,19 +105,19 @@ async def undrain(call: Call) -> Answer:
 
 
 def still_busy(worker_id: str, requests: int, wait_s: int) -> AdminError:
-    """409: the drain has not ended in time."""
-    detail = f"{requests} requests are at {worker_id} after {wait_s} s; it stays drained: ask again to wait on"
+    """Return 409: requests are still at the worker after `wait_s`."""
+    detail = f"{requests} requests are at {worker_id} after {wait_s} s; it stays drained; ask again to wait longer"
     return AdminError(HTTPStatus.CONFLICT, "worker_busy", detail)
 
 
 def still_not_ready(worker_id: str, state: str, reason: str, wait_s: int) -> AdminError:
-    """409: the worker has not become ready in time."""
+    """Return 409: the worker is not ready after `wait_s`."""
     detail = f"{worker_id} is {state} after {wait_s} s ({reason}); it takes requests once ready"
     return AdminError(HTTPStatus.CONFLICT, "worker_not_ready", detail)
 
 
 async def _within(wait_s: float, condition: Callable[[], bool]) -> bool:
-    """Whether `condition` came to hold in time. The ledger tells nobody when it becomes empty, so it is asked."""
+    """Return whether `condition` became true in time. The ledger has no event for "empty", so this polls."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + wait_s
     while not condition():
