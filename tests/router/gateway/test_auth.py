@@ -215,7 +215,7 @@ async def test_the_worker_gets_the_configured_credentials(kit, auth, rig, guarde
 
 async def test_a_worker_added_later_gets_its_key(rig, kit, auth):
     gateway = await rig(kit.answer_stream, auth=auth)
-    client = await gateway.connect()  # one connection, whose repeated heads are not written anew
+    client = await gateway.connect()  # one connection, so that its repeated head is reused
     for key in (WORKER_KEY, WORKER_KEY, None, "another-key"):
         gateway.gateway.learn_worker_key(gateway.workers[0].id, key)
         await client.ask(kit.post(extra=bearer(ALICE)))
@@ -256,7 +256,7 @@ async def test_logs_contain_no_key_and_no_prompt(rig, kit, auth, capsys, level, 
     setup_logging(level, log_format)
     root = logging.getLogger()
     before = root.level
-    root.setLevel(logging.DEBUG)  # libraries, too
+    root.setLevel(logging.DEBUG)  # libraries included
     asyncio.get_running_loop().set_debug(True)
     try:
         for script in (failing, failing_in_stream, breaking_http, breaking_in_stream):
@@ -270,7 +270,7 @@ async def test_logs_contain_no_key_and_no_prompt(rig, kit, auth, capsys, level, 
         logging.getLogger("warmroute").setLevel(logging.NOTSET)
     captured = capsys.readouterr()
     logged = captured.out + captured.err
-    assert "client connection failed" in logged, "nothing has been logged at all"
+    assert "client connection failed" in logged, "nothing was logged"
     for secret in (PROMPT, ALICE, BOB, WORKER_KEY, "wrong-key-that-is-none"):
         assert secret not in logged
     if level in ("debug", "info"):

@@ -25,7 +25,7 @@ async def test_the_last_attempts_500_reaches_the_client(rig, kit, stream):
     assert reply.header(b"retry-after") is None
     assert reply.header(b"x-request-id")
     assert sum(len(worker.requests) for worker in gate.workers) == 2
-    assert (await client.ask(kit.post())).status == 500, "the connection goes on"
+    assert (await client.ask(kit.post())).status == 500, "the connection stays open"
     assert gate.idle
 
 

@@ -98,7 +98,7 @@ async def test_held_requests_count_against_the_quota(rig, kit):
         clients.append(client)
         await kit.eventually(lambda: len(gate.dispatcher.events) == len(clients))
         await kit.eventually(lambda deferred=deferred: gate.gateway.statistics()["held"] == deferred)
-    assert len(gate.workers[0].requests) == 2  # the first, and the one beyond red's quota
+    assert len(gate.workers[0].requests) == 2  # the first request, and the one above red's quota
     assert figures(gate)["queued"] == 1
     go.set()
     assert [(await client.read()).status for client in clients] == [200] * 4

@@ -168,7 +168,7 @@ async def test_other_404s_are_relayed(rig, kit, name, frame, pieces):
     assert (reply.status, reply.body) == (404, body)
     assert gate.dispatcher.events == ["ticket", "finished 404"]
     assert models == []
-    assert (await client.ask(kit.post())).body == body  # the connection goes on
+    assert (await client.ask(kit.post())).body == body  # the connection stays open
     assert gate.idle
 
 
@@ -218,4 +218,4 @@ async def test_a_404_does_not_eject_the_worker(rig, kit):
     for _ in range(20):
         assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
     assert {endpoint.state for endpoint in gate.fleet.endpoints} == {WorkerState.READY}
-    assert len(gate.workers[0].requests) <= 3  # others first for a moment: it looks idle
+    assert len(gate.workers[0].requests) <= 3  # other workers may be first for a moment, since it looks idle

@@ -19,15 +19,15 @@ def in_chunks(content: bytes, extension: bytes = b"") -> bytes:
 
 def test_one_call_reads_a_bounded_number_of_chunks() -> None:
     for extension in (b"", b";a=b"):
-        chunks, data, turns = ChunkedBody(1_000), in_chunks(CONTENT, extension), 0
+        chunks, data, calls = ChunkedBody(1_000), in_chunks(CONTENT, extension), 0
         while not chunks.complete:
             before = chunks.content.tell()
             data = chunks.feed(data)
-            turns += 1
+            calls += 1
             assert chunks.content.tell() - before <= CHUNKS_PER_ITERATION
             assert chunks.more is not chunks.complete
         assert chunks.content.getvalue() == CONTENT and data == b""
-        assert turns >= 10
+        assert calls >= 10
 
 
 def test_the_framer_reports_that_unread_chunks_are_left() -> None:

@@ -174,7 +174,7 @@ async def test_a_pipelined_request_waits_for_the_stream_before_it(rig, kit):
 
     gate = await rig(script)
     client = await gate.connect()
-    client.writer.write(kit.post() + kit.get(b"/livez") * 3_000)  # more than is kept, so reading has to stop
+    client.writer.write(kit.post() + kit.get(b"/livez") * 3_000)  # more than the pipeline buffer, so reading must stop
     await eventually_one(gate.workers[0], kit)
     release.set()
     assert (await client.read()).status == 200
@@ -314,7 +314,7 @@ async def test_a_head_request_gets_no_body(rig, kit):
     for _ in range(2):
         reply = await client.ask(kit.get(b"/odd", method=b"HEAD"), bodiless=True)
         assert (reply.status, reply.header(b"content-length")) == (405, b"31")
-    # bytes of a body that must not be there may still come: that connection is not used again
+    # a forbidden body may still arrive, so the connection is not reused
     assert gate.workers[0].connections == 2
 
 
@@ -340,7 +340,7 @@ async def test_expect_100_continue_is_answered_by_the_gateway(rig, kit):
     reply = await client.ask(body)
     assert reply.status == 200
     assert gate.workers[0].requests[0].header(b"expect") is None
-    assert (await gate.ask(raw)).interim == []  # the body was there already
+    assert (await gate.ask(raw)).interim == []  # the body has arrived already
 
 
 async def test_unix_socket_and_ipv6_serve_requests(rig, kit, tmp_path):
@@ -365,7 +365,7 @@ async def test_a_large_body_is_forwarded_whole(rig, kit):
 async def test_an_idle_connection_that_closed_is_replaced_without_a_retry(rig, kit):
     async def script(script):
         if script.seen.connection == 1 and len(gate.workers[0].requests) == 2:
-            await script.die()  # as if the keep-alive limit had struck while the request was on its way
+            await script.die()  # as if the keep-alive time ended while the request was on its way
             return
         await kit.answer_json(script)
 

@@ -168,11 +168,11 @@ def name(value):
 
 @pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
 async def test_a_worker_that_misbehaves_before_the_first_event_is_replaced(rig, kit, hostile):
-    turns = []
+    served = []
 
     async def first_is_hostile(script):
-        turns.append(script.seen)
-        await (hostile if len(turns) == 1 else kit.answer_stream)(script)
+        served.append(script.seen)
+        await (hostile if len(served) == 1 else kit.answer_stream)(script)
 
     gate = await rig(first_is_hostile, first_is_hostile, timeouts=LIMITS)
     rss = psutil.Process().memory_info().rss
@@ -181,7 +181,7 @@ async def test_a_worker_that_misbehaves_before_the_first_event_is_replaced(rig, 
     assert time.monotonic() - started_s < LIMITS["first_event_s"] + 0.6
     assert reply.status == 200
     assert reply.body.count(b"data: ") == 5
-    assert getattr(turns[0], "flooded_bytes", 0) < FLOOD_BYTES
+    assert getattr(served[0], "flooded_bytes", 0) < FLOOD_BYTES
     assert psutil.Process().memory_info().rss - rss < 8_000_000
     await kit.eventually(lambda: gate.idle)
     await all_connections_are_good(gate, kit)
@@ -381,7 +381,7 @@ async def test_an_early_response_is_relayed_and_its_connection_closed(rig, kit):
     reply = await client.ask(kit.post(body=body))
     assert (reply.status, reply.body) == (200, b"{}")
     pools = gate.gateway.statistics()["pools"]
-    assert (pools["open"], pools["idle"]) in ((0, 0), (1, 0))  # never kept: half a request is on its way
+    assert (pools["open"], pools["idle"]) in ((0, 0), (1, 0))  # never pooled: half a request is on its way
     await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
     assert gate.idle
     assert gate.gateway.statistics()["buffered_body_bytes"] == 0
@@ -407,7 +407,7 @@ async def test_the_default_idle_time_is_below_vllms(rig, kit):
 async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(rig, kit):
     async def answers_and_closes_late(script):
         await kit.answer_stream(script)
-        # the worker closes as the next request comes in: it is read from a socket that nobody serves any more
+        # the worker closes just as the next request arrives, so nobody reads it
         script.writer.transport.pause_reading()
 
         async def close():

@@ -83,13 +83,13 @@ async def test_each_loop_iteration_has_one_slice():
 
     slices = TimeSlices(lambda: now_s)
     tasks = [asyncio.create_task(slices.finish(work(name, 6))) for name in "ab"]
-    turns = 0
+    iterations = 0
     while not all(task.done() for task in tasks):
         done = len(log)
         await asyncio.sleep(0)
-        turns += 1
+        iterations += 1
         assert len(log) - done <= 2
-        assert turns < 100
+        assert iterations < 100
     assert [task.result() for task in tasks] == ["a", "b"]
     assert "".join(log) == "aabbaabbaabb"
 

@@ -83,8 +83,8 @@ def never_reads():
 @pytest.mark.parametrize("request_bytes", [LIVEZ, NO_SUCH_PATH, OPTIONS, NO_JSON])
 async def test_one_iteration_answers_a_bounded_number_of_pipelined_requests(rig, kit, request_bytes):
     gate = await rig(kit.answer_json)
-    turns = IterationCounter(gate.metrics)
-    watching = asyncio.create_task(turns.watch())
+    iterations = IterationCounter(gate.metrics)
+    watching = asyncio.create_task(iterations.watch())
     clients = [await gate.connect() for _ in range(4)]
     for client in clients:
         client.writer.write(request_bytes * 500)
@@ -92,8 +92,8 @@ async def test_one_iteration_answers_a_bounded_number_of_pipelined_requests(rig,
         for _ in range(500):
             assert (await client.read(bodiless=request_bytes == OPTIONS)).status in (200, 204, 400, 404)
     watching.cancel()
-    assert turns.answered == 2_000
-    assert turns.most <= REQUESTS_PER_ITERATION + len(clients)  # each of their reads is worth one more
+    assert iterations.answered == 2_000
+    assert iterations.most <= REQUESTS_PER_ITERATION + len(clients)  # each read adds one request
 
 
 async def test_pipelined_requests_are_answered_in_order(rig, kit):
@@ -113,7 +113,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(rig, kit, never_read
     gate = await rig(kit.answer_json, **options)
     attacker = never_reads(gate, kit.get(b"/v1/models") if keyed else LIVEZ)
     sent = await attacker.send_all()
-    assert sent < 10_000_000  # what the sockets' buffers and 64 kB of answers hold
+    assert sent < 10_000_000  # the sockets' buffers and 64 kB of responses
     answered = len(gate.metrics.named("request_ended"))
     await asyncio.sleep(0.1)
     assert len(gate.metrics.named("request_ended")) == answered

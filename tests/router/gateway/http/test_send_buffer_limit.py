@@ -39,7 +39,7 @@ def test_above_the_limit_the_longest_paused_reader_is_closed(unsent):
     assert [reader.cut for reader in readers] == [1, 1, 0, 0, 0]
     assert (unsent.used_bytes, unsent.cut) == (900, 2)
     for reader in readers:
-        unsent.resumed(reader)  # those cut off tell so when their connections are lost
+        unsent.resumed(reader)  # closed readers report it when their connections are lost
     assert unsent.used_bytes == 0
 
 

@@ -243,12 +243,12 @@ async def test_a_handshake_started_before_a_drain_gets_a_response(rig, kit, auth
     reply = await began.ask(kit.post())
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
     assert await silent.closed() == b""
-    await asyncio.wait_for(closing, 10)  # the silent one was waited for, and no longer than a handshake may take
+    await asyncio.wait_for(closing, 10)  # waits for the silent client, but only for the handshake's limit
 
 
 async def test_an_abandoned_handshake_does_not_delay_a_drain(rig, kit, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
-    probe = await gateway.connect()  # as balancers look whether a port is open
+    probe = await gateway.connect()  # as load balancers probe a port
     await kit.eventually(lambda: gateway.gateway._plane.places.opening)
     probe.leave()
     await asyncio.sleep(0.1)

@@ -88,7 +88,7 @@ async def test_a_tunnel_has_back_pressure_both_ways(rig, kit):
     while client.writer.transport.get_write_buffer_size() != last:
         last = client.writer.transport.get_write_buffer_size()
         await asyncio.sleep(0.1)
-    assert last > 20_000_000  # most of it still waits in the client
+    assert last > 20_000_000  # most bytes still wait in the client
     read.set()
     assert await asyncio.wait_for(client.reader.readexactly(4), 10) == b"done"
 

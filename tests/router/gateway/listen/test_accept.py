@@ -67,7 +67,7 @@ class Acceptors:
 
     async def until(self, condition, limit_s: float = 5.0) -> None:
         async with asyncio.timeout(limit_s):
-            while not condition():  # noqa: ASYNC110 - what is waited for does not say when it is there
+            while not condition():  # noqa: ASYNC110 - the condition has no event
                 await asyncio.sleep(0.001)
 
     @property
@@ -157,7 +157,7 @@ async def test_accepting_pauses_without_file_descriptors(acceptors, monkeypatch,
 
 async def test_each_process_keeps_its_share_of_the_connection_limit(acceptors):
     fleet = acceptors(2, limit=3)
-    fleet.gone = 34  # the first ones make room for the later ones, which have sent nothing either
+    fleet.gone = 34  # the first silent clients are closed for the later ones
     await fleet.connect(40)
     assert fleet.counts == [3, 3]
     assert [accept_order.statistics()["connections"] for accept_order in fleet.accept_order] == [3, 3]

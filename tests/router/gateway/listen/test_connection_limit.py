@@ -112,7 +112,7 @@ def test_a_close_counts_once():
     assert first.evicted
     for connection in (first, first, second, second):
         port.limit.left(connection)
-    port.limit.idle(second, port.now_s)  # it was idle when it left: nothing of it is kept
+    port.limit.idle(second, port.now_s)  # it was idle when it closed, and must not be kept
     assert port.limit.statistics()["open"] == port.accept_order.connections == 0
     assert port.connect() is not None
 
@@ -185,7 +185,7 @@ async def test_a_request_in_progress_keeps_its_connection(rig, kit):
     gate = await rig(slow, limits={"max_connections": 2})
     asking, sending = await gate.connect(), await gate.connect()
     asking.writer.write(kit.post(body=kit.PLAIN))
-    sending.writer.write(kit.post(body=kit.PLAIN)[:-5])  # half a body is a request in progress, too
+    sending.writer.write(kit.post(body=kit.PLAIN)[:-5])  # half a body counts as a request in progress
     await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1)
     await asyncio.sleep(0.05)
     assert await (await gate.connect()).closed() == b""

@@ -173,7 +173,7 @@ def test_only_our_own_socket_file_is_removed(sockets, tmp_path):
     ours = socket_file(path)
     sockets(uds=path)
     remove_socket_file(ours)
-    assert os.path.exists(path), "that one is another gateway's"
+    assert os.path.exists(path), "the file belongs to another gateway"
     remove_socket_file(socket_file(path))
     assert not os.path.exists(path)
     assert socket_file(path) is None
@@ -205,5 +205,5 @@ async def test_every_listener_accepts_connections(sockets, tmp_path):
         writer.close()
     for listener in listeners:
         listener.close()
-        listener.close()  # the second time does nothing
+        listener.close()  # a second close does nothing
     assert limit.statistics() == {"open": 0, "opening": 0, "evicted": 0, "refused": 0}

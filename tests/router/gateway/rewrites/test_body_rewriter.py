@@ -273,7 +273,7 @@ async def test_a_rewritten_http_1_0_stream_is_uncompressed(rig, kit):
     plain = await gate.ask(kit.post(body=STREAMED, version=b"1.0"))
     observed = await gate.ask(kit.post(body=STREAMED, version=b"1.0", extra=b"Accept-Encoding: gzip\r\n"))
     assert observed.body == plain.body and observed.header(b"x-odd-case") == b"Kept"
-    assert gate.workers[0].requests[1].header(b"accept-encoding") is None, "an answer that must be read"
+    assert gate.workers[0].requests[1].header(b"accept-encoding") is None, "the response must be readable"
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ async def test_the_sampled_share_of_streams_is_rewritten(rig, kit):
     gate = await rig(streaming(kit), observe_usage={"mode": "inject", "sample": 0.25})
     for _ in range(12):
         await gate.ask(kit.post(body=STREAMED))
-    assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 2, "of every four one, the first of these plain"
+    assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 2, "one of four, and the first of these unchanged"
 
 
 async def test_passive_is_the_default_and_changes_no_body(rig, kit):
