@@ -103,13 +103,11 @@ class ParsedBody:
         self.pending: object = None
         self.answers = as_int(fields.n) or 1 if openai else 1
         self.reads_cache = not openai or (fields.prompt_logprobs is None and not _echoes_logprobs(path, fields))
-        prompt = _PROMPT_OF.get(path)
+        self.has_prompt = _has_prompt(path, fields, spans)
         if spans is None:
-            self.has_prompt = prompt is not None and bool(getattr(fields, prompt))
             self.has_tools = bool(fields.tools)
             self.transfer_field = transfer_field(fields)
         else:
-            self.has_prompt = prompt is not None and spans.filled(prompt)
             self.has_tools = spans.filled("tools")
             self.transfer_field = spans.transfer_field(look_inside=survey is None)
 
@@ -143,6 +141,16 @@ class ParsedBody:
             self.fields = BodyFields(stream_options=fields.stream_options, vllm_xargs=fields.vllm_xargs)
         self.body = None
         self.pending = None
+
+
+def _has_prompt(path: str, fields: BodyFields, spans: JsonSpans | None) -> bool:
+    name = _PROMPT_OF.get(path)
+    if name is None:
+        return False
+    value = getattr(fields, name) if spans is None else None
+    if path == RESPONSES_PATH and (isinstance(value, str) if spans is None else spans.opening(name) == b'"'):
+        return True  # an empty text is a turn too, which the template puts between its own tokens
+    return bool(value) if spans is None else spans.filled(name)
 
 
 def _output_limit(path: str, fields: BodyFields) -> int | None:

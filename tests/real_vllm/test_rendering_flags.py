@@ -8,6 +8,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, models, normalizers
 
+from backends.vllm.control import WorkerClient
 from backends.worker import Endpoint
 from router.config.model import Config, ModelConfig
 from router.tokenization.identity import Identity
@@ -34,7 +35,7 @@ def folder(named_model_dir, tmp_path):
 async def compare(url: str, folder) -> RenderingComparison:
     identity = Identity(Config(models={"m": ModelConfig(dir=str(folder))}), environ={})
     place = urlsplit(url)
-    async with httpx.AsyncClient() as client:
+    async with WorkerClient() as client:
         endpoint = Endpoint("http", place.hostname or "", place.port or 0)
         found = await compare_rendering(client, identity, endpoint, "m", 16)
     await identity.aclose()

@@ -240,6 +240,14 @@ async def test_one_conversation_in_three_apis_is_one_prompt(identity: Identity) 
     assert chains[0] == chains[1] == chains[2] and len(chains[0]) > 10
 
 
+@pytest.mark.parametrize("padding", [b"", b" " * WHOLE_BYTES])
+async def test_an_empty_text_of_responses_is_a_turn(identity: Identity, padding: bytes) -> None:
+    prompt = await ask(identity, RESPONSES_PATH, b'{"model": "m", "input": ""' + padding + b"}")
+    as_chat = await ask(identity, CHAT_PATH, b'{"model": "m", "messages": [{"role": "user", "content": ""}]}')
+    assert prompt is not None and prompt.source is PromptSource.RENDERED
+    assert as_chat is not None and prompt.tokens == as_chat.tokens
+
+
 @pytest.mark.parametrize(
     ("path", "turns", "field"), [(MESSAGES_PATH, blocks, "messages"), (RESPONSES_PATH, items, "input")]
 )
