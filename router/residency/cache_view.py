@@ -195,12 +195,12 @@ class CacheView:
                 difference = event_view.report(prompt.chain(block_size), reported_tokens, claim)
             self.stale = True
         if self._teaches_model(prompt):
-            self._teach_model_request(prompt, generated_tokens, reported_tokens, reservation)
+            self._teach_model(prompt, generated_tokens, reported_tokens, reservation)
         elif reservation is not None:
             self._end_running(reservation)
         return _difference(reservation, reported_tokens, difference)
 
-    def _teach_model_request(
+    def _teach_model(
         self, prompt: Prompt, generated_tokens: int, cached_tokens: int | None, reservation: ResidencyReservation | None
     ) -> None:
         model = self.needed_model()

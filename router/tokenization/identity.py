@@ -103,7 +103,7 @@ class Identity:
         try:
             answer = self._begin(path, parsed, adapter)
         except Exception as error:  # A body or a template can fail in any way. The text remains.
-            answer = self._failed(path, parsed, adapter, error)
+            answer = self._last_resort(path, parsed, adapter, error)
             if answer is None:
                 answer = _no_prompt
         if answer is None or isinstance(answer, Prompt):
@@ -121,7 +121,7 @@ class Identity:
                 answer = await self._when_loaded(answer.prompt_request)
             return self._counted(await self._in_time(parsed, answer, adapter))
         except Exception as error:
-            last = self._failed(path, parsed, adapter, error)
+            last = self._last_resort(path, parsed, adapter, error)
         try:
             return self._counted(await self._in_time(parsed, last, adapter))
         except Exception as error:
@@ -192,24 +192,24 @@ class Identity:
             return answered
         prompt_request = PromptRequest(path, parsed, adapter, source, keys, key, shortened)
         if fits_inline(parsed) and not (source.trusts_templates and parsed.decoded().chat_template is not None):
-            return self._go_on(prompt_request, prepare(prompt_request, parsed.decoded()))
+            return self._continue(prompt_request, prepare(prompt_request, parsed.decoded()))
         if source.local is None and source.loading is not None:
             return AwaitingTokenizer(prompt_request)
-        return partial(self._beside, prompt_request)
+        return partial(self._prepare_in_thread, prompt_request)
 
-    async def _beside(self, prompt_request: PromptRequest) -> IdentityResult:
+    async def _prepare_in_thread(self, prompt_request: PromptRequest) -> IdentityResult:
         """Decode and render a large body, or one with its own template, in a thread. The event loop stays free."""
         parsed = prompt_request.parsed
         memory_bytes = decoded_bytes(parsed)
         if memory_bytes is None:
             raise TextUnavailable(UNDECODED)
         work = partial(prepare_or_text, prompt_request)
-        return self._go_on(prompt_request, await self._in_thread(parsed, work, parsed.size_bytes, memory_bytes))
+        return self._continue(prompt_request, await self._in_thread(parsed, work, parsed.size_bytes, memory_bytes))
 
-    def _go_on(self, prompt_request: PromptRequest, prepared: PreparedPrompt) -> IdentityResult:
+    def _continue(self, prompt_request: PromptRequest, prepared: PreparedPrompt) -> IdentityResult:
         """Continue with the work that the body's fields require."""
         if isinstance(prepared, SegmentedText):
-            return self._by_units(prompt_request, prepared)
+            return self._by_segments(prompt_request, prepared)
         if isinstance(prepared, GivenIds):
             return self._memory.of_ids(
                 prepared.prompts, prompt_request.keys, PromptSource.IDS, stream=prompt_request.parsed.stream
@@ -223,7 +223,7 @@ class Identity:
         self._reasons.count(prepared.reason)
         return self._text_prompt(prompt_request.parsed, prompt_request.keys, prepared.texts)
 
-    def _by_units(self, prompt_request: PromptRequest, text: SegmentedText) -> IdentityResult:
+    def _by_segments(self, prompt_request: PromptRequest, text: SegmentedText) -> IdentityResult:
         """Tokenise a segmented text: here if little of it is new, else in a thread."""
         most = prompt_request.truncation.tokens if prompt_request.truncation is not None else None
         rendered = self._memory.look_up(prompt_request.key, prompt_request.keys, text, most)
@@ -274,7 +274,7 @@ class Identity:
             raise Unrenderable("no worker's /tokenize answered")
         return self._memory.of_ids([ids], prompt_request.keys, PromptSource.WORKER)
 
-    def _failed(self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception) -> IdentityResult:
+    def _last_resort(self, path: str, parsed: ParsedBody, adapter: str | None, error: Exception) -> IdentityResult:
         """Return the text, or None (the size decides) if the body is not to be decoded. Never raises."""
         self._reasons.count(error)
         keys = CacheKeys.of(adapter, parsed.cache_salt)
@@ -282,7 +282,7 @@ class Identity:
             return (
                 None
                 if isinstance(error, TextUnavailable | IdentificationTimeout)
-                else partial(self._by_text, path, parsed, keys)
+                else partial(self._text_in_thread, path, parsed, keys)
             )
         try:
             return self._text_prompt(parsed, keys, texts_of(path, parsed.decoded()))
@@ -290,7 +290,7 @@ class Identity:
             self._reasons.count(second)
             return None
 
-    async def _by_text(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> IdentityResult:
+    async def _text_in_thread(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> IdentityResult:
         """Return a text prompt for a body that is decoded in a thread."""
         memory_bytes = decoded_bytes(parsed)
         if memory_bytes is None:
