@@ -11,7 +11,7 @@ INLINE_BRACKETS = 1_024
 """The bound for a body with more than plain text messages: objects and arrays of any kind."""
 INLINE_COMMAS = 8_192
 INLINE_IDS = 32_768
-"""Elements of such a body, and of a completion's list of token ids or texts."""
+"""Elements of a body with more than plain text, and of a completion's list of token ids or texts."""
 ALWAYS_INLINE_BYTES = 8_192
 _PLAIN_MEMBERS = 4
 MAX_BRACKETS = 100_000

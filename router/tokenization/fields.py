@@ -81,7 +81,7 @@ class SamplingParams(msgspec.Struct):
 
 
 class EngineArguments(msgspec.Struct):
-    """The arguments of these that a connector reads."""
+    """The engine's arguments that a connector reads."""
 
     kv_transfer_params: msgspec.Raw = msgspec.Raw()
     ec_transfer_params: msgspec.Raw = msgspec.Raw()
