@@ -1,4 +1,4 @@
-"""What the commands' flags take, with the message that names a wrong value."""
+"""Types of the commands' flags; an error names the wrong value."""
 
 from __future__ import annotations
 

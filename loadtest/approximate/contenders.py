@@ -1,4 +1,4 @@
-"""The ways to know what is cached that are compared: ours, and the field's."""
+"""The views of a cache that are compared: the gateway's, and those of other routers."""
 
 from __future__ import annotations
 

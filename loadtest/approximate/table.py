@@ -1,4 +1,4 @@
-"""Print what was measured, and write it as JSON."""
+"""Print the measures, and write them as JSON."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _plus_minus(value: Interval, digits: int) -> str:
 
 
 def compare(workload: str, showings: Sequence[Showing]) -> list[Comparison]:
-    """Each of ours over the best of each rival family, chosen with hindsight by its mean TTFT."""
+    """Compare each Warmroute view with the best of each rival family, chosen with hindsight by mean TTFT."""
     ours = [showing for showing in showings if showing.contender.family is Family.OURS]
     rivals = [
         min(members, key=lambda showing: showing.ttft_mean_ms)

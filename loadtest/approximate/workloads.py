@@ -1,4 +1,4 @@
-"""What the views are measured on: shared prompts, a long tail, a real trace, and what makes a model drift."""
+"""The workloads: shared prompts, a long tail, a real trace, and one that makes a model drift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hostile client beside a soak: one attack after the other, drawn from a seed, until it is told to stop.
+"""A hostile client beside a soak: one attack after the other, drawn from a seed, until a signal stops it.
 
     python -m loadtest.attack.attacker --address 127.0.0.1:8000 --model attacked
 

@@ -1,4 +1,4 @@
-"""What the gateway costs beside other proxies, in one run on one machine.
+"""The gateway's cost beside other proxies, in one run on one machine.
 
 `gateway` is ``python -m loadtest gateway-bench``: `proxies` starts each proxy in front of a stand-in worker that costs
 next to nothing, `measures` says what is taken of it, `rounds` repeats that, `results` holds the figures that `table`

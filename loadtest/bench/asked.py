@@ -1,4 +1,4 @@
-"""What a request body asks of the stand-in, read once per body: the load repeats a few bodies."""
+"""Requests to the stand-in, parsed once per body: the load repeats a few bodies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Prompts:
             chain, cached = self._blocks.prompt(fields)
             first, later = (chain.tokens, cached), (chain.tokens, chain.reusable_tokens)
         stream = fields.get("stream") is True
-        # a router that writes the body anew may use the newer name
+        # a router that rebuilds the body may use the newer name
         max_tokens = fields.get("max_tokens") or fields.get("max_completion_tokens") or frames.ANSWER_TOKENS
         if len(self._known) >= KEPT_BODIES:
             self._known.clear()

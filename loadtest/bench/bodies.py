@@ -12,7 +12,7 @@ VARIANTS = 64
 """Different questions behind the same system prompt; after the first time each one's whole prefix is cached."""
 PATH = "/v1/chat/completions"
 ENDLESS = 10_000_000
-"""Tokens of a stream that the stand-in is told to end."""
+"""Tokens of a stream that ends only when the bench asks the stand-in to end it."""
 _LINE = "Answer in one short paragraph and name the function you speak about. "
 
 
@@ -30,12 +30,12 @@ def post(url: str, body: bytes) -> bytes:
 
 
 def plain_requests(url: str, system_chars: int) -> list[bytes]:
-    """Requests for answers in one piece."""
+    """Return requests for answers that are not streamed."""
     return [post(url, chat_body(False, 16, system_chars, f"number {index}")) for index in range(VARIANTS)]
 
 
 def stream_requests(url: str, system_chars: int) -> list[bytes]:
-    """Requests for streams that end when the stand-in is told so."""
+    """Return requests for streams that run until the stand-in is asked to end them."""
     return [post(url, chat_body(True, ENDLESS, system_chars, f"number {index}")) for index in range(VARIANTS)]
 
 

@@ -1,4 +1,4 @@
-"""What the stand-in says, ready made, and the bytes by which a client knows it has come through."""
+"""The stand-in's answers, ready made, and the bytes by which a client recognises their tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ANSWER_TOKENS = 16
 TEXT = " token" * ANSWER_TOKENS
 """Content of every answer that is not streamed."""
 TOKEN_MARK = b'" token'
-"""In every streamed token, and nowhere else; survives a proxy that writes the JSON anew."""
+"""In every streamed token, and nowhere else; survives a proxy that rebuilds the JSON."""
 DIFFERENT_TOKENS = 10
 """LiteLLM ends a stream that repeats the same one a hundred times."""
 DONE = b"[DONE]"

@@ -1,4 +1,4 @@
-"""A KV event publisher at a set rate, for measuring what ingest does to the streams beside it.
+"""A KV event publisher at a set rate, to measure how ingest affects the streams beside it.
 
 Speaks vLLM's wire (>= 0.24): each batch stores a run of new blocks and removes as many old ones. Run as
 ``python -m loadtest.bench.publisher --port P --blocks-per-s R``.

@@ -1,4 +1,4 @@
-"""Every round's figures, and what they come to."""
+"""The figures of every round, and their summary."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The rounds: each starts every proxy afresh with a stand-in of its own, and takes one measure of all after another.
+"""The rounds: each starts every proxy with a stand-in of its own, then takes one measure of all proxies after another.
 
-So the figures of one measure and round lie close together in time. The order of the proxies is drawn anew each time.
+The figures of one measure and round thus lie close together in time. Each measure draws a new order of the proxies.
 """
 
 from __future__ import annotations

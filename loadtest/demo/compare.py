@@ -1,4 +1,4 @@
-"""What ``warmroute demo`` does: each policy on a fresh fleet, then the table."""
+"""``warmroute demo``: each policy on a fresh fleet, then the table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``python -m loadtest fidelity``: the engine model held to vLLM, by the same arrivals and by recorded GPU runs.
+"""``python -m loadtest fidelity``: the engine model against vLLM, by equal arrivals and by recorded GPU runs.
 
-Needs an environment with vLLM for the first part (`make vllm-env` builds one without CUDA); the second reads the
-recordings named by --recorded. Exits with 1 if anything misses its bar. The whole of it takes about 20 minutes.
+The first part needs an environment with vLLM (`make vllm-env` builds one without CUDA). The second part reads the
+recordings in --recorded. The command exits with 1 if a difference exceeds its limit. Both parts take about 20 minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BOTH = ("async", "sync")
 
 def register(parser: argparse.ArgumentParser) -> None:
     """Flags of the command."""
-    parser.add_argument("--only", choices=("served", "recorded"), help="one of the two parts (default: both)")
+    parser.add_argument("--only", choices=("served", "recorded"), help="run one of the two parts (default: both)")
     parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment that holds vLLM (default: found)")
     parser.add_argument("--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="default: %(default)s")
     parser.add_argument(
@@ -36,10 +36,12 @@ def register(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="stretch of modelled time on vLLM's side, so that the cost of its own code matters little (default 8)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the arrivals (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the arrivals (default 0)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="write vLLM's output to DIR")
     parser.add_argument("--recorded", type=Path, metavar="DIR", help=f"recorded runs (default: {RECORDED} if there)")
-    parser.add_argument("--refit", action="store_true", help="fit anew to the recordings and print the costs")
+    parser.add_argument(
+        "--refit", action="store_true", help="fit the step costs to the recordings again and print them"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
 
 

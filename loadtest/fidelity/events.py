@@ -1,4 +1,4 @@
-"""What a vLLM worker's KV events say about its blocks, in the engine model's own hashes."""
+"""KV events of a vLLM worker, in the engine model's own hashes."""
 
 from __future__ import annotations
 

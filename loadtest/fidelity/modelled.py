@@ -15,7 +15,7 @@ from loadtest.fidelity.virtual import VirtualWorker, unmatched
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What the model is told of the server it stands for."""
+    """Settings of the modelled server."""
 
     profile: Profile
     num_blocks: int

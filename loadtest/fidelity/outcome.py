@@ -1,4 +1,4 @@
-"""What one side made of one scenario."""
+"""The outcome of one scenario on one side."""
 
 from __future__ import annotations
 

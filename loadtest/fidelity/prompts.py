@@ -1,4 +1,4 @@
-"""Prompts as token ids: what vLLM makes of a scenario's messages, rendered and tokenised by the gateway's own code."""
+"""Prompts as token ids: a scenario's messages, rendered and tokenised by the gateway's own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``python -m loadtest fidelity`` does: servers up, scenarios through both sides, recordings replayed, tables."""
+"""``python -m loadtest fidelity``: start servers, play scenarios on both sides, replay recordings, print tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both sides are given: requests with fixed text and fixed arrival times, whatever is answered.
+"""The scenarios of both sides: requests with fixed text and fixed arrival times, whatever the answers.
 
 The text is that of `loadtest.workload.conversations`. A later turn holds an earlier one's question and an answer
 written beforehand, not the one that was generated: so both sides see the same prompts, and what they generated stays
@@ -76,12 +76,12 @@ def high(seed: int, conversations: int = 80) -> Scenario:
 
 
 def pressure(seed: int, conversations: int = 64) -> Scenario:
-    """More running requests than the cache can hold: preemption, and eviction of what would be asked for again."""
+    """More running requests than the cache can hold: preemption, and eviction of prefixes that return."""
     shape = Shape(conversations, 2, 16.0, 1.0, 320, (3_000, 9_000))
-    arrivals = _scheduled(generate(shape, seed), "crowd")
+    arrivals = _scheduled(generate(shape, seed), "pressure")
     return _open(
         "cache pressure",
-        "long answers crowd the cache: preemption, and prompts evicted before they come again",
+        "long answers fill the cache: preemption, and prompts evicted before they return",
         arrivals,
     )
 

@@ -29,8 +29,8 @@ class ServingError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One run. `front_end_s` is the real time each request spent outside the engine before its first token, where
-    that can be told: the client's time to first token less what the engine says of itself."""
+    """One run. `front_end_s` is the real time that each request spent outside the engine before its first token, where
+    known: the client's time to first token less the engine's."""
 
     played: Played
     front_end_s: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""A memory cgroup (v1 or v2) for a child process: what it and its children use together is limited and measured.
+"""A memory cgroup (v1 or v2) for a child process, which limits and measures it and its children together.
 
 An address-space limit (RLIMIT_AS) is no substitute: it counts what is reserved, not what is used, and fails
 allocations where the kernel would end the process.

@@ -1,4 +1,4 @@
-"""What ``warmroute fleet`` does: start, show progress, print where everything is, wait, stop."""
+"""``warmroute fleet``: start, show progress, print the addresses, wait, stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run's configuration, and the name under which its result is kept."""
+"""The configuration of one run, and the digest under which its result is stored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WHAT_DECIDES = (
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """`workers` alike, but for the speeds that a seed draws."""
+    """`workers` of one profile; each seed draws their speeds."""
 
     workers: int
     profile: str
@@ -51,7 +51,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all cells of a sweep have in common, a sensitivity run's models apart."""
+    """What all cells of a sweep share. A sensitivity run varies `models`."""
 
     fleet: Fleet
     slo: Slo
@@ -62,8 +62,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. `rate` is how much faster than in the trace sessions arrive; `load` the fraction of saturation that
-    this is, None while that is being looked for."""
+    """One run. Sessions arrive `rate` times as fast as in the trace. `load` is this rate as a fraction of saturation,
+    None during the search for saturation."""
 
     trace: str
     policy: str
@@ -73,14 +73,14 @@ class Cell:
     load: float | None = None
 
     def at(self, rate: float) -> Cell:
-        """This cell at another rate."""
+        """Return this cell at another rate."""
         return replace(self, rate=rate)
 
 
 def digest(cell: Cell) -> str:
-    """What names a result: everything it depends on, the code, the rule's and the trace's contents included.
+    """Return the digest of everything that a result depends on: settings, code, the rule and the trace's contents.
 
-    The load is none of it: the rate says how fast sessions arrive.
+    The load is left out: the rate already says how fast sessions arrive.
     """
     said = asdict(cell)
     del said["load"]
@@ -92,13 +92,13 @@ def digest(cell: Cell) -> str:
 
 @cache
 def code_version() -> str:
-    """A digest of the code that cells depend on."""
+    """Return a digest of the code that cells depend on."""
     return _digest([file for package in _WHAT_DECIDES for file in _sources(files(package))])
 
 
 @cache
 def _rule(policy: str) -> str:
-    """A digest of a rule's code: of ours with what it imports of `policies`, of someone else's with all of it."""
+    """Return a digest of a rule's code and its imports from `policies`; for a third-party rule, of all `policies`."""
     name, params = parse_policy(policy)
     kind = type(build_policy(name, params, random.Random(0)))
     if kind.__module__.startswith("policies."):
@@ -107,7 +107,7 @@ def _rule(policy: str) -> str:
 
 
 def _foreign(kind: type) -> list[Traversable]:
-    """The file of a rule that is not ours, or its package's."""
+    """Return the file of a third-party rule, or all files of its package."""
     try:
         file = Path(inspect.getfile(kind))
     except (OSError, TypeError):  # made on the fly: there is no file that could change

@@ -1,9 +1,9 @@
-"""``python -m loadtest sim``: routing rules judged on a trace, in virtual time over the gateway's own core.
+"""``python -m loadtest sim``: compare routing rules on a trace, in virtual time over the gateway's own core.
 
-Every rule is asked the same, seed by seed, at fractions of the load at which the fleet saturates: the arrival rate at
-which lpwl's 90th percentile of TTFT crosses the service level, found by bisection first. Finished runs are kept in
---out at once; Ctrl-C loses none, and the same command resumes. There stand then results.json, cells.csv, plots and
-report.html, which opens offline.
+Every rule gets equal requests, seed by seed, at fractions of load 1.0. Load 1.0 is the arrival rate at which the 90th
+percentile of TTFT under lpwl crosses the service level; a bisection finds it first. The command stores each finished
+run in --out; after Ctrl-C the same command resumes. It writes results.json, cells.csv, plots, and report.html, which
+opens offline.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what is missing, write everything, print the tables."""
+    """Run the missing cells, write the files, print the tables."""
     from loadtest.lab.run import run as start  # late: other commands' help must not wait for it
 
     return start(args)

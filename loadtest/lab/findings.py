@@ -1,4 +1,4 @@
-"""All that one command found out, and the measures by which rules are compared."""
+"""The findings of one command, and the measures by which rules are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command's flags, and what they say of a wrong value."""
+"""The command's flags, and the errors of wrong values."""
 
 from __future__ import annotations
 
@@ -22,33 +22,41 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--trace",
         required=True,
         metavar="FILE|generator:NAME[:key=value,...]",
-        help="what is asked: a trace, its schema recognised from its rows, or a generator",
+        help="the workload: a trace, whose schema is recognised from its rows, or a generator",
     )
     parser.add_argument(
         "--policy",
         required=True,
         type=policies,
         metavar="NAME[:key=value...][,NAME...]",
-        help=f"rules to compare; there are {', '.join(policy_names())}",
+        help=f"rules to compare, of {', '.join(policy_names())}",
     )
-    parser.add_argument("--workers", required=True, type=positive, metavar="N", help="how many the fleet has")
-    parser.add_argument("--profile", required=True, choices=profile_names(), help="what each worker is")
+    parser.add_argument("--workers", required=True, type=positive, metavar="N", help="workers of the fleet")
+    parser.add_argument("--profile", required=True, choices=profile_names(), help="engine profile of each worker")
     parser.add_argument(
         "--load", required=True, type=loads, metavar="L[,L...]", help="fractions of the fleet's saturation"
     )
-    parser.add_argument("--seeds", type=positive, default=10, metavar="K", help="so many of them (default 10)")
-    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="they are K, K + 1, ... (default 0)")
+    parser.add_argument("--seeds", type=positive, default=10, metavar="K", help="number of seeds (default 10)")
+    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0)")
     parser.add_argument("--slo", required=True, type=slo, metavar="TTFT_MS:TPOT_MS", help="the service level")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="results, plots and report; resumes")
     parser.add_argument(
-        "--window-s", type=above_zero, default=1200.0, metavar="S", help="of the trace per seed (default 1200)"
+        "--out",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="folder for results, plots and report; an earlier run resumes",
+    )
+    parser.add_argument(
+        "--window-s", type=above_zero, default=1200.0, metavar="S", help="seconds of the trace per seed (default 1200)"
     )
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument(
-        "--sensitivity", action="store_true", help="also repeat every cell with each model's parameter changed"
+        "--sensitivity", action="store_true", help="also repeat every cell with each model parameter changed"
     )
     parser.add_argument(
-        "--no-round-robin", action="store_true", help="do not look for round_robin's load 1.0 (it is only stated)"
+        "--no-round-robin",
+        action="store_true",
+        help="skip the search for round_robin's load 1.0, which is only reported",
     )
     parser.add_argument("--no-regret", action="store_true", help="leave regret out (a little faster)")
     _register_models(parser)

@@ -1,4 +1,4 @@
-"""What clients talk to in the lab: one router, or several that see each other late, with a note of each decision."""
+"""The clients' side of the routers in the lab: one, or several that see each other late. It notes each decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a run: each measure for all its calls, and for each kind of call."""
+"""The measures of a run, for all its calls and for each kind of call."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ QUANTILES = 100
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Measures of some calls of one run. Times are in milliseconds, of those that were answered to the end; TTFT is
-    also of those whose client left: where no token had come, what they had waited by then.
+    """Measures of some calls of one run. Times are in milliseconds and cover complete answers. TTFT also covers calls
+    whose client left; without a token it counts the time waited.
 
-    `goodput_share` is the share of all calls that met the SLO, `goodput_per_s` how many did per second of arrivals;
-    calls turned away, and those whose client left, met nothing. `itl_p99_ms` is over all gaps between two tokens of
-    one answer. `hit_share` is cached over all prompt tokens, `reuse_share` cached over reusable ones: those that a
-    cache without end would have had. Regret is `regret`'s; None where it was not asked for.
+    `goodput_share` is the share of all calls that met the SLO, `goodput_per_s` their number per second of arrivals.
+    Rejected calls, and calls whose client left, do not meet it. `itl_p99_ms` covers all gaps between two tokens of
+    one answer. `hit_share` is cached over all prompt tokens; `reuse_share` is cached over reusable tokens, which an
+    endless cache would hold. Regret comes from `regret`; None if it was not computed.
     """
 
     calls: int
@@ -42,11 +42,11 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """One run, the same every time: `all` its measured calls, `kinds` of them, and what only a fleet has.
+    """The measures of one run: all measured calls, each kind of call, and the fleet. Equal cells give equal values.
 
-    `amplification` is prefill tokens executed over those that a cache without end would have left to execute;
-    `imbalance` those of the busiest worker over the mean; both, and `preemptions`, from the end of the warm-up on.
-    `arrivals_per_s` is the rate at which measured calls were sent, `ttft_quantiles_ms` the 0th to 100th percentile.
+    `amplification` is prefill tokens executed over those that an endless cache would leave to execute. `imbalance` is
+    the busiest worker's executed tokens over the mean. Both, and `preemptions`, count from the end of the warm-up.
+    `arrivals_per_s` is the rate of measured calls, `ttft_quantiles_ms` the 0th to 100th percentile.
     """
 
     all: Figures
@@ -60,8 +60,8 @@ class Measures(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What this machine's clocks said of a run: a decision's CPU time, lookup included and hashing not, and how fast
-    the run was: `speedup` is virtual seconds per CPU second."""
+    """Times of a run by this machine's clocks: CPU time of a decision, with the lookup and without hashing, and the
+    speed of the run. `speedup` is virtual seconds per CPU second."""
 
     decision_mean_us: float
     decision_p50_us: float

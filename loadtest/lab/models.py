@@ -1,4 +1,4 @@
-"""What is modelled beside the engine's step times: one parameter per flag, each with its default and its doubts."""
+"""The models beside the engine's step times: one parameter per flag, with its default and values to vary it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 def parameter(
     default: object, help_: str, *others: object, metavar: str = "N", beside: Mapping[str, object] | None = None
 ) -> Any:
-    """A model's parameter; `others` are the values that a sensitivity run tries besides.
+    """A model's parameter; `others` are the further values of a sensitivity run.
 
     `beside` are other parameters without which this one does nothing, and the values that they then take from their
     defaults.
@@ -27,9 +27,7 @@ class Models:
     None is the profile's own value. Times are seconds, shares run from 0 to 1.
     """
 
-    kv_late_s: float = parameter(
-        0.002, "KV events reach the router so long after the step that made them", 0.0, 0.2, metavar="S"
-    )
+    kv_late_s: float = parameter(0.002, "delay of KV events between their step and the router", 0.0, 0.2, metavar="S")
     kv_lost_share: float = parameter(0.0, "share of KV event batches that are lost on their way", 0.01, metavar="SHARE")
     kv_replay: bool = parameter(
         True,
@@ -39,7 +37,7 @@ class Models:
     )
     scrape_s: float = parameter(
         1.0,
-        "workers' load gauges are read so often, and are up to so old; one router alone books everything itself",
+        "interval at which workers' load gauges are read; one router alone reserves everything itself",
         0.5,
         2.0,
         metavar="S",
@@ -47,7 +45,7 @@ class Models:
     )
     booking_s: float = parameter(
         0.0,
-        "what a router has booked itself counts in its decisions so much later; 0: at once, as its ledger has it",
+        "delay until a router's own reservations count in its decisions; 0: at once, as in its ledger",
         0.1,
         1.0,
         metavar="S",
@@ -75,8 +73,8 @@ class Models:
     jitter: float = parameter(0.05, "each step's time varies by up to this share", 0.0, 0.1, metavar="SHARE")
     warm_up_s: float = parameter(
         240.0,
-        "what is sent in the first so many seconds of the window (the trace's time) warms caches and estimates and is"
-        " not measured; 0: cold start, all measured",
+        "calls of the first S seconds of the window (the trace's time) warm caches and estimates and are not"
+        " measured; 0: cold start, all measured",
         0.0,
         480.0,
         metavar="S",
@@ -84,7 +82,7 @@ class Models:
     replicas: int = parameter(1, "routers in front of the fleet, each with an index and estimates of its own", 2)
     replica_delay_s: float = parameter(
         0.1,
-        "what one replica has booked is seen by the others so much later",
+        "delay until the other replicas see a replica's reservations",
         0.01,
         1.0,
         metavar="S",
@@ -92,14 +90,17 @@ class Models:
     )
     usage_share: float = parameter(
         1.0,
-        "share of the answers that tell their usage: streams do if asked to, by their client or by the router",
+        "share of answers that report usage: streams do if their client or the router requests it",
         0.0,
         0.1,
         metavar="FRACTION",
         beside={"kv_lost_share": 0.01, "kv_replay": False},
     )
     timeout_s: float = parameter(
-        300.0, "clients leave when their answer is not complete after so long; counted as missed", 150.0, metavar="S"
+        300.0,
+        "clients leave if their answer is not complete by then; such calls miss the service level",
+        150.0,
+        metavar="S",
     )
 
     def variants(self, profile_values: dict[str, int]) -> Iterator[tuple[str, Models]]:

@@ -1,4 +1,4 @@
-"""The files in --out, beside the finished cells themselves."""
+"""The files in --out beside the finished cells."""
 
 from __future__ import annotations
 

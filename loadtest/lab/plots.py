@@ -1,4 +1,4 @@
-"""The pictures: a load curve per rule, how TTFT is distributed, and what was found cached."""
+"""The plots: a load curve per rule, the distribution of TTFT, and the cached share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole of the command: saturation, the cells, the doubts, and what is written about them."""
+"""The command: saturation, the cells, the sensitivity run, and the files."""
 
 from __future__ import annotations
 

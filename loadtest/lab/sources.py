@@ -1,4 +1,4 @@
-"""From a trace or generator to what a cell is asked: a seed's window, and what is known of each call beforehand."""
+"""From a trace or generator to the requests of a cell: a seed's window, and what is known of each call beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished cells on disk: one line of JSON each, appended as they end, found again by digest."""
+"""Finished cells on disk: one line of JSON each, appended as they end, found by digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the rules on one trace, as cells, and what is made of the answers."""
+"""All cells of one trace, and the findings from their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadtest.lab.store import Result
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """How `policies` do on `trace` at each of `loads`, over so many `seeds` from `first_seed` on."""
+    """`policies` on `trace` at each of `loads`, over `seeds` seeds from `first_seed` on."""
 
     trace: str
     policies: Sequence[str]
@@ -25,7 +25,7 @@ class Study:
     """Whether round robin's rate is looked for as well."""
 
     def first(self) -> Cell:
-        """The bisection's first try: the trace at its own rate."""
+        """Return the bisection's first cell: the trace at its own rate."""
         return Cell(self.trace, RULE, 1.0, 0, self.setting)
 
     def saturations(self, run: Run) -> tuple[Saturation, Saturation | None]:
@@ -40,11 +40,11 @@ class Study:
             return one, None
         try:
             return one, saturation(self.first(), "round_robin", run)
-        except SaturationError:  # long contexts computed anew at every turn are too slow even for an idle fleet
+        except SaturationError:  # computing long contexts again at every turn is too slow even for an idle fleet
             return one, None
 
     def cells(self, one: Saturation, setting: Setting | None = None) -> list[Cell]:
-        """Every run; those of one plan side by side, so that few are drawn."""
+        """Return every cell. Cells of one plan are neighbours, so that each plan is drawn once."""
         return [
             Cell(self.trace, policy, one.rate * load, seed, setting or self.setting, load)
             for seed, load, policy in self._every()
@@ -57,6 +57,6 @@ class Study:
     def findings(
         self, one: Saturation, robin: Saturation | None, results: Sequence[Result], doubts: Sequence[Doubt] = ()
     ) -> Findings:
-        """What came out."""
+        """Return the findings from the results."""
         asked = (self.trace, self.setting, self.policies, self.loads)
         return Findings(*asked, one, robin, tuple(results), tuple(doubts), self.round_robin)

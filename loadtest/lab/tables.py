@@ -1,4 +1,4 @@
-"""What was found, as tables of words and numbers: for the console, and for the report's page."""
+"""The findings as tables, for the console and for the report's page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m loadtest live``: the lab's answer held to real processes, for one workload and a few rules.
+"""``python -m loadtest live``: compare the lab's result with real processes, for one workload and a few rules.
 
 One plan per seed (`loadtest.workload`) is played twice: by `modelled` in virtual time, and by `player` over HTTP
 through the gateway in front of a fleet (`trial`), its texts put in token ids by `wording`. Both give the lab's

@@ -1,4 +1,4 @@
-"""All that one command found out, and what is compared of it."""
+"""The findings of one command, and the measures compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found, as a page of Markdown, on the console, and as JSON."""
+"""The findings as a page of Markdown, on the console, and as JSON."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class _Live:
         return found
 
     def _play(self, seeds: Sequence[Sequence[Cell]], modelled: Sequence[dict[str, Measures]]) -> None:
-        """Rules take turns on one seed in an order drawn for it: what the machine does besides falls on all alike."""
+        """Rules alternate on each seed in random order, so that other work on the machine affects all alike."""
         with ExitStack() as stack:
             stage = self._stage(stack)
             for same, theirs in zip(seeds, modelled, strict=True):

@@ -1,4 +1,4 @@
-"""What the flags ask for, as the two sides need it: the lab's cell, and a fleet of processes that is its like."""
+"""From flags to settings of both sides: the lab's cell, and a fleet of processes that matches it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _kv_tokens(args: argparse.Namespace) -> int:
 
 
 def fleet_shape(args: argparse.Namespace) -> FleetShape:
-    """The fleet as processes; vLLM is told the profile's limits of a step, which embedded workers take anyway."""
+    """Return the fleet as processes. vLLM gets the profile's step limits as flags; embedded workers know them."""
     profile = load_profile(args.profile)
     limits = {
         "--max-num-batched-tokens": profile.max_num_batched_tokens,

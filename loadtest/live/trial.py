@@ -126,7 +126,7 @@ def measured(cell: Cell, outcomes: Sequence[Outcome], known: dict[str, Asked], l
 
 
 def machine(usage: Usage, calls: int) -> Machine:
-    """The machine's part in a run of so many calls."""
+    """Return the machine's load during a run of `calls` calls."""
     workers_cpu_s = sum(worker.cpu_s for worker in usage.workers)
     own_cpu_s = usage.router_cpu_s + usage.client_cpu_s + workers_cpu_s
     return Machine(

@@ -1,4 +1,4 @@
-"""The whole comparison: one fleet, every contender in every round in an order drawn anew, tables at the end."""
+"""The whole comparison: one fleet, every contender in every round in random order, then the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part, and the command line of each.
+"""The contenders, and the command line of each.
 
 A contender is written ``ROUTER:POLICY`` with further flags of that router behind it, as in
 ``sglang-router:cache_aware --balance-abs-threshold 4``. Settings are each router's own defaults, except for what its

@@ -1,4 +1,4 @@
-"""What one contender's run through the workload came to, and how runs fold over rounds."""
+"""The figures of one contender's run, and their summary over rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run takes of the machine: counters read before and after it, and how late the load generator ran meanwhile."""
+"""The machine's load during a run: counters before and after it, and the delay of the load generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One contender's turn: empty caches, a fresh router, a warm-up that is not counted, then the workload."""
+"""One contender's run: empty caches, a fresh router, a warm-up that is not counted, then the workload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer under way from a worker to whoever asked, and when each of its tokens comes."""
+"""An answer on its way from a worker to its client, and the time of each token."""
 
 from __future__ import annotations
 

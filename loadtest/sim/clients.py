@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Protocol
 
-from loadtest.sim.exchange import Direct, Exchange, Placement
+from loadtest.sim.exchange import Direct, PlacedCall, Placement
 from loadtest.sim.gateway import HeldCall, Rejected
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.sim.sessions import Asked, Session
@@ -82,7 +82,7 @@ class Clients:
         if isinstance(placed, Rejected):
             self._unplaced(Ending.REJECTED, session, number, sent_s)
             return
-        Exchange(
+        PlacedCall(
             self._time,
             name,
             session.id,

@@ -1,4 +1,4 @@
-"""One call under way: from its client to a worker and back, and the client that may not wait for the end."""
+"""One call from its client to a worker and back, and a client that may leave before the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtest.sim.worker import EngineWorker
 
 
 class Placement(Protocol):
-    """Where a call was placed, and who wants to hear how it goes."""
+    """Where a call was placed, and the receiver of its progress."""
 
     @property
     def worker(self) -> EngineWorker:
@@ -27,7 +27,7 @@ class Placement(Protocol):
         ...
 
     def progressed(self, tokens: int) -> None:
-        """The answer has come to so many tokens: said of the first and the last, and between them when that matters."""
+        """The answer has `tokens` tokens. Called for the first and the last, and between them if it matters."""
 
     def finished(self, state: EngineRequestState) -> None:
         """It is complete."""
@@ -62,8 +62,8 @@ class Direct:
         """Nobody listens."""
 
 
-class Exchange:
-    """Carries one placed call. `request_s` is the way to the worker; `ended` hears of the outcome, once.
+class PlacedCall:
+    """Carries one placed call. `request_s` is the delay to the worker; `ended` gets the outcome, once.
 
     `sent_s` is when its client sent it, if that was not just now.
     """

@@ -1,4 +1,4 @@
-"""The gateway's core on virtual time: the real Dispatcher and Fleet, told what the data plane and the watcher would."""
+"""The gateway's core on virtual time: the real Dispatcher and Fleet, with the inputs of data plane and watcher."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Rejected:
 
 
 class HeldCall:
-    """A call that waits in the gateway. `heard` is told where it was placed in the end; not if its client left."""
+    """A call that waits in the gateway. `heard` gets its placement or rejection, unless its client leaves."""
 
     __slots__ = ("_among", "heard", "held", "request")
 

@@ -1,4 +1,4 @@
-"""The way of KV events from a worker to the gateway: a publisher that counts, and a subscription that is late."""
+"""The path of KV events from a worker to the gateway: a publisher that counts, and a subscription that is late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of one call."""
+"""The outcome of one call."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Outcome:
         return (self.ended_s - self.sent_s - self.ttft_s) / (self.output_tokens - 1)
 
     def token_times_s(self) -> array[float]:
-        """When each of its `output_tokens` came to the gateway; worked out anew each time."""
+        """Return the times at which the `output_tokens` reached the gateway, computed at each call."""
         return array("d") if self.answer is None else self.answer.times_s(self.output_tokens)
 
     def gaps_s(self) -> array[float]:

@@ -23,7 +23,7 @@ MakeResidency = Callable[[VirtualTime], ResidencySource]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a run is made of besides its sessions. `seed` draws the engines' jitter and feeds the policy."""
+    """The settings of a run. `seed` draws the engines' jitter and feeds the policy."""
 
     workers: tuple[WorkerSpec, ...]
     policy: str = "marginal_cost"

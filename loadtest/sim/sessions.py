@@ -1,4 +1,4 @@
-"""What clients ask, drawn before the run: every router and every view is asked the same.
+"""Requests of clients, drawn before the run: every router and every view gets the same ones.
 
 Answers are drawn in advance too, so that a later turn's prompt does not depend on who served the earlier one. Times do:
 a turn follows the end of the answer before it.

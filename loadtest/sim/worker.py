@@ -13,7 +13,7 @@ from backends.worker import LoadReport
 from loadtest.sim.answers import Answer, Follow, StepEnds
 from loadtest.sim.virtual_time import VirtualTime
 
-_Told = tuple[str, int, FinishReason | None]
+_Report = tuple[str, int, FinishReason | None]
 """Request, tokens so far, and the reason if that was the last one."""
 
 
@@ -38,7 +38,7 @@ class EngineWorker:
 
     Steps that only decode are looked ahead at and gone through at once, up to the next one that does more or the next
     call from outside. What comes in at the very moment at which such a step ends finds the next one begun. With
-    `every_step` the engine goes step by step, and everyone is told of every token: the same, and slower.
+    `every_step` the engine goes step by step, and every token is reported: equal results, slower.
 
     `on_events` hears at each step's end of what changed in the cache.
     """
@@ -110,13 +110,13 @@ class EngineWorker:
         self.engine.abort(name)
 
     def catch_up(self) -> None:
-        """Tell everyone of the tokens that have arrived by now."""
+        """Report the tokens that have arrived by now."""
         if not self._steps.look(self._time.now_s):
             return
         arrived = self._steps.arrived
         foreseen = 0 if self._foreseen_from is None else max(0, arrived - self._foreseen_from)
         for answer in self._answers.values():
-            if answer.tokens:  # else it will be told of the first one in time
+            if answer.tokens:  # else its first token is reported in time
                 state = answer.state
                 tokens = answer.made_by(arrived, state.output_tokens + (foreseen if state.blocks else 0))
                 if tokens > answer.tokens:
@@ -175,10 +175,10 @@ class EngineWorker:
         self._busy = False
         self._wake()
 
-    def _news(self, outputs: list[StepOutput]) -> list[_Told]:
-        """Note which step these tokens are from, and say who has to be told in time."""
+    def _news(self, outputs: list[StepOutput]) -> list[_Report]:
+        """Note the step of these tokens, and return the answers that need a report in time."""
         step = len(self._steps.ends_s) - 1
-        news: list[_Told] = []
+        news: list[_Report] = []
         for name, _, finish in outputs:
             answer = self._answers.get(name)
             if answer is None:
@@ -189,7 +189,7 @@ class EngineWorker:
                 news.append((name, tokens, finish))
         return news
 
-    def _step_ended(self, events: list[CacheEvent], news: list[_Told]) -> None:
+    def _step_ended(self, events: list[CacheEvent], news: list[_Report]) -> None:
         if events:
             for callback in self.on_events:
                 callback(events)
@@ -198,7 +198,7 @@ class EngineWorker:
         self._busy = False
         self._wake()
 
-    def _deliver(self, news: list[_Told]) -> None:
+    def _deliver(self, news: list[_Report]) -> None:
         for name, tokens, finish in news:
             answer = self._answers.get(name)
             if answer is None:

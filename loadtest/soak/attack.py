@@ -1,4 +1,4 @@
-"""The attacker beside a soak: a process of its own, and what came of its requests."""
+"""The attacker beside a soak: a process of its own, and the outcome of its requests."""
 
 from __future__ import annotations
 

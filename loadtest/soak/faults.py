@@ -1,4 +1,4 @@
-"""What breaks when: drawn from a seed, carried out, and remembered for the judgement."""
+"""Faults: drawn from a seed, carried out, and remembered for the judgement."""
 
 from __future__ import annotations
 

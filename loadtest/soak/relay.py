@@ -1,4 +1,4 @@
-"""What stands between the workers' KV events and the gateway, and can lose some."""
+"""A relay between the workers' KV events and the gateway, which can lose some."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ QUIET = 0.2
 UNHARMED = frozenset({Kind.COMPLETE, Kind.LEFT})
 """How requests end that did not fail."""
 SHOWN = 20
-"""Unexplained errors that are told in full."""
+"""Unexplained errors that are printed in full."""
 
 
 @dataclass(frozen=True, slots=True)

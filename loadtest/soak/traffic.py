@@ -50,7 +50,7 @@ def conversations(seed: int) -> Iterator[Conversation]:
 
 
 class Traffic:
-    """Plays conversations. `seen` is told how each request ended, and how the client of it behaved."""
+    """Plays conversations. `seen` gets the end of each request and its client's behaviour."""
 
     def __init__(self, url: str, model: str, seed: int, mix: Mix, seen: Callable[[Seen, Manner], None]) -> None:
         self._url = url

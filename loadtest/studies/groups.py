@@ -2,7 +2,7 @@
 
 48 conversations of 4 turns in N groups that share a system prompt of 4,400 tokens, over four engine models of
 Llama-3.1-8B on an H100 with 65,536 tokens of cache each; rates are those of unstretched steps. Prints means over seeds
-of `cache_aware`, `round_robin`, and the default policy with and without its crowd term, and the default's differences
+of `cache_aware`, `round_robin`, and the default policy with and without hot prefix spill, and the default's differences
 to `cache_aware`, paired by seed, with a 95 % interval.
 """
 
@@ -26,7 +26,7 @@ PROFILE = load_profile("llama-3.1-8b-h100")
 CONVERSATIONS, TURNS, WARM_UP = 48, 4, 32
 SYSTEM, OPENING, QUESTION, ANSWER = 4_400, 223, 125, 48
 PAUSE_S = 0.5
-WITHOUT = "marginal_cost, no crowd term"
+WITHOUT = "marginal_cost, no hot prefix spill"
 
 
 class Row(NamedTuple):

@@ -75,7 +75,7 @@ BLOCK_TOKENS, SLO = 128, Slo(2_000.0, 200.0)
 
 @contextmanager
 def all_alike() -> Iterator[None]:
-    """Every running request counts as drawn by the same prefix: the crowd term as it was."""
+    """Every running request counts as drawn by the same prefix: hot prefix spill before decision 0007."""
     with patch.object(RunningPrefixes, "share", lambda sharing, worker, request, blocks: 1.0):
         yield
 
@@ -164,7 +164,7 @@ Cells = Callable[..., Cell]
 
 
 def short(args: Any) -> dict[str, Cells]:
-    """The cells above, by workload; to be told rule, load and seed."""
+    """Return the cells above by workload, as functions of rule, load and seed."""
     sources = {name: args.trace if name == "conversation_trace" else f"generator:{name}" for name in args.only}
     return {name: partial(cell, name, source) for name, source in sources.items() if source is not None}
 

@@ -1,9 +1,9 @@
-"""Would half of the workloads choose the parameters that are shipped, and what would it cost the other half?
+"""Split-half validation: choose parameters on half of the workloads, and judge them on the other half.
 
 ``python -m loadtest.studies.split_half DIR [NAME=DIR ...]`` reads what `python -m loadtest tournament` left in DIR: its
-first rule is what is shipped, the others are what might be. Of a further NAME=DIR the first rule is one more, called
-NAME: for constants that are no parameter. For each measure, each way to take half of the workloads chooses the rule
-whose mean logarithm over its cells is best; what that gains or loses on the other half is told against the shipped one.
+first rule is the shipped one, the others are candidates. Each further NAME=DIR adds that folder's first rule as NAME,
+for constants that are no parameter. For each measure, every half of the workloads chooses the rule with the best mean
+logarithm over its cells. The output compares that rule with the shipped one on the other half.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tournament, ``python -m loadtest tournament``: all rules on six workloads, and the page that says who won.
+"""The tournament, ``python -m loadtest tournament``: all rules on six workloads, and the page with the ranking.
 
 `contests` is what is played: a `Contest` is a workload with its fleet, an `Extent` how much of it. `match` plays them
 with the lab's own sweep and bisection, `pace` says how long that takes. What is found becomes `scores.Scores`, which

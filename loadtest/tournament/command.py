@@ -1,10 +1,10 @@
-"""``python -m loadtest tournament``: all rules on six workloads, and the page that says who won where.
+"""``python -m loadtest tournament``: compare all rules on six workloads, and write a page with the ranking.
 
-Every rule on the conversation trace, agents, a hot prompt, shared prefixes, documents beside chats and requests that
-share nothing, at five loads, over ten seeds of 20-minute windows; --quick takes two loads, three seeds and five
-minutes. Load 1.0 is the lab's (python -m loadtest sim). How long it will take is said once a first cell of each
-workload has been timed. Finished runs are kept in --out at once; Ctrl-C loses none, and the same command resumes.
-There stand then tournament.md, its plots and results.json.
+The workloads are the conversation trace, agents, a hot prompt, shared prefixes, documents beside chats, and requests
+without reuse. Each is played at five loads over ten seeds of 20-minute windows; --quick plays two loads, three seeds
+and five minutes. Load 1.0 is defined as in `python -m loadtest sim`. After one run of each workload the command prints
+an estimate. It stores each finished run in --out; after Ctrl-C the same command resumes. It then writes tournament.md,
+plots and results.json.
 """
 
 from __future__ import annotations
@@ -22,11 +22,20 @@ from policies.registry import BUILT_IN
 def register(parser: argparse.ArgumentParser) -> None:
     """Add its options."""
     parser.add_argument(
-        "--traces", type=Path, metavar="DIR", help="where conversation_trace.jsonl[.gz|.zst] lies; without it, left out"
+        "--traces",
+        type=Path,
+        metavar="DIR",
+        help="folder with conversation_trace.jsonl[.gz|.zst]; without it that workload is left out",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer loads and seeds, shorter windows: a look only")
     parser.add_argument(
-        "--out", type=Path, default=Path("tournament"), metavar="DIR", help="page, plots and results; resumes"
+        "--quick", action="store_true", help="fewer loads and seeds, shorter windows; not for publication"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("tournament"),
+        metavar="DIR",
+        help="folder for page, plots and results; an earlier run resumes",
     )
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument(
@@ -34,21 +43,21 @@ def register(parser: argparse.ArgumentParser) -> None:
         type=policies,
         default=list(BUILT_IN),
         metavar="NAME[:key=value...][,NAME...]",
-        help="these rules only; where the first one loses is listed (default: all of ours, marginal_cost first)",
+        help="rules to compare; the page lists where the first one loses (default: all built in, marginal_cost first)",
     )
     parser.add_argument(
         "--workload",
         type=workloads,
         default=[contest.name for contest in CONTESTS],
         metavar="NAME[,NAME...]",
-        help=f"these only, of {', '.join(contest.name for contest in CONTESTS)}",
+        help=f"workloads to play, of {', '.join(contest.name for contest in CONTESTS)}",
     )
-    parser.add_argument("--load", type=loads, metavar="L[,L...]", help="other loads than 0.3,0.6,0.8,0.95,1.05")
-    parser.add_argument("--seeds", type=positive, metavar="K", help="so many of them, not 10 (or 3)")
+    parser.add_argument("--load", type=loads, metavar="L[,L...]", help="loads (default 0.3,0.6,0.8,0.95,1.05)")
+    parser.add_argument("--seeds", type=positive, metavar="K", help="number of seeds (default 10, with --quick 3)")
+    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0, as published)")
     parser.add_argument(
-        "--first-seed", type=whole, default=0, metavar="K", help="they are K, K + 1, ... (default 0, as published)"
+        "--window-s", type=above_zero, metavar="S", help="length of a window (default 1200, with --quick 300)"
     )
-    parser.add_argument("--window-s", type=above_zero, metavar="S", help="other windows than of 1200 s (or 300)")
 
 
 def workloads(text: str) -> list[str]:
@@ -62,7 +71,7 @@ def workloads(text: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play what is missing, write everything, say who won."""
+    """Play the missing runs, write the files, print the ranking."""
     from loadtest.tournament.run import run as start  # late: other commands' help must not wait for it
 
     return start(args)

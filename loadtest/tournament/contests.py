@@ -1,4 +1,4 @@
-"""What is played: six workloads, each on a fleet of its own, and how much of them."""
+"""The contests: six workloads, each on a fleet of its own, and the extent of a tournament."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contests, played: load 1.0 of each, then its cells, with the time that is left."""
+"""Play the contests: load 1.0 of each, then its cells, with the time left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long it takes: from what finished cells took, and how large the others are."""
+"""Estimate the time left from the times of finished cells and the sizes of the others."""
 
 from __future__ import annotations
 

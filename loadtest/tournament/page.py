@@ -1,4 +1,4 @@
-"""The page for the docs: Markdown made from the scores, nothing of it typed by hand."""
+"""The page for the docs: Markdown made from the scores alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is first where, and where the judged rule loses."""
+"""The ranking per workload, load and measure, and the matches that the judged rule loses."""
 
 from __future__ import annotations
 

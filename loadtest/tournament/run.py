@@ -1,4 +1,4 @@
-"""The whole of the command: what can be played, how long it takes, and what is written about it."""
+"""The command: select contests, estimate, play, write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found, by seed: results.json, from which the page is made and can be made again."""
+"""Results by seed: results.json, from which the page is made."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RANKED = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "ttft_p99
 """The measures by which rules are ranked. Goodput by the second, as in the lab's sensitivity runs."""
 _ALSO = ("goodput_share", "tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms", "hit_share", "amplification", "imbalance")
 BESIDE = tuple(one for one in MEASURES if one.name in ("tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms"))
-"""No match is decided by these; who is first in them is told beside."""
-TOLD = RANKED + tuple(one for one in MEASURES if one.name in _ALSO)
+"""No match is decided by these measures; the page lists who is first in them."""
+REPORTED = RANKED + tuple(one for one in MEASURES if one.name in _ALSO)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ def workload(contest: Contest, findings: Findings) -> Workload:
         findings.round_robin.arrivals_per_s if findings.round_robin is not None else None,
         sum(one.measures.all.calls for one in findings.results),
         [
-            Row(policy, load, {measure.name: [_short(measure.of(one)) for one in found] for measure in TOLD})
+            Row(policy, load, {measure.name: [_short(measure.of(one)) for one in found] for measure in REPORTED})
             for policy, load, found in results
         ],
     )

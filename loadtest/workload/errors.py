@@ -1,4 +1,4 @@
-"""What can be wrong with a workload that somebody asked for."""
+"""Errors of workloads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class WorkloadError(Exception):
-    """The workload cannot be had; the message says why and what to do."""
+    """The workload cannot be made; the message says why and what to do."""
 
 
 class TraceError(WorkloadError):

@@ -1,4 +1,4 @@
-"""Conversations in groups: each group shares one long system prompt, each conversation goes its own way from there.
+"""Conversations in groups: each group shares one long system prompt, and each conversation continues on its own.
 
 The text is the Python standard library's own sources, cut to a number of tokens by the tokenizer of the model that is
 served. Conversations start as a Poisson process; inside one, the next question follows the answer after an
@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 from loadtest.workload.conversations import QUESTIONS, Conversation, Turn, documents
 
 CHARS_PER_TOKEN = 8
-"""More than any tokenizer here makes of source text: so much is read before it is cut to tokens."""
+"""An upper bound for source text and these tokenizers: the text read before it is cut to tokens."""
 
 Cut = Callable[[str, int], str]
-"""(text, tokens) -> the beginning of the text that is so many tokens long, or all of it if it is shorter."""
+"""(text, tokens) -> the first `tokens` tokens of the text, or all of it if it is shorter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What clients will ask, drawn before the run: sessions of calls, with times, lengths and which text is shared.
+"""Requests of clients, drawn before the run: sessions of calls, with times, lengths and shared text.
 
 Every rule, seed for seed, is asked the same. Answers are part of the plan, so a later turn's prompt does not depend on
 who served the earlier one; its time does, as it follows the end of the answer before it.

@@ -64,14 +64,14 @@ def page() -> str:
 
 
 def _schema(schema: Schema[Any]) -> list[str]:
-    told = inspect.getdoc(inspect.getmodule(schema.row_type)) or ""
-    return [f"### `{schema.name}`", "", told.replace("``", "`"), ""]
+    text = inspect.getdoc(inspect.getmodule(schema.row_type)) or ""
+    return [f"### `{schema.name}`", "", text.replace("``", "`"), ""]
 
 
 def _shape(name: str, shape: type[Shape]) -> list[str]:
     kinds = ", ".join(f"`{kind}`" for kind in shape.kinds)
-    told = inspect.getdoc(shape) or ""
-    return ["", f"### `{name}`", "", told, "", f"Kinds of calls: {kinds}.", "", *_table(own_parameters(shape))]
+    text = inspect.getdoc(shape) or ""
+    return ["", f"### `{name}`", "", text, "", f"Kinds of calls: {kinds}.", "", *_table(own_parameters(shape))]
 
 
 def _table(listed: list[Parameter]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What an endless cache would have held: the most that any router can save on a plan."""
+"""The tokens that an endless cache would hold: an upper bound on what any router can save on a plan."""
 
 from __future__ import annotations
 

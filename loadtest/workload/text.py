@@ -1,4 +1,4 @@
-"""Prompts without their words: pieces that stand for text, and the chain of block hashes that follows from them.
+"""Prompts without their words: pieces that stand for text, and the chain of block hashes over them.
 
 What routing and a worker's cache need of a prompt is its length and where it begins like another one. A piece gives
 both at the cost of two numbers, so a conversation of 200,000 tokens is a few hundred of them.
@@ -13,7 +13,7 @@ from struct import Struct
 from xxhash import xxh3_64_intdigest
 
 Piece = tuple[int, int]
-"""(id, tokens): the first so many tokens of the text that the id names. 0 <= id < 2**63."""
+"""(id, tokens): the first `tokens` tokens of the text that the id names. 0 <= id < 2**63."""
 
 SEED = 0x7761726D_74657874
 """Stands before a text's first block; fixed, so that runs repeat."""
@@ -44,7 +44,7 @@ class Text:
         return Text(self.pieces + pieces, self.tokens + sum([tokens for _, tokens in pieces]))
 
     def first(self, tokens: int) -> Text:
-        """Its beginning of so many tokens; all of it if it is shorter."""
+        """Return its first `tokens` tokens, or all of it if it is shorter."""
         if tokens >= self.tokens:
             return self
         kept: list[Piece] = []

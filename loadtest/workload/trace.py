@@ -14,7 +14,7 @@ from loadtest.workload.draw import Draws, stream
 from loadtest.workload.errors import TraceError
 from loadtest.workload.plan import Plan, Session, within
 from loadtest.workload.rows import records
-from loadtest.workload.schemas.known import recognise, told
+from loadtest.workload.schemas.known import described, recognise
 from loadtest.workload.schemas.reading import typed_rows
 from loadtest.workload.schemas.schema import Arrival, Schema
 from loadtest.workload.ticks import Ticks
@@ -64,7 +64,7 @@ class Trace:
             raise TraceError(f"{path} has a header and no rows")
         schema = recognise(record)
         if schema is None:
-            raise TraceError(f"{path}: no known schema has the fields {', '.join(record)}; known are {told()}")
+            raise TraceError(f"{path}: no known schema has the fields {', '.join(record)}; known are {described()}")
         return cls(path, schema, timetable(path, schema))
 
     @property

@@ -24,14 +24,14 @@ STREAM_S = 0.3
 
 
 async def memory(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
-    """KiB per connection and per stream."""
+    """Measure KiB per idle connection and per active stream."""
     count = setting.memory_connections
     warm = await send_each_once(subject.url, plain_requests(subject.url, PROMPT_CHARS), 8)
     streams = Streams(subject.url, subject.standin_url)
     before = rss_kib(subject.pid)
     idle, tally = await _rest(subject, count)
     await asyncio.sleep(SETTLE_S)
-    resting = rss_kib(subject.pid)
+    idle_kib = rss_kib(subject.pid)
     for caller in idle:
         caller.close()
     await streams.connect(count)
@@ -42,7 +42,7 @@ async def memory(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
     errors = warm.errors + tally.errors + streams.tally.errors
     reasons = (*warm.reasons, *tally.reasons, *streams.tally.reasons)
     return {
-        IDLE: Sample((resting - before) / count, count, 0.0, errors, reasons),
+        IDLE: Sample((idle_kib - before) / count, count, 0.0, errors, reasons),
         STREAM: Sample((streaming - before) / count, count, 0.0, errors, reasons),
     }
 

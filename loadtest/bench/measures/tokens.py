@@ -41,7 +41,7 @@ def tokens_of(count: int, figure: str) -> Measure:
 
 
 def _drain_s(passes: float, count: int, window_s: float) -> float:
-    """What a proxy that passes so many tokens per second needs for the rest after the window."""
+    """Return the seconds that a proxy passing `passes` tokens per second needs for the rest after the window."""
     return (count * TOKENS_PER_S - passes) * (SETTLE_S + window_s) / passes
 
 

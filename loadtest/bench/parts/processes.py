@@ -1,9 +1,9 @@
-"""What a second process costs and brings: ``python -m loadtest.bench.parts.processes [cost] [quality] [fleet]``.
+"""Compare one gateway process with two: ``python -m loadtest.bench.parts.processes [cost] [quality] [fleet]``.
 
 cost: CPU time of all the gateway's processes per request, with one and with two of them, round by round in turn, in
 front of a stand-in worker, the default policy on. On N free cores the gateway's capacity is N over that, so the ratio
-of capacities is 2 * (one) / (two). Requests per second are told beside it; where load generator and worker share the
-cores with the gateway, they say little.
+of capacities is 2 * (one) / (two). Requests per second are printed, too. They say little if the load generator and the
+worker share the cores with the gateway.
 
 quality: two workloads in virtual time (`loadtest.approximate.workloads`: four modelled 8B workers) through one
 dispatcher, and through several that each have an index and estimates of their own, with the ledger shared as in the

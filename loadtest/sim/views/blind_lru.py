@@ -1,6 +1,6 @@
-"""The last so many blocks sent to a worker, whatever its cache can hold.
+"""The last N blocks sent to a worker, whatever its cache can hold.
 
-llm-d's approximate scorer keeps 31,250 blocks of 16 tokens per worker unless it is told the worker's own number;
+llm-d's approximate scorer keeps 31,250 blocks of 16 tokens per worker unless the worker's own number is configured;
 sglang-router's tree 2**26 characters, about 16.8 million tokens, which is in effect no bound.
 """
 

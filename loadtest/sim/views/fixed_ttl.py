@@ -16,7 +16,7 @@ DYNAMO_TTL_S = 120.0
 
 
 class FixedTtl:
-    """Block hash -> when it will be forgotten; sending it again starts its time anew."""
+    """Block hash -> when it will be forgotten; sending it again restarts its time."""
 
     __slots__ = ("_forgotten_s", "_time", "_ttl_s")
 

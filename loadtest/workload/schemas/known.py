@@ -24,6 +24,6 @@ def recognise(names: Iterable[str]) -> Schema[Any] | None:
     return max(fitting, key=lambda schema: len(schema.fields), default=None)
 
 
-def told() -> str:
-    """Every schema with its fields, for messages."""
+def described() -> str:
+    """Return every schema with its fields, for messages."""
     return "; ".join(f"{schema.name} ({', '.join(sorted(schema.fields))})" for schema in SCHEMAS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.tournament.scores import TOLD, Row, Scores, Workload
+from loadtest.tournament.scores import REPORTED, Row, Scores, Workload
 
 CALM, BUSY, OVER = 0.5, 0.9, 1.05
 LOAD_1_PER_S = 7.25
@@ -17,7 +17,7 @@ def row(policy, load, ttft, p99, goodput):
         "goodput_per_s": goodput * load * LOAD_1_PER_S,
     }
     spread = {name: value if isinstance(value, list) else [value] * 3 for name, value in found.items()}
-    return Row(policy, load, {measure.name: spread.get(measure.name, [0.0] * 3) for measure in TOLD})
+    return Row(policy, load, {measure.name: spread.get(measure.name, [0.0] * 3) for measure in REPORTED})
 
 
 def workload(name, half, rows, **changed):
