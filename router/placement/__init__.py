@@ -1,6 +1,6 @@
-"""What decides. Synchronous and pure: `now_s` and random sources are arguments; the gateway drives it with real
-time, the simulator with virtual time.
+"""Placement: choose a worker for each request and account for its load. Synchronous and pure.
 
-Nouns: `dispatcher.Dispatcher` (requests in, decisions out), `fleet.Fleet` (workers and their states),
-`ledger.Ledger` (what is booked where), `edges` (the values that cross). Imported by `router` and `loadtest`.
+`now_s` and random sources are arguments: the gateway passes real time, the simulator virtual time. `dispatcher` takes
+requests and returns decisions. `fleet` holds the workers and their states, `ledger` the reserved load, and
+`lifecycle_events` the values that enter and leave. Imported by `router` and `loadtest`.
 """

@@ -1,8 +1,8 @@
-"""How many further attempts the fleet is asked to bear.
+"""A budget for retries, in proportion to the traffic.
 
-A sick fleet fails requests; retrying them all would multiply its load by the attempts allowed, just when it can bear
-less. So further attempts are paid from a budget that requests fill: a share of each, and a trickle beside. The model
-is Finagle's retry budget (a leaky token bucket of `ratio` per request and a reserve per second).
+A sick fleet fails requests. Retrying all of them would multiply its load by the attempts allowed, just when it can
+bear less. So requests fill a budget that retries spend: a share for each request, and a small rate beside. The model
+is Finagle's retry budget, a leaky token bucket with `ratio` per request and a reserve per second.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import math
 from typing import Any
 
 WINDOW_S = 30.0
-"""How much is saved up at most: what this long a time brings in. A worker that dies fails all its prefills at once, and
-they are worth another try: at 20 % and four workers that takes the budget of some seconds."""
+"""The most that is saved up: the income of this time. A worker that dies fails all its prefills at once, and they
+are worth a retry. At 20 % and four workers that takes the budget of some seconds."""
 
 
 class AttemptBudget:
-    """A bucket that `ratio` of each request and `floor_per_s` flow into, and one per further attempt out of.
+    """A bucket that gains `ratio` for each request and `floor_per_s`, and loses one for each retry.
 
-    Filled when it is looked at, from the number of requests so far: a request costs it nothing. It holds what
-    `WINDOW_S` of traffic brings in, but at least one attempt.
+    It is filled when it is read, from the number of requests so far, so that a request costs nothing here. It holds
+    the income of `WINDOW_S`, but at least one attempt.
     """
 
     __slots__ = ("_at_s", "_balance", "_floor_per_s", "_rate_per_s", "_ratio", "_requests", "refused", "taken")
@@ -35,7 +35,7 @@ class AttemptBudget:
         self.refused = 0
 
     def take(self, requests: int, now_s: float) -> bool:
-        """Pay for one further attempt, if there is enough; `requests` is how many have come so far, in all."""
+        """Pay for one retry if the budget allows it; `requests` is the total so far."""
         if not self.affords(requests, now_s):
             self.refused += 1
             return False
@@ -44,7 +44,7 @@ class AttemptBudget:
         return True
 
     def affords(self, requests: int, now_s: float) -> bool:
-        """Whether there is enough for one."""
+        """Return whether the budget allows one retry."""
         self._fill(requests, now_s)
         return self._balance >= 1.0
 
@@ -67,5 +67,5 @@ class AttemptBudget:
         return max(1.0, WINDOW_S * (self._ratio * self._rate_per_s + self._floor_per_s))
 
     def statistics(self) -> dict[str, Any]:
-        """Attempts paid for and refused, and how many more there are now."""
+        """Return the retries paid for and refused, and how many more are allowed now."""
         return {"taken": self.taken, "refused": self.refused, "balance": round(self._balance, 3)}

@@ -1,4 +1,4 @@
-"""Predicted against reported cached tokens, request by request, until each difference is explained."""
+"""Compare predicted with reported cached tokens for each request, until each difference is explained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from router.residency.difference import Difference
 
 
 def prediction(request: Request, candidate: Candidate, view: WorkerView) -> int | None:
-    """Cached tokens that the answer will report, as far as is known."""
+    """Return the cached tokens that the response should report, None if unknown."""
     if not request.reads_cache:
         return 0
     if view.residency is Residency.OFF:
@@ -25,19 +25,19 @@ def prediction(request: Request, candidate: Candidate, view: WorkerView) -> int 
 
 
 class ComparisonObserver(Protocol):
-    """Told of every comparison. Must not raise."""
+    """Receives every comparison. Must not raise."""
 
     def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
-        """A response reported its cached tokens and there had been a prediction."""
+        """A response reported its cached tokens and there was a prediction."""
 
     def differed(self, worker: WorkerId, difference: Difference) -> None:
-        """It is known what explains that a report differed from the prediction."""
+        """A difference between report and prediction has been explained."""
 
 
 class Comparisons:
-    """Puts what was reported and what explains it into a ticket's record and its worker's `Agreement`.
+    """Record reports and explanations in a ticket's record and in its worker's `PredictionAccuracy`.
 
-    Tickets whose difference is pending are kept until word comes; the residency map sees to it that it does.
+    Tickets with a pending difference are kept until it is explained; the residency map ensures that it will be.
     """
 
     __slots__ = ("_observer", "_unexplained")
@@ -47,7 +47,8 @@ class Comparisons:
         self._unexplained: dict[int, Ticket] = {}
 
     def completed(self, ticket: Ticket, usage: Usage) -> Usage:
-        """`usage` with the nought that a worker leaves out, where it has said more than nothing on the same path.
+        """Return `usage` with a zero where the worker leaves zeros out, if it has reported cached tokens on the same
+        path.
 
         vLLM 0.23 reports cached tokens only where there were some; 0.33 always does.
         """
@@ -59,7 +60,7 @@ class Comparisons:
         return usage
 
     def compare(self, ticket: Ticket, usage: Usage, difference: Difference | None) -> None:
-        """A request was served; `difference` is what the residency map says of it."""
+        """Record a served request; `difference` comes from the residency map."""
         reported = usage.cached_tokens
         ticket.record.reported_cached_tokens = reported
         prompt, predicted = ticket.request.prompt, ticket.predicted_cached_tokens
@@ -76,7 +77,7 @@ class Comparisons:
             self._differed(ticket, difference)
 
     def explained(self, ticket_id: int, difference: Difference) -> None:
-        """What explains a difference that was pending (`ResidencyMap.on_settled`)."""
+        """Record the explanation of a pending difference (`ResidencyMap.on_settled`)."""
         ticket = self._unexplained.pop(ticket_id, None)
         if ticket is not None:
             ticket.load.accuracy.settle(difference)
@@ -90,10 +91,10 @@ class Comparisons:
             self._observer.differed(ticket.candidate.id, difference)
 
     def statistics(self) -> dict[str, int]:
-        """Differences not explained so far."""
+        """Return the number of differences without explanation so far."""
         return {"unexplained": len(self._unexplained)}
 
 
 def _unjudged(ticket: Ticket) -> Difference:
-    """Nobody could compare: the view that predicted it is gone, or was never held to the block."""
+    """Return the explanation where no comparison is possible: the predicting view is gone, or was never exact."""
     return Difference.CLEARED if ticket.residency is Residency.EXACT else Difference.APPROXIMATE

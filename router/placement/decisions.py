@@ -1,4 +1,4 @@
-"""Decisions as values: what was known of every candidate, what was chosen and why, and what came of it."""
+"""Decisions as values: the candidates' views, the choice, the reason and the outcome."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from policies.view import Decision, FleetView, RequestView, Residency, WorkerId,
 from router.residency.difference import Difference
 
 CANDIDATES_KEPT = 32_768
-"""Views in the log, about 12 MB of them. Those of a thousand decisions among 512 workers would be about 190 MB."""
+"""Views in the log, about 12 MB. The views of a thousand decisions among 512 workers would take about 190 MB."""
 
 
 class DecisionRecord(msgspec.Struct):
-    """One decision and its outcome. Candidate views are kept as they were and turned into text only when asked for.
+    """One decision and its outcome. Views are kept as they were and turned into text only on request.
 
     `outcome` is "running" until the attempt ends, then "finished", "failed: ..." or "cancelled". `residency` says how
-    far `predicted_cached_tokens` could be trusted; `difference` what explains that another number was reported.
+    far `predicted_cached_tokens` could be trusted; `difference` explains a report of another number.
     """
 
     at_s: float
@@ -41,7 +41,8 @@ class DecisionRecord(msgspec.Struct):
     outcome: str = "running"
 
     def close(self, outcome: str, now_s: float) -> None:
-        """The attempt is over. The prompt's hashes are let go: a thousand long prompts would fill memory."""
+        """End the record. The prompt's hashes are dropped, because those of a thousand long prompts would fill
+        memory."""
         self.outcome = outcome
         self.duration_s = now_s - self.at_s
         view = self.request
@@ -59,7 +60,7 @@ class DecisionRecord(msgspec.Struct):
         )
 
     def thin(self) -> None:
-        """Forget all candidates but the chosen one."""
+        """Drop all candidates but the chosen one."""
         decision, worker = self.decision, self.worker
         place = decision.ranked.index(worker)  # the first, as a rule
         terms = decision.terms.get(worker)
@@ -73,7 +74,7 @@ class DecisionRecord(msgspec.Struct):
         )
 
     def to_builtins(self) -> dict[str, object]:
-        """For the admin API."""
+        """Return the record for the admin API."""
         return {
             "at_s": self.at_s,
             "request_id": self.request.id,
@@ -96,8 +97,8 @@ class DecisionRecord(msgspec.Struct):
 
 
 class DecisionLog:
-    """The latest `kept` decisions. The latest of those that `candidates_kept` views are enough for are whole, the
-    others know their chosen candidate only."""
+    """The latest `kept` decisions. The newest are whole, up to `candidates_kept` views; older ones keep the chosen
+    candidate."""
 
     def __init__(self, kept: int, candidates_kept: int = CANDIDATES_KEPT) -> None:
         self._records: deque[DecisionRecord] = deque(maxlen=kept)
@@ -106,7 +107,7 @@ class DecisionLog:
         self._candidates_kept = candidates_kept
 
     def add(self, record: DecisionRecord) -> None:
-        """A decision was taken."""
+        """Add a decision."""
         if len(self._whole) == self._whole.maxlen and self._whole:
             self._candidates -= len(self._whole[0].workers)
         self._records.append(record)
@@ -118,7 +119,7 @@ class DecisionLog:
             oldest.thin()
 
     def latest(self, limit: int) -> list[DecisionRecord]:
-        """Newest first."""
+        """Return the latest decisions, newest first."""
         return list(islice(reversed(self._records), limit))
 
 
@@ -139,7 +140,7 @@ class Explanation:
     excluded: Mapping[WorkerId, str]
 
     def to_builtins(self) -> dict[str, object]:
-        """For the admin API: request, policy, choice, reason, candidates (best first), excluded."""
+        """Return the explanation for the admin API, candidates best first."""
         candidates: list[dict[str, object]] = []
         if self.fleet is not None and self.decision is not None:
             candidates = describe_candidates(self.fleet.workers, self.decision)
@@ -158,7 +159,7 @@ class Explanation:
 
 
 def describe_candidates(workers: tuple[WorkerView, ...], decision: Decision) -> list[dict[str, object]]:
-    """Every candidate in ranked order: what was known of it, its cost and the cost's terms."""
+    """Return every candidate in ranked order, with its view, its cost and the cost's terms."""
     by_id = {view.id: view for view in workers}
     costs = dict(zip(decision.ranked, decision.costs, strict=False))
     ranked = [by_id[worker] for worker in decision.ranked if worker in by_id]

@@ -1,4 +1,4 @@
-"""How a worker's decode steps grow with what they hold, learned from answers that have ended.
+"""How a worker's decode steps grow with the context they hold, learned from answers that have ended.
 
 The model: an answer with g gaps between its tokens, while the requests decoding there held S context tokens on average
 and prefills of P seconds ended there, takes
@@ -6,7 +6,7 @@ and prefills of P seconds ended there, takes
     f * g + k * S * g + h * P
 
 seconds after its first token: a step's fixed part, its share per context token, and the prefills that ran in between.
-What a step takes more with each further request goes with the context that the request brings.
+A further request lengthens a step by the context that it brings.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import NamedTuple
 from router.placement.prefill_estimate import ENOUGH, FORGETTING, RIDGE_OBSERVATIONS, SHORTEST_S
 
 _SWEEPS = 4
-"""Rounds of coordinate descent per answer: it goes on from the last solution."""
+"""Rounds of coordinate descent per answer; each starts from the last solution."""
 
 
 class Passage(NamedTuple):
-    """What has passed on a worker so far: token-seconds of the context that its decodes held, and the prefills that
-    have ended, as uncached tokens and attention. What came in between is the difference of two."""
+    """A worker's work counters: token-seconds of context held by its decodes, and the ended prefills as uncached
+    tokens and attention. The difference of two counts the work in between."""
 
     context_token_s: float
     prefilled_tokens: float
@@ -29,10 +29,10 @@ class Passage(NamedTuple):
 
 
 class Passing:
-    """Keeps count of what passes.
+    """Count a worker's work.
 
-    What decodes hold is looked at when a request is booked, and changes by the prompts of those that begin and end in
-    between. How answers grow meanwhile is left out: it is little, and depends on when it is told.
+    The context of decodes is set when a request is reserved, and changes by the prompts of requests that begin and end
+    in between. Growth by generated tokens is left out: it is small, and depends on when it is reported.
     """
 
     __slots__ = ("_at_s", "_attention", "_context_token_s", "_held_tokens", "_tokens")
@@ -45,24 +45,24 @@ class Passing:
         self._attention = 0.0
 
     def looked(self, context_tokens: int, now_s: float) -> None:
-        """Decodes hold so much now."""
+        """Set the context that decodes hold now."""
         self._pass(now_s)
         self._held_tokens = context_tokens
 
     def began(self, prompt_tokens: int, uncached_tokens: int, attention: float, now_s: float) -> None:
-        """A prefill has ended, and its decode begun."""
+        """Record the end of a prefill and the start of its decode."""
         self._pass(now_s)
         self._held_tokens += prompt_tokens
         self._tokens += uncached_tokens
         self._attention += attention
 
     def ended(self, prompt_tokens: int, now_s: float) -> None:
-        """A decode has ended."""
+        """Record the end of a decode."""
         self._pass(now_s)
         self._held_tokens = max(0, self._held_tokens - prompt_tokens)
 
     def passage(self, now_s: float) -> Passage:
-        """All of it up to now."""
+        """Return the counters up to now."""
         self._pass(now_s)
         return Passage(self._context_token_s, self._tokens, self._attention)
 
@@ -75,9 +75,8 @@ class Passing:
 class StepEstimate:
     """One worker's coefficients, by weighted non-negative least squares with forgetting.
 
-    Errors count as they do in `router.placement.prefill_estimate.SpeedEstimate`: relative to the prediction, and
-    linearly beyond twice of it. What the data cannot tell apart goes to the fixed part, so that growth is never made
-    up.
+    Errors count as in `router.placement.prefill_estimate.SpeedEstimate`: relative to the prediction, and linearly
+    beyond twice of it. Time that the data cannot attribute goes to the fixed part, so that growth is never invented.
     """
 
     __slots__ = ("_coefficients", "_moments", "_products", "_weight", "context_token_s", "count")
@@ -85,7 +84,7 @@ class StepEstimate:
     def __init__(self) -> None:
         self.count = 0
         self.context_token_s: float | None = None
-        """k, seconds that each context token adds to a step; None before there are observations enough."""
+        """k, the seconds that each context token adds to a step; None until there are enough observations."""
         self._weight = 0.0
         self._coefficients = [0.0, 0.0, 0.0]
         self._moments = [[0.0] * 3 for _ in range(3)]
@@ -123,30 +122,31 @@ class StepEstimate:
 
 
 class Output(NamedTuple):
-    """Expected lengths of answers in tokens: of the request's own, and of those it joins. 0 while nothing is known."""
+    """Expected answer lengths in tokens: the request's own, and the mean of the others. 0 while unknown."""
 
     tokens: float
     others_tokens: float
 
     def overlap_tokens(self) -> float:
-        """How many tokens two such answers get while both of them run.
+        """Return the tokens that two such answers produce while both run.
 
-        The mean of the shorter of two exponential lengths; what is left of those that have begun is as long again.
+        It is the mean of the shorter of two exponential lengths; the rest of a running answer has the same
+        distribution.
         """
         both = self.tokens + self.others_tokens
         return self.tokens * self.others_tokens / both if both > 0.0 else 0.0
 
     def held_tokens(self, prompt_tokens: int) -> float:
-        """What the request's context comes to on average while it decodes: the prompt and half of the answer."""
+        """Return the mean context of the request while it decodes: the prompt and half of the answer."""
         return prompt_tokens + 0.5 * self.tokens
 
 
 def decode_externality_s(
     context_token_s: float, overlap_tokens: float, own_tokens: float, requests: int, context_tokens: int
 ) -> float:
-    """What a decode costs itself and the `requests` that it joins, in seconds of streaming, all together.
+    """Return the seconds by which a new decode and `requests` running ones lengthen each other, summed.
 
-    Each of its steps takes k * S longer for their `context_tokens`, and each of theirs k * n for its own n
-    (`Output.held_tokens`), as long as they run together (`Output.overlap_tokens`).
+    While they run together (`Output.overlap_tokens`), each of its steps takes k * S longer for their `context_tokens`,
+    and each of theirs takes k * n longer for its own n (`Output.held_tokens`).
     """
     return context_token_s * overlap_tokens * (context_tokens + requests * own_tokens)

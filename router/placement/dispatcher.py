@@ -1,4 +1,4 @@
-"""Requests in, decisions out."""
+"""The dispatcher: requests in, decisions out."""
 
 from __future__ import annotations
 
@@ -41,23 +41,24 @@ __all__ = ["DispatchObserver", "Dispatcher", "Held", "Queued", "Reject", "Ticket
 
 
 LONGEST_HOLD_S = 60.0
-"""No policy keeps a request back for longer, all in all."""
+"""The longest that any policy can hold a request, over all decisions."""
 
 
 class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
-    """Told of what the dispatcher does, for metrics and logs. Must not raise."""
+    """Receives what the dispatcher does, for metrics and logs. Must not raise."""
 
     def decided(self, ticket: Ticket) -> None:
-        """A request was placed (each attempt)."""
+        """An attempt was placed."""
 
     def rejected(self, request: Request, error: RequestError) -> None:
-        """A request was turned away, at once or after its last attempt."""
+        """A request was rejected, at once or after its last attempt."""
 
     def failed(self, ticket: Ticket, point: FailurePoint, reason: str) -> None:
         """An attempt failed."""
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
-        """The policy called `policy` raised or answered nonsense, the `first` time since it was adopted or again."""
+        """`policy` raised or gave an invalid answer; `first` is true for the first time since it was adopted or
+        last worked."""
 
 
 class _Decided(NamedTuple):
@@ -69,9 +70,9 @@ class _Decided(NamedTuple):
 
 
 class Dispatcher:
-    """Chooses a worker for each request, books it there in the same step, and follows the request's edges.
+    """Choose a worker for each request, reserve its load in the same step, and follow its lifecycle events.
 
-    Every edge may come late, twice or out of order; a ticket's load is given back exactly once.
+    Any event may come late, twice or out of order. A ticket's load is released exactly once.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Dispatcher:
         self._log = DecisionLog(decisions_kept)
         self._comparisons = Comparisons(observer)
         self.on_prefills_done: list[Callable[[WorkerId], None]] = []
-        """Called when a worker has no prefill left of those booked here; not a place to dispatch from."""
+        """Called when a worker has no reserved prefill left. Callbacks must not dispatch."""
         self._ids = itertools.count(1)
         self._counts = dict.fromkeys(
             ("dispatched", "held", "rejected", "retried", "finished", "cancelled", "failed"), 0
@@ -115,11 +116,11 @@ class Dispatcher:
 
     @property
     def policy_params(self) -> Mapping[str, Any]:
-        """The parameters it was built with, as given."""
+        """The parameters that the policy was built with, as given."""
         return self._runner.params
 
     def policy_statistics(self) -> dict[str, Any]:
-        """What the policy shows of its state."""
+        """Return the statistics of the policy itself."""
         return self._runner.shown()
 
     def set_policy(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
@@ -131,9 +132,11 @@ class Dispatcher:
     def dispatch(
         self, request: Request, now_s: float, *, may_hold: bool = False, within: Container[str] | None = None
     ) -> Ticket | Held | Queued | Reject:
-        """Choose a candidate and book the request there, in one step; or, if the policy says so and the caller
-        `defers`, wait for it: with what is known to be a prompt, and not too long a one, for others gain nothing.
-        `within`: the endpoints that may have it, if not all."""
+        """Choose a candidate and reserve the request's load there, in one step.
+
+        With `may_hold` the policy may hold the request instead. That applies only to a prompt of known and acceptable
+        length, because holding others gains nothing. `within` limits the endpoints.
+        """
         selection = self._select(request, (), now_s, within)
         if isinstance(selection, Selection):
             decided = self._decide(request, selection, now_s)
@@ -159,13 +162,13 @@ class Dispatcher:
         *,
         within: Container[str] | None = None,
     ) -> Ticket | Reject:
-        """An attempt failed before its client saw anything: book the next alternative (a new ticket), or give up.
-        `within`: the endpoints that may have it, if not all.
+        """Place the request on the next alternative after an attempt that failed before the client saw anything, or
+        give up.
 
-        With the usual three attempts: up to two alternatives after `CONNECT`, `REFUSED` and `UNSERVED`, one after
-        `SENT` and `ANSWERED`, none after `STREAM`, none for a ticket that has ended already (its client has left, say),
-        and none that the budget cannot pay for. A connection that could not be made is free: no worker has worked for
-        it.
+        With the usual three attempts there are up to two alternatives after `CONNECT`, `REFUSED` and `UNSERVED`, one
+        after `SENT` and `ANSWERED`, and none after `STREAM`. A ticket that has ended (for example because its client
+        left) gets none, nor does a retry beyond the budget. A retry after a failed connection is free, since no worker
+        spent work on it. `within` limits the endpoints.
         """
         if ticket.ended:
             return gave_up(point, reason, retry_after_s)
@@ -190,14 +193,14 @@ class Dispatcher:
     def has_alternative(
         self, ticket: Ticket, point: FailurePoint, now_s: float, *, within: Container[str] | None = None
     ) -> bool:
-        """Whether `retry` would find a worker that is ready, and not merely one to be tried out, and pay for it."""
+        """Return whether `retry` would find a ready worker, not only a half-open one, and could pay for it."""
         if point is not FailurePoint.CONNECT and not self._retry_budget.affords(self._requests, now_s):
             return False
         selection = None if ticket.ended else self._alternatives(ticket, point, now_s, within)
         return selection is not None and selection.ready
 
     def explain(self, request: Request, now_s: float) -> Explanation:
-        """What would be decided now; books nothing and changes nothing."""
+        """Return the decision that the request would get now, without any change of state."""
         selection = select(self._fleet, request, (), now_s)
         excluded = exclusions(self._fleet, request, selection, now_s)
         name = self._runner.name
@@ -212,20 +215,20 @@ class Dispatcher:
         return Explanation(view, name, decision.ranked[0], action, decision.reason, fleet, decision, excluded)
 
     def views(self, now_s: float) -> tuple[WorkerView, ...]:
-        """What a one-token prompt would meet on each candidate of the fleet, whatever their states."""
+        """Return the views of a one-token prompt for every candidate of the fleet, whatever its state."""
         return self._loads.views(self._fleet.candidates, None, 1, now_s)
 
     def decisions(self, limit: int) -> list[DecisionRecord]:
-        """The latest ones, newest first."""
+        """Return the latest decisions, newest first."""
         return self._log.latest(limit)
 
-    # edges
+    # lifecycle events
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
-        """The first real event of a stream arrived.
+        """Record the first event of a stream.
 
-        Not for whole-body responses, whose first byte says nothing of the prefill: say `Request.stream` False and
-        call `finished`.
+        Do not call it for whole-body responses, whose first byte does not mark the end of the prefill: set
+        `Request.stream` to False and call `finished`.
         """
         if ticket.ended or not ticket.load.account.prefilled(ticket.reservation, now_s):
             return
@@ -240,11 +243,11 @@ class Dispatcher:
         self._tell_prefills_done(ticket)
 
     def progress(self, ticket: Ticket, output_tokens: int) -> None:
-        """The stream has brought `output_tokens` so far, in all."""
+        """Record that the stream has produced `output_tokens` in total."""
         ticket.load.account.progressed(ticket.reservation, output_tokens)
 
     def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
-        """A complete answer arrived. A 4xx is one, too: the worker did its part, but prefilled nothing."""
+        """Record a complete answer. A 4xx is one too, but it prefilled nothing."""
         if ticket.ended:
             return
         served = status < 400
@@ -270,13 +273,13 @@ class Dispatcher:
         self._tell_policy(LifecycleEventKind.FINISHED, ticket, now_s, usage.cached_tokens)
 
     def explained(self, ticket_id: int, difference: Difference) -> None:
-        """What explains a difference that was pending (`ResidencyMap.on_settled`)."""
+        """Record the explanation of a pending difference (`ResidencyMap.on_settled`)."""
         self._comparisons.explained(ticket_id, difference)
 
     def failed(
         self, ticket: Ticket, point: FailurePoint, now_s: float, reason: str, retry_after_s: float | None = None
     ) -> None:
-        """The attempt failed for good (`retry` calls this itself)."""
+        """Record that the attempt failed for good. `retry` calls this itself."""
         if ticket.ended:
             return
         endpoint = ticket.candidate.endpoint
@@ -294,7 +297,7 @@ class Dispatcher:
             self._observer.failed(ticket, point, reason)
 
     def cancelled(self, ticket: Ticket, now_s: float) -> None:
-        """The client left; nobody's fault."""
+        """Record that the client left, which counts against no worker."""
         if ticket.ended:
             return
         self._end(ticket, now_s, "cancelled", served=ticket.reservation.stage is ReservationStage.DECODE)
@@ -302,7 +305,7 @@ class Dispatcher:
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
 
     def statistics(self) -> dict[str, Any]:
-        """Counters, the policy's behaviour, and each worker's lane."""
+        """Return counters, the policy's behaviour and each worker's load."""
         return {
             **self._counts,
             **self._comparisons.statistics(),
@@ -311,7 +314,7 @@ class Dispatcher:
             "workers": self._loads.statistics(self._fleet.candidates),
         }
 
-    # within
+    # internal
 
     def _decide(self, request: Request, selection: Selection, now_s: float) -> _Decided:
         view, fleet, matches = self._view_builder.look(request, selection.candidates, now_s)
@@ -341,7 +344,7 @@ class Dispatcher:
     def _select(
         self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None
     ) -> Selection | Queued | Reject:
-        """Who may take the request now, and has room for it."""
+        """Return the candidates that may take the request now and are below the concurrency limit."""
         selection = select(self._fleet, request, tried, now_s, within)
         if self._max_per_worker and isinstance(selection, Selection):
             return below_concurrency_limit(selection, self._max_per_worker, self._running)
@@ -353,7 +356,7 @@ class Dispatcher:
     def _alternatives(
         self, ticket: Ticket, point: FailurePoint, now_s: float, within: Container[str] | None = None
     ) -> Selection | None:
-        """Who may take over from a ticket that fails in `phase`; None when it has to be given up."""
+        """Return the candidates that may take over from a ticket that fails at `point`, None to give up."""
         if self._retry_budget.exhausted(ticket, point):
             return None
         selection = self._select(ticket.request, tried(ticket), now_s, within)
@@ -361,7 +364,7 @@ class Dispatcher:
 
     @property
     def _requests(self) -> int:
-        """Placed so far, each counted once."""
+        """Requests placed so far, each counted once."""
         return self._counts["dispatched"] - self._counts["retried"]
 
     def _reserve(
@@ -430,7 +433,7 @@ class Dispatcher:
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=False)
 
     def _end(self, ticket: Ticket, now_s: float, outcome: str, *, served: bool) -> None:
-        """Give back all that the ticket holds; what was `served` has been prefilled."""
+        """Release all that the ticket holds. A `served` request has been prefilled."""
         ticket.ended = True
         prefilling = ticket.reservation.stage is ReservationStage.PREFILL
         cached = served and ticket.residency in (Residency.EXACT, Residency.APPROXIMATE)
@@ -467,17 +470,18 @@ class Dispatcher:
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:
-    """Whether the time to this request's first token will say something of the worker's speed."""
+    """Return whether the time to this request's first token says something about the worker's speed."""
     prompt = request.prompt
     known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
     return known and request.stream
 
 
 def _fits_cache(view: WorkerView, prompt_tokens: int) -> bool:
-    """Whether the prompt can run beside what runs there; taken for granted where the size of the cache is unknown."""
+    """Return whether the prompt fits beside running requests; assumed where the size of the cache is unknown."""
     return not view.kv_capacity_tokens or view.kv_tokens + prompt_tokens <= view.kv_capacity_tokens
 
 
 def _generated(ticket: Ticket, usage: Usage) -> int | None:
-    """Tokens of the answer: as reported, else as many as events were counted, vLLM's habit being one token each."""
+    """Return the tokens of the answer: the reported number, else the events counted, since vLLM sends one token in
+    each."""
     return ticket.reservation.output_tokens or None if usage.completion_tokens is None else usage.completion_tokens

@@ -1,4 +1,4 @@
-"""What the fleet is made of: endpoints, and the candidates behind them."""
+"""The parts of a fleet: endpoints, and the candidates behind them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from policies.view import WorkerId
 from router.placement.health import Health, WorkerState
 
 DEFAULT_BLOCK_TOKENS = 16
-"""vLLM's default block size on CUDA, for workers whose /metrics does not say."""
+"""vLLM's default block size on CUDA, for workers whose /metrics does not state it."""
 
 
 class Candidate:
-    """One place a request can go: an endpoint, or one data-parallel rank of it. Compared by identity.
+    """A place where a request can go: an endpoint, or one data-parallel rank of it. Compared by identity.
 
-    `slot` is a small integer, unique among live candidates and used again after this one has left; check `live`
-    before using it late. `rank` is None where the endpoint has one rank. `load` is the rank's last report.
+    `slot` is a small integer, unique among live candidates and reused after this one has left: check `live` before a
+    late use. `rank` is None where the endpoint has one rank. `load` is the rank's last report.
     """
 
     __slots__ = (
@@ -43,13 +43,13 @@ class Candidate:
         self.block_tokens = DEFAULT_BLOCK_TOKENS
         self.capacity_blocks: int | None = None
         self.capacity_tokens = 0
-        """Size of the KV cache; 0 where the worker does not say."""
+        """Size of the KV cache; 0 if unknown."""
         self.caches = True
         self.events = False
         self.load: LoadReport | None = None
 
     def describe(self, cache: RankCache | None, events: bool) -> bool:
-        """Take over what a probe said of this rank's cache; True if anything changed."""
+        """Store what a probe reported about this rank's cache; return True if anything changed."""
         before = (self.block_tokens, self.capacity_blocks, self.caches, self.events)
         if cache is not None:
             self.block_tokens = cache.hash_block_size or cache.block_size
@@ -61,7 +61,7 @@ class Candidate:
 
 
 class FleetEndpoint:
-    """One worker endpoint and all that is known of it. `facts` is None until a probe has succeeded."""
+    """One worker endpoint and all that is known about it. `facts` is None until a probe has succeeded."""
 
     __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "labels", "lengths")
 
@@ -71,7 +71,7 @@ class FleetEndpoint:
         self.id = endpoint.authority
         self.endpoint = endpoint
         self.labels: Mapping[str, str] = labels or {}
-        """The operator's, for policies."""
+        """The operator's labels, for policies."""
         self.health = health
         self.facts: WorkerFacts | None = None
         self.candidates: tuple[Candidate, ...] = ()
@@ -80,7 +80,7 @@ class FleetEndpoint:
 
     @property
     def state(self) -> WorkerState:
-        """Where the endpoint stands."""
+        """The endpoint's state."""
         if self.draining:
             return WorkerState.DRAINING
         if self.health.condition is not WorkerState.READY:
@@ -89,7 +89,7 @@ class FleetEndpoint:
 
     @property
     def reason(self) -> str:
-        """Why it stands there, in words for an operator."""
+        """Why it has this state, for operators."""
         state = self.state
         if state is WorkerState.DRAINING:
             return "drained by the operator: takes no new requests"
@@ -99,11 +99,11 @@ class FleetEndpoint:
 
     @property
     def models_known(self) -> bool:
-        """Whether the worker has said which models it serves."""
+        """Whether the worker has listed its models."""
         return self.facts is not None and bool(self.facts.models)
 
     def may_serve(self, model: str | None) -> bool:
-        """Whether `model` is served here, or may be for all we know."""
+        """Return whether `model` is served here, or may be as far as is known."""
         if self.facts is None:
             return False
         if model is None or not self.facts.models:
@@ -111,14 +111,14 @@ class FleetEndpoint:
         return any(card.id == model for card in self.facts.models)
 
     def learn(self, facts: WorkerFacts) -> None:
-        """Take over what a probe found; an adapter is as long as its parent."""
+        """Store the facts from a probe; an adapter has the context length of its parent."""
         self.facts = facts
         own = {card.id: card.max_model_len for card in facts.models}
         lengths = {card.id: card.max_model_len or own.get(card.parent or "") for card in facts.models}
         self.lengths = {model: length for model, length in lengths.items() if length}
 
     def statistics(self) -> dict[str, Any]:
-        """State and health counters."""
+        """Return state and health counters."""
         return {
             "state": self.state.value,
             "reason": self.reason,

@@ -1,4 +1,4 @@
-"""The fleet: endpoints, their states, and the candidates among which a request's worker is chosen."""
+"""The fleet: endpoints, their states, and the candidates for a request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ __all__ = ["Candidate", "CandidateSet", "Fleet", "FleetEndpoint", "WorkerState"]
 
 @dataclass(frozen=True, slots=True)
 class CandidateSet:
-    """Who can serve one model. `able` in any state; `ready` candidates take traffic, `half_open` endpoints a trial.
+    """The endpoints that serve one model: `able` in any state, `ready` candidates, and `half_open` endpoints for
+    trials.
 
-    `shortest_tokens` is the least context length among `able`, None where none says.
+    `shortest_tokens` is the least context length among `able`, None where no worker states one.
     """
 
     able: tuple[FleetEndpoint, ...]
@@ -31,14 +32,18 @@ class CandidateSet:
 
 
 class Fleet:
-    """Every endpoint the router knows, in the order they joined.
+    """Every endpoint that the router knows, in the order they joined.
 
-    `on_change` callbacks run whenever a candidate becomes available (or free for a trial), and when an endpoint's first
-    probe has failed; `on_load` ones for each load report; `on_loss` ones when probes eject an endpoint, or one that was
-    not draining is removed; `on_unknown_model` ones when a request names a model that nobody serves, or that its worker
-    turns out not to serve; `on_doubt` ones when someone wants to know whether an endpoint's process still lives; and
-    `on_process` ones when it has said which process it is: whether another one than before, and when it was asked.
-    None may raise. Calls for endpoints that have left are ignored: news may arrive after a removal.
+    Callbacks, which must not raise:
+
+    * `on_change`: a candidate becomes available or free for a trial, or an endpoint's first probe has failed.
+    * `on_load`: a load report arrived.
+    * `on_loss`: probes ejected an endpoint, or one that was not draining was removed.
+    * `on_unknown_model`: a request named a model that no worker serves, or that its worker turned out not to serve.
+    * `on_doubt`: somebody needs to know whether an endpoint's process still lives.
+    * `on_process`: an endpoint said which process it is: whether a new one, and when it was asked.
+
+    Calls for endpoints that have left are ignored, because news may arrive after a removal.
     """
 
     def __init__(self, health: HealthConfig, residency: ResidencySource, *, kv_events: bool = True) -> None:
@@ -49,9 +54,9 @@ class Fleet:
         self.on_doubt: list[Callable[[FleetEndpoint], None]] = []
         self.on_process: list[Callable[[FleetEndpoint, bool, float], None]] = []
         self.pressure_until_s = 0.0
-        """No endpoint is backing off after this time: a quick test for the hot path."""
+        """After this time no endpoint is backing off: a quick test for the hot path."""
         self.warm_at_s = -math.inf
-        """No endpoint has its slow start after this time: another."""
+        """After this time no endpoint is in its slow start: a quick test for the hot path."""
         self._health = health
         self._residency = residency
         self._kv_events = kv_events
@@ -62,62 +67,62 @@ class Fleet:
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        """All of them, oldest first."""
+        """All endpoints, oldest first."""
         return tuple(self._endpoints.values())
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """All of them, whatever their state."""
+        """All candidates, whatever their state."""
         return tuple(candidate for endpoint in self._endpoints.values() for candidate in endpoint.candidates)
 
     @property
     def serving(self) -> int:
-        """How many endpoints take requests now."""
+        """The number of endpoints that take requests now."""
         return sum(endpoint.state in SERVING for endpoint in self._endpoints.values())
 
     def get(self, endpoint_id: str) -> FleetEndpoint | None:
-        """The endpoint called `host:port`, if it is here."""
+        """Return the endpoint `host:port`, None if it is not in the fleet."""
         return self._endpoints.get(endpoint_id)
 
     def lost(self, endpoint: FleetEndpoint) -> bool:
-        """Whether `endpoint` has been ejected or removed."""
+        """Return whether `endpoint` has been ejected or removed."""
         here = self._endpoints.get(endpoint.id) is endpoint
         return not here or endpoint.health.condition is WorkerState.UNHEALTHY
 
-    # the operator's doing
+    # operators
 
     def add(self, endpoint: Endpoint, now_s: float, labels: Mapping[str, str] | None = None) -> FleetEndpoint:
-        """Let an endpoint join, with what policies may go by; one that is here already stays as it is."""
+        """Add an endpoint with its labels; return the present one if it has joined already."""
         known = self._endpoints.get(endpoint.authority)
         if known is not None:
             return known
         joined = FleetEndpoint(endpoint, Health(self._health), now_s, labels)
         self._endpoints[joined.id] = joined
-        self._look_anew()
+        self._forget_candidate_sets()
         return joined
 
     def remove(self, endpoint_id: str) -> None:
-        """Forget an endpoint. Requests that run there go on; their edges are still taken."""
+        """Remove an endpoint. Requests that run there go on, and their events are still accepted."""
         gone = self._endpoints.pop(endpoint_id, None)
         if gone is not None:
             self._drop_candidates(gone)
-            self._look_anew()
+            self._forget_candidate_sets()
             if not gone.draining:
                 self._lose(gone)
 
     def drain(self, endpoint_id: str) -> None:
-        """Send nothing new there."""
+        """Send no new requests there."""
         self._set_draining(endpoint_id, True)
 
     def undrain(self, endpoint_id: str) -> None:
         """Send requests there again."""
         self._set_draining(endpoint_id, False)
 
-    # what probes and scrapes find
+    # probes and scrapes
 
     def probe_succeeded(self, endpoint_id: str, facts: WorkerFacts, now_s: float) -> None:
-        """A probe answered: take over what it learned. A worker that had been ejected may have restarted, so the
-        model of its cache starts afresh where no events say what it holds."""
+        """Store the facts from a probe. An ejected worker may have restarted, so an approximate view of its cache
+        starts empty."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is None:
             return
@@ -133,7 +138,7 @@ class Fleet:
         self._update(endpoint, before, changed=changed)
 
     def restarted(self, endpoint_id: str, now_s: float) -> None:
-        """Another process answers there now, back before anyone ejected the old one: its cache is empty."""
+        """Record that another process answers there, before the old one was ejected: its cache is empty."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             self._forget_guesses(endpoint)
@@ -142,25 +147,25 @@ class Fleet:
             self._tell_process(endpoint, True, now_s)
 
     def continues(self, endpoint_id: str, asked_s: float) -> None:
-        """Asked at `asked_s`, the same process answers there as before."""
+        """Record that the same process as before answered a question of `asked_s`."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             self._tell_process(endpoint, False, asked_s)
 
     def probe_failed(self, endpoint_id: str, reason: str, now_s: float) -> None:
-        """A probe got no answer."""
+        """Record that a probe got no answer."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             before, was_down, first = endpoint.state, self.lost(endpoint), not endpoint.health.probed
             endpoint.health.probe_failed(reason, now_s)
             self._update(endpoint, before)
             if first:
-                self._announce()  # what waited to hear from it may be refused now
+                self._announce()  # requests that waited for its first answer may be refused now
             if self.lost(endpoint) and not was_down:
                 self._lose(endpoint)
 
     def load_reported(self, endpoint_id: str, report: LoadReport, now_s: float) -> None:
-        """One rank's gauges."""
+        """Store one rank's gauges."""
         endpoint = self._endpoints.get(endpoint_id)
         for candidate in endpoint.candidates if endpoint else ():
             if candidate.rank == report.rank or candidate.rank is None:
@@ -168,39 +173,40 @@ class Fleet:
                 for callback in self.on_load:
                     callback(candidate, report, now_s)
 
-    # what traffic shows
+    # traffic
 
     def trial_started(self, endpoint: FleetEndpoint, now_s: float) -> None:
-        """The half-open endpoint's one trial request is on its way: if it succeeds the worker starts from here."""
+        """Record that the half-open endpoint's trial request is on its way. If it succeeds, the slow start begins
+        here."""
         endpoint.health.trial_running = True
         endpoint.health.cold(now_s)
 
     def trial_given_up(self, endpoint: FleetEndpoint) -> None:
-        """The trial ended without an answer to whether the worker works (its client left): another may try."""
+        """End the trial without a result, for example because its client left: another request may try."""
         endpoint.health.trial_running = False
         if endpoint.state is WorkerState.HALF_OPEN:
             self._announce()
 
     def traffic_succeeded(self, endpoint: FleetEndpoint, *, trial: bool, complete: bool) -> None:
-        """A request got its first token, or its `complete` answer (a 4xx is one)."""
+        """Record a first token, or a `complete` answer (a 4xx is one)."""
         before = endpoint.state
         endpoint.health.traffic_succeeded(trial=trial, complete=complete)
         self._update(endpoint, before)
 
     def self_test_answered(self, endpoint: FleetEndpoint) -> None:
-        """The worker has served a request of ours, sent past the dispatcher: as good as a trial."""
+        """Record that the worker served the gateway's own request, sent past the dispatcher. It counts as a trial."""
         self.traffic_succeeded(endpoint, trial=True, complete=True)
 
     def traffic_failed(self, endpoint: FleetEndpoint, reason: str, now_s: float, *, trial: bool) -> None:
-        """A request could not be sent there, or died there."""
+        """Record that a request could not be sent there, or died there."""
         before = endpoint.state
         endpoint.health.traffic_failed(reason, now_s, trial=trial)
         self._under_pressure(endpoint)
         self._update(endpoint, before)
 
     def traffic_doubtful(self, endpoint: FleetEndpoint, now_s: float, *, trial: bool) -> None:
-        """The worker answered with a server error that may be the request's doing, or that it does not serve the model:
-        others first for a moment."""
+        """Avoid the worker for a moment. It answered with a server error that the request may have caused, or does
+        not serve the model."""
         endpoint.health.doubted(now_s)
         self._under_pressure(endpoint)
         if trial:
@@ -209,27 +215,26 @@ class Fleet:
     def traffic_refused(
         self, endpoint: FleetEndpoint, retry_after_s: float | None, now_s: float, *, trial: bool
     ) -> None:
-        """The worker answered 503."""
+        """Record that the worker answered 503."""
         endpoint.health.refused(now_s, retry_after_s)
         self._under_pressure(endpoint)
         if trial:
             self.trial_given_up(endpoint)
 
     def unknown_model(self, model: str) -> None:
-        """A request named a model that nobody serves, or that a worker lists and does not: someone may want to look
-        again."""
+        """Report that a request named a model that no worker serves, or that a worker lists and does not serve."""
         for callback in tuple(self.on_unknown_model):
             callback(model)
 
     def doubt(self, endpoint: FleetEndpoint) -> None:
-        """The endpoint's process may have died: someone may want to look."""
+        """Report that the endpoint's process may have died."""
         for callback in tuple(self.on_doubt):
             callback(endpoint)
 
-    # what it serves
+    # models
 
     def candidate_set(self, model: str | None) -> CandidateSet:
-        """Who can serve `model` (None: any model will do)."""
+        """Return the endpoints and candidates that serve `model`; None stands for any model."""
         candidate_set = self._candidate_sets.get(model)
         if candidate_set is None:
             candidate_set = self._build_candidate_set(model)
@@ -239,14 +244,14 @@ class Fleet:
         return candidate_set
 
     def adapter(self, model: str | None) -> str | None:
-        """`model` if it is a LoRA adapter on some worker, else None."""
+        """Return `model` if it is a LoRA adapter on some worker, else None."""
         adapters = self._adapters
         if adapters is None:
             adapters = self._adapters = frozenset(card.id for card in self._cards() if card.parent)
         return model if model in adapters else None
 
     def models(self) -> tuple[ServedModel, ...]:
-        """The union of all cards, one per id: the one with the longest context."""
+        """Return the union of all models, for each id the card with the longest context."""
         union: dict[str, ServedModel] = {}
         for card in self._cards():
             kept = union.get(card.id)
@@ -255,9 +260,11 @@ class Fleet:
         return tuple(union.values())
 
     def model_known(self, model: str) -> bool | None:
-        """Whether some worker serves `model`. A worker that is down serves what it last listed, and one that has never
-        answered serves nothing. None: nobody has listed models yet, or a worker's first probe has not ended, or one
-        does not list its models."""
+        """Return whether some worker serves `model`.
+
+        A worker that is down serves what it last listed; one that has never answered serves nothing. None: no worker
+        has listed models yet, a worker's first probe has not ended, or a worker does not list its models.
+        """
         if any(card.id == model for card in self._cards()):
             return True
         endpoints = self._endpoints.values()
@@ -273,14 +280,14 @@ class Fleet:
         return tuple(endpoint for endpoint in self._endpoints.values() if endpoint.facts is None)
 
     def statistics(self) -> dict[str, Any]:
-        """Endpoints by state, and each endpoint's own."""
+        """Return the number of endpoints by state, and each endpoint's statistics."""
         states = [endpoint.state for endpoint in self._endpoints.values()]
         return {
             "states": {state.value: states.count(state) for state in WorkerState},
             "endpoints": {endpoint.id: endpoint.statistics() for endpoint in self._endpoints.values()},
         }
 
-    # within
+    # internal
 
     def _cards(self) -> list[ServedModel]:
         known = [endpoint.facts for endpoint in self._endpoints.values() if endpoint.facts is not None]
@@ -302,7 +309,7 @@ class Fleet:
 
     def _update(self, endpoint: FleetEndpoint, before: WorkerState, *, changed: bool = False) -> None:
         if changed or endpoint.state is not before:
-            self._look_anew()
+            self._forget_candidate_sets()
             self._begins(endpoint)
             if endpoint.state in SERVING:
                 self._announce()
@@ -311,7 +318,7 @@ class Fleet:
         if endpoint.state is WorkerState.READY and self._health.slow_start_s:
             self.warm_at_s = max(self.warm_at_s, endpoint.health.warm_at_s)
 
-    def _look_anew(self) -> None:
+    def _forget_candidate_sets(self) -> None:
         self._candidate_sets.clear()
         self._adapters = None
 

@@ -1,13 +1,13 @@
-"""Health of one endpoint, from probes (active) and from what happens to traffic (passive).
+"""Health of one endpoint, from probes (active) and from the outcomes of traffic (passive).
 
     STARTING --probe ok--> READY --failures in a row--> UNHEALTHY --probe ok, time up--> HALF_OPEN --trial ok--> READY
                                                             ^------------------trial failed-------+
 
-An ejected worker comes back through HALF_OPEN: one trial request at a time while others are ready, and the next
-request that could go there is the trial (see `router.placement.selection`), so that a revived worker has traffic as
-soon as a probe has seen it, whatever the policy thinks of its empty cache. Pressure (503) is not a fault: it only
-makes a worker unattractive for a moment. Thresholds count consecutive failures, as in Envoy's outlier detection and
-the Kubernetes probes.
+An ejected worker comes back through HALF_OPEN: one trial request at a time while other workers are ready. The next
+request that could go there is the trial (see `router.placement.selection`), so that a revived worker gets traffic as
+soon as it answers a probe, whatever the policy thinks of its empty cache. Pressure (503) is not a fault: the worker is
+only avoided for a moment. Thresholds count consecutive failures, as in Envoy's outlier detection and the Kubernetes
+probes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from enum import StrEnum
 from router.config.model import HealthConfig
 
 AVOID_S = 0.25
-"""How long a worker is passed over after one failure or refusal without Retry-After: a few scheduler steps."""
+"""How long a worker is avoided after one failure, or a refusal without Retry-After: a few scheduler steps."""
 RETRY_AFTER_CAP_S = 30.0
-"""Longest Retry-After that is believed; probes go on meanwhile."""
+"""Longest Retry-After that is respected; probes go on meanwhile."""
 REOPEN_CAP_S = 60.0
-"""Longest wait between trials of a worker that probes well and fails its trials (doubling until here)."""
+"""Longest wait between trials of a worker that answers probes and fails its trials. The wait doubles up to this."""
 
 
 LEAST_SHARE = 0.1
-"""What a cold worker is offered to at first: enough to be known soon (Envoy's slow start begins there, too)."""
+"""Share of requests that a cold worker gets at first: enough to be known soon. Envoy's slow start begins here, too."""
 
 
 class WorkerState(StrEnum):
-    """Where an endpoint stands. READY ones take traffic, HALF_OPEN ones a single trial request at a time."""
+    """State of an endpoint. READY ones take traffic, HALF_OPEN ones a single trial request at a time."""
 
     STARTING = "starting"
     READY = "ready"
@@ -41,12 +41,12 @@ class WorkerState(StrEnum):
 
 
 SERVING = (WorkerState.READY, WorkerState.HALF_OPEN)
-"""States in which requests are sent. A half-open worker counts wherever readiness is asked for: a platform that takes
-the gateway out of service until a trial request has succeeded would keep that request from ever coming."""
+"""States in which requests are sent. Half-open counts as ready for readiness checks. A platform that takes the
+gateway out of service until a trial request has succeeded would keep that request from ever arriving."""
 
 
 class Health:
-    """The state machine above. `condition` is one of STARTING, READY, UNHEALTHY, HALF_OPEN."""
+    """The state machine. `condition` is STARTING, READY, UNHEALTHY or HALF_OPEN."""
 
     def __init__(self, config: HealthConfig) -> None:
         self._config = config
@@ -66,16 +66,16 @@ class Health:
     # slow start
 
     def cold(self, now_s: float) -> None:
-        """It begins, or begins again, with an empty cache."""
+        """Start or restart with an empty cache."""
         self._cold_since_s = now_s
 
     @property
     def warm_at_s(self) -> float:
-        """When its slow start is over."""
+        """When the slow start ends."""
         return self._cold_since_s + self._config.slow_start_s
 
     def share(self, now_s: float) -> float:
-        """The share of requests that it is offered to."""
+        """Return the share of requests that the endpoint may get."""
         if now_s >= self.warm_at_s:
             return 1.0
         return max(LEAST_SHARE, (now_s - self._cold_since_s) / self._config.slow_start_s)
@@ -84,11 +84,11 @@ class Health:
 
     @property
     def probed(self) -> bool:
-        """Whether any probe has ended yet."""
+        """Whether any probe has ended."""
         return self._probe_failures + self._probe_successes > 0
 
     def probe_succeeded(self, now_s: float) -> None:
-        """The worker answered a probe."""
+        """Record that the worker answered a probe."""
         self._probe_failures = 0
         self._probe_successes += 1
         if self._probe_successes < self._config.success_threshold:
@@ -103,7 +103,7 @@ class Health:
             self.cold(now_s)
 
     def probe_failed(self, reason: str, now_s: float) -> None:
-        """A probe failed or timed out. A worker that was down starts afresh: past trials count no more."""
+        """Record that a probe failed or timed out. A worker that was down starts again: past trials no longer count."""
         self._probe_successes = 0
         self._probe_failures += 1
         if self.condition is WorkerState.STARTING:
@@ -116,7 +116,8 @@ class Health:
             self._eject(f"{self._probe_failures} probes in a row failed: {reason}", now_s)
 
     def traffic_failed(self, reason: str, now_s: float, *, trial: bool) -> None:
-        """A request could not be sent, or got no answer. While half open only the trial's outcome counts."""
+        """Record that a request could not be sent, or got no answer. While half-open, only the trial's outcome
+        counts."""
         self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
         self._traffic_failures += 1
         if self.condition is WorkerState.HALF_OPEN and trial:
@@ -127,8 +128,8 @@ class Health:
             self._eject(f"{self._traffic_failures} requests in a row failed: {reason}", now_s + wait_s)
 
     def traffic_succeeded(self, *, trial: bool, complete: bool) -> None:
-        """A request got its first token, or its `complete` answer. Only the latter ends a row of failures: a worker
-        whose streams all break off starts them well enough."""
+        """Record a first token, or a `complete` answer. Only the latter ends a row of failures: a worker whose
+        streams all break off starts them without a problem."""
         if complete:
             self._traffic_failures = 0
         if self.condition is WorkerState.HALF_OPEN and trial:
@@ -136,11 +137,11 @@ class Health:
             self._become_ready("trial request succeeded")
 
     def doubted(self, now_s: float) -> None:
-        """The worker answered with a server error, perhaps not through its own fault."""
+        """Record a server error that may not be the worker's fault."""
         self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
 
     def refused(self, now_s: float, retry_after_s: float | None) -> None:
-        """The worker answered 503: leave it alone for as long as it says, or for a moment."""
+        """Record a 503: avoid the worker for its Retry-After, or for a moment."""
         if retry_after_s is None:
             self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
         else:

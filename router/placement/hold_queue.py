@@ -1,4 +1,4 @@
-"""Who waits because the policy says so, for which worker, and who of them is asked for again first."""
+"""Held requests by the worker they wait for, and the order in which they are decided again."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Generic, TypeVar
 from policies.view import WorkerId
 
 ASKED_AT_ONCE = 16
-"""Of those that wait for a worker which is free, so many may be asked for again until one goes there: each costs a
-decision, and those that are left have their own times."""
+"""Requests that may be decided again when their worker becomes free, until one goes there. Each costs a decision,
+and the rest have times of their own."""
 
 T = TypeVar("T", bound=Hashable)
 
 
 class HeldByWorker(Generic[T]):
-    """Whatever waits, by worker, in the order in which it last entered."""
+    """Held requests by worker, in the order in which they last entered."""
 
     def __init__(self) -> None:
         self._workers: dict[WorkerId | None, dict[T, None]] = {}
         self._waiting: dict[T, WorkerId | None] = {}
 
     def enter(self, one: T, worker: WorkerId | None) -> None:
-        """`one` is to wait for `worker`, or for none of them; it must not be waiting already."""
+        """Add a request that waits for `worker`, or for none in particular. It must not be waiting already."""
         self._waiting[one] = worker
         self._workers.setdefault(worker, {})[one] = None
 
     def leave(self, one: T) -> bool:
-        """`one` waits no longer; False if it did not."""
+        """Remove a request; return False if it was not waiting."""
         if one not in self._waiting:
             return False
         worker = self._waiting.pop(one)
@@ -40,11 +40,11 @@ class HeldByWorker(Generic[T]):
 
     @property
     def workers(self) -> list[WorkerId | None]:
-        """Those that are waited for; None is who waits for none."""
+        """The workers that requests wait for; None stands for requests that wait for no worker in particular."""
         return list(self._workers)
 
     def first(self, worker: WorkerId | None) -> list[T]:
-        """Who is to be asked for again now that `worker` is free, in this order, until one goes there."""
+        """Return the requests to decide again, in order, now that `worker` is free."""
         return list(islice(self._workers.get(worker, ()), ASKED_AT_ONCE))
 
     def __contains__(self, one: T) -> bool:

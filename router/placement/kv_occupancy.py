@@ -1,8 +1,7 @@
-"""Room in a worker's KV cache: what its requests hold together, what the next turns of conversations will ask for, and
-how long another prompt waits for its share.
+"""KV cache occupancy of a worker: running context, idle context, and how long a prompt waits for space.
 
-A running request's blocks cannot be evicted. vLLM lets a prompt wait until there are blocks for it, and everybody
-behind it with it, first come, first served. That wait is as long as answers take: seconds, where a prefill is tenths.
+The blocks of a running request cannot be evicted. vLLM lets a prompt wait until blocks are free, and every prompt
+behind it too, first come, first served. That wait is as long as answers take: seconds, where a prefill takes tenths.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 IDLE_KEPT = 256
-"""Per worker: each costs a look at those that begin alike when it comes and when it goes."""
+"""Idle contexts per worker. Each is compared with those that begin alike when it enters and when it leaves."""
 
 
 class Share:
-    """One request's prompt: the hashes of its blocks, of which the first `start` are counted for another request."""
+    """One request's prompt: the hashes of its blocks. The first `start` of them are counted for another request."""
 
     __slots__ = ("block_tokens", "hashes", "start")
 
@@ -26,16 +25,17 @@ class Share:
 
     @property
     def tokens(self) -> int:
-        """In full blocks."""
+        """Tokens in full blocks."""
         return len(self.hashes) * self.block_tokens
 
 
 class SharedContext:
-    """How much of what one worker's requests hold they hold in common: `shared_tokens` less than their sum.
+    """How much of their context one worker's requests share: their union is `shared_tokens` less than their sum.
 
-    Each block of their union is counted for exactly one of them, and every request's own are the last of its prompt.
-    So a new request leaves out what it has in common with any that is there, and one that ends hands on what others
-    still hold. That is a comparison or two for each request that begins with the same block, no matter how long it is.
+    Each block of the union is counted for exactly one request, and the blocks counted for a request are the last of
+    its prompt. A new request leaves out its longest prefix that is present already. One that ends hands over the
+    blocks that others still hold. Either takes a comparison or two for each request with the same first block,
+    whatever its length.
     """
 
     __slots__ = ("_alike", "shared_tokens")
@@ -43,10 +43,10 @@ class SharedContext:
     def __init__(self) -> None:
         self.shared_tokens = 0
         self._alike: dict[int, dict[Share, None]] = {}
-        """Requests by the hash of their first block, in the order they came."""
+        """Requests by the hash of their first block, in order of arrival."""
 
     def add(self, share: Share) -> None:
-        """A request came."""
+        """Add a request."""
         if not share.hashes:
             return
         alike = self._alike.setdefault(share.hashes[0], {})
@@ -54,7 +54,7 @@ class SharedContext:
         alike[share] = None
 
     def remove(self, share: Share) -> None:
-        """It has ended."""
+        """Remove a request."""
         if not share.hashes:
             return
         alike = self._alike[share.hashes[0]]
@@ -67,7 +67,7 @@ class SharedContext:
         self._count(share, 0)
 
     def common_blocks(self, hashes: Sequence[int]) -> int:
-        """The longest prefix, in blocks, that a prompt has in common with any of them."""
+        """Return the longest prefix, in blocks, that a prompt shares with any of the requests."""
         alike = self._alike.get(hashes[0]) if hashes else None
         return _common_blocks(hashes, alike) if alike else 0
 
@@ -77,8 +77,9 @@ class SharedContext:
 
 
 class IdleContext:
-    """What a worker's requests hold together with the prompts of answers that have ended there, each of these for a
-    while. What a request holds of them, or several of them have in common, counts once; answers are left out.
+    """The union of the prompts that run on a worker with those of recently ended answers, each of these for a while.
+
+    Context that running requests hold, or that several idle ones share, counts once. Answers are left out.
     """
 
     __slots__ = ("_entered", "_expiry", "_tokens", "_union")
@@ -90,15 +91,15 @@ class IdleContext:
         self._entered = 0
 
     def add(self, share: Share) -> None:
-        """A request came."""
+        """Add a running request."""
         self._union.add(share)
 
     def remove(self, share: Share) -> None:
-        """It has ended, and nothing of it rests."""
+        """Remove a request that leaves no idle context."""
         self._union.remove(share)
 
     def rest(self, share: Share, now_s: float, until_s: float) -> None:
-        """It has ended, and its prompt rests until then."""
+        """Turn an ended request's prompt into idle context until `until_s`."""
         self._expire(now_s)
         self._tokens += share.tokens
         self._entered += 1
@@ -107,14 +108,14 @@ class IdleContext:
             self._leave()
 
     def tokens(self, now_s: float, running_shared_tokens: int) -> int:
-        """How much rests besides what requests hold, whose prompts have so many tokens in common among themselves."""
+        """Return the idle tokens that no running request holds; running prompts share `running_shared_tokens`."""
         if not self._expiry:
             return 0
         self._expire(now_s)
         return self._tokens - self._union.shared_tokens + running_shared_tokens if self._expiry else 0
 
     def common_tokens(self, hashes: Sequence[int], block_tokens: int) -> int:
-        """How much of a prompt is held by requests or rests already."""
+        """Return how much of a prompt is in running or idle context already."""
         return self._union.common_blocks(hashes) * block_tokens
 
     def _expire(self, now_s: float) -> None:
@@ -128,7 +129,7 @@ class IdleContext:
 
 
 def _common_blocks(hashes: Sequence[int], others: dict[Share, None]) -> int:
-    """The longest prefix, in blocks, that a prompt has in common with any of the others."""
+    """Return the longest prefix, in blocks, that a prompt shares with any of the others."""
     found, size = 0, len(hashes)
     for other in others:
         if found == size:
@@ -144,7 +145,7 @@ def _common_blocks(hashes: Sequence[int], others: dict[Share, None]) -> int:
 
 
 def _heir(hashes: Sequence[int], common: int, others: dict[Share, None]) -> Share:
-    """Of those with which so much is common one that counts nothing of it, but what comes next."""
+    """Return one of the others that holds the first `common` blocks and is counted for none of them."""
     return next(
         other
         for other in others
@@ -153,11 +154,12 @@ def _heir(hashes: Sequence[int], common: int, others: dict[Share, None]) -> Shar
 
 
 def kv_wait_s(prompt_tokens: int, held_tokens: int, requests: int, capacity_tokens: int, remaining_s: float) -> float:
-    """How long a prompt waits for room beside `requests` that hold so much, and take `remaining_s` more on average.
+    """Return how long a prompt waits for KV space beside `requests` that hold `held_tokens` and run `remaining_s`
+    longer.
 
-    What they hold comes free evenly over that time, but not before the first of them has ended. Those that wait
-    themselves are among them, since whoever comes later waits until they have had their turn; but no more than the
-    capacity can run, and come free, at a time.
+    The held space becomes free evenly over that time, but not before the first request ends. Requests that wait
+    themselves count too, since a later one waits behind them. But at most the capacity can run, and become free, at a
+    time.
     """
     excess = held_tokens + prompt_tokens - capacity_tokens
     if excess <= 0 or held_tokens <= 0 or not capacity_tokens or not requests:

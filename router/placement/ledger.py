@@ -1,8 +1,8 @@
-"""What is booked where: the load of every placed request, from the decision on until its edges release it.
+"""The load of every placed request, from the decision until its lifecycle events release it.
 
-The ledger leads and scraped gauges only correct it: a scrape is a second old, and everything decided within that
-second would otherwise pile onto the same worker. What a scrape can show that the ledger cannot is load that is not
-ours (another router, a batch job); see `ForeignLoad`.
+The ledger leads and scraped gauges only correct it. A scrape is a second old, and every decision within that second
+would otherwise go to the same worker. Only a scrape can show load from elsewhere, such as another router or a batch
+job; see `ForeignLoad`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from router.placement.shared_load import ReservedLoad, SharedAccount
 
 
 class ReservationStage(IntEnum):
-    """How far a booking has come; it only ever moves forward."""
+    """How far a reservation has come; it only moves forward."""
 
     PREFILL = 0
     DECODE = 1
@@ -29,7 +29,7 @@ class LoadReservation:
     """One request's load.
 
     `attention` is the prompt's attention work, u * (c + u / 2) token pairs for u uncached tokens after c cached ones.
-    `streams` is False where nobody will see the end of the prefill.
+    `streams` is False where the end of the prefill is not visible.
     """
 
     __slots__ = (
@@ -66,12 +66,12 @@ class LoadReservation:
 
 
 class LoadAccount:
-    """The load booked on one candidate: P (`queued_tokens`), B (`running_requests`) and K (`kv_tokens`).
+    """The load reserved on one candidate: P (`queued_tokens`), B (`running_requests`) and K (`kv_tokens`).
 
-    Prefills are taken to run first come, first served, as vLLM's default scheduler does; `head_since_s` is when the
-    oldest unfinished one can have started at the earliest. Nobody will see the end of `unseen` of them. `shared` is
-    where other processes see it, if there are any; `sharing` is what the contexts of several requests have in common,
-    `resting` what those that have ended have left for their next turns.
+    Prefills are assumed to run first come, first served, as in vLLM's default scheduler. `head_since_s` is the
+    earliest time at which the oldest unfinished one can have started. The end of `unseen` prefills is not visible.
+    `shared` is the row that other processes see, if there are any. `shared_context` is the context that several
+    requests share, `idle_context` the context of ended ones.
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class LoadAccount:
 
     @property
     def held_share(self) -> float:
-        """Of the context tokens, those that are left when what several requests have in common counts once."""
+        """Share of the context tokens that remains when shared context counts once."""
         return 1.0 - self.shared_context.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
 
     @property
@@ -123,7 +123,7 @@ class LoadAccount:
         return next(iter(self.queue), None)
 
     def reserve(self, reservation: LoadReservation) -> None:
-        """Take on a request's load."""
+        """Reserve a request's load."""
         others = 0 if self.shared is None else self.shared.others().decode_tokens
         self._passing.looked(self.decode_tokens + others, reservation.at_s)
         if not self.queue:
@@ -140,7 +140,8 @@ class LoadAccount:
             self.shared.publish(self)
 
     def prefilled(self, reservation: LoadReservation, now_s: float) -> bool:
-        """Its prefill is done; so is that of every earlier one whose end nobody sees. False: known already."""
+        """End the request's prefill, and that of every earlier one whose end is not visible. Return False if it had
+        ended."""
         if reservation.stage is not ReservationStage.PREFILL:
             return False
         if reservation.streams:
@@ -161,7 +162,7 @@ class LoadAccount:
             self._start_decode(earlier, now_s)
 
     def progressed(self, reservation: LoadReservation, output_tokens: int) -> None:
-        """The request has produced `output_tokens` in all; smaller numbers than before are ignored."""
+        """Record that the request has produced `output_tokens` in total; a smaller number than before is ignored."""
         grown = output_tokens - reservation.output_tokens
         if grown <= 0 or reservation.stage is ReservationStage.RELEASED:
             return
@@ -174,9 +175,9 @@ class LoadAccount:
             self.shared.publish(self)
 
     def release(self, reservation: LoadReservation, now_s: float, idle_s: float = 0.0) -> bool:
-        """The request has ended, whichever way: give back whatever it still holds. False: given back already.
+        """Release whatever the request still holds; return False if it was released before.
 
-        For `rests_s` its context is expected to be asked for again.
+        Its context stays idle for `idle_s`.
         """
         if reservation.stage is ReservationStage.RELEASED:
             return False
@@ -198,7 +199,7 @@ class LoadAccount:
         return True
 
     def passage(self, now_s: float) -> Passage:
-        """What has passed here up to now: the decodes of all processes, and our own prefills."""
+        """Return the work counters up to now: the decodes of all processes, and the prefills of this one."""
         return self._passing.passage(now_s)
 
     def _start_decode(self, reservation: LoadReservation, now_s: float) -> None:
@@ -221,7 +222,7 @@ class LoadAccount:
         self.queued_attention = self.queued_attention - reservation.attention if self.queue else 0.0
 
     def statistics(self) -> dict[str, Any]:
-        """What is booked, and what of the worker's load is not ours."""
+        """Return reserved load, and the worker's load from elsewhere."""
         return {
             "queued_requests": len(self.queue),
             "queued_tokens": self.queued_tokens,
@@ -232,10 +233,10 @@ class LoadAccount:
 
 
 class ForeignLoad:
-    """Load that a worker reports and we did not book: max(0, reported - booked).
+    """Load that a worker reports and the gateway did not reserve: max(0, reported - reserved).
 
-    The smaller of the last two reports counts, since a request that has just ended here may still show there. It
-    halves with every report interval that passes without news, so a scraper that stops cannot pin a ghost.
+    The smaller of the last two reports counts, since a request that has just ended may still be in a report. It halves
+    with every report interval without news, so that a stopped scraper cannot keep it forever.
     """
 
     __slots__ = ("_at_s", "_interval_s", "_last", "kv_tokens", "requests", "waiting")
@@ -249,7 +250,7 @@ class ForeignLoad:
         self._last = (0, 0, 0)
 
     def observe(self, report: LoadReport, reserved: ReservedLoad, capacity_tokens: int, now_s: float) -> None:
-        """Compare a report with what is booked at this moment."""
+        """Compare a report with the load reserved at this moment."""
         seen = (
             max(0, report.running + report.waiting - reserved.running_requests),
             max(0, report.waiting - reserved.queued_requests),
@@ -262,7 +263,7 @@ class ForeignLoad:
         self._at_s = now_s
 
     def weight(self, now_s: float) -> float:
-        """How much the last comparison still counts, 1 to 0."""
+        """Return the weight of the last comparison, from 1 to 0."""
         if self._at_s is None or self._interval_s <= 0.0:
             return 0.0
         missed = (now_s - self._at_s) / self._interval_s - 1.0
@@ -270,5 +271,5 @@ class ForeignLoad:
 
 
 def attention(uncached_tokens: int, cached_tokens: int) -> float:
-    """Token pairs that a prefill of u uncached tokens after c cached ones attends to: u * (c + u / 2)."""
+    """Return the token pairs that a prefill of u uncached tokens after c cached ones attends to: u * (c + u / 2)."""
     return uncached_tokens * (cached_tokens + 0.5 * uncached_tokens)

@@ -1,4 +1,4 @@
-"""The values that enter and leave the core."""
+"""The values that enter and leave placement."""
 
 from __future__ import annotations
 
@@ -11,42 +11,44 @@ from router.residency.prompt import Prompt
 
 
 class FailurePoint(StrEnum):
-    """How far a request had come when its worker failed it. Later phases allow fewer retries."""
+    """How far a request had come when its worker failed. Later points allow fewer retries."""
 
     LOCAL = "local"
-    """Not even tried: we have no file descriptors, ports or memory left to connect with. The worker is not to blame."""
+    """Not tried: the gateway has no file descriptor, port or memory for a connection. The worker is not to blame."""
     CONNECT = "connect"
     """No connection: nothing was sent."""
     REFUSED = "refused"
-    """The worker answered 503 before any event: pressure, not a fault. A 4xx, 429 included, is an answer to this client
-    and no failure, with one exception: the next."""
+    """The worker answered 503 before any event: pressure, not a fault. A 4xx, 429 included, is an answer to this
+    client and no failure, except for `UNSERVED`."""
     UNSERVED = "unserved"
-    """The worker does not serve the model (any more): our list of its models was out of date. No fault of
-    its own, but it looks idle and would draw the next request, too: others first for a moment."""
+    """The worker does not serve the model, because the gateway's list of its models was out of date. It has no
+    fault, but it looks idle and would attract the next request too, so it is avoided for a moment."""
     SENT = "sent"
-    """Sent, then a death, a timeout or the loss of the worker before the first real event."""
+    """Sent; then the worker died, timed out or was lost before the first event."""
     ANSWERED = "answered"
-    """The worker answered with a server error before any event. That may be the request's doing: vLLM answers 500 for
-    errors inside one request, too. Held against the worker only once another one has served the same request."""
+    """The worker answered with a server error before any event. The request may be the cause: vLLM answers 500 for
+    errors inside one request, too. It counts against the worker only after another worker has served the same
+    request."""
     STREAM = "stream"
-    """Failed after the first real event: the client has seen part of the answer."""
+    """Failed after the first event: the client has part of the answer."""
 
 
 class SessionKind(StrEnum):
-    """What a request says of the session that it is part of: answers of one kind are about as long."""
+    """The kind of session that a request belongs to. Answers of one kind have similar lengths."""
 
     AGENT = "agent"
-    """Brings tools along."""
+    """Has tools."""
     CONVERSATION = "conversation"
-    """Has a session id, and no tools."""
+    """Has a session id and no tools."""
     SINGLE = "single"
-    """Neither."""
+    """Has neither."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request to place. `prompt` is None where it has no identity (routed by load alone).
+    """A request to place. `prompt` is None without an identity; then load alone decides.
 
-    `prompt_tokens` is exact or estimated; `pinned` names the one worker that can serve it (a stored response).
+    `prompt_tokens` is exact or estimated. `pinned` names the only worker that can serve the request (a stored
+    response).
     """
 
     id: str
@@ -60,25 +62,26 @@ class Request(msgspec.Struct, frozen=True):
     priority: int = 0
     pinned: WorkerId | None = None
     stream: bool = True
-    """False: the answer comes in one piece, so nobody sees when its prefill ended."""
+    """False: the answer comes in one piece, so the end of its prefill is not visible."""
     reads_cache: bool = True
-    """False: vLLM computes the whole prompt, cached or not (prompt log-probabilities are asked for)."""
+    """False: vLLM computes the whole prompt, cached or not, because prompt log-probabilities were requested."""
     answers: int = 1
-    """Answers wanted (`n`). With several, vLLM reports the cached tokens of one that found the first one's blocks."""
+    """Answers requested (`n`). With several, vLLM reports the cached tokens of one that found the first one's
+    blocks."""
     kind: SessionKind = SessionKind.SINGLE
     hinted_tokens: int | None = None
-    """How long the client says that the answer will be."""
+    """The client's own estimate of the answer's length."""
 
     @property
     def tells_cached(self) -> bool:
-        """Whether the cached tokens that the answer reports are those that the prompt found."""
+        """Whether the cached tokens in the response are those that the prompt found."""
         return self.reads_cache and self.answers == 1
 
     def reported(self, cached_tokens: int, block_tokens: int) -> int:
-        """What the answer will report where the prompt finds `cached_tokens`.
+        """Return the cached tokens that the response will report when the prompt finds `cached_tokens`.
 
-        Several answers or prompts are as many requests to the engine. A stream reports of the first that answers; a
-        whole answer of the last, which finds what those before it have brought.
+        Several answers or prompts are as many requests to the engine. A stream reports the first one to answer. A
+        whole answer reports the last one, which finds the blocks of those before it.
         """
         prompt = self.prompt
         if not self.reads_cache or prompt is None or self.stream:
@@ -88,7 +91,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a response reported; each is None where it did not say."""
+    """The usage that a response reported; a field is None where it was missing."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""How long answers are, and how fast they come: learned per model, route and kind of session."""
+"""Lengths of answers and their decode times, learned per model, route and kind of session."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from router.placement.lifecycle_events import Request
 from router.placement.prefill_estimate import ENOUGH, FORGETTING
 
 KEPT = 1_024
-"""Groups remembered, by their last answer: names of models may come from clients."""
+"""Groups remembered, by their last answer: model names may come from clients."""
 LENT_ANSWERS = 2.0
-"""Answers that the mean of the wider group counts as: the first of a new kind may be an odd one, and many kinds have
+"""Answers that the wider group's mean counts as. The first answer of a new kind may be unusual, and many kinds have
 lengths of their own."""
 SQUARES = 200
-"""Answers that the mean square of their times is taken over: a few long ones make it, so it takes more than a mean."""
+"""Answers in the mean square of decode times. A few long ones dominate it, so it needs more answers than a mean."""
 
 _Group = tuple[str, ...]
 
 
 class _Mean:
-    """Length of a group's answers: over the last fifty or so."""
+    """Mean length of a group's last fifty answers or so."""
 
     __slots__ = ("tokens", "weight")
 
@@ -34,12 +34,12 @@ class _Mean:
 
 
 class OutputLengths:
-    """What is expected of an answer before it begins.
+    """Expectations of an answer before it begins.
 
-    Its length is the mean of its group, shrunk toward that of the wider one: model, route and kind of session; model
-    and route; model; all. A client that says how long its answer will be (`Request.hinted_tokens`) is believed, for it
-    knows what it asked for and gains nothing by lying; its limit (`Request.max_tokens`) holds in any case. How long a
-    token takes is a matter of the fleet's load, and one mean for all.
+    Its length is the mean of its group, shrunk toward the mean of the wider group: model, route and kind of session;
+    model and route; model; all. A client's hint (`Request.hinted_tokens`) is believed, since the client knows its
+    request and gains nothing by a false one. Its limit (`Request.max_tokens`) holds in any case. The time per token
+    depends on the fleet's load, so one mean serves all.
     """
 
     def __init__(self) -> None:
@@ -53,11 +53,12 @@ class OutputLengths:
 
     @property
     def mean_tokens(self) -> float:
-        """Mean length of all answers; 0 while nothing has been seen."""
+        """Mean length of all answers; 0 before the first one."""
         return self._all.tokens
 
     def observe(self, request: Request, decode_s: float | None, output_tokens: int | None) -> None:
-        """An answer of `output_tokens` ended `decode_s` after its first token (None: that was not seen)."""
+        """Record an answer of `output_tokens` that ended `decode_s` after its first token, None if that was not
+        seen."""
         if not output_tokens:
             return
         self._all.observe(output_tokens)
@@ -76,21 +77,21 @@ class OutputLengths:
             self._squares += gain * (decode_s * decode_s - self._squares)
 
     def remaining_s(self) -> float:
-        """How much longer an answer takes that is met on its way; 0 before enough have been seen.
+        """Return how much longer a running answer takes on average; 0 until enough answers have ended.
 
-        E[T^2] / 2 E[T], the mean residual life of renewal theory: long answers are met more often than short ones, so
-        where lengths spread widely it is a multiple of the mean.
+        It is E[T^2] / 2 E[T], the mean residual life of renewal theory. At any moment long answers are more likely to
+        run than short ones, so where lengths vary widely the result is a multiple of the mean.
         """
         return self._squares / (2.0 * self._mean_s) if self._count >= ENOUGH and self._mean_s > 0.0 else 0.0
 
     def expected_tokens(self, request: Request) -> float:
-        """Expected length of the answer to `request`; 0 while nothing has been seen or said."""
+        """Return the expected length of the answer to `request`; 0 while nothing is known."""
         hinted, limit = request.hinted_tokens, request.max_tokens
         tokens = self._learned_tokens(request) if hinted is None else float(hinted)
         return tokens if limit is None else min(tokens, limit)
 
     def expected_s(self, request: Request) -> float:
-        """Expected decode time of `request`; 0 while nothing has been seen."""
+        """Return the expected decode time of `request`; 0 while nothing is known."""
         if not self._streamed_tokens:
             return 0.0
         return self.expected_tokens(request) * self._seconds / self._streamed_tokens
@@ -106,7 +107,7 @@ class OutputLengths:
 
 
 def _groups(request: Request) -> Iterator[_Group]:
-    """From the widest to the narrowest."""
+    """Yield the groups from the widest to the narrowest."""
     model = request.model or ""
     yield (model,)
     yield (model, request.path)

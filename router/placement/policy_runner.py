@@ -1,4 +1,4 @@
-"""Asking the policy, and not trusting it: a rule that raises or answers nonsense must not fail a request."""
+"""Run the policy safely: a policy that raises or gives an invalid answer must not fail a request."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from policies.view import Decision, FleetView, LifecycleEvent, Policy, RequestVi
 
 
 class PolicyRunner:
-    """The policy in force. Swapping it is one assignment, so it takes effect between two decisions.
+    """The policy in force. Changing it is one assignment, so it takes effect between two decisions.
 
-    A new policy also gets the later edges of requests that the old one placed; rules must take edges of bookings
-    they never saw, as they must after a restart. `failed` hears of each failure: the policy's name, what was wrong,
-    and whether it is the first one since the policy was adopted.
+    A new policy also receives later events of requests that the old one placed. Policies must accept events of
+    reservations that they never saw, as they must after a restart. `failed` is called for each failure with the
+    policy's name, the problem, and whether it is the first one since the policy was adopted.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class PolicyRunner:
         self.observes = self._observe is not None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """The policy's ranking, or least tokens with a reason that says why it was not used."""
+        """Return the policy's ranking, or one by least tokens with a reason that names the failure."""
         self.decisions += 1
         answer = _ask(self.policy, request, fleet)
         if isinstance(answer, Decision):
@@ -51,8 +51,11 @@ class PolicyRunner:
         return self._fallback(fleet, answer)
 
     def explain(self, request: RequestView, fleet: FleetView) -> Decision:
-        """What `decide` would answer. A copy of the policy is asked, so that not even its random source moves (where
-        a third party's cannot be copied, itself: it has promised not to change)."""
+        """Return what `decide` would answer.
+
+        A copy of the policy decides, so that not even its random source moves. A third party's policy that cannot be
+        copied decides itself: its protocol forbids changes.
+        """
         try:
             policy = deepcopy(self.policy)
         except Exception:  # a third party's code: anything may come
@@ -64,7 +67,7 @@ class PolicyRunner:
         return least_tokens(fleet, f"fell back to least tokens: policy {self.name} failed: {problem}")
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Pass an edge on to a policy that wants them."""
+        """Pass a lifecycle event to a policy that observes them."""
         if self._observe is None:
             return
         try:
@@ -74,7 +77,7 @@ class PolicyRunner:
             self._fail(f"observe raised {error!r}")
 
     def shown(self) -> dict[str, Any]:
-        """What the policy itself shows of its state; empty for one that shows nothing."""
+        """Return the policy's own statistics; empty if it has none."""
         shows = getattr(self.policy, "statistics", None)
         try:
             return {} if shows is None else dict(shows())
@@ -89,7 +92,7 @@ class PolicyRunner:
             self._failed(self.name, problem, first)
 
     def statistics(self) -> dict[str, Any]:
-        """Decisions taken and how often the policy let us down."""
+        """Return the number of decisions, fallbacks and errors."""
         return {
             "policy": self.name,
             "params": self.params,
@@ -101,12 +104,12 @@ class PolicyRunner:
 
 
 def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | str:
-    """The policy's decision, or what is wrong with it."""
+    """Return the policy's decision, or the problem with it."""
     try:
         decision = policy.decide(request, fleet)
         first = decision.ranked[0]
         if first not in [view.id for view in fleet.workers]:
-            return f"it chose {first!r}, which is no candidate"
+            return f"it chose {first!r}, which is not a candidate"
         if not decision.hold_s >= 0.0:
             return f"it would hold the request for {decision.hold_s!r} s"
         return decision
@@ -115,7 +118,7 @@ def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | s
 
 
 def least_tokens(fleet: FleetView, reason: str) -> Decision:
-    """The fallback: fewest queued tokens, then fewest requests."""
+    """Rank by fewest queued tokens, then by fewest requests: the fallback."""
     ranked = sorted(fleet.workers, key=_load)
     return Decision(tuple(view.id for view in ranked), reason)
 

@@ -1,4 +1,4 @@
-"""Predicted against reported cached tokens of one worker."""
+"""Predicted and reported cached tokens of one worker."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from router.residency.difference import Difference
 
 
 class PredictionAccuracy:
-    """Counts how predictions compared with what responses reported, in requests and tokens.
+    """Count predictions and the reports of responses, in requests and tokens.
 
-    Of those that differed, `differences` counts by what explains it; `pending` wait for an explanation.
+    `differences` counts the requests that differed by explanation; `pending` ones have no explanation yet.
     """
 
     __slots__ = (
@@ -32,10 +32,10 @@ class PredictionAccuracy:
         del self.differences[Difference.PENDING]
         self.pending = 0
         self.reporting_paths: set[str] = set()
-        """Paths, of those placed by prefix, on which a response has reported its cached tokens."""
+        """Paths on which a response has reported its cached tokens, among requests placed by prefix."""
 
     def compare(self, predicted_tokens: int, reported_tokens: int) -> None:
-        """One response reported `reported_tokens` where `predicted_tokens` had been expected."""
+        """Record that a response reported `reported_tokens` where `predicted_tokens` were expected."""
         self.equal += predicted_tokens == reported_tokens
         self.over += predicted_tokens > reported_tokens
         self.under += predicted_tokens < reported_tokens
@@ -43,19 +43,19 @@ class PredictionAccuracy:
         self.reported_tokens += reported_tokens
 
     def explain(self, difference: Difference) -> None:
-        """A response differed, and this explains it."""
+        """Record the explanation of a difference."""
         if difference is Difference.PENDING:
             self.pending += 1
         else:
             self.differences[difference] += 1
 
     def settle(self, difference: Difference) -> None:
-        """What was pending has been explained, or given up."""
+        """Record that a pending difference was explained, or given up."""
         self.pending -= 1
         self.explain(difference)
 
     def statistics(self) -> dict[str, int | dict[str, int]]:
-        """The counters."""
+        """Return the counters."""
         return {
             "equal": self.equal,
             "over": self.over,

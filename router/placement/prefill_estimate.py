@@ -1,4 +1,4 @@
-"""How long things take on one worker, learned from what its streams showed.
+"""How fast one worker prefills, learned from the times to first token of its streams.
 
 Model (vLLM's FCFS queue and the usual fit of prefill time): a prompt of u uncached tokens after c cached ones, behind
 Q uncached tokens of earlier prompts, on a worker whose decoding requests hold S context tokens, sees its first token
@@ -8,13 +8,13 @@ after
 
 seconds: token work, a fixed part (network, the step that is running), attention work, and the decodes that share its
 steps. b, a, d, e >= 0 are fitted per worker by least squares with forgetting; nothing about model or hardware is
-assumed. What a worker's own traffic cannot tell (short prompts say nothing of long ones) is shrunk toward the fleet's
-median, each coefficient by its own standard error, so that no fit to noise prices a worker out. A neighbour
-in the literature: LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
+assumed. Where a worker's own traffic determines little (short prompts say nothing about long ones), each coefficient
+is shrunk toward the fleet's median by its own standard error. So a fit to noise cannot make a worker too expensive.
+For comparison, LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
 
-Forgetting alone follows a throttled GPU over some fifty requests, which take minutes where each is large. So a lasting
-change of speed is looked for besides (the test of Page 1954, `_Change`), and once it is sure, all of the fit is scaled
-by it.
+Forgetting alone follows a throttled GPU over some fifty requests, which take minutes where each is large. So a test
+(Page 1954, `_Change`) also looks for a lasting change of speed. Once it is sure, the whole fit is scaled by the
+change.
 """
 
 from __future__ import annotations
@@ -26,41 +26,42 @@ from typing import NamedTuple
 FORGETTING = 0.98
 """Weight of the past at each observation: about the last 50 count."""
 SHORTEST_S = 1e-9
-"""Shorter times are no observation; squares of much shorter ones are zero in floating point."""
+"""Shorter times are ignored; squares of much shorter ones are zero in floating point."""
 ENOUGH = 8
 """Observations before a worker's own fit is used: twice the coefficients."""
 RIDGE_OBSERVATIONS = 1.0
-"""How many observations' worth of doubt the coefficients besides b carry: with no evidence all time is token work."""
+"""Ridge on the coefficients other than b, in observations: without evidence all time is token work."""
 SIGNIFICANT = 2.0
 """Standard errors from zero at which a coefficient counts as seen."""
 WINDOW_S = 60.0
 """Memory of the utilisation."""
 WARM_UP_S = 10.0
-"""Idle time assumed before a worker's first request, or that request alone would look like saturation."""
+"""Idle time assumed before a worker's first request; otherwise that request alone would look like saturation."""
 UTILISATION_CAP = 0.97
 CHANGE = log(2.0)
-"""Logarithm of the change of speed that is looked for. Changes less than 1.6-fold are left to forgetting."""
+"""Logarithm of the change of speed to look for. Changes below 1.6-fold are left to forgetting."""
 LEAST_NOISE = 0.1
-"""Standard deviation of observed from predicted times, as a share, that is assumed at least."""
+"""Least assumed standard deviation of observed from predicted times, as a share."""
 SURE = 15.0
 """Logarithm of the odds at which a worker's speed counts as changed."""
 SURE_BY_ONE = 3.0
-"""How much of it one observation gives at most: five in a row is the least, since odd ones may come in pairs."""
+"""The most that one observation adds: at least five in a row are needed, since outliers may come in pairs."""
 RATIOS_KEPT = 20
-"""Observations that say by how much a speed has changed."""
+"""Observations that determine the size of a change."""
 ROUNDING = 1e-9
-"""Share of a sum of squares below which what is left of it after subtraction is rounding."""
+"""Share of a sum of squares below which the rest after a subtraction is rounding."""
 
 Features = tuple[float, float, float, float]
-"""(tokens, 1, attention, decoding context tokens): what the coefficients (b, a, d, e) multiply."""
+"""(tokens, 1, attention, decoding context tokens): the factors of the coefficients (b, a, d, e)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
     """Coefficients in seconds per token, seconds, seconds per token pair, seconds per context token.
 
-    `relative_error` is the standard error of a predicted time to first token, as a share of it, amid the observations
-    (up to `reach_tokens`, twice their root mean square); the error of the token time tells beyond.
+    `relative_error` is the standard error of a predicted time to first token, as a share of it, within the range of
+    the observations (up to `reach_tokens`, twice their root mean square). Beyond that the error of the token time
+    counts.
     """
 
     token_s: float
@@ -72,9 +73,10 @@ class Speed:
     reach_tokens: float = 0.0
 
     def error_s(self, seconds: float, tokens: float) -> float:
-        """Standard error of a prediction of `seconds` for these tokens, queued and own.
+        """Return the standard error of a prediction of `seconds` for these tokens, queued and own.
 
-        It is x' P x: averaged over the observations, that is the relative error; extrapolated, the slope's own leads.
+        It is x' P x: averaged over the observations it is the relative error; extrapolated, the error of the slope
+        dominates.
         """
         beyond_tokens = tokens - self.reach_tokens
         error_s = self.relative_error * seconds
@@ -82,10 +84,10 @@ class Speed:
 
 
 class _Change:
-    """Page's test in one direction (`sign`): the odds that times have been `CHANGE` longer or shorter for a while.
+    """Page's test in one direction (`sign`): the odds that times have recently been `CHANGE` longer or shorter.
 
-    The odds grow with each observation by the ratio of its likelihoods with and without the change, and are never below
-    even, so that what was before the change does not count.
+    Each observation multiplies the odds by the ratio of its likelihoods with and without the change. The odds never
+    fall below even, so observations before the change do not count.
     """
 
     __slots__ = ("_log_odds", "_ratios", "_sign")
@@ -96,7 +98,7 @@ class _Change:
         self._ratios: list[float] = []
 
     def observe(self, log_ratio: float, noise: float) -> float | None:
-        """Times of which this was one observed over predicted, both as logarithms: changed by so much; None: not."""
+        """Add the logarithm of observed over predicted time; return the change once it is sure, else None."""
         gain = CHANGE * (self._sign * log_ratio - 0.5 * CHANGE) / (noise * noise)
         self._log_odds += min(SURE_BY_ONE, max(-SURE_BY_ONE, gain))
         if self._log_odds <= 0.0:
@@ -109,7 +111,7 @@ class _Change:
         return sorted(self._ratios)[len(self._ratios) // 2]
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again."""
         self._log_odds = 0.0
         self._ratios.clear()
 
@@ -118,9 +120,9 @@ class SpeedEstimate:
     """One worker's coefficients, by weighted non-negative least squares with forgetting.
 
     Errors count relative to the prediction, and beyond twofold only linearly (weight ``1 / (p * max(p, y))`` for
-    prediction p and observation y), so that one stalled request cannot move the fit far and a lasting change still
-    can. The normal equations are solved by coordinate descent from the last solution, tokens first: what the data
-    cannot tell apart goes to b, which leaves the ranking of workers by P + u as it was.
+    prediction p and observation y). So one stalled request cannot move the fit far, and a lasting change still can.
+    The normal equations are solved by coordinate descent from the last solution, tokens first. Time that the data
+    cannot attribute goes to b, which leaves the ranking of workers by queued plus uncached tokens unchanged.
     """
 
     __slots__ = ("_changes", "_coefficients", "_moments", "_products", "_slopes", "_variance", "_weight", "count")
@@ -133,27 +135,27 @@ class SpeedEstimate:
         self._moments = [[0.0] * 4 for _ in range(4)]
         self._products = [0.0] * 4
         self._slopes = [0.0] * 4
-        """What the solution leaves of the normal equations: where it would go on without doubts."""
+        """Residual of the normal equations without the ridge: the direction in which the solution would move."""
         self._variance = 0.0
 
     def observe(self, features: Features, seconds: float, *, plain: bool = True) -> None:
         """Learn that a request with these features saw its first token after `seconds`.
 
-        Not `plain` where something else made it wait, too: that is no sign of a change.
+        It is not `plain` if something else made it wait, too; then it is no sign of a change.
         """
         if seconds < SHORTEST_S or features[0] <= 0.0:
             return
         token_s, fixed_s, attention_s, decode_s = self._coefficients
         tokens, one, pairs, context_tokens = features
-        predicted_s = token_s * tokens + fixed_s * one + attention_s * pairs + decode_s * context_tokens
-        if predicted_s <= 0.0:
-            predicted_s = seconds
+        expected_s = token_s * tokens + fixed_s * one + attention_s * pairs + decode_s * context_tokens
+        if expected_s <= 0.0:
+            expected_s = seconds
             self._coefficients[0] = seconds / features[0]
         if plain and self.count >= ENOUGH:
-            predicted_s *= self._changed(log(seconds / predicted_s))
-        scale = 1.0 / (predicted_s * max(predicted_s, seconds))
+            expected_s *= self._changed(log(seconds / expected_s))
+        scale = 1.0 / (expected_s * max(expected_s, seconds))
         self._weight = self._weight * FORGETTING + 1.0
-        residual = (seconds - predicted_s) ** 2 * scale
+        residual = (seconds - expected_s) ** 2 * scale
         self._variance += (min(residual, 1.0) - self._variance) / self._weight
         self._accumulate(features, seconds, scale)
         self.count += 1
@@ -165,7 +167,7 @@ class SpeedEstimate:
         ]
 
     def _changed(self, log_ratio: float) -> float:
-        """By how much all of the fit is scaled now: 1, but where a change of speed has become sure."""
+        """Return the factor by which to scale the fit: 1 unless a change of speed has become sure."""
         noise = max(LEAST_NOISE, sqrt(self._variance))
         for change in self._changes:
             found = change.observe(log_ratio, noise)
@@ -174,10 +176,10 @@ class SpeedEstimate:
         return 1.0
 
     def _rescale(self, factor: float) -> float:
-        """All times are `factor` of what they were; errors are relative, so weights go with its square.
+        """Scale all times by `factor`; errors are relative, so weights scale with its square.
 
-        What has been seen of the new speed is in the fit already and scaled, too: that goes a few percent too far where
-        much has been learned before, and half too far where little has. Forgetting takes it back.
+        Observations of the new speed are in the fit already and are scaled, too. That goes a few percent too far after
+        much learning, and half too far after little. Forgetting corrects it.
         """
         for change in self._changes:
             change.clear()
@@ -188,21 +190,22 @@ class SpeedEstimate:
 
     @property
     def tested(self) -> bool:
-        """Whether there are observations enough for the fit to count, beside what the fleet knows."""
+        """Whether there are enough observations to use the fit beside the common one."""
         return self.count >= ENOUGH
 
     def learned(self) -> Speed | None:
-        """The worker's own fit; None until its observations differ enough in tokens to tell the time of one."""
+        """Return the worker's own fit, None until its observations differ enough in tokens to determine the time of
+        one."""
         if not self.tested:
             return None
         own = self._refit(None)
         return own if own.token_s >= SIGNIFICANT * own.token_error_s > 0.0 else None
 
     def speed(self, common: Speed | None = None) -> Speed:
-        """The present fit, shrunk toward `common`.
+        """Return the present fit, shrunk toward `common`.
 
-        Empirical Bayes: a fit c >= k with standard error s weighs ``1 / (1 + s^2 / (k c))`` against the common k, for
-        doubt is a matter of factors. One that is n standard errors, all of it noise, comes out below (1 + n^2) k.
+        Empirical Bayes: a fit c >= k with standard error s weighs ``1 / (1 + s^2 / (k c))`` against the common k,
+        because errors are factors. A fit that is n standard errors, all of it noise, comes out below (1 + n^2) k.
         """
         if common is not None:
             return self._refit(common)
@@ -213,7 +216,7 @@ class SpeedEstimate:
         return sqrt(self._variance * 4.0 / self._weight) if self._weight else 0.0
 
     def _refit(self, common: Speed | None) -> Speed:
-        """Change d and e, then b, as the evidence allows, and give the time that frees to what comes later: b, a."""
+        """Change d and e, then b, as the evidence allows, and give the time that this frees to b and a."""
         b, a, d, e = self._coefficients
         d_fit, _ = self._settled(2, d, common.attention_s if common else None)
         e_fit, _ = self._settled(3, e, common.decode_s if common else None)
@@ -229,7 +232,8 @@ class SpeedEstimate:
         return Speed(b_fit, a_fit, d_fit, e_fit, self._relative_error(), b_error, reach_tokens)
 
     def _settled(self, index: int, own: float, common: float | None) -> tuple[float, float]:
-        """A coefficient and its standard error, shrunk toward the common one, or zero if there is none nor evidence."""
+        """Shrink a coefficient and its standard error toward the common one, or to zero without common one and
+        evidence."""
         error = self._error(index)
         if common is None:
             return (own, error) if own >= SIGNIFICANT * error else (0.0, 0.0)
@@ -239,9 +243,9 @@ class SpeedEstimate:
         return common + weight * (own - common), error * sqrt(weight)
 
     def _error(self, index: int) -> float:
-        """Standard error of a coefficient given those that come before it: (1), (1, tokens) for the other two.
+        """Return the standard error of a coefficient given those before it: (1), (1, tokens) for the other two.
 
-        Besides noise it holds the step to the least squares without doubts, which is what the doubts put in b.
+        Beside noise it includes the step to the least squares without ridge, which is what the ridge puts in b.
         """
         (m00, m01, _, _), (_, m11, _, _), _, _ = self._moments
         row, slopes = self._moments[index], self._slopes
@@ -267,7 +271,7 @@ class SpeedEstimate:
             self._products[i] = self._products[i] * FORGETTING + weighted * seconds
 
     def _solve(self) -> None:
-        """Written out, coefficient by coefficient: this runs once per streamed answer."""
+        """Solve coefficient by coefficient, written out: this runs once per streamed answer."""
         doubt = 1.0 + RIDGE_OBSERVATIONS / self._weight
         (m00, m01, m02, m03), (_, m11, m12, m13), (_, _, m22, m23), (_, _, _, m33) = self._moments
         p0, p1, p2, p3 = self._products
@@ -283,7 +287,7 @@ class SpeedEstimate:
 
 
 class Work(NamedTuple):
-    """Prefill work dispatched lately, weighted down by its age at `at_s`; the first of it was at `since_s`."""
+    """Recently dispatched prefill work, weighted down by its age at `at_s`; the first of it was at `since_s`."""
 
     tokens: float
     attention: float
@@ -291,7 +295,7 @@ class Work(NamedTuple):
     since_s: float
 
     def plus(self, other: Work) -> Work:
-        """Both, at the later of the two times."""
+        """Return the sum at the later of the two times."""
         at_s = max(self.at_s, other.at_s)
         kept, kept_other = exp((self.at_s - at_s) / WINDOW_S), exp((other.at_s - at_s) / WINDOW_S)
         return Work(
@@ -303,9 +307,9 @@ class Work(NamedTuple):
 
 
 class Utilisation:
-    """Share of time a worker spends on prefills: exponentially weighted over `WINDOW_S`, from what was dispatched.
+    """Share of time that a worker spends on prefills, from dispatched work: exponentially weighted over `WINDOW_S`.
 
-    Kept in tokens and attention, so that it follows the speed estimate instead of freezing old ones in.
+    Work is kept in tokens and attention, so that the share follows the present speed estimate.
     """
 
     __slots__ = ("_at_s", "_attention", "_since_s", "_tokens")
@@ -317,7 +321,7 @@ class Utilisation:
         self._since_s: float | None = None
 
     def dispatched(self, uncached_tokens: int, attention: float, now_s: float) -> None:
-        """A prefill was sent to the worker."""
+        """Record that a prefill was sent to the worker."""
         if self._since_s is None:
             self._since_s = self._at_s = now_s
         kept = exp((self._at_s - now_s) / WINDOW_S)
@@ -327,11 +331,11 @@ class Utilisation:
 
     @property
     def work(self) -> Work | None:
-        """What was dispatched, None if nothing ever was."""
+        """The dispatched work, None before the first prefill."""
         return None if self._since_s is None else Work(self._tokens, self._attention, self._at_s, self._since_s)
 
     def share(self, speed: Speed, now_s: float, others: Work | None = None) -> float:
-        """rho, from 0 to `UTILISATION_CAP`; `others` is what other processes dispatched."""
+        """Return the utilisation, from 0 to `UTILISATION_CAP`; `others` is the work that other processes dispatched."""
         tokens, attention, at_s, since_s = self._tokens, self._attention, self._at_s, self._since_s
         if others is not None:
             work = self.work
@@ -344,9 +348,11 @@ class Utilisation:
 
 
 def median_speed(speeds: list[Speed]) -> Speed:
-    """Coefficient by coefficient, the lower one of two: optimism is what gets an unknown worker tried. Attention and
-    decodes by those who saw them cost something. Its errors are the largest of theirs,
-    its reach the least."""
+    """Return the median of each coefficient, the lower of two: optimism makes the router try an unknown worker.
+
+    The medians of attention and decodes are over workers where they cost something. Its errors are the largest of
+    theirs, its reach the least.
+    """
     return Speed(
         _middle([speed.token_s for speed in speeds]),
         _middle([speed.fixed_s for speed in speeds]),

@@ -1,9 +1,9 @@
-"""Request bodies that take workers down with them: which ones are suspected, and which are refused.
+"""Queries of death: request bodies that crash the workers they reach; which are suspected, and which are refused.
 
-A worker's death counts against a body only if the body was at that worker, before its first token, when the worker's
-process went, and at most `MAX_BODIES` distinct bodies were there in that state. A broken connection alone proves no
-death: it opens an incident, which waits for proof (a refused connection, another process at the same address) and
-lapses without it. Bodies are known by a digest; nothing else of them is kept.
+A worker's death counts against a body only under two conditions. The body was at that worker before its first token
+when the process ended, and at most `MAX_BODIES` distinct bodies were there in that state. A broken connection alone
+proves no death. It opens an incident, which waits for proof (a refused connection, another process at the same
+address) and lapses without it. A body is known by a digest; nothing else of it is kept.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from enum import Enum
 from typing import Any, Protocol
 
 MAX_BODIES = 4
-"""With more distinct bodies before their first token nobody can tell which one it was."""
+"""With more distinct bodies before their first token, the cause cannot be determined."""
 MAX_DEATHS = 2
 """Deaths after which a body is refused."""
 PROOF_S = 5.0
-"""How long an incident waits for proof. vLLM's server answers 500 when its engine has died, and exits after that."""
+"""How long an incident waits for proof. vLLM's server answers 500 when its engine has died, and then exits."""
 DYING_S = 0.5
-"""How long a dying process may still take connections, which it then breaks: no worker is back so soon."""
+"""How long a dying process may still accept connections, which it then breaks. No worker restarts so soon."""
 ERROR_DOUBT_S = 1.0
 """How long a server error keeps a body from further workers: vLLM's server stops listening sooner than that."""
 BODIES_KEPT = 4_096
@@ -31,38 +31,38 @@ INCIDENTS_KEPT = 1_024
 
 
 class BodyVerdict(Enum):
-    """Which workers may be given a body."""
+    """Which workers may receive a body."""
 
     FREE = "free"
     """All: nothing is known against it."""
     ONE_MORE = "one_more"
-    """One further worker, at whatever time: it may have taken one down."""
+    """One further worker at any time: the body may have crashed one."""
     NO_MORE = "no_more"
-    """Only those that have answered it with a server error: they may be about to exit."""
+    """Only workers that answered it with a server error: they may be about to exit."""
     DOUBTED = "doubted"
-    """None until it is settled whether the workers that were lost with it have died."""
+    """None, until it is known whether the workers lost with it have died."""
     REFUSED = "refused"
-    """None: as many as `MAX_DEATHS` have died of it."""
+    """None: `MAX_DEATHS` workers have died of it."""
 
 
 class Deaths(Protocol):
-    """Proven deaths by body. Each worker's death counts once, whoever reports it."""
+    """Proven deaths by body. Each worker's death counts once, whichever process reports it."""
 
     def add(self, body: int, worker: str, at_s: float) -> None:
-        """`worker` died at `at_s` with `body` before its first token."""
+        """Record that `worker` died at `at_s` with `body` before its first token."""
         ...
 
     def times(self, body: int) -> tuple[float, ...]:
-        """When workers died with `body`, the last `MAX_DEATHS` of them, oldest first."""
+        """Return when workers died with `body`, the last `MAX_DEATHS` of them, oldest first."""
         ...
 
     def clear(self, body: int) -> None:
-        """`body` has been served."""
+        """Clear `body`, which has been served."""
         ...
 
     @property
     def latest_s(self) -> float:
-        """When the last one was; 0 for never. A quick test for the hot path."""
+        """Time of the last death, 0 for none: a quick test for the hot path."""
         ...
 
 
@@ -74,23 +74,20 @@ class OwnDeaths:
         self._bodies: OrderedDict[int, tuple[float, ...]] = OrderedDict()
 
     def add(self, body: int, worker: str, at_s: float) -> None:
-        """Count one more."""
         self.latest_s = max(self.latest_s, at_s)
         self._bodies[body] = (*self._bodies.pop(body, ()), at_s)[-MAX_DEATHS:]
         if len(self._bodies) > BODIES_KEPT:
             self._bodies.popitem(last=False)
 
     def times(self, body: int) -> tuple[float, ...]:
-        """When workers died with it."""
         return self._bodies.get(body, ())
 
     def clear(self, body: int) -> None:
-        """It has been served."""
         self._bodies.pop(body, None)
 
 
 class Served:
-    """Bodies that were answered in the last minute or two, at most 2 * `SERVED_KEPT`. Workers do not die of these."""
+    """Bodies that were answered in the last minute or two, at most 2 * `SERVED_KEPT`. They are not suspected."""
 
     __slots__ = ("_due_s", "_earlier", "_latest")
 
@@ -100,7 +97,7 @@ class Served:
         self._due_s = 0.0
 
     def add(self, body: int, now_s: float) -> None:
-        """`body` has been answered."""
+        """Record that `body` has been answered."""
         latest = self._latest
         if now_s >= self._due_s or len(latest) >= SERVED_KEPT:
             self._earlier = latest if now_s < self._due_s + SERVED_S else set()
@@ -109,7 +106,7 @@ class Served:
         latest.add(body)
 
     def holds(self, body: int, now_s: float) -> bool:
-        """Whether `body` is one of them."""
+        """Return whether `body` was answered lately."""
         return now_s < self._due_s + SERVED_S and (body in self._latest or body in self._earlier)
 
 
@@ -118,7 +115,7 @@ class Incident:
     """A worker failed `bodies` before their first tokens at `opened_s`, and may have died.
 
     `lost`: its connection broke; otherwise it answered with a server error. `ambiguous`: there were too many bodies.
-    `proven_s`: when it was known to have died.
+    `proven_s`: when its death was proven.
     """
 
     worker: str
@@ -130,7 +127,7 @@ class Incident:
 
 
 class QueryOfDeathTracker:
-    """Suspected and proven deaths. `keep_s` is how long a proven one counts; 0 switches all of this off.
+    """Suspected and proven deaths. A proven death counts for `keep_s`; 0 switches the tracker off.
 
     Times are monotonic seconds.
     """
@@ -145,24 +142,27 @@ class QueryOfDeathTracker:
 
     @property
     def enabled(self) -> bool:
-        """Whether deaths are counted at all."""
+        """Whether deaths are counted."""
         return self._keep_s > 0
 
     @property
     def stirred(self) -> bool:
-        """Whether anything may ever have been known against any body: a quick test for the hot path."""
+        """Whether anything was ever recorded against any body: a quick test for the hot path."""
         return bool(self._incidents) or self.deaths.latest_s > 0.0
 
     def active(self, now_s: float) -> bool:
-        """Whether anything may be known against any body now."""
+        """Return whether anything may be known against any body now."""
         self.expire(now_s)
         return bool(self._incidents) or now_s - self.deaths.latest_s < self._keep_s
 
-    # what happens
+    # observations
 
     def known(self, worker: str, connected_s: float, *, lost: bool) -> Incident | None:
-        """The incident that a failure belongs to whose connection was made at `connected_s`: one that was made after a
-        worker had been lost leads to another process."""
+        """Return the open incident that explains a failure on a connection made at `connected_s`, None if it is a new
+        one.
+
+        A connection made after a worker was lost leads to another process.
+        """
         for incident in self._incidents.get(worker, ()):
             if incident.lost is not lost and incident.proven_s is None:
                 continue
@@ -172,7 +172,8 @@ class QueryOfDeathTracker:
         return None
 
     def open(self, worker: str, body: int, others: Iterable[int], now_s: float, *, lost: bool) -> Incident:
-        """`worker` failed a request with `body`; `others` were there before their first tokens, too."""
+        """Open an incident: `worker` failed a request with `body`, while `others` were there before their first
+        tokens, too."""
         self.expire(now_s)
         incident = Incident(worker, now_s, {body}, lost)
         before = {
@@ -185,7 +186,7 @@ class QueryOfDeathTracker:
         return incident
 
     def join(self, incident: Incident, body: int) -> None:
-        """`body` was there, too."""
+        """Add `body` to the incident."""
         if incident.ambiguous or body in incident.bodies:
             return
         incident.bodies.add(body)
@@ -198,7 +199,7 @@ class QueryOfDeathTracker:
     def gone(self, worker: str, now_s: float) -> list[str]:
         """Count the open incidents of `worker` as deaths. Return ``blamed`` or ``ambiguous`` for each.
 
-        Of what was open there, a lost connection and error answers tell of the same death.
+        A lost connection and error answers that are open at the same time belong to one death.
         """
         self.expire(now_s)
         incidents = [incident for incident in self._incidents.get(worker, ()) if incident.proven_s is None]
@@ -211,7 +212,7 @@ class QueryOfDeathTracker:
         return [self._died(incident, now_s) for incident in lost]
 
     def _died(self, incident: Incident, now_s: float) -> str:
-        """Count it, and keep it for what is still to be heard of it: connections do not all break at once."""
+        """Count the death and keep the incident for later news of it: connections do not all break at once."""
         incident.proven_s = now_s
         outcome = "ambiguous" if incident.ambiguous else "blamed"
         self._counts[outcome] += 1
@@ -224,22 +225,24 @@ class QueryOfDeathTracker:
             self.deaths.add(body, incident.worker, incident.opened_s)
 
     def lives(self, worker: str, asked_s: float) -> None:
-        """The same process answered a question of `asked_s`: connections that had broken before were no deaths. Server
-        errors stay open, since a server may give them first and exit then."""
+        """Record that the same process answered a question of `asked_s`: earlier lost connections were no deaths.
+
+        Server errors stay open, since a server may send them first and exit then.
+        """
         incidents = self._incidents.get(worker, [])
         self._keep(
             worker, [one for one in incidents if one.proven_s is not None or not one.lost or one.opened_s >= asked_s]
         )
 
     def survived(self, body: int) -> None:
-        """`body` had its first token, or its whole answer: nothing is held against it any more."""
+        """Clear `body`, which had its first token or its whole answer."""
         for incidents in self._incidents.values():
             for incident in incidents:
                 incident.bodies.discard(body)
         self.deaths.clear(body)
 
     def expire(self, now_s: float) -> None:
-        """Drop incidents that have not been proven."""
+        """Drop incidents that have not been proven in time."""
         for worker, incidents in list(self._incidents.items()):
             self._keep(worker, [incident for incident in incidents if now_s - incident.opened_s < PROOF_S])
 
@@ -249,15 +252,15 @@ class QueryOfDeathTracker:
         else:
             self._incidents.pop(worker, None)
 
-    # what follows
+    # verdicts
 
     def waits(self, worker: str, now_s: float) -> bool:
-        """Whether proof is wanted of what happened at `worker`."""
+        """Return whether an incident at `worker` waits for proof."""
         incidents = self._incidents.get(worker, ())
         return any(now_s - incident.opened_s < PROOF_S and incident.proven_s is None for incident in incidents)
 
     def verdict(self, body: int, now_s: float) -> BodyVerdict:
-        """Which workers may be given `body` now."""
+        """Return which workers may receive `body` now."""
         if self.served.holds(body, now_s):
             return BodyVerdict.FREE
         lost = self._proven(body, now_s)
@@ -272,16 +275,16 @@ class QueryOfDeathTracker:
         return BodyVerdict.ONE_MORE if suspected else BodyVerdict.FREE
 
     def erred(self, body: int, now_s: float) -> list[str]:
-        """Workers that have just answered `body` with a server error."""
+        """Return the workers that have just answered `body` with a server error."""
         return [one.worker for one in self._open(body, now_s) if not one.lost and now_s - one.opened_s < ERROR_DOUBT_S]
 
     def companions(self, body: int) -> set[int]:
-        """Bodies that may as well have been what took down the same worker."""
+        """Return the other bodies that may have crashed the same worker."""
         incidents = [one for incidents in self._incidents.values() for one in incidents if body in one.bodies]
         return {other for incident in incidents for other in incident.bodies} - {body}
 
     def refused_for_s(self, body: int, now_s: float) -> float:
-        """How long a refused body will be so."""
+        """Return how long a refused body stays refused."""
         return max(0.0, self.deaths.times(body)[-1] + self._keep_s - now_s)
 
     def _proven(self, body: int, now_s: float) -> int:

@@ -1,4 +1,4 @@
-"""What the core asks of whoever knows which worker holds which prefix."""
+"""The interface to the knowledge of which worker holds which prefix."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from router.residency.view import Match
 class ResidencySource(Protocol):
     """The part of `router.residency.residency_map.ResidencyMap` that the dispatcher and the fleet use.
 
-    The simulator puts other routers' ways to know it in the same place, to measure ours against them.
+    The simulator puts other routers' methods in its place, to compare them with Warmroute's.
     """
 
     def add(self, slot: int, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool) -> None:
-        """A candidate joined."""
+        """Add a candidate."""
 
     def configure(
         self,
@@ -28,16 +28,16 @@ class ResidencySource(Protocol):
         capacity_blocks: int | None = None,
         events: bool | None = None,
     ) -> None:
-        """More is known of its cache; None leaves a value as it is."""
+        """Change what is known about its cache; None leaves a value as it is."""
 
     def remove(self, slot: int) -> None:
-        """A candidate left."""
+        """Remove a candidate."""
 
     def set_self_test(self, slot: int, verdict: Residency, reason: str) -> None:
-        """What a trial showed of its cache."""
+        """Set the verdict of the self-test on its cache."""
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
-        """Cached tokens of `prompt` on each of `slots`."""
+        """Return the cached tokens of `prompt` on each of `slots`."""
         ...
 
     def reserve(
@@ -50,13 +50,15 @@ class ResidencySource(Protocol):
         recomputes: bool = False,
         found: Match | None = None,
     ) -> None:
-        """A request is on its way there; so much was predicted to be cached, if anything.
+        """Reserve the blocks of a request on its way there, with the number of tokens predicted to be cached, if
+        known.
 
-        `recomputes`: it reads no cache, and writes a copy of its own. `found` is what `match` has said just before.
+        `recomputes`: it reads no cache, and writes a copy of its own. `found` is the result of the `match` just
+        before.
         """
 
     def first_token(self, slot: int, ticket_id: int) -> None:
-        """It runs."""
+        """Record that the request runs."""
 
     def finished(
         self,
@@ -66,9 +68,12 @@ class ResidencySource(Protocol):
         cached_tokens: int | None,
         ticket_id: int | None = None,
     ) -> Difference | None:
-        """It was served to the end; tokens are None where the response did not say. Returns why other cached tokens
-        were reported than predicted, None where there is nothing to tell; of what is pending word follows."""
+        """Record a complete answer; tokens are None where the response did not report them.
+
+        Return why the reported cached tokens differ from the predicted ones, None where there is nothing to explain.
+        Pending differences are explained later.
+        """
         ...
 
     def release(self, slot: int, ticket_id: int) -> None:
-        """It is over, whichever way."""
+        """Release the blocks of a request that has ended in any way."""

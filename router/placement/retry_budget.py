@@ -1,4 +1,4 @@
-"""Further attempts at one request: how many there may be, who pays for them, what they know of the earlier ones."""
+"""Further attempts at one request: how many are allowed, who pays, and what they inherit from earlier ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from router.placement.lifecycle_events import FailurePoint
 from router.placement.tickets import Ticket
 
 MAX_SENT_FAILURES = 2
-"""Attempts that may fail after the request was sent. A request that kills engines must not walk the fleet."""
+"""Attempts that may fail after the request was sent. A request that kills engines must not visit the whole fleet."""
 
 
 class RefusalObserver(Protocol):
-    """Told of attempts that were possible, but not paid for. Must not raise."""
+    """Receives retries that were possible but not paid for. Must not raise."""
 
     def retry_refused(self) -> None:
-        """The budget for further attempts is used up."""
+        """The retry budget is used up."""
 
 
 class RetryBudget:
@@ -32,44 +32,44 @@ class RetryBudget:
         self._observer = observer
 
     def exhausted(self, ticket: Ticket, point: FailurePoint) -> bool:
-        """Whether `ticket`, failing in `phase`, was the last attempt."""
+        """Return whether `ticket`, failing at `point`, was the last attempt."""
         if point in (FailurePoint.STREAM, FailurePoint.LOCAL) or ticket.attempt >= self._max_attempts:
             return True
         return sent_failures(ticket, point) >= MAX_SENT_FAILURES
 
     def pay(self, requests: int, now_s: float) -> bool:
-        """Pay for one further attempt; `requests` have come so far."""
+        """Pay for one retry; `requests` is the total so far."""
         paid = self._budget.take(requests, now_s)
         if not paid and self._observer is not None:
             self._observer.retry_refused()
         return paid
 
     def affords(self, requests: int, now_s: float) -> bool:
-        """Whether a further attempt would be paid for."""
+        """Return whether a retry would be paid for."""
         return self._budget.affords(requests, now_s)
 
     def statistics(self) -> dict[str, Any]:
-        """The retry budget."""
+        """Return the statistics of the retry budget."""
         return {"retry_budget": self._budget.statistics()}
 
 
 def follow(ticket: Ticket, again: Ticket, point: FailurePoint, refusal_s: float | None) -> None:
-    """`again` takes over from `ticket`, which fails in `phase`: it knows what came before."""
+    """Let `again` inherit the history of `ticket`, which fails at `point`."""
     again.tried = tried(ticket)
     again.refusal_s = longest(ticket.refusal_s, refusal_s)
     again.sent_failures = sent_failures(ticket, point)
 
 
 def longest(*pauses_s: float | None) -> float | None:
-    """The longest Retry-After of several attempts."""
+    """Return the longest Retry-After of several attempts."""
     return max((pause_s for pause_s in pauses_s if pause_s is not None), default=None)
 
 
 def tried(ticket: Ticket) -> tuple[str, ...]:
-    """Endpoints that no further attempt goes to."""
+    """Return the endpoints that further attempts leave out."""
     return (*ticket.tried, ticket.candidate.endpoint.id)
 
 
 def sent_failures(ticket: Ticket, point: FailurePoint) -> int:
-    """Attempts that failed with the request in hand, `ticket` in `phase` included."""
+    """Return the attempts that failed after the request was sent, `ticket` at `point` included."""
     return ticket.sent_failures + (point in (FailurePoint.SENT, FailurePoint.ANSWERED))

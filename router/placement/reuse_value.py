@@ -1,4 +1,4 @@
-"""Whether contexts are asked for again soon enough to be worth the room they take in a cache: learned per model."""
+"""Whether idle contexts return soon enough to be worth their space in a cache, learned per model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 FORGETTING = 0.99
-"""Weight of the past at each context that was asked for again, or was not: about the last hundred count."""
+"""Weight of the past at each context that returned or did not: about the last hundred count."""
 MODELS_KEPT = 64
 CONTEXTS_KEPT = 16_384
 
 
 class _Context:
-    """So many tokens that an answer has left, known by its prompt's last full block, and until when they count."""
+    """Context of `tokens` that an answer left. Its prompt's last full block identifies it; it counts until
+    `until_s`."""
 
     __slots__ = ("at_s", "blocks", "first", "last", "model", "tokens", "until_s", "waits")
 
@@ -26,12 +27,12 @@ class _Context:
 
 
 class ReuseValue:
-    """What contexts that were asked for again have saved, less what all of them have held, in token-seconds.
+    """What returning contexts have saved, less the space that all contexts have held, in token-seconds.
 
-    Each counts for as long as it would take to be prefilled again. One that is asked for in that time has saved it, and
-    taken room until then; one that is not has taken room all the while for nothing. Whether it was still in a cache,
-    and where its next turn went, does not matter: a fleet where nothing lasts must not be taken for one where nobody
-    comes back.
+    Each counts for as long as its prefill would take. One that returns within that time has saved it, and held space
+    until then; one that does not has held space all the while for nothing. Whether it was still in a cache, and where
+    its next turn went, does not matter. Otherwise a fleet whose caches hold nothing for long would look like one whose
+    sessions never return.
     """
 
     def __init__(self) -> None:
@@ -39,11 +40,11 @@ class ReuseValue:
         self._expiry: list[tuple[float, int, _Context]] = []
         self._entered = 0
         self._waiting: dict[int, dict[int, dict[int, _Context]]] = {}
-        """By the first block's hash, the number of blocks, and the last one's hash: of the prompts that begin alike no
-        more than one look for each length."""
+        """By the first block's hash, the number of blocks, and the last one's hash: among prompts that begin alike,
+        one look for each length is enough."""
 
     def rests(self, model: str, hashes: Sequence[int], tokens: int, now_s: float, until_s: float) -> None:
-        """An answer has ended whose context of `tokens` begins with the blocks of `hashes`, of which there are some."""
+        """Record an ended answer whose context of `tokens` begins with the blocks of `hashes`, at least one."""
         context = _Context(model, hashes, tokens, now_s, until_s)
         alike = self._waiting.setdefault(context.first, {}).setdefault(context.blocks, {})
         before = alike.get(context.last)
@@ -56,7 +57,7 @@ class ReuseValue:
             self._lost(heappop(self._expiry)[2])
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
-        """A prompt of these blocks has come."""
+        """Record a prompt of these blocks."""
         while self._expiry and self._expiry[0][0] < now_s:
             self._lost(heappop(self._expiry)[2])
         by_length = self._waiting.get(hashes[0]) if hashes else None
@@ -70,7 +71,7 @@ class ReuseValue:
                 self._count(one, one.until_s - now_s)
 
     def pays(self, model: str) -> bool:
-        """Whether they have saved more than they have held; not before one was asked for again."""
+        """Return whether contexts have saved more than they have held; False until one has returned."""
         return self._balances.get(model, 0.0) > 0.0
 
     def _count(self, context: _Context, gained_s: float) -> None:

@@ -16,25 +16,27 @@ from router.placement.tickets import Queued, Reject, full
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Candidates in a stable order, never empty. `trial` is the half-open endpoint among them that must be chosen."""
+    """Candidates in a stable order, never empty. `trial` is the half-open endpoint that must be chosen, if there is
+    one."""
 
     candidates: tuple[Candidate, ...]
     trial: FleetEndpoint | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether it holds a worker that is ready, and not merely one to be tried out."""
+        """Whether a ready worker is among them, not only half-open ones."""
         return any(candidate.endpoint.state is WorkerState.READY for candidate in self.candidates)
 
 
 def select(
     fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None = None
 ) -> Selection | Queued | Reject:
-    """The candidates for `request`, leaving out the endpoints it has `tried`, and all that are not `within` if given.
+    """Return the candidates for `request`, without the endpoints it has `tried` and those not `within`, if that is
+    given.
 
-    A half-open endpoint's trial comes first, but not for a request that has failed once already, unless nothing
-    else is left. Where nobody is ready, half-open endpoints take requests beside their trials: they probe well, and
-    waiting for a trial that may be a long answer helps nobody.
+    A half-open endpoint's trial comes first, except for a request that has failed already while ready workers are
+    left. Where no worker is ready, half-open endpoints take requests beside their trials: they answer probes, and
+    waiting for the end of a trial that may be a long answer would help nobody.
     """
     if request.pinned is not None:
         return _pinned(fleet, request, tried, within)
@@ -66,7 +68,7 @@ def select(
 def below_concurrency_limit(
     selection: Selection, limit: int, running: Callable[[Candidate], int]
 ) -> Selection | Reject:
-    """`selection` without the workers on which `limit` requests are `running`, which is all they may have."""
+    """Return `selection` without the workers that have `limit` requests `running`, the most allowed."""
     fits = [candidate for candidate in selection.candidates if running(candidate) < limit]
     if len(fits) == len(selection.candidates):
         return selection
@@ -77,19 +79,19 @@ def below_concurrency_limit(
 
 
 def trial_first(decision: Decision, selection: Selection) -> Decision:
-    """`decision`, unless a worker has its trial: then that one first."""
+    """Return `decision`, with the trial's endpoint first where there is one."""
     if selection.trial is None:
         return decision
     on_trial = [candidate.id for candidate in selection.trial.candidates]
     first = next((worker for worker in decision.ranked if worker in on_trial), on_trial[0])
     rest = tuple(worker for worker in decision.ranked if worker != first)
-    return Decision((first, *rest), f"trial of {first}, which had failed and probes well again")
+    return Decision((first, *rest), f"trial of {first}, which failed before and answers probes again")
 
 
 def exclusions(
     fleet: Fleet, request: Request, selection: Selection | Queued | Reject, now_s: float
 ) -> dict[WorkerId, str]:
-    """Why each of the other workers is not a candidate, for `explain`."""
+    """Return the reason why each other worker is not a candidate, for `explain`."""
     chosen = {candidate.id for candidate in selection.candidates} if isinstance(selection, Selection) else set()
     candidate_set = fleet.candidate_set(request.model)
     fits = _fits(request, candidate_set)
@@ -105,7 +107,7 @@ def exclusions(
 def _pinned(
     fleet: Fleet, request: Request, tried: tuple[str, ...], within: Container[str] | None
 ) -> Selection | Queued | Reject:
-    """Only the one worker will do, draining or not: what is asked for lives there."""
+    """Select the one worker that holds the stored response, draining or not."""
     matching = tuple(c for c in fleet.candidates if request.pinned in (c.id, c.endpoint.id))
     if not matching:
         message = f"The worker {request.pinned} that holds this response has left the fleet."
@@ -114,7 +116,7 @@ def _pinned(
     if endpoint.id in tried:
         return Queued("the only worker that can serve this request has just failed it")
     if within is not None and endpoint.id not in within:
-        return Queued("the only worker that can serve this request waits for what becomes of it on another one")
+        return Queued("the only worker that can serve this request must wait for its outcome on another worker")
     if endpoint.health.condition is WorkerState.READY and endpoint.state is not WorkerState.ASLEEP:
         return Selection(matching)
     if endpoint.health.condition is WorkerState.HALF_OPEN:
@@ -133,7 +135,7 @@ def _nobody(fleet: Fleet, request: Request) -> Queued | Reject:
 
 
 def computed(request: Request, selection: Selection, first: WorkerId) -> bool:
-    """Whether the request has a prompt that `first` will compute, and will not refuse for its length."""
+    """Return whether `first` will compute a prompt for the request, and will not refuse its length."""
     if request.prompt is None or request.model is None or request.prompt.multiple:
         return request.prompt is not None
     endpoint = next(one.endpoint for one in selection.candidates if one.id == first)
@@ -146,10 +148,10 @@ def _needed(request: Request) -> int:
 
 
 def _fits(request: Request, candidate_set: CandidateSet) -> tuple[FleetEndpoint, ...] | None:
-    """The endpoints long enough for the request, where only some are; None: no need to look.
+    """Return the endpoints with a context long enough for the request, None where all are.
 
-    vLLM wants prompt and ``max_tokens`` (at least one) within ``max_model_len``. Where none is long enough, the
-    longest of those that serve now: their own error says best how much the fleet can take.
+    vLLM requires the prompt and ``max_tokens`` (at least one) to fit within ``max_model_len``. Where no endpoint is
+    long enough, return the longest that serve now: their own error message states the limit best.
     """
     model, shortest = request.model, candidate_set.shortest_tokens
     needed = _needed(request)
@@ -169,10 +171,10 @@ def _longest(model: str, candidate_set: CandidateSet) -> tuple[FleetEndpoint, ..
 
 
 def _eased(ready: tuple[Candidate, ...], request: Request, now_s: float) -> tuple[Candidate, ...]:
-    """Offer workers in their slow start to their share of the requests only, as long as there is a warm one.
+    """Offer each worker in its slow start only its share of the requests, while some worker is warm.
 
-    Which requests these are follows from their ids, so that asking twice gives the same answer. Where all are cold,
-    a fleet has just started and there is nobody to spare them.
+    The request id decides, so that repeated calls give the same answer. Where all workers are cold, the fleet has just
+    started and no worker can be spared.
     """
     shares = [candidate.endpoint.health.share(now_s) for candidate in ready]
     if max(shares) < 1.0:
@@ -185,12 +187,12 @@ def _eased(ready: tuple[Candidate, ...], request: Request, now_s: float) -> tupl
 
 
 def _draw(request_id: str, endpoint_id: str) -> float:
-    """A number from 0 to 1, the same for the same request and endpoint."""
+    """Return a number from 0 to 1 that depends only on request and endpoint."""
     return crc32(f"{endpoint_id} {request_id}".encode()) / 2**32
 
 
 def _without_pressure(ready: tuple[Candidate, ...], now_s: float) -> Selection | Reject:
-    """Pass over workers that have just refused or failed; insist only on ones that did not say for how long."""
+    """Leave out workers that have just refused or failed. If all have, use those that gave no Retry-After."""
     open_now = [c for c in ready if c.endpoint.health.refused_until_s <= now_s]
     if not open_now:
         wait_s = min(c.endpoint.health.refused_until_s for c in ready) - now_s
@@ -219,5 +221,5 @@ def _why_excluded(
     if endpoint.state is not WorkerState.READY:
         return f"{endpoint.state.value}: {endpoint.reason}"
     if endpoint.health.share(now_s) < 1.0:
-        return "its slow start: it is offered to a part of the requests only"
-    return "passed over for a moment: it has just refused or failed a request, or another worker has its trial"
+        return "in its slow start: it gets only a share of the requests"
+    return "avoided for a moment: it has just refused or failed a request, or another worker has its trial"

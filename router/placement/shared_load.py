@@ -1,7 +1,7 @@
-"""What other processes have booked on the same workers, where several on one host share a fleet.
+"""Load that other processes have reserved on the same workers, where several on one host share a fleet.
 
-Each process writes what it has booked, at once, and reads the sum of what the others have. How it gets from one to the
-other is not the core's business: see `router.process.shared_memory.ledger`.
+Each process publishes its reservations at once, and reads the sum of the others'. `router.process` supplies the shared
+memory between them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from router.placement.prefill_estimate import Work
 
 
 class ReservedLoad(Protocol):
-    """What is booked on a candidate, by one process or by all; `queue` is true while prefills wait or run."""
+    """Load reserved on a candidate, by one process or by all. `queue` is true while prefills wait or run."""
 
     @property
     def queue(self) -> object: ...
@@ -33,9 +33,9 @@ class ReservedLoad(Protocol):
 
 
 class OthersLoad(NamedTuple):
-    """Sums over the other processes. `head_since_s` is the least of those that queue, `freed_s` the latest of all.
+    """Sums over the other processes. `head_since_s` is the least of those with a queue, `freed_s` the latest of all.
 
-    `work` are the prefills they have dispatched lately, None where there were none.
+    `work` is the prefill work that they have dispatched lately, None where there was none.
     """
 
     queue: int
@@ -50,38 +50,38 @@ class OthersLoad(NamedTuple):
 
 
 class OwnLoad(ReservedLoad, Protocol):
-    """What this process has booked: `router.placement.ledger.Account`. `freed_s` is when a running prefill last
-    ended."""
+    """Load that this process has reserved (`router.placement.ledger.LoadAccount`). `freed_s` is when a running
+    prefill last ended."""
 
     @property
     def freed_s(self) -> float: ...
 
 
 class SharedAccount(Protocol):
-    """One candidate's row in the ledger that several processes share."""
+    """One candidate's row in the shared ledger."""
 
     def publish(self, account: OwnLoad) -> None:
-        """What this process has booked has changed; the others see it from now on."""
+        """Publish this process's load, which the others see from now on."""
 
     def worked(self, work: Work) -> None:
-        """This process has dispatched another prefill."""
+        """Publish that this process has dispatched another prefill."""
 
     def others(self) -> OthersLoad:
-        """What the others have booked now."""
+        """Return the load that the others have reserved now."""
 
     def close(self) -> None:
-        """The candidate has left; what is published later goes nowhere."""
+        """Close the row, because the candidate has left: later updates go nowhere."""
 
 
 class SharedLedger(Protocol):
     """The ledger that several processes share."""
 
     def account(self, candidate_id: str) -> SharedAccount | None:
-        """The candidate's row, with nothing of ours in it; None: there is no room left."""
+        """Return the candidate's row without load of this process, None where the ledger is full."""
 
 
 class CombinedLoad(NamedTuple):
-    """What all processes have booked on one candidate. Satisfies `Booked`."""
+    """Load that all processes have reserved on one candidate. Satisfies `ReservedLoad`."""
 
     queue: int
     queued_tokens: int
@@ -98,10 +98,10 @@ class CombinedLoad(NamedTuple):
 
 
 def combined(own: OwnLoad, others: OthersLoad) -> CombinedLoad:
-    """The sum, as one account of all would have it.
+    """Return the sum, as one account for all processes would have it.
 
-    The worker takes all prefills first come, first served. So the running one began when the first of them came, or
-    when the one before it ended, whoever had sent that.
+    The worker runs all prefills first come, first served. So the running one began when the first of them arrived, or
+    when the one before it ended, whichever process had sent that.
     """
     queue = own.queued_requests
     began_s = others.head_since_s

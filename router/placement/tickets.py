@@ -1,4 +1,4 @@
-"""What the dispatcher answers: a ticket (dispatched), a deferral, a hold or a reject."""
+"""The dispatcher's answers: a ticket (dispatched), or that the request is held, queued or rejected."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.worker_load import Situation, WorkerLoad
 
 RETRY_AFTER_S = 1.0
-"""Retry-After where no worker named one: a probe later the picture is new."""
+"""Retry-After where no worker gave one: after the next probe the state is known again."""
 
 
 class Ticket:
-    """One attempt at one request: it has been placed on `candidate` and its load is booked there.
+    """One attempt at one request, placed on `candidate` with its load reserved there.
 
-    `predicted_cached_tokens` is None where nothing is known of the candidate's cache or of the prompt. `attempt`
-    counts from 1. A ticket ends with `Dispatcher.finished`, `failed`, `cancelled` or `retry`; edges after that are
-    ignored.
+    `predicted_cached_tokens` is None where the candidate's cache or the prompt is unknown. `attempt` counts from 1. A
+    ticket ends with `Dispatcher.finished`, `failed`, `cancelled` or `retry`; later events are ignored.
     """
 
     __slots__ = (
@@ -67,35 +66,37 @@ class Ticket:
         self.predicted_cached_tokens = record.predicted_cached_tokens
         self.situation: Situation | None = None
         self.passage: Passage | None = None
-        """What had passed on the worker when the first token came."""
+        """The worker's work counters at the first token."""
         self.trial = False
         self.tried: tuple[str, ...] = ()
         """Endpoints of earlier attempts."""
         self.sent_failures = 0
         """Earlier attempts that failed after the request had been sent."""
         self.refusal_s: float | None = None
-        """Longest Retry-After among earlier attempts."""
+        """Longest Retry-After of earlier attempts."""
         self.suspect: tuple[FleetEndpoint, str] | None = None
-        """Who answered the same request with a server error just before, and with which."""
+        """The endpoint that answered the same request with a server error just before, and the error."""
         self.ended = False
 
     def decode_s(self, now_s: float) -> float | None:
-        """Time since the first token; None where nobody saw it."""
+        """Return the time since the first token, None where it was not seen."""
         ttft_s = self.record.ttft_s
         return None if ttft_s is None else now_s - self.reservation.at_s - ttft_s
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """No candidate is ready for this request now, but one may come: wait for `Fleet.on_change` and ask again."""
+    """No candidate is ready now, but one may become so: wait for `Fleet.on_change`, then dispatch again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The policy would rather wait: ask again at `until_s`, and before that when `worker`, if there is one, has no
-    prefill left (`Dispatcher.on_prefills_done`)."""
+    """The policy holds the request: dispatch again at `until_s`.
+
+    Dispatch earlier when `worker`, if given, has no prefill left (`Dispatcher.on_prefills_done`).
+    """
 
     worker: WorkerId | None
     until_s: float
@@ -109,7 +110,7 @@ class Reject:
 
 
 def gave_up(point: FailurePoint, reason: str, refusal_s: float | None) -> Reject:
-    """No worker is left to try; `refusal_s` is the longest wait that one of them asked for."""
+    """Return the answer when no worker is left to try; `refusal_s` is the longest Retry-After of the workers tried."""
     retry_after_s = RETRY_AFTER_S if refusal_s is None else refusal_s
     if point is FailurePoint.LOCAL:
         message = f"The gateway cannot open another connection: {reason}; try again later."
@@ -124,6 +125,6 @@ def gave_up(point: FailurePoint, reason: str, refusal_s: float | None) -> Reject
 
 
 def full(limit: int) -> Reject:
-    """Every worker has `limit` requests booked, which is all it may have."""
+    """Return the answer when every worker has `limit` requests reserved, the most allowed."""
     message = f"Every worker for this model has {limit} requests in progress, the limit; try again later."
     return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=RETRY_AFTER_S))

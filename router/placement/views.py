@@ -1,4 +1,4 @@
-"""What a policy gets to see of a request and of the workers that may take it."""
+"""The views of a request and of its candidates, which the policy receives."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from router.residency.view import Match
 
 
 class ViewBuilder:
-    """Puts together what is booked and learned (`lanes`), what caches hold (`residency`) and how long answers are
-    (`outputs`)."""
+    """Combine reserved and learned load (`loads`), cached prefixes (`residency`) and answer lengths
+    (`output_lengths`)."""
 
     def __init__(self, loads: WorkerLoads, residency: ResidencySource, output_lengths: OutputLengths) -> None:
         self._loads = loads
@@ -26,7 +26,7 @@ class ViewBuilder:
     def look(
         self, request: Request, candidates: Sequence[Candidate], now_s: float
     ) -> tuple[RequestView, FleetView, Mapping[int, Match]]:
-        """The request and, in the order of `candidates`, these; and by slot what was found of the prompt."""
+        """Return the views of the request and of `candidates` in their order, and the prefix matches by slot."""
         prompt = request.prompt
         output = Output(self._output_lengths.expected_tokens(request), self._output_lengths.mean_tokens)
         remaining_s = self._output_lengths.remaining_s()
@@ -44,7 +44,7 @@ class ViewBuilder:
     def request_view(
         self, request: Request, now_s: float, hashes: Sequence[int] = (), block_tokens: int = 0
     ) -> RequestView:
-        """The request alone."""
+        """Return the view of the request alone."""
         return RequestView(
             id=request.id,
             model=request.model or "",

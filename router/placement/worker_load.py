@@ -1,4 +1,4 @@
-"""All that is booked on and learned about each candidate, and the views that policies get to see of it."""
+"""Load reserved on each candidate, speeds learned there, and the views that policies receive."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from router.placement.shared_load import ReservedLoad, SharedLedger, combined
 from router.residency.view import Match
 
 STALE_S = 60.0
-"""A fit that no request has tested for so long gives way to the common one until the next observation. Otherwise a
-worker shunned for being slow would never get the request that shows it has recovered; this is one a minute."""
+"""A fit that no request has tested for this long gives way to the common one until the next observation. Otherwise
+a worker avoided for being slow would never get the request that shows its recovery; this allows one a minute."""
 NOTHING_KNOWN = Match(0, 0, Residency.UNKNOWN)
 
 
 class Situation(NamedTuple):
-    """What a request met when it was booked, at `at_s`: regressors of its time to first token, how long the prefill
-    that was running then had been at it already (the wait saved by arriving late), and whether there was room for it
-    in the KV cache."""
+    """What a request met when it was reserved, at `at_s`.
+
+    `features` are the regressors of its time to first token. `head_start_s` is how long the prefill that ran then had
+    been running, a wait that the request was spared. `fits` says whether the KV cache had space for it.
+    """
 
     at_s: float
     features: Features
@@ -40,9 +42,9 @@ NO_OUTPUT = Output(0.0, 0.0)
 class WorkerLoad:
     """One candidate's account, estimates and counters.
 
-    `learned` is its own fit when that last told the time of a token, which the common speed is made of; `speed` is the
-    fit shrunk toward that, which predictions are made with. Each is None until there is one. `looked_s` is when the
-    last first token came in which a change of speed was looked for.
+    `learned` is its own fit at the last time that it determined the time of a token; the common speed is made of
+    these. `speed` is the fit shrunk toward the common speed, for predictions. Each is None until it exists. `looked_s`
+    is the time of the last first token in which a change of speed was looked for.
     """
 
     __slots__ = (
@@ -73,7 +75,7 @@ class WorkerLoad:
         self.mean_uncached_tokens = 0.0
 
     def reserve(self, reservation: LoadReservation, now_s: float) -> None:
-        """Take on a request's load."""
+        """Reserve a request's load."""
         self.account.reserve(reservation)
         self.utilisation.dispatched(reservation.uncached_tokens, reservation.attention, now_s)
         if self.account.shared is not None and self.utilisation.work is not None:
@@ -81,12 +83,12 @@ class WorkerLoad:
         self.mean_uncached_tokens += 0.1 * (reservation.uncached_tokens - self.mean_uncached_tokens)
 
     def reserved(self) -> ReservedLoad:
-        """What is booked here by all processes that share the ledger."""
+        """Return the load reserved here by all processes that share the ledger."""
         account = self.account
         return account if account.shared is None else combined(account, account.shared.others())
 
     def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float, *, fits: bool = True) -> Situation:
-        """What a request would meet here now; ask before booking it."""
+        """Return what a request would meet here now; call it before the reservation."""
         reserved = self.reserved()
         features = (
             float(self.queued_tokens(now_s, reserved) + uncached_tokens),
@@ -97,10 +99,10 @@ class WorkerLoad:
         return Situation(now_s, features, now_s - reserved.head_since_s if reserved.queue else 0.0, fits)
 
     def observe(self, situation: Situation, ttft_s: float, now_s: float) -> None:
-        """A request that met `situation` saw its first token after `ttft_s`.
+        """Learn from a request that met `situation` and saw its first token after `ttft_s`.
 
-        Requests whose waits overlap have met the same hang, if there was one: of those a change of speed is looked for
-        in the first only.
+        Requests whose waits overlap met the same stall, if there was one. A change of speed is looked for only in the
+        first of them.
         """
         plain = situation.fits and situation.at_s >= self.looked_s
         if plain:
@@ -110,7 +112,7 @@ class WorkerLoad:
         self.learned = self.estimate.learned() or self.learned
 
     def decoded(self, since: Passage, gaps: int, decode_s: float, now_s: float) -> None:
-        """An answer came in `decode_s` after its first token, when what had passed here was `since`."""
+        """Learn from an answer that took `decode_s` after its first token, at which the work counters were `since`."""
         speed = self.speed
         if speed is None or decode_s <= 0.0:
             return
@@ -120,7 +122,8 @@ class WorkerLoad:
         self.steps.observe(gaps, (passed.context_token_s - since.context_token_s) / decode_s, prefill_s, decode_s)
 
     def queued_tokens(self, now_s: float, reserved: ReservedLoad) -> int:
-        """P: booked here, plus what seems to wait from elsewhere (of our own requests' mean size)."""
+        """Return the tokens that wait for their prefill: reserved ones, and foreign ones at the mean size of our
+        requests."""
         foreign = self.account.foreign
         if not foreign.waiting:
             return reserved.queued_tokens
@@ -129,12 +132,13 @@ class WorkerLoad:
     def queue_wait_s(
         self, speed: Speed, now_s: float, reserved: ReservedLoad | None = None, queued_tokens: int | None = None
     ) -> float:
-        """v: the fixed wait, the decodes' share, and the prefills booked before, less the time they have run.
+        """Return the fixed wait, the share of the decodes, and the prefills reserved before, less the time they have
+        run.
 
-        Short prefills share a step and end together, so that time counts against all of them and not only the first.
-        A queue that is overdue says that the worker is slower or fuller than thought. How much longer it takes is
-        anyone's guess; as long again as it is late is the guess of Lindy's law, and lets a worker that has stalled
-        price itself out of the market while its requests still hang.
+        Short prefills share a step and end together, so the elapsed time counts against all of them and not only the
+        first. An overdue queue shows that the worker is slower or fuller than estimated. How much longer it takes is
+        unknown; by Lindy's law the guess is as long as it is late. So a stalled worker becomes too expensive while its
+        requests still hang.
         """
         reserved = self.reserved() if reserved is None else reserved
         queued_tokens = self.queued_tokens(now_s, reserved) if queued_tokens is None else queued_tokens
@@ -146,7 +150,7 @@ class WorkerLoad:
         return fixed_s + (min(queued_s, left_s) if left_s >= 0.0 else -left_s)
 
     def settle(self, speed: Speed, now_s: float) -> None:
-        """Take prefills whose end nobody sees (whole-body responses) for done when their time is up."""
+        """End prefills whose end is not visible (whole-body responses) when their estimated time is up."""
         account = self.account
         head = account.head
         while head is not None and not head.streams:
@@ -158,7 +162,7 @@ class WorkerLoad:
             head = account.head
 
     def statistics(self) -> dict[str, Any]:
-        """Booked load, fitted coefficients, and how predictions compared with reports."""
+        """Return reserved load, fitted coefficients, and predictions compared with reports."""
         speed, step_s = self.speed, self.steps.context_token_s
         return {
             **self.account.statistics(),
@@ -172,13 +176,13 @@ class WorkerLoad:
 
 
 class WorkerLoads:
-    """The lane of every candidate, by slot; made when first needed, dropped when the slot changes hands."""
+    """The load of every candidate by slot: created when first needed, dropped when the slot changes hands."""
 
     def __init__(self, ledger: SharedLedger | None = None) -> None:
         self._ledger = ledger
         self._loads: list[WorkerLoad | None] = []
         self._seen: tuple[Sequence[Candidate], list[WorkerLoad]] = ((), [])
-        """The candidates of the last decision and their lanes: a fleet that does not change asks for the same tuple."""
+        """The candidates of the last decision and their loads: an unchanged fleet passes the same tuple again."""
         self._common: Speed | None = None
         self._stale = False
         self._reuse_value = ReuseValue()
@@ -186,7 +190,7 @@ class WorkerLoads:
         self._step_stale = False
 
     def of(self, candidate: Candidate) -> WorkerLoad:
-        """The candidate's lane."""
+        """Return the candidate's load."""
         slot = candidate.slot
         if slot >= len(self._loads):
             self._loads.extend([None] * (slot + 1 - len(self._loads)))
@@ -207,7 +211,7 @@ class WorkerLoads:
         return load
 
     def observe(self, load: WorkerLoad, situation: Situation, ttft_s: float, now_s: float) -> None:
-        """A first token was seen."""
+        """Record a first token."""
         load.observe(situation, ttft_s, now_s)
         self._stale = True
         common = self.common_speed()
@@ -215,23 +219,23 @@ class WorkerLoads:
             load.speed = load.estimate.speed(common)
 
     def decoded(self, load: WorkerLoad, since: Passage, tokens: int | None, decode_s: float, now_s: float) -> None:
-        """An answer of so many tokens is complete."""
+        """Record a complete answer of `tokens`."""
         if tokens:
             load.decoded(since, tokens - 1, decode_s, now_s)
             self._step_stale = True
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
-        """A prompt of these blocks is to be placed."""
+        """Record that a prompt with these blocks is to be placed."""
         self._reuse_value.arrived(hashes, now_s)
 
     def released(
         self, load: WorkerLoad, reservation: LoadReservation, model: str, now_s: float, *, cached: bool
     ) -> None:
-        """A request has ended, and has left its context in the cache if that is so `cached`.
+        """Release a request's load. If `cached`, its context stays in the cache and becomes idle context.
 
-        There it rests for as long as it would take to be prefilled again, where contexts of this model have been worth
-        that of late. To keep what may be needed again until that has cost as much as to get it anew is never worse than
-        twice the best there is (the ski rental problem; Karlin et al. 1988).
+        Idle context counts for as long as its prefill would take, where contexts of this model have recently been
+        worth that. To keep something until that has cost as much as a new one is never worse than twice the optimum
+        (the ski rental problem; Karlin et al. 1988).
         """
         speed = self._speed(load, now_s)
         if not cached or not reservation.idle_context.hashes or speed is None:
@@ -243,12 +247,12 @@ class WorkerLoads:
         self._reuse_value.rests(model, reservation.idle_context.hashes, tokens, now_s, now_s + again_s)
 
     def _speed(self, load: WorkerLoad, now_s: float) -> Speed | None:
-        """The lane's own while that is tested, else the common one."""
+        """Return the worker's own speed while it is tested, else the common one."""
         tested = load.speed is not None and load.tested_s >= now_s - STALE_S
         return load.speed if tested else self.common_speed()
 
     def common_step_s(self) -> float | None:
-        """The growth of a step per context token, the median over the workers that have learned theirs."""
+        """Return the growth of a decode step per context token: the median of the workers that have learned theirs."""
         if self._step_stale:
             known = [load.steps.context_token_s for load in self._loads if load is not None and load.candidate.live]
             learned = sorted([step_s for step_s in known if step_s is not None])
@@ -257,12 +261,13 @@ class WorkerLoads:
         return self._common_step_s
 
     def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
-        """Gauges of the candidate were scraped."""
+        """Record a scrape of the candidate's gauges."""
         load = self.of(candidate)
         load.account.foreign.observe(report, load.reserved(), candidate.capacity_tokens, now_s)
 
     def common_speed(self) -> Speed | None:
-        """The median over the workers that have learned theirs, lent to those that have not; None: none has."""
+        """Return the median speed of the workers that have learned theirs, None if none has. It serves for all
+        others."""
         if self._stale:
             learned = [
                 load.learned for load in self._loads if load is not None and load.learned and load.candidate.live
@@ -281,10 +286,11 @@ class WorkerLoads:
         remaining_s: float = 0.0,
         hashes: Sequence[int] = (),
     ) -> tuple[WorkerView, ...]:
-        """What is known of `candidates` for a prompt; `matches` by slot, None where the prompt has no identity.
+        """Return the views of `candidates` for a prompt; `matches` are by slot, None where the prompt has no identity.
 
-        `remaining_s` is how much longer answers under way take, `hashes` are the prompt's blocks. Before anything is
-        learned of any worker all of them cost one unit per token, so that costs rank as P + u does.
+        `remaining_s` is how much longer running answers take, `hashes` are the prompt's blocks. Until the speed of
+        some worker is learned, estimates are in tokens and not in seconds, so that costs rank by queued plus uncached
+        tokens.
         """
         found = {} if matches is None else matches
         seen: list[WorkerView] = []
@@ -309,7 +315,7 @@ class WorkerLoads:
         return loads
 
     def statistics(self, candidates: Iterable[Candidate]) -> dict[str, Any]:
-        """Per worker."""
+        """Return statistics by worker."""
         return {candidate.id: self.of(candidate).statistics() for candidate in candidates}
 
 
@@ -382,8 +388,11 @@ def _view(
 
 
 def _idle_tokens(load: WorkerLoad, now_s: float, hashes: Sequence[int], cached_tokens: int, free_tokens: int) -> int:
-    """What rests there; where more than the `free_tokens` does, without what of this very prompt does and is cached no
-    more: that is nobody else's, and would count twice."""
+    """Return the idle context on the worker.
+
+    Where it exceeds `free_tokens`, leave out the idle part of this very prompt that is no longer cached: no other
+    request needs it, and it would count twice.
+    """
     account = load.account
     tokens = account.idle_context.tokens(now_s, account.shared_context.shared_tokens)
     if not tokens or tokens <= free_tokens:

@@ -410,7 +410,7 @@ class Rogue:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (lambda: Decision((WorkerId("h:99"),), "?"), "which is no candidate"),
+        (lambda: Decision((WorkerId("h:99"),), "?"), "which is not a candidate"),
         (lambda: Decision((), "?"), "IndexError"),
         (lambda: 1 / 0, "ZeroDivisionError"),
         (lambda: None, "AttributeError"),

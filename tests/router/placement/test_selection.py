@@ -179,6 +179,6 @@ def test_exclusions_say_why(fleet, ask):
     fleet.traffic_refused(fleet.get("h:1"), None, 0.0, trial=False)
     fleet.undrain("h:2")
     calm = exclusions(fleet, request, select(fleet, request, (), 0.1), 0.1)
-    assert "passed over" in calm["h:1"]
+    assert "avoided" in calm["h:1"]
     long = ask(tokens=2_000)
     assert "too short" in exclusions(fleet, long, select(fleet, long, (), 1.0), 1.0)["h:1"]
