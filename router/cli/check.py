@@ -1,4 +1,4 @@
-"""``warmroute check``: are the settings right, are the workers there, and what would make them better."""
+"""``warmroute check``: check settings, reach the workers, and name vLLM flags that would improve them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ examples:
   warmroute check --worker http://gpu1:8000 --worker http://gpu2:8000
   warmroute check --config warmroute.yaml --json
 
-exit codes: 0 the settings are right and every worker answers; 1 a worker does not; 2 a setting is wrong.
-Unless --no-requests is given, each worker is sent one short prompt twice, to see what it reports.
+exit codes: 0 the settings are valid and every worker answers; 1 a worker does not; 2 a setting is not valid.
+Each worker gets one short prompt twice, to see what it reports, unless --no-requests is given.
 """
 
 
@@ -30,20 +30,20 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "check",
-        help="check settings and workers, and say which vLLM flags would improve them",
-        description="Check the settings and reach every worker; say what was found and what would improve it.",
+        help="check settings and workers, and name vLLM flags that would improve them",
+        description="Check the settings, reach every worker, and name vLLM flags that would improve it.",
         epilog=_EXAMPLES,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--no-requests", action="store_true", help="ask only, send no prompt to any worker")
+    parser.add_argument("--no-requests", action="store_true", help="send no prompt to any worker")
     add_settings(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check, print, and say by the exit code how it went."""
+    """Check, print the result, and return the exit code."""
     try:
         loaded = read_settings(arguments)
     except ConfigError as error:

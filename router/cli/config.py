@@ -1,4 +1,4 @@
-"""``warmroute config``: what is in effect, and the commented sample."""
+"""``warmroute config``: print the effective settings, or the commented sample."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from router.process.children.child_config import count_of
 
 _EXAMPLES = """\
 examples:
-  warmroute config --sample yaml > warmroute.yaml       every setting, with its default and what it is for
-  warmroute config --config warmroute.yaml              what is in effect, as YAML
+  warmroute config --sample yaml > warmroute.yaml       every setting, with its default and description
+  warmroute config --config warmroute.yaml              the effective settings, as YAML
   warmroute config --config warmroute.yaml --origins    which file line, variable or flag each setting came from
 """
 
@@ -29,7 +29,7 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "config",
-        help="print the settings in effect, or a commented sample file",
+        help="print the effective settings, or a commented sample file",
         description="Print the settings that `serve` would use with the same flags, environment and file.",
         epilog=_EXAMPLES,
         formatter_class=HelpFormatter,
@@ -37,14 +37,14 @@ def register(commands: Commands) -> None:
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--sample", choices=["yaml"], help="print a commented sample file instead")
-    output.add_argument("--json", action="store_true", help="as JSON")
-    output.add_argument("--origins", action="store_true", help="only what was set, and where")
+    output.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument("--origins", action="store_true", help="print only settings that were given, with their place")
     add_settings(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print."""
+    """Print the settings or the sample."""
     if arguments.sample:
         print(sample_yaml(), end="")
         return 0

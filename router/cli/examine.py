@@ -1,4 +1,4 @@
-"""What one worker is, how well its cache can be known, and which flags would improve that."""
+"""Examine one worker: how well its cache can be known, and which flags would improve that."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ EVENTS_FLAG = (
     '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'
     "'"
 )
-"""Replay ports start 100 above: each data-parallel rank takes the next port of both."""
+"""Replay ports start 100 higher, because each data-parallel rank takes the next port of both."""
 CACHING_FLAG = "--enable-prefix-caching"
-NO_CACHING = "without it no prefix is ever reused, and its requests are placed by load alone"
+NO_CACHING = "without it no prefix is reused, and requests are placed by load alone"
 _REQUEST_TIMEOUT_S = 60.0
 _TCP = re.compile(r"tcp://\[?(.+?)\]?:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Something to start the worker (or Warmroute) with, and what it brings."""
+    """A flag for the worker (or for Warmroute), and its benefit."""
 
     flag: str
     why: str
@@ -39,7 +39,7 @@ class Advice:
 
 @dataclass(slots=True)
 class WorkerReport:
-    """One worker, examined. `problem` and `fix` are set where it cannot be used now."""
+    """The result for one worker. `problem` and `fix` are set if it cannot be used now."""
 
     id: str
     url: str
@@ -49,13 +49,13 @@ class WorkerReport:
     residency: Residency = Residency.UNKNOWN
     reason: str = ""
     reports_cached_tokens: bool | None = None
-    """None: not asked, or no answer."""
+    """None: not tried, or no answer."""
     prompts: dict[str, str] = field(default_factory=dict)
     advice: list[Advice] = field(default_factory=list)
 
 
 async def examine_all(config: Config, *, requests: bool) -> list[WorkerReport]:
-    """Every configured worker, at once. With `requests`, each is sent one short prompt twice."""
+    """Examine every configured worker at once. With `requests`, send each one short prompt twice."""
     examined = (_examine(worker, number, config, requests) for number, worker in enumerate(config.workers))
     reports = list(await asyncio.gather(*examined))
     await _see_prompts(config, reports)
@@ -63,7 +63,7 @@ async def examine_all(config: Config, *, requests: bool) -> list[WorkerReport]:
 
 
 async def _see_prompts(config: Config, reports: list[WorkerReport]) -> None:
-    """Add where each model's token ids come from; without any, no view of a cache can be exact."""
+    """Add the source of each model's token ids. Without token ids no view of a cache is exact."""
     usable = [(report, report.facts) for report in reports if report.facts is not None and report.problem is None]
     served = {card.id: (card, report.url) for report, facts in usable for card in facts.models}
     origins = await prompt_origins(config, served)
@@ -101,25 +101,25 @@ async def _examine(worker: WorkerConfig, number: int, config: Config, requests: 
 async def _why_no_models(
     client: WorkerClient, endpoint: Endpoint, worker: WorkerConfig, number: int, timeout_s: float
 ) -> tuple[str, str]:
-    """What is wrong, and the fix."""
+    """Return the problem and the fix."""
     try:
         await client.get(endpoint, "/v1/models", timeout_s)
     except RefusedError as refusal:
         if refusal.status in (401, 403):
-            given = f"refuses the key in workers[{number}].api_key" if worker.api_key else "wants an API key"
+            given = f"refuses the key in workers[{number}].api_key" if worker.api_key else "requires an API key"
             in_variable = f'{variable(("workers",))}=\'[{{"url": "{endpoint.url}", "api_key": "KEY"}}]\''
-            fix = f"write what vLLM got as --api-key: workers[{number}].api_key in the file, or {in_variable}"
+            fix = f"write the key that vLLM got as --api-key: workers[{number}].api_key in the file, or {in_variable}"
             return f"{given}: /v1/models answered {refusal.status}", fix
     except ProbeError as error:
         return error.reason, f"see {endpoint.url}/v1/models"
-    return "names no models", f"see {endpoint.url}/v1/models"
+    return "lists no models", f"see {endpoint.url}/v1/models"
 
 
 async def _judge(
     client: WorkerClient, endpoint: Endpoint, report: WorkerReport, facts: WorkerFacts, requests: bool
 ) -> None:
     if facts.caches and not any(cache.prefix_caching for cache in facts.caches.values()):
-        report.residency, report.reason = Residency.OFF, "the worker says that its prefix caching is off"
+        report.residency, report.reason = Residency.OFF, "the worker reports that prefix caching is off"
         report.advice.append(Advice(CACHING_FLAG, NO_CACHING))
         return
     unreachable = [address for address in _addresses(facts) if not await _connects(address)]
@@ -130,7 +130,7 @@ async def _judge(
 
 
 async def _try(client: WorkerClient, endpoint: Endpoint, report: WorkerReport, facts: WorkerFacts) -> None:
-    """Add what the worker says of a prompt that it has just run."""
+    """Add the worker's reports about a prompt that it has just run."""
     block_tokens = max((cache.block_size for cache in facts.caches.values()), default=DEFAULT_BLOCK_TOKENS)
     found = await _found(client, endpoint, facts, block_tokens)
     if found is None:
@@ -138,16 +138,16 @@ async def _try(client: WorkerClient, endpoint: Endpoint, report: WorkerReport, f
     report.reports_cached_tokens = found.reported is not None
     if found.proves_no_caching(block_tokens):
         report.residency = Residency.OFF
-        report.reason = f"it found nothing of {found.prompt_tokens} prompt tokens that it had just run"
+        report.reason = f"none of {found.prompt_tokens} prompt tokens were cached when the same prompt came again"
         report.advice = [Advice(CACHING_FLAG, f"{NO_CACHING}; its hit counter shows that it reuses none now")]
     elif not report.reports_cached_tokens:
-        why = "responses then say what was cached: predictions are checked, and estimated views corrected"
+        why = "responses then report cached tokens, which check predictions and correct estimated views"
         report.advice.append(Advice("--enable-prompt-tokens-details", why))
 
 
 def _residency(facts: WorkerFacts, unreachable: list[str]) -> tuple[Residency, str]:
     if not facts.event_sources:
-        return Residency.APPROXIMATE, "no KV events: its cache is estimated from what is sent to it"
+        return Residency.APPROXIMATE, "no KV events: its cache is estimated from the requests sent to it"
     if unreachable:
         return Residency.APPROXIMATE, f"its KV events cannot be reached at {', '.join(unreachable)}"
     return Residency.EXACT, "publishes KV events"
@@ -177,7 +177,7 @@ def _addresses(facts: WorkerFacts) -> list[str]:
 
 
 async def _connects(address: str) -> bool:
-    """Whether something accepts at a ``tcp://`` address; other transports are taken on trust."""
+    """Return whether a ``tcp://`` address accepts connections; other transports are not tested."""
     match = _TCP.fullmatch(address)
     if match is None:
         return True
@@ -193,8 +193,8 @@ async def _connects(address: str) -> bool:
 async def _found(
     client: WorkerClient, endpoint: Endpoint, facts: WorkerFacts, block_tokens: int
 ) -> CacheTrialResult | None:
-    """What the second of two equal prompts found cached. None where it cannot be asked: a model that completes
-    nothing, for one."""
+    """Return the cached tokens of the second of two equal prompts. None if the worker cannot answer, such as for a
+    model without completions."""
     card = next((card for card in facts.models if card.parent is None), facts.models[0])
     body = trial_body(card.id, block_tokens, card.max_model_len)
     trial = CacheTrial(client, endpoint, body, answer_s=_REQUEST_TIMEOUT_S)

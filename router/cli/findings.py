@@ -1,4 +1,4 @@
-"""What ``warmroute check`` found, for people and for programs."""
+"""Print the result of ``warmroute check``, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NARROWEST = 160
 def document(
     reports: list[WorkerReport], places: list[str], plan: MemoryPlan, warnings: Sequence[str]
 ) -> dict[str, Any]:
-    """What ``--json`` prints; `places` say where each worker was named."""
+    """Return the document of ``--json``. `places` say where each worker is configured."""
     return {
         "problems": list(_problems(reports, places)),
         "warnings": list(warnings),
@@ -36,11 +36,11 @@ def _problems(reports: list[WorkerReport], places: list[str]) -> Iterator[dict[s
 
 
 def print_findings(reports: list[WorkerReport], places: list[str], plan: MemoryPlan, warnings: Sequence[str]) -> None:
-    """Memory budgets, a table, details and advice on stdout, warnings and problems on stderr."""
+    """Print memory budgets, a table, details and advice on stdout, warnings and problems on stderr."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(console.width, _NARROWEST))
-    console.print("settings are right")
+    console.print("the settings are valid")
     for stated in plan.lines():
         console.print(stated, soft_wrap=True)
     for warning in warnings:
@@ -84,12 +84,12 @@ def _row(report: WorkerReport) -> tuple[str, ...]:
 
 
 def _times(ranks: int, values: list[str]) -> str:
-    """The values over all data-parallel ranks: once where they are all the same."""
+    """Return the values of all data-parallel ranks, once if they are all the same."""
     return f"{ranks} x {values[0]}" if ranks > 1 and len(values) == 1 else " ".join(values)
 
 
 def _details(reports: list[WorkerReport]) -> Iterator[Text]:
-    """What the table has no room for."""
+    """Return the lines that do not fit in the table."""
     for report in reports:
         facts = report.facts
         if facts is None or report.problem:
@@ -101,7 +101,7 @@ def _details(reports: list[WorkerReport]) -> Iterator[Text]:
 
 
 def _advice(reports: list[WorkerReport]) -> Iterator[Text]:
-    """Each piece of advice once, with the workers it is for."""
+    """Return each piece of advice once, with its workers."""
     found: dict[Advice, list[str]] = {}
     for report in reports:
         for advice in report.advice:

@@ -1,4 +1,4 @@
-"""``warmroute keys``: make API keys, and the lines that let them in."""
+"""``warmroute keys``: make API keys, and their lines for the file of keys."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from router.security.keys import LEAST_CHARACTERS, NAME, KeyEntry, digest_of, ne
 
 _EXAMPLES = """\
 examples:
-  warmroute keys new alice                              prints a key, once, and the line for the file
-  warmroute keys new alice --file api-keys              adds the line to the file and prints the key alone
-  warmroute keys hash alice < key.txt                   the line for a key that exists
+  warmroute keys new alice                              print a key, once, and its line for the file
+  warmroute keys new alice --file api-keys              add the line to the file and print the key alone
+  warmroute keys hash alice < key.txt                   print the line for an existing key
 
-The file (auth.api_keys_file) holds names and SHA-256 digests; a running gateway reads it again when it changes. A name
-may stand twice while one key takes over from another. Take a key back by removing its line.
+The file (auth.api_keys_file) holds names and SHA-256 digests. A running gateway reads it again when it changes. A name
+may have two lines while one key replaces another. To revoke a key, remove its line.
 """
 
 
@@ -36,10 +36,10 @@ def register(commands: Commands) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     new = actions.add_parser("new", help="make a key", allow_abbrev=False)
     new.set_defaults(run=_new)
-    existing = actions.add_parser("hash", help="the line for a key given on standard input", allow_abbrev=False)
+    existing = actions.add_parser("hash", help="print the line for a key from standard input", allow_abbrev=False)
     existing.set_defaults(run=_hash)
     for action in (new, existing):
-        action.add_argument("name", metavar="NAME", help="whose it is: letters, digits, dots, - and _")
+        action.add_argument("name", metavar="NAME", help="name of the key: letters, digits, dots, - and _")
         action.add_argument("--file", metavar="FILE", type=Path, help="add the line to this file")
 
 
@@ -78,7 +78,7 @@ def _name(arguments: argparse.Namespace) -> str:
 
 
 def _add(path: Path, entry: KeyEntry) -> None:
-    """Append to the file, which must be one of keys if it exists."""
+    """Append to the file, which must be a file of keys if it exists."""
     try:
         present = parse_file(str(path)) if path.exists() else []
         if any(each.digest == entry.digest for each in present):

@@ -1,7 +1,7 @@
-"""What each limit bounds, in what unit, and what the client sees: the rows of docs/reference/limits.md.
+"""Rows of docs/reference/limits.md: each limit with its unit, and the effect that a client sees.
 
-A new setting gets a line in `SETTINGS`; a fixed limit that a client or a worker can meet gets one in `FIXED`. What a
-setting bounds is said by its description in `router.config.model`.
+A new setting gets a line in `SETTINGS`; a fixed limit that a client or a worker can reach gets one in `FIXED`. The
+description of a setting is in `router.config.model`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FIXED_HEADS = ("bounds", "value", "unit", "what the client sees")
 
 _NOTHING = "nothing"
 _FAILED_CALL = "nothing: the call has failed"
-_ANOTHER = "another worker is tried; 503 `worker_failed` where none is left"
+_ANOTHER = "another worker is tried; 503 `worker_failed` if none is left"
 
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_connections": ("connections", "the connection is closed without an answer"),
@@ -70,10 +70,10 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_body_bytes": ("bytes", "413 `body_too_large`, which names the limit in effect; connection closed"),
     "limits.max_buffered_body_bytes": ("bytes", "503 `too_many_requests` with `Retry-After`, or 413 `body_too_large`"),
     "limits.max_queued_requests": ("requests", "503 `too_many_requests` with `Retry-After`"),
-    "limits.max_held_requests": ("requests", "no hold: the request goes to a worker at once"),
+    "limits.max_held_requests": ("requests", "nothing: the request goes to a worker at once"),
     "limits.max_concurrent_requests": ("requests", "503 `concurrency_limit` with `Retry-After`"),
     "limits.max_requests_per_worker": ("requests", "503 `overloaded` with `Retry-After`"),
-    "limits.write_buffer_bytes": ("bytes", "nothing: its worker is read no further until the client reads"),
+    "limits.write_buffer_bytes": ("bytes", "nothing: the gateway stops reading from the worker until the client reads"),
     "limits.max_buffered_response_bytes": ("bytes", "a client that does not read is cut off"),
     "tenants.NAME.max_queued_requests": ("requests", "503 `tenant_max_queued_requests` with `Retry-After`"),
     "tenants.NAME.max_buffered_body_bytes": (
@@ -132,24 +132,24 @@ FIXED: tuple[Fixed, ...] = (
     Fixed(
         "Chunks of a body read per event-loop iteration", CHUNKS_PER_ITERATION, "chunks", "they wait for the next one"
     ),
-    Fixed("Pipelined requests read ahead on a connection", PIPELINE_BYTES, "bytes", "its bytes are not read for now"),
+    Fixed("Pipelined requests read ahead on a connection", PIPELINE_BYTES, "bytes", "nothing: they are read later"),
     Fixed(
         "Pipelined requests per event-loop iteration",
         REQUESTS_PER_ITERATION,
         "requests",
         "they wait for the next one",
     ),
-    Fixed("What is still read after a refusal", LINGER_BYTES, "bytes", "the connection is reset"),
-    Fixed("How long it is still read", LINGER_S, "seconds", "the connection is reset"),
+    Fixed("Bytes read after a refusal", LINGER_BYTES, "bytes", "the connection is reset"),
+    Fixed("Time of reading after a refusal", LINGER_S, "seconds", "the connection is reset"),
     Fixed("Unsent bytes of a connection in the kernel", KERNEL_UNSENT_BYTES, "bytes", _NOTHING),
-    Fixed("What a stream must bring while no event ends", MIN_BYTES_PER_S, "bytes/s", "as `timeouts.stream_idle_s`"),
+    Fixed("Least rate of a stream while no event ends", MIN_BYTES_PER_S, "bytes/s", "as `timeouts.stream_idle_s`"),
     Fixed("Comments and half an event before the first event", relay.HELD_BYTES, "bytes", _ANOTHER),
-    Fixed("A first event that is looked into for an error", FIRST_EVENT_BYTES, "bytes", "it is passed on as content"),
-    Fixed("Events before the first token of a Responses stream", INTRODUCTION_BYTES, "bytes", "they are passed on"),
+    Fixed("First event that is searched for an error", FIRST_EVENT_BYTES, "bytes", "it is forwarded as content"),
+    Fixed("Events before the first token of a Responses stream", INTRODUCTION_BYTES, "bytes", "they are forwarded"),
     Fixed("Workers that fail with the request in hand", MAX_SENT_FAILURES, "workers", "503 `worker_failed`"),
     Fixed("Workers that may die of one body", query_of_death.MAX_DEATHS, "workers", "422 `request_crashes_workers`"),
     Fixed("Bodies whose workers' deaths are remembered", query_of_death.BODIES_KEPT, "bodies", _NOTHING),
-    Fixed("How long a policy may keep a request back", LONGEST_HOLD_S, "seconds", "nothing: it is sent then"),
+    Fixed("Time that a policy may hold a request", LONGEST_HOLD_S, "seconds", "nothing: it is sent then"),
     Fixed("Stored responses whose worker is remembered", PINS, "responses", "404 `response_not_found` for older ones"),
     Fixed("Parts of a form that are searched for `model`", multipart.MAX_PARTS, "parts", "placed without a model"),
     Fixed("Head of a form's part", multipart.MAX_PART_HEAD_BYTES, "bytes", "placed without a model"),
@@ -193,11 +193,11 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("A worker's /metrics page", MAX_METRICS_BYTES, "bytes", "nothing: the read has failed"),
     Fixed("Head of a worker's answer to a call of the gateway's own", MAX_CALL_HEAD_BYTES, "bytes", _FAILED_CALL),
     Fixed("A worker's answer to /tokenize", MAX_TOKENIZE_BYTES, "bytes", "nothing: the prompt is placed by its text"),
-    Fixed("The gateway's own calls to one worker at a time", MAX_CALLS, "calls", "nothing: further ones wait"),
+    Fixed("The gateway's own calls to one worker at a time", MAX_CALLS, "calls", "nothing: more calls wait"),
     Fixed("Answer of one process of the gateway to another", MAX_REPLY_BYTES, "bytes", "503 problem document"),
-    Fixed("One message of KV events", MAX_MESSAGE_BYTES, "bytes", "nothing: the subscription begins again"),
+    Fixed("One message of KV events", MAX_MESSAGE_BYTES, "bytes", "nothing: the subscription starts again"),
     Fixed("Messages of KV events that wait, per publisher", MAX_QUEUED, "messages", "nothing: the worker keeps them"),
-    Fixed("Replayed KV events that wait, per publisher", MAX_HELD_BYTES, "bytes", "nothing: the replay is given up"),
+    Fixed("Replayed KV events that wait, per publisher", MAX_HELD_BYTES, "bytes", "nothing: the replay ends"),
     Fixed("KV events of a publisher kept while missing ones are fetched", PENDING_BYTES, "bytes", _NOTHING),
     Fixed("Blocks of one view whose parent block is unknown", ORPHAN_BYTES, "bytes", _NOTHING),
     Fixed("Body of a request to the admin API", MAX_BODY_BYTES, "bytes", "413 problem document"),
@@ -212,7 +212,7 @@ FIXED: tuple[Fixed, ...] = (
 
 
 def setting_rows() -> Iterator[Row]:
-    """One row for each entry of `SETTINGS`, as `HEADS` names the cells."""
+    """Return one row for each entry of `SETTINGS`; `HEADS` names the cells."""
     known = {path: (default, described) for path, default, described in _walk(root(), Config(), ())}
     for path, (unit, sees) in SETTINGS.items():
         default, described = known[path]
@@ -221,13 +221,13 @@ def setting_rows() -> Iterator[Row]:
 
 
 def fixed_rows() -> Iterator[Row]:
-    """One row for each entry of `FIXED`, as `FIXED_HEADS` names the cells."""
+    """Return one row for each entry of `FIXED`; `FIXED_HEADS` names the cells."""
     for fixed in FIXED:
         yield fixed.bounds, _number(fixed.value), fixed.unit, fixed.client_sees
 
 
 def settings_that_bound() -> Iterable[str]:
-    """Every setting that has to have a row: limits, time limits, and whatever is named as a limit elsewhere."""
+    """Return every setting that needs a row: limits, timeouts, and settings named like limits elsewhere."""
     for path, _, _ in _walk(root(), Config(), ()):
         name = path.rpartition(".")[2]
         named = name.startswith("max_") or name.endswith("_bytes")
@@ -236,7 +236,7 @@ def settings_that_bound() -> Iterable[str]:
 
 
 def _walk(kind: kinds.StructType, defaults: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
-    """Every setting with its default and description; NAME stands for the key of a mapping."""
+    """Return every setting with its default and description; NAME stands for the key of a mapping."""
     for name, field in fields(kind).items():
         inner, default, here = bare(field.type), getattr(defaults, name, None), (*path, name)
         if isinstance(inner, kinds.DictType) and isinstance(section := bare(inner.value_type), kinds.StructType):
@@ -248,7 +248,7 @@ def _walk(kind: kinds.StructType, defaults: Any, path: tuple[str, ...]) -> Itera
 
 
 def _defaults(section: kinds.StructType) -> Any:
-    """A section with its defaults; None where one of its settings is required."""
+    """Return a section with its defaults, or None if one of its settings is required."""
     return None if any(field.required for field in section.fields) else section.cls()
 
 

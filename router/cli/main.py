@@ -1,4 +1,4 @@
-"""``warmroute``: finds the command, runs it, and turns what goes wrong into lines an operator can act on."""
+"""The ``warmroute`` command: find the subcommand, run it, and print errors as lines with a fix."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ INTERRUPTED = 130
 
 _EXAMPLES = """\
 examples:
-  warmroute demo                                        see what prefix routing saves, on this machine
+  warmroute demo                                        see what prefix routing saves on this machine
   warmroute serve --worker http://gpu1:8000 --worker http://gpu2:8000
   warmroute serve --config warmroute.yaml               see `warmroute config --sample yaml`
-  warmroute check --worker http://gpu1:8000             what can be known of a worker, and what would improve it
+  warmroute check --worker http://gpu1:8000             how well a worker's cache is known, and how to improve it
   warmroute explain request.json                        which worker a request would go to now, and why
 
-Every setting can come from a flag, a WARMROUTE_* variable or a file, in this order of strength.
+Every setting can come from a flag, a WARMROUTE_* variable or a file; the first one wins.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in `argv` (default: the process's); returns the exit code."""
+    """Run the command in `argv` (default: the process's arguments) and return the exit code."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.run is None:
@@ -39,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="warmroute",
-        description="OpenAI-compatible gateway that sends each request to the vLLM worker already holding its prefix.",
+        description="OpenAI-compatible gateway that sends each request to the vLLM worker with its prefix in cache.",
         epilog=_EXAMPLES,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
@@ -60,7 +60,7 @@ def _register_further(commands: Commands) -> None:
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         try:
             point.load()(commands)
-        except Exception as error:  # somebody else's package must not take `serve` down with it
+        except Exception as error:  # a broken package of a third party must not stop `serve`
             print(f"warmroute: command {point.name!r} ({point.value}) is not available: {error}", file=sys.stderr)
 
 
@@ -74,7 +74,7 @@ def _run(command: Callable[[argparse.Namespace], int], arguments: argparse.Names
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output left; keep the interpreter from failing again when it flushes.
+        # The reader of the output has closed it; the interpreter would fail again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

@@ -1,4 +1,4 @@
-"""Flags that set something, shared by ``serve``, ``check`` and ``config``: made from the settings themselves."""
+"""Flags for settings, shared by ``serve``, ``check`` and ``config`` and generated from the settings."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ else:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Descriptions and examples as written; options in a column wide enough for ours."""
+    """Keep descriptions and examples as written, with a wide column for options."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config``, ``--set`` and an option per entry of `FLAGS`."""
+    """Add ``--config``, ``--set`` and one option per entry of `FLAGS`."""
     sources = parser.add_argument_group("settings")
     sources.add_argument("--config", metavar="FILE", type=Path, help=f"YAML file [{CONFIG_FILE}]")
     sources.add_argument(
@@ -87,10 +87,10 @@ def _destination(flag: Flag) -> str:
 
 
 def read_settings(arguments: argparse.Namespace) -> Loaded:
-    """The effective settings of a parsed command line, the process's environment and the file.
+    """Return the effective settings of a parsed command line, the environment and the file.
 
     Raises:
-        ConfigError: naming every mistake found.
+        ConfigError: names every mistake found.
     """
     return load_with_places(_values(arguments), os.environ, arguments.config)
 

@@ -1,4 +1,4 @@
-"""Where the token ids of each model's prompts would come from."""
+"""Find the source of token ids for each model's prompts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from router.tokenization.intake import CHAT_PATH, parse
 
 @dataclass(frozen=True, slots=True)
 class PromptOrigin:
-    """`exact`: token ids are to be had, so that a prompt can be compared with what caches hold."""
+    """`exact`: token ids are available, so a prompt can be compared with the blocks in caches."""
 
     exact: bool
     described: str
 
 
 async def prompt_origins(config: Config, served: Mapping[str, tuple[ServedModel, str]]) -> dict[str, PromptOrigin]:
-    """By model name; `served` gives each model's card and the base URL of a worker that serves it.
+    """Return the source by model name. `served` gives each model's card and the base URL of a worker that serves it.
 
-    Each is asked for the identity of a short conversation, as the gateway would; a worker may be asked to tokenise it.
+    For each model this identifies a short conversation, as the gateway would; a worker may have to tokenise it.
     """
     identity = Identity(config)
     try:

@@ -27,7 +27,7 @@ _MADE = "This page is made by `python -m router.cli.reference`; a test holds it 
 
 
 def policies_page() -> str:
-    """Every built-in policy in a line."""
+    """Return the index of built-in policies."""
     lines = [
         "# Policies",
         "",
@@ -47,7 +47,7 @@ def _policies() -> Iterable[tuple[str, dict[str, Any]]]:
 
 
 def policy_page(name: str) -> str:
-    """What the policy's class says of it, and its parameters."""
+    """Return the page of one policy: its description, parameters and terms."""
     text = cleandoc(BUILT_IN[name].__doc__ or "").replace("``", "`")
     use = f"warmroute serve --policy {name} --worker http://10.0.0.5:8000 --worker http://10.0.0.6:8000"
     described = describe(name)
@@ -72,7 +72,7 @@ def policy_page(name: str) -> str:
 
 
 def metrics_page() -> str:
-    """Every exported metric."""
+    """Return the page of all metrics."""
     lines = [
         "# Metrics",
         "",
@@ -91,7 +91,7 @@ def _metric(spec: MetricSpec) -> tuple[str, ...]:
 
 
 def paths_page() -> str:
-    """Every forwarded path, and those that never are."""
+    """Return the page of forwarded paths, and of paths that are never forwarded."""
     lines = [
         "# Paths of the public port",
         "",
@@ -116,7 +116,7 @@ def _route(route: Route) -> tuple[str, ...]:
 
 
 def limits_page() -> str:
-    """Every limit, and what a client sees of it."""
+    """Return the page of all limits and their effect on clients."""
     lines = [
         "# Limits",
         "",
@@ -138,7 +138,7 @@ def limits_page() -> str:
 
 
 def _memory() -> list[str]:
-    """How the byte budgets follow the memory limit."""
+    """Return the section on byte budgets and the memory limit."""
     together, one_gib = sum(budget.most_bytes for budget in BYTE_BUDGETS), MemoryLimit(1 << 30, "")
     heads = ("budget", "most", f"with a limit of {one_gib.size_bytes:,} bytes", "with 4 processes under it")
     plans = [plan_memory(Config(), processes, one_gib).budgets for processes in (1, 4)]

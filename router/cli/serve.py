@@ -1,4 +1,4 @@
-"""``warmroute serve``: the gateway."""
+"""``warmroute serve``: run the gateway."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ examples:
   warmroute serve --config warmroute.yaml --port 9000
   WARMROUTE_WORKERS=http://gpu1:8000,http://gpu2:8000 warmroute serve --policy lpwl
 
-A worker that is down or still loading is reported and probed on. --worker replaces the file's workers. Each
-option's variable is in brackets; the settings without an option of their own are in `warmroute config --sample yaml`.
+A worker that is down or still loads is reported, and probes continue. --worker replaces the workers of the file. The
+variable of each option is in brackets. `warmroute config --sample yaml` lists settings without an option.
 """
 
 
@@ -31,7 +31,7 @@ def register(commands: Commands) -> None:
     parser = commands.add_parser(
         "serve",
         help="run the gateway",
-        description="Run the gateway: a public port that speaks what vLLM speaks, an admin port for API and metrics.",
+        description="Run the gateway: a public port with vLLM's API, and an admin port for the REST API and metrics.",
         epilog=_EXAMPLES,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
@@ -41,7 +41,7 @@ def register(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal ends it."""
+    """Serve until a signal ends the process."""
     hold_off()
     config = read_settings(arguments).config
     setup_logging(config.log_level, config.log_format)
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     log.info("memory budgets", extra=plan.to_builtins())
     for warning in plan.warnings:
         log.warning(warning)
-    # late: the other commands' help must not wait for the data plane
+    # imported late: the help of other commands must not wait for the data plane
     if plan.processes > 1:
         from router.process.children.supervisor import run as run_processes
 

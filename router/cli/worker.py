@@ -1,4 +1,4 @@
-"""``warmroute worker``: one embedded worker, a vLLM without a GPU."""
+"""``warmroute worker``: run one embedded worker, which simulates vLLM without a GPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What each byte budget gets of the memory limit where its setting is "auto".
+"""The size of each byte budget whose setting is "auto".
 
-All budgets together, at `RSS_PER_BYTE` times, fit in half of the limit; the other half is for everything else. With
-plenty of memory each budget has its most; with less, each has the same part of its most. So what a budget gets depends
-on the limit and the number of processes only, and a budget that is set leaves the others as they are.
+All budgets together, times `RSS_PER_BYTE`, fit in half of the memory limit; the other half is for everything else. With
+enough memory each budget has its maximum; with less, each has the same share of its maximum. An automatic budget
+depends only on the memory limit and the number of processes, so setting one budget does not change the others.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from router.config.memory import MemoryLimit
 from router.config.model import Config, LimitsConfig, Section
 
 RSS_PER_BYTE = 3
-"""Resident memory that one byte of a budget may cost, with what is made of it while it is read and forwarded."""
+"""Resident memory for one byte of a budget, including its copies while it is read and forwarded."""
 SHARE = 2
-"""One part in so many of the memory limit is for the budgets."""
+"""The budgets get the memory limit divided by this."""
 LEAST_BYTES = 1 << 20
-"""No budget gets less, however low the limit is."""
+"""Minimum of a budget, however low the limit is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteBudget:
-    """A setting that bounds memory: for all processes together, or for each of them."""
+    """A setting that bounds memory, for all processes together or for each process."""
 
     section: str
     name: str
@@ -35,20 +35,20 @@ class ByteBudget:
 
     @property
     def path(self) -> str:
-        """The setting's name in full."""
+        """The full name of the setting."""
         return f"{self.section}.{self.name}"
 
     def of(self, section: Section) -> int:
-        """What it is in its section; one that is still "auto" is its most."""
+        """Return its value in its section; "auto" is its maximum."""
         value = getattr(section, self.name)
         return value if isinstance(value, int) else self.most_bytes
 
     def within(self, config: Config) -> int:
-        """What it is in `config`."""
+        """Return its value in `config`."""
         return self.of(getattr(config, self.section))
 
     def is_auto(self, config: Config) -> bool:
-        """Whether `config` leaves it to the memory limit."""
+        """Return whether `config` leaves it to the memory limit."""
         return not isinstance(getattr(getattr(config, self.section), self.name), int)
 
 
@@ -61,7 +61,7 @@ BYTE_BUDGETS = (BODIES, RESPONSES, PROMPTS, VIEWS)
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """`config` with every budget as a number, where these numbers come from, and what is doubtful about them."""
+    """`config` with every budget as a number, the memory limit behind these numbers, and warnings."""
 
     config: Config
     limit: MemoryLimit | None
@@ -74,7 +74,7 @@ class MemoryPlan:
         return {budget.path: budget.within(self.config) for budget in BYTE_BUDGETS}
 
     def to_builtins(self) -> dict[str, Any]:
-        """For a log line or JSON."""
+        """Return the plan for a log line or JSON."""
         return {
             "limit_bytes": self.limit.size_bytes if self.limit is not None else None,
             "source": self.limit.source if self.limit is not None else "unknown",
@@ -84,7 +84,7 @@ class MemoryPlan:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Return the plan as lines of text."""
         limit = self.limit
         yield "memory limit " + (f"{_mebibytes(limit.size_bytes)} ({limit.source})" if limit else "unknown")
         for budget in BYTE_BUDGETS:
@@ -94,7 +94,7 @@ class MemoryPlan:
 
 
 def plan_memory(config: Config, processes: int, limit: MemoryLimit | None) -> MemoryPlan:
-    """Give each budget that is "auto" its part of `limit`, and bound a single body by the budget for bodies."""
+    """Give each "auto" budget its share of `limit`, and bound a single body by the budget for bodies."""
     part = _part(limit, processes)
     resolved = config
     for budget in BYTE_BUDGETS:
@@ -102,7 +102,7 @@ def plan_memory(config: Config, processes: int, limit: MemoryLimit | None) -> Me
             resolved = _with(resolved, budget.section, budget.name, max(LEAST_BYTES, int(budget.most_bytes * part)))
     body_bytes = BODIES.within(resolved)
     if BODIES.is_auto(config):
-        body_bytes //= processes  # each has its share, and no more than all of that for one body
+        body_bytes //= processes  # one body may take a process's whole share, and no more
     largest_bytes = min(config.limits.max_body_bytes, body_bytes)
     resolved = _with(resolved, "limits", "max_body_bytes", largest_bytes)
     return MemoryPlan(resolved, limit, processes, tuple(_warnings(config, resolved, limit, processes)))
@@ -113,7 +113,7 @@ def _mebibytes(size_bytes: int) -> str:
 
 
 def _part(limit: MemoryLimit | None, processes: int) -> float:
-    """What part of its most each budget may have."""
+    """Return the share of its maximum that each budget may have."""
     if limit is None:
         return 1.0
     most_bytes = sum(budget.most_bytes * _copies(budget, processes) for budget in BYTE_BUDGETS)
@@ -153,6 +153,6 @@ def _warnings(config: Config, resolved: Config, limit: MemoryLimit | None, proce
 
 def _together_bytes(config: Config, processes: int) -> int:
     together_bytes = sum(budget.within(config) * _copies(budget, processes) for budget in BYTE_BUDGETS)
-    # every process takes a whole body, even where its share of the budget is smaller (`child_config`)
+    # every process accepts a whole body, even if its share of the budget is smaller (`child_config`)
     whole_bytes = processes * config.limits.max_body_bytes if processes > 1 else 0
     return together_bytes + max(0, whole_bytes - BODIES.within(config))

@@ -1,4 +1,4 @@
-"""Open file descriptors: what the limits need against what the system allows."""
+"""Open file descriptors: the number that the limits need, and the number that the system allows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ _PER_WORKER = 4
 
 
 def descriptors_needed(config: Config, processes: int = 1) -> int:
-    """Descriptors that one of `processes` needs: one per client connection and one per request in flight at a worker,
-    which is at most one per connection, beside those of `_reserved`."""
+    """Return the descriptors that one of `processes` needs.
+
+    That is one per client connection, at most one per connection for its request at a worker, and those of `_reserved`.
+    """
     return 2 * -(-config.limits.max_connections // processes) + _reserved(config)
 
 
 def _reserved(config: Config) -> int:
-    """What must stay free of client connections and of their requests at workers."""
+    """Return the descriptors kept free of client connections and of their requests at workers."""
     return config.limits.max_admin_connections + _PER_WORKER * len(config.workers) + _OWN_DESCRIPTORS
 
 
 def reserve_descriptors(config: Config, processes: int = 1) -> tuple[Config, str | None]:
-    """Raise the soft limit to what `config` needs. Where the hard limit does not allow that, `config` with fewer
-    connections, and a warning that names both numbers."""
+    """Raise the soft limit to the number that `config` needs.
+
+    If the hard limit is lower, return `config` with fewer connections, and a warning that names both numbers.
+    """
     needed = descriptors_needed(config, processes)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -41,16 +45,17 @@ def reserve_descriptors(config: Config, processes: int = 1) -> tuple[Config, str
 
 
 def reachable_descriptors() -> int | None:
-    """How far a start can raise the limit; None where there is none."""
+    """Return the highest limit that a start can set; None if there is no limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else hard
 
 
 def fit_connections(config: Config, processes: int, allowed: int | None) -> tuple[Config, str | None]:
-    """`config` with no more connections than `allowed` descriptors per process carry, and a warning where that is
-    fewer than it asks for.
+    """Return `config` with at most the connections that `allowed` descriptors per process carry, and a warning if that
+    is fewer.
 
-    Dials to workers, the admin port and KV events keep theirs: at least half of all where even those do not fit.
+    Connects to workers, the admin port and KV events keep their descriptors. At least half of all descriptors stay for
+    clients.
     """
     needed = descriptors_needed(config, processes)
     if allowed is None or allowed >= needed:

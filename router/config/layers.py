@@ -1,4 +1,4 @@
-"""One source over another."""
+"""Merge one source over another."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Values = dict[str, Any]
 
 
 def merged(low: Values, high: Values) -> Values:
-    """`high` over `low`: mappings key by key, lists and scalars as a whole.
+    """Merge `high` over `low`: mappings key by key, lists and scalars as a whole.
 
-    A source that names another policy does not inherit the parameters of the one it replaces.
+    A source that names another policy does not inherit the parameters of the policy that it replaces.
     """
     both = {**low, **high}
     for key in low.keys() & high.keys():

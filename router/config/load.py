@@ -1,4 +1,4 @@
-"""Reading the settings: flag > environment > file > default, everything checked, all mistakes reported at once."""
+"""Read the settings (flag > environment > file > default), check them, and report all mistakes at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from router.config.typed import TypedTree
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and for each one that a source gave, the place of the source that won."""
+    """The settings, and for each setting that a source gave, the place in the source that won."""
 
     config: Config
     places: Mapping[Path, str]
@@ -80,7 +80,7 @@ def _checked(values: Mapping[str, Any], places: Mapping[Path, str], checks: Iter
 
 
 def _place(path: Path, places: Mapping[Path, str]) -> str:
-    """Where the value at `path`, or the closest thing around it, was written; its name if it is a default."""
+    """Return where the value at `path`, or the closest mapping around it, was written; its name if it is a default."""
     for length in range(len(path), 0, -1):
         if place := places.get(path[:length]):
             return place

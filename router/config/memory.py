@@ -1,4 +1,4 @@
-"""How much memory this process may use: the limit of its control group, or half of the machine's memory.
+"""The memory that this process may use: the limit of its control group, or half of the machine's memory.
 
 Control groups: https://docs.kernel.org/admin-guide/cgroup-v2.html (``memory.max``) and
 https://docs.kernel.org/admin-guide/cgroup-v1/memory.html (``memory.limit_in_bytes``).
@@ -17,7 +17,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """`source` says where the limit comes from: cgroup v2, cgroup v1, or half of RAM."""
+    """`source` is cgroup v2, cgroup v1, or half of RAM."""
 
     size_bytes: int
     source: str
@@ -37,9 +37,9 @@ class _Hierarchy:
 
 
 def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
-    """What this process may use; None on a system that says nothing of its memory.
+    """Return the memory that this process may use; None if the system does not report its memory.
 
-    A limit that is not below the machine's memory limits nothing. `root` stands for / in tests.
+    A limit above the machine's memory is ignored. `root` stands for / in tests.
     """
     ram_bytes = _ram_bytes(root)
     found = [
@@ -63,7 +63,10 @@ def _ram_bytes(root: Path) -> int | None:
 
 
 def _hierarchies(root: Path) -> Iterator[_Hierarchy]:
-    """Those that can limit memory, from lines of proc(5)'s mountinfo: ``36 35 98:0 /top /folder options - type ...``"""
+    """Return the hierarchies that can limit memory.
+
+    The lines of proc(5)'s mountinfo look like ``36 35 98:0 /top /folder options - type ...``.
+    """
     for line in _lines(root / "proc/self/mountinfo"):
         mount, _, kind = line.partition(" - ")
         words, kind_words = [_unescaped(word) for word in mount.split(" ")], kind.split(" ")
@@ -77,7 +80,7 @@ def _hierarchies(root: Path) -> Iterator[_Hierarchy]:
 
 
 def _group(root: Path, version: int) -> PurePosixPath:
-    """The control group of this process, from lines as in ``4:memory:/group`` (v1) and ``0::/group`` (v2)."""
+    """Return the control group of this process, from lines such as ``4:memory:/group`` (v1) and ``0::/group`` (v2)."""
     for line in _lines(root / "proc/self/cgroup"):
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
@@ -87,9 +90,9 @@ def _group(root: Path, version: int) -> PurePosixPath:
 
 
 def _limits(hierarchy: _Hierarchy, group: PurePosixPath) -> Iterator[int]:
-    """The limits of `group` and of every group above it that is visible here: each of them binds.
+    """Return the limits of `group` and of every visible group above it: each of them applies.
 
-    A container may see its own group mounted as the top, under a name that is valid outside only.
+    A container may see its own group mounted as the top, under a name that is valid only outside.
     """
     below = group.relative_to(hierarchy.top) if group.is_relative_to(hierarchy.top) else PurePosixPath()
     if ".." in below.parts:

@@ -1,4 +1,4 @@
-"""What is wrong with the settings, where, and what to write instead."""
+"""Mistakes in the settings: the place, the problem and the fix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used. `problems` is never empty and keeps the order in which sources are read."""
+    """The settings cannot be used. `problems` is never empty and keeps the order in which sources are read."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -28,6 +28,6 @@ class ConfigError(Exception):
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
+    """Return the known word closest to `word`."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else None

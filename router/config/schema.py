@@ -1,4 +1,4 @@
-"""The settings' types as a tree to walk, and how to say in words what a type takes."""
+"""The types of the settings as a tree, and descriptions of the values that a type takes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SECRETS = frozenset({"api_key", "api_keys", "admin_token", "isolation_secret"})
 
 @cache
 def root() -> kinds.StructType:
-    """The type of all settings."""
+    """Return the type of all settings."""
     return cast("kinds.StructType", kinds.type_info(Config))
 
 
 def bare(kind: kinds.Type) -> kinds.Type:
-    """`kind` without "or None" and without metadata; a union only where several other types are left."""
+    """Return `kind` without "or None" and metadata; a union only if several other types remain."""
     if isinstance(kind, kinds.Metadata):
         return bare(kind.type)
     if isinstance(kind, kinds.UnionType):
@@ -34,23 +34,23 @@ def bare(kind: kinds.Type) -> kinds.Type:
 
 
 def optional(kind: kinds.Type) -> bool:
-    """Whether None may be written."""
+    """Return whether None is allowed."""
     return isinstance(kind, kinds.UnionType) and kind.includes_none
 
 
 def fields(kind: kinds.StructType) -> dict[str, kinds.Field]:
-    """A section's settings by name."""
+    """Return the settings of a section by name."""
     return {field.name: field for field in kind.fields}
 
 
 def shorthand(kind: kinds.StructType) -> str | None:
-    """The one required key, if there is one: the section may then be written as that key's text alone."""
+    """Return the one required key, if there is exactly one: a section may be written as that key's text alone."""
     required = [field.name for field in kind.fields if field.required]
     return required[0] if len(required) == 1 else None
 
 
 def type_at(path: Sequence[str]) -> kinds.Type | None:
-    """The type of the setting at `path`, None where there is no such setting."""
+    """Return the type of the setting at `path`, or None if there is no such setting."""
     kind: kinds.Type = root()
     for step in path:
         kind = bare(kind)
@@ -64,7 +64,7 @@ def type_at(path: Sequence[str]) -> kinds.Type | None:
 
 
 def settings(kind: kinds.StructType | None = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every setting that is not a section, with its field."""
+    """Return every setting that is not a section, with its field."""
     for field in (kind or root()).fields:
         inner = bare(field.type)
         if isinstance(inner, kinds.StructType) and not optional(field.type):
@@ -74,7 +74,7 @@ def settings(kind: kinds.StructType | None = None, path: tuple[str, ...] = ()) -
 
 
 def default_of(path: Path) -> Any:
-    """The default at a path of keys, None where it has none."""
+    """Return the default at a path of keys, or None."""
     value: Any = msgspec.to_builtins(Config())
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
@@ -82,7 +82,7 @@ def default_of(path: Path) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as a user would write it, secrets struck out; text that may hold one as a whole."""
+    """Return a value as a user would write it, without secrets; text that may be a secret is hidden as a whole."""
     return json.dumps(_without_secrets(value), default=str, ensure_ascii=False)
 
 
@@ -95,7 +95,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 def wanted(kind: kinds.Type) -> str:
-    """What may be written for `kind`, as the object of "write ..."."""
+    """Return the allowed values of `kind`, as the object of "write ..."."""
     kind = bare(kind)
     match kind:
         case kinds.BoolType():

@@ -1,4 +1,4 @@
-"""Values with the place they were written at, and paths to settings."""
+"""Values with the place where they were written, and paths to settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Located:
 
 
 def located(value: Any, place: str) -> Located:
-    """Plain nested lists and dicts, all written at one place."""
+    """Return plain nested lists and dicts as a tree, all at one place."""
     if isinstance(value, dict):
         return Located({str(key): located(item, place) for key, item in value.items()}, place)
     if isinstance(value, list | tuple):
@@ -30,7 +30,7 @@ def located(value: Any, place: str) -> Located:
 
 
 def plain(node: Located) -> Any:
-    """The value without its places."""
+    """Return the value without places."""
     if isinstance(node.value, dict):
         return {key: plain(item) for key, item in node.value.items()}
     if isinstance(node.value, list):
@@ -39,13 +39,13 @@ def plain(node: Located) -> Any:
 
 
 def dotted(path: Path) -> str:
-    """``workers[0].url`` for ``("workers", 0, "url")``."""
+    """Return ``workers[0].url`` for ``("workers", 0, "url")``."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")
 
 
 def insert(root: Located, path: tuple[str, ...], node: Located) -> None:
-    """Put `node` at `path` below `root`, making the mappings between; a scalar in the way is replaced."""
+    """Put `node` at `path` below `root` and make the mappings between; replace a scalar on the way."""
     here = root.value
     for step in path[:-1]:
         below = here.get(step)

@@ -1,4 +1,4 @@
-"""One source's tree against the settings' types: plain values out, every mistake noted with its place."""
+"""Convert the tree of one source to the types of the settings, and note every mistake with its place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from router.config.tree import Located, Path, dotted, plain
 
 
 class TypedTree:
-    """Values of one source as nested dicts and lists, the places they came from, and what was wrong."""
+    """Values of one source as nested dicts and lists, their places, and the problems found."""
 
     def __init__(self, tree: Located) -> None:
         self.places: dict[Path, str] = {}
@@ -115,7 +115,7 @@ _EXAMPLES = {"url": "http://HOST:PORT", "path": "/v1/PATH", "endpoint": "tcp://H
 
 
 def _expand(kind: kinds.StructType, node: Located) -> Located:
-    """A section written as the text of its one required key, in full."""
+    """Return a section that was written as the text of its one required key, in full."""
     key = shorthand(kind)
     if key is None or not isinstance(node.value, str):
         return node

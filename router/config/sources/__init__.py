@@ -1,4 +1,4 @@
-"""Readers of settings: each turns one kind of source into a `tree.Located` tree that remembers places.
+"""Readers of settings: `yaml_file`, `environment` and `flags`.
 
-`yaml_file`, `environment` and `flags`. Imported by `router.config.load` only.
+Each turns one kind of source into a `tree.Located` tree that remembers places. Imported by `router.config.load` only.
 """

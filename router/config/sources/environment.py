@@ -20,12 +20,12 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
 def variable(path: tuple[str, ...]) -> str:
-    """The variable that sets the setting at `path`."""
+    """Return the variable of the setting at `path`."""
     return PREFIX + "__".join(path).upper()
 
 
 def read_environment(env: Mapping[str, str], problems: list[Problem]) -> Located:
-    """The settings in `env`; an empty variable counts as not set."""
+    """Return the settings in `env`; an empty variable counts as not set."""
     tree = Located({}, "environment")
     for name in sorted(filter(_ours, env)):
         if not env[name] or _service_link(name, env[name]):

@@ -1,4 +1,4 @@
-"""Flags of ``warmroute serve`` and ``check`` that set something, and the tree of those given."""
+"""Flags of ``warmroute serve``, ``check`` and ``config`` for settings, and the tree of the flags given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from router.config.tree import Located, insert, located
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A command line option and the setting it is for."""
+    """A command line option and its setting."""
 
     option: str
     path: tuple[str, ...]
@@ -63,9 +63,9 @@ FLAGS = (
 
 
 def read_flags(values: Mapping[str, Any], problems: list[Problem]) -> Located:
-    """`values` by dotted path (``policy.name``); texts are read by the setting's type, None means not given.
+    """Return `values` by dotted path (``policy.name``). Text is read by the type of the setting; None means not given.
 
-    A `Located` value brings the option it was given with; others are placed at the setting's own.
+    A `Located` value has the option that gave it; other values are placed at the option of the setting.
     """
     tree = Located({}, "command line")
     for name, value in values.items():
@@ -82,7 +82,7 @@ def read_flags(values: Mapping[str, Any], problems: list[Problem]) -> Located:
 
 
 def option_of(path: tuple[str, ...]) -> str:
-    """The option that sets `path`, as a place to name."""
+    """Return the option that sets `path`, as a place."""
     for flag in FLAGS:
         if flag.path == path[: len(flag.path)]:
             return flag.option

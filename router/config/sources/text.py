@@ -1,4 +1,4 @@
-"""Text of a variable or a flag as a tree, read by the type of the setting it is for."""
+"""Read the text of a variable or a flag by the type of its setting."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 
 
 def from_text(kind: kinds.Type, text: str, place: str) -> Located:
-    """`text` as `kind` wants it; text that does not fit stays text, for the type check to name.
+    """Return `text` as `kind`. Text that does not fit stays text, so that the type check names it.
 
-    Lists are comma-separated or JSON, mappings are JSON, untyped values are JSON where they parse as such.
+    Lists are comma-separated or JSON, mappings are JSON, untyped values are JSON if they parse as such.
     """
     match bare(kind):
         case kinds.BoolType():

@@ -1,4 +1,4 @@
-"""A YAML file as a tree with line numbers; duplicate keys are mistakes."""
+"""Read a YAML file as a tree with line numbers. A duplicate key is a mistake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEEPEST = 40
 
 
 def read_yaml(text: str, name: str, problems: list[Problem]) -> Located:
-    """The file's one document; an empty file is an empty mapping.
+    """Return the one document of the file; an empty file is an empty mapping.
 
     Raises:
         ConfigError: the text is not YAML.
@@ -33,7 +33,7 @@ class _Reader:
         self._problems = problems
 
     def read(self, node: yaml.Node, place: str | None = None, depth: int = 0) -> Located:
-        """`node` as a tree; a mapping's values are placed at their keys."""
+        """Return `node` as a tree; the values of a mapping are placed at their keys."""
         place = place or self._place(node)
         if depth > _DEEPEST:
             raise ConfigError([Problem(place, "nested too deeply", "write it without anchors that hold themselves")])

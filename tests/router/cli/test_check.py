@@ -18,7 +18,7 @@ from router.workers.cache_trial import CacheTrialResult
 def test_no_workers(inside):
     ran = inside("check")
     assert ran.returncode == 0
-    assert "settings are right" in ran.stdout
+    assert "the settings are valid" in ran.stdout
     assert "--worker URL" in ran.stdout
 
 
@@ -159,7 +159,7 @@ async def test_no_prefix_caching(found):
 async def test_a_worker_whose_counter_shows_no_reuse_is_off(found):
     report = await found(WorkerFacts("0.33.0", (CARD,), CACHES), reports=CacheTrialResult(100, None, 0))
     assert (report.residency, flags(report)) == (Residency.OFF, ["--enable-prefix-caching"])
-    assert report.reason == "it found nothing of 100 prompt tokens that it had just run"
+    assert report.reason == "none of 100 prompt tokens were cached when the same prompt came again"
     assert "placed by load alone" in report.advice[0].why
 
 
@@ -177,7 +177,7 @@ async def test_unknown_whether_details_are_reported(found):
 
 @pytest.mark.parametrize(
     ("facts", "problem"),
-    [(WorkerFacts(models=(CARD,), sleeping=True), "asleep"), (WorkerFacts(), "names no models")],
+    [(WorkerFacts(models=(CARD,), sleeping=True), "asleep"), (WorkerFacts(), "lists no models")],
 )
 async def test_there_but_of_no_use(found, facts, problem):
     report = await found(facts)
@@ -227,7 +227,7 @@ async def test_the_whole_command_on_an_embedded_worker(embedded, warmroute):
     url = await embedded(prompt_tokens_details=False)
     ran = await asyncio.to_thread(warmroute, "check", "--worker", url)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "settings are right" in ran.stdout
+    assert "the settings are valid" in ran.stdout
     assert "exact: publishes KV events" in ran.stdout
     assert "--enable-prompt-tokens-details" in ran.stdout
     as_json = await asyncio.to_thread(warmroute, "check", "--worker", url, "--json", "--no-requests")
@@ -243,7 +243,7 @@ async def test_a_worker_that_wants_a_key(guarded):
             Config(workers=tuple(WorkerConfig(url=worker.url, api_key=key) for key in (None, "sk-other", "sk-5371"))),
             requests=True,
         )
-    assert without.problem == "wants an API key: /v1/models answered 401"
+    assert without.problem == "requires an API key: /v1/models answered 401"
     assert "workers[0].api_key in the file" in without.fix
     assert f'WARMROUTE_WORKERS=\'[{{"url": "{worker.url}", "api_key": "KEY"}}]\'' in without.fix
     assert wrong.problem == "refuses the key in workers[1].api_key: /v1/models answered 401"
@@ -256,7 +256,7 @@ async def test_the_whole_command_on_a_worker_that_wants_a_key(guarded, warmroute
     async with guarded("sk-5371") as worker:
         ran = await asyncio.to_thread(warmroute, "check", "--worker", worker.url)
         assert ran.returncode == 1
-        assert f"--worker: worker {worker.bound.url.removeprefix('http://')}: wants an API key" in ran.stderr
+        assert f"--worker: worker {worker.bound.url.removeprefix('http://')}: requires an API key" in ran.stderr
         env = {"WARMROUTE_WORKERS": json.dumps([{"url": worker.url, "api_key": "sk-5371"}])}
         ran = await asyncio.to_thread(lambda: warmroute("check", env=env))
     assert (ran.returncode, ran.stderr) == (0, "")
