@@ -78,8 +78,13 @@ def local(name, status, raw, rule, why="", *, kept=True, bodiless=False):
 class ResponseCase:
     """Bytes from a worker, and the client's view.
 
-    `gets`: "answer" (status and content below), "error" (a 5xx of the gateway, with `code`), "cut" (the head, then a
-    close within the body that the client can distinguish from its end) or "event" (the stream, then an error event).
+    `gets` is one of:
+
+    - "answer": `status` and `content`;
+    - "error": a 5xx of the gateway, with `code`;
+    - "cut": the head, then a close within the body that the client can distinguish from its end;
+    - "event": the stream, then an error event.
+
     `pooled`: the connection to the worker is reused. `closes`: the worker closes after its bytes. `kept`: after a
     response, the client's connection takes another request.
     """

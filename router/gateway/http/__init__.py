@@ -7,7 +7,8 @@
 - Heads written by the gateway: `headers` (forwarded and own heads), `cors`, `request_ids`, `worker_keys`.
 - Errors: `error_format` writes them as each API expects them.
 - Routes: `routes` lists the paths that are forwarded, as data.
-- Memory and time: `body_buffer_limit` and `send_buffer_limit` bound buffers over all connections, `heap_trim` returns
-  freed memory to the system, `time_slices` divides long work on the event loop, `write_coalescer` groups short writes.
+- Memory: `body_buffer_limit` and `send_buffer_limit` bound buffers over all connections, `heap_trim` returns freed
+  memory to the system.
+- Time: `time_slices` divides long work on the event loop, `write_coalescer` groups short writes.
 - `tunnel` carries WebSocket bytes, `access_log` writes one line per request, `json_structs` holds what msgspec decodes.
 """

@@ -1,5 +1,6 @@
 """Changes to a request's body that the gateway makes, and their undoing in the response.
 
-`body_rewriter` decides which requests are rewritten, `json_splice` inserts JSON members without re-encoding the body,
-`usage_frame` removes a usage frame that the client did not ask for.
+- `body_rewriter` decides which requests are rewritten.
+- `json_splice` inserts JSON members without encoding the body again.
+- `usage_frame` removes a usage frame that the client did not ask for.
 """
