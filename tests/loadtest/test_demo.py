@@ -56,7 +56,7 @@ def test_a_signal_stops_all_of_it(number):
         (["--time-scale", "nan"], "--time-scale"),
     ],
 )
-def test_a_wrong_flag_is_said_before_anything_starts(flags, said):
+def test_a_wrong_flag_is_refused_before_anything_starts(flags, said):
     done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
     assert said in done.stderr

@@ -71,7 +71,7 @@ def test_one_seed_shows_no_difference():
     assert one.verdict == "no difference shown"
 
 
-def test_every_kind_is_there_and_only_exact_is_told_by_events():
+def test_every_view_is_scored_and_only_the_exact_one_reads_events():
     listed = contenders(65_000)
     assert {one.family for one in listed} == set(Family)
     assert [one.name for one in listed if one.publishes_events] == ["exact, by events"]

@@ -92,7 +92,7 @@ async def test_no_server_is_an_error():
     assert "no connection" in loop.tally.reasons[0]
 
 
-async def test_what_comes_unasked_is_left_alone():
+async def test_unrequested_bytes_are_ignored():
     async with serving(GOOD) as url:
         tally = Tally()
         caller = await connect(url, tally, lambda caller: None)

@@ -42,7 +42,7 @@ def test_a_compiled_environment_runs_its_own_command(tmp_path):
     assert (found.name, found.version) == ("warmroute compiled", "9.9")
 
 
-def test_only_those_wanted_take_part():
+def test_only_selected_proxies_are_measured():
     names = [entrant.name for entrant in entrants.entrants(None, None, ["warmroute"], print)]
     assert names == ["warmroute"]
 
@@ -63,7 +63,7 @@ def test_when_pip_fails_its_last_word_is_the_reason():
         environments._run([sys.executable, "-m", "pip", "install", "--no-index", "no-such-distribution-of-ours==1"])
 
 
-def test_what_is_installed_is_not_installed_again(tmp_path):
+def test_an_installed_router_is_not_installed_again(tmp_path):
     version = importlib.metadata.version("pytest")
     assert environments._installed(Path(sys.prefix), Package("pytest", version))
     assert not environments._installed(Path(sys.prefix), Package("pytest", "0.1"))

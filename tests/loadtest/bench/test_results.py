@@ -53,7 +53,7 @@ def test_a_proxy_that_fails_to_start_once_is_struck(results):
     assert results.complaints()
 
 
-def test_what_was_not_asked_for_is_said(results):
+def test_a_proxy_that_was_not_measured_is_named(results):
     results.samples["tokens-64"]["slow"] = [sample(0.0, skipped="passes 10 tokens/s")] * 2
     assert results.skipped("tokens-64", "slow")
     assert results.complaints() == []

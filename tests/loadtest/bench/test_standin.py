@@ -58,7 +58,7 @@ def test_cached_tokens_are_reported_as_vllm_would(url):
     assert second["prompt_tokens_details"]["cached_tokens"] == (prompt_tokens - 1) // 16 * 16
 
 
-def test_it_names_its_event_sources_and_tokenises(url):
+def test_the_stand_in_names_its_event_sources_and_tokenises(url):
     assert httpx.get(f"{url}/kv_event_sources").json()["0"]["endpoint"].startswith("tcp://127.0.0.1:")
     count = httpx.post(f"{url}/tokenize", json=BODY).json()["count"]
     assert count == httpx.post(f"{url}/v1/chat/completions", json=BODY).json()["usage"]["prompt_tokens"]

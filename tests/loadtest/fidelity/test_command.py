@@ -56,7 +56,7 @@ def test_the_packaged_profiles_are_those_of_the_recorded_models():
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_the_server_is_told_what_the_model_assumes(tmp_path, profile, ahead):
+def test_the_server_gets_the_models_settings_as_flags(tmp_path, profile, ahead):
     worker = server_to_compare(tmp_path, profile, 65_536, 4.0, async_scheduling=ahead)
     flags = " ".join(worker.flags)
     assert "--max-num-batched-tokens 8192 --max-num-seqs 256 --max-model-len 32768" in flags

@@ -94,7 +94,7 @@ def test_agreement_misses_no_bar():
         (32, Cause.EVICTED, True, "differ for 1 of 1"),
     ],
 )
-def test_what_misses_a_bar_is_said(cached, cause, alone, words):
+def test_a_missed_limit_is_reported(cached, cause, alone, words):
     found = [Difference("a", 32, cached, cause)]
     assert any(words in line for line in compared(played(32), played(cached), found, one_at_a_time=alone).failures)
 
@@ -104,7 +104,7 @@ def test_late_tokens_miss_the_bar():
     assert compared(played(32), slow).failures == ["TPOT p50 is off by -16.7%", "TPOT p90 is off by -16.7%"]
 
 
-def test_all_of_it_can_be_written(tmp_path):
+def test_a_comparison_can_be_written_as_json(tmp_path):
     path = tmp_path / "fidelity.json"
     write_json(path, [compared(played(16), played(32), [Difference("a", 16, 32, Cause.EVICTED)])], [])
     (row,) = msgspec.json.decode(path.read_bytes())["served"]

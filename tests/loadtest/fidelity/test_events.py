@@ -51,7 +51,7 @@ def test_blocks_have_the_models_hashes_and_modelled_times(hashes):
     assert history.evictions == 1
 
 
-def test_what_came_before_a_reset_is_forgotten(hashes):
+def test_blocks_before_a_reset_are_forgotten(hashes):
     log = log_of(frames(0, 990.0, stored([1, 2], 0)), frames(1, 999.0, AllBlocksCleared(), stored([3], 0)))
     assert log.history(BEGIN_S, 1.0).changes == {hashes[0]: [(-1.0, 1)]}
 

@@ -40,7 +40,7 @@ def test_the_body_fixes_the_answers_length():
     assert (body["model"], body["max_tokens"], body["ignore_eos"]) == ("m", arrival.answer_tokens, True)
 
 
-def test_what_is_sent_one_at_a_time_exceeds_the_cache():
+def test_sequential_prompts_exceed_the_cache():
     scenario = one_at_a_time(0)
     ids = prompt_ids(scenario, shipped_model_dir())
     last_turns = [ids[arrival.id] for arrival in scenario.arrivals if arrival.id.endswith("-3")]

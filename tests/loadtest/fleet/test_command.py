@@ -70,7 +70,7 @@ def test_worker_output_goes_to_the_named_folder(tmp_path):
         (("--simulated", "1", "--", "--no-such-flag"), "unrecognized arguments: --no-such-flag"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_starts(arguments, said):
+def test_a_wrong_flag_is_refused_before_anything_starts(arguments, said):
     assert said in refused(*arguments)
 
 

@@ -44,7 +44,7 @@ def test_the_environment_is_added_to_ours():
     process.stop()
 
 
-def test_what_a_child_started_goes_with_it():
+def test_a_childs_children_end_with_it():
     code = (
         "import signal, subprocess, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0));"
         f"child = subprocess.Popen([sys.executable, '-c', {FOREVER!r}]); print('child', child.pid, flush=True);"

@@ -30,7 +30,7 @@ def test_times_are_of_those_that_were_answered():
     assert (found.regret_mean_ms, found.regret_p99_ms) == (pytest.approx(200.0), pytest.approx(298.0))
 
 
-def test_who_left_has_waited_too():
+def test_a_client_that_left_counts_with_its_wait():
     found = aggregate(PLAYED, SLO).all
     assert found.ttft_mean_ms == pytest.approx((500.0 + 3_000.0 + 1_000.0) / 3)
     assert found.ttft_p50_ms == pytest.approx(1_000.0)
@@ -63,7 +63,7 @@ def test_tokens_of_caches_and_of_fleets():
     assert found.arrivals_per_s == pytest.approx(0.3)
 
 
-def test_each_kind_of_call_is_told_of_by_itself():
+def test_each_kind_of_call_has_measures_of_its_own():
     kinds = aggregate(PLAYED, SLO).kinds
     assert list(kinds) == ["chat", "upload"]
     assert (kinds["chat"].calls, kinds["chat"].ttft_mean_ms) == (2, pytest.approx(750.0))
@@ -75,7 +75,7 @@ def test_quantiles_reach_from_the_least_to_the_greatest():
     assert (len(quantiles), quantiles[0], quantiles[-1]) == (101, 500.0, 3000.0)
 
 
-def test_nothing_measured_is_no_reason_to_fail():
+def test_no_measured_calls_give_zeros():
     found = aggregate(replace(PLAYED, outcomes=(), executed_tokens=(0, 0)), SLO)
     assert (found.all.calls, found.imbalance, found.ttft_quantiles_ms[50]) == (0, 0.0, 0.0)
     assert found.all.regret_mean_ms is None

@@ -21,7 +21,7 @@ def test_the_load_is_a_name_for_the_rate_and_no_part_of_the_digest(cell):
 @pytest.mark.parametrize(
     "change", [{"policy": "random"}, {"seed": 7}, {"trace": "generator:rag"}, {"regret": False}], ids=str
 )
-def test_what_a_cell_depends_on_is_in_its_digest(cell, change):
+def test_the_digest_covers_everything_a_cell_depends_on(cell, change):
     assert digest(cell(**change)) != digest(cell())
 
 
@@ -35,7 +35,7 @@ def test_so_are_the_fleet_and_the_service_level(cell):
     assert len({digest(one), *(digest(replace(one, setting=other)) for other in others)}) == 4
 
 
-def test_every_model_counts(cell):
+def test_every_model_parameter_changes_the_digest(cell):
     one = cell()
     digests = {digest(one)}
     for field in fields(Models):
@@ -107,7 +107,7 @@ def test_a_rule_of_ones_own_counts_by_its_code(cell, tmp_path, monkeypatch, with
     cells._rule.cache_clear()
 
 
-def test_one_of_ours_counts_by_the_modules_that_it_is_made_of(cell, monkeypatch):
+def test_a_built_in_rule_counts_by_its_own_modules(cell, monkeypatch):
     assert cells._imported("policies.rules.lpwl") == {
         "policies.params",
         "policies.rules.lpwl",

@@ -31,7 +31,7 @@ def parsed(*more, **changed):
     return parser.parse_args([word for pair in right.items() for word in pair] + list(more))
 
 
-def test_what_is_not_said_is_the_models_default():
+def test_a_flag_not_given_has_the_models_default():
     args = parsed()
     assert setting(args).models == Models()
     assert setting(args).slo == Slo(2000.0, 100.0)

@@ -75,7 +75,7 @@ def test_a_prompt_will_find_what_is_cached_what_is_ahead_of_it_and_what_is_on_it
     assert finds.tokens(sibling, 90, 9.0) == 0, "what was answered is there no more than the cache says"
 
 
-def test_what_never_came_is_not_waited_for():
+def test_a_call_that_never_arrived_is_not_waited_for():
     engine = Engine(load_profile("llama-3.1-8b-h100"), sample=lambda state: 0, num_blocks=20)
     finds = Finds(engine, 0.5)
     finds.add("left on the way", [1, 2], 0.0)

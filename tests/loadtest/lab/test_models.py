@@ -16,14 +16,14 @@ def test_a_variant_changes_one_parameter_and_what_that_one_needs():
         assert {word.replace("--no-", "--") for word in name.split() if word[:2] == "--"} == {flag(x) for x in changed}
 
 
-def test_what_does_nothing_alone_is_tried_beside_what_it_needs():
+def test_a_dependent_parameter_is_varied_with_the_one_it_needs():
     names = [name for name, _ in Models().variants(SIZES)]
     assert "--kv-lost-share 0.01 --no-kv-replay" in names
     assert {"--scrape-s 2 --replicas 2", "--replicas 2 --replica-delay-s 1"} <= set(names)
     assert "--scrape-s 2" in [name for name, _ in Models(replicas=3).variants(SIZES)]
 
 
-def test_every_parameter_is_doubted_but_the_size_of_blocks():
+def test_every_parameter_but_the_block_size_has_variants():
     doubted = {one.name for one in fields(Models) if one.metadata["others"]}
     assert {one.name for one in fields(Models)} - doubted == {"block_tokens"}
 
@@ -36,7 +36,7 @@ def test_sizes_are_halved_and_doubled_from_the_profiles_or_from_what_was_set():
     assert tried(Models(kv_tokens=100)) == [50, 200]
 
 
-def test_what_is_set_already_is_no_variant():
+def test_the_value_in_use_is_no_variant():
     names = [name for name, _ in Models(jitter=0.1, replicas=2).variants(SIZES)]
     assert "--jitter 0.1" not in names and "--jitter 0" in names
     assert not any(name.startswith("--replicas") for name in names)

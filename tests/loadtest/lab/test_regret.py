@@ -22,7 +22,7 @@ def test_a_queue_ends_with_its_slowest_request_not_with_its_last_one():
     assert regrets_s(placed, {"a": 5.2, "b": 2.0})["c"] == pytest.approx(5.0 - 1.0)
 
 
-def test_what_left_before_it_began_holds_nobody_up():
+def test_a_call_that_left_before_it_began_delays_no_other():
     placed = [Placed("a", 0.0, 0, (1.0, 1.0)), Placed("b", 1.0, 0, (1.0, 0.5))]
     assert regrets_s(placed, {})["b"] == 0.5
     assert regrets_s([], {}) == {}

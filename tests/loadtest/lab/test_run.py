@@ -179,7 +179,7 @@ def test_the_bar_says_how_much_is_left_in_80_columns(monkeypatch):
     assert re.search(r"/1500 0:00:0\d 0:00:0\d left", said)
 
 
-def test_what_happens_to_a_process_of_the_sweep_is_said(copied, capsys, monkeypatch):
+def test_a_failed_process_of_the_sweep_is_reported(copied, capsys, monkeypatch):
     out, here = copied
 
     def killed(cells, on_done=None):
@@ -232,7 +232,7 @@ def test_a_sensitivity_run_repeats_every_cell_with_each_parameter_changed(copied
         (("--kv-tokens", "32", "--block-tokens", "16", "--sensitivity"), "32 tokens, halved by --sensitivity, has no"),
     ],
 )
-def test_what_cannot_be_done_is_said_with_the_fix(tmp_path, monkeypatch, capsys, more, says):
+def test_an_impossible_run_is_refused_with_the_fix(tmp_path, monkeypatch, capsys, more, says):
     monkeypatch.setattr(running, "Sweep", Here())
     assert start(tmp_path, *more) == 2
     assert says in " ".join(capsys.readouterr().out.split())

@@ -52,7 +52,7 @@ def test_without_regret_there_is_none_and_the_rest_is_the_same(cell):
     assert without.all.ttft_mean_ms == with_it.all.ttft_mean_ms
 
 
-def test_who_joins_a_siblings_prefill_is_not_charged_for_one_of_its_own(cell):
+def test_a_call_that_shares_a_running_prefill_is_not_charged_for_another(cell):
     siblings = "generator:sibling_bursts:prompt_p50_tokens=8000,prompt_p90_tokens=9000,high_siblings=4"
     steady = {"trace": siblings, "models": {"kv_tokens": None, "jitter": 0.0, "speed_spread": 0.0}, "rate": 0.5}
     joining, spreading = measures(cell(policy="cache_aware", **steady)), measures(cell(policy="round_robin", **steady))
@@ -141,7 +141,7 @@ def test_lost_events_make_a_difference_where_the_gap_takes_time_to_fill(cell):
     assert measures(cell(models=late | {"kv_lost_share": 0.5}, rate=2.0)) != measures(cell(models=late, rate=2.0))
 
 
-def test_what_is_scraped_corrects_what_replicas_do_not_tell_each_other(cell):
+def test_scraped_load_corrects_replicas_that_do_not_share_theirs(cell):
     def at(scrape_s):
         models = {"replicas": 2, "replica_delay_s": 5.0, "scrape_s": scrape_s}
         return measures(cell(models=models, policy="marginal_cost", rate=2.0))

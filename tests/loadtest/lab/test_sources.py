@@ -25,7 +25,7 @@ def trace(tmp_path):
     return str(path)
 
 
-def test_what_an_endless_cache_would_have_of_each_call(trace):
+def test_reusable_tokens_are_those_an_endless_cache_would_hold(trace):
     found = drawn(trace, 0, 20.0, 1.0, None)
     assert found.asked == {
         "session-a/0": Asked("agent", 0),

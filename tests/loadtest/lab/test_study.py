@@ -20,7 +20,7 @@ def study(cell):
     return Study(one.trace, ["lpwl", "random"], [0.5, 0.9], 3, one.setting)
 
 
-def test_every_rule_load_and_seed_is_a_cell_and_those_of_a_plan_stand_together(study):
+def test_every_rule_load_and_seed_is_a_cell_and_cells_of_a_plan_are_neighbours(study):
     cells = study.cells(Saturation("lpwl", 4.0, 10.0))
     assert len(cells) == len(set(cells)) == 2 * 2 * 3
     plans = [(one.seed, one.load) for one in cells]

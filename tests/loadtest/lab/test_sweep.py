@@ -47,7 +47,7 @@ def test_a_killed_process_ends_the_sweep_and_what_had_finished_is_kept(cell, tmp
         assert len(sweep.results(quick)) == len(quick)
 
 
-def test_what_is_kept_is_not_run_again(quick, tmp_path, monkeypatch):
+def test_a_stored_cell_is_not_run_again(quick, tmp_path, monkeypatch):
     store = Store(tmp_path)
     for cell in quick:
         store.add(cell, *run_cell(cell))

@@ -33,7 +33,7 @@ def agents(tmp_path, cell):
     return make
 
 
-def test_those_that_are_there_go_on_while_others_wait(agents):
+def test_running_conversations_continue_while_others_wait(agents):
     waiting, thrashing = agents("marginal_cost").all, agents("marginal_cost:hold_for_kv=0").all
     assert waiting.hit_share > thrashing.hit_share + 0.05
     assert waiting.calls > 1.2 * thrashing.calls, "closed loops: who gets answers sooner asks more"

@@ -74,7 +74,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path):
         (["--backend", "vllm", "--vllm-env", "nowhere"], "no vllm command (nowhere/bin/vllm)"),
     ],
 )
-def test_what_cannot_be_played_is_said(tmp_path, flags, said):
+def test_an_impossible_setting_is_refused_by_name(tmp_path, flags, said):
     done = subprocess.run([*COMMAND, *flags, "--out", str(tmp_path)], capture_output=True, text=True, timeout=110)
     assert done.returncode == 2
     assert said in " ".join(done.stdout.split())

@@ -34,7 +34,7 @@ def test_where_more_is_better_it_is_the_other_way_round():
         ({"a": [4.0, 5.1, 6.0], "b": [1.0, 2.0, 3.0]}, 0, 0, 1),
     ],
 )
-def test_only_the_opposite_contradicts(modelled, same, told_by_one, inverted):
+def test_only_an_opposite_order_contradicts(modelled, same, told_by_one, inverted):
     live = {rule: FAST[rule] for rule in "ab"}
     found = ordering("ttft", live, modelled, higher_is_better=False)
     assert (found.same, found.told_by_one, len(found.inverted)) == (same, told_by_one, inverted)
@@ -45,7 +45,7 @@ def test_a_busy_seed_counts_no_more_than_others():
     assert ordering("ttft", values, values, higher_is_better=False).live == "a > b"
 
 
-def test_nothing_met_is_level_with_nothing_met():
+def test_two_rules_without_goodput_are_level():
     values = {"a": [0.0, 0.0, 0.0], "b": [0.0, 0.0, 0.0], "c": [0.0, 1.0, 0.0]}
     assert ordering("goodput", values, values, higher_is_better=True).live == "c ~ a ~ b"
 
@@ -55,7 +55,7 @@ def test_neighbours_that_differ_are_set_apart():
     assert ordering("ttft", values, values, higher_is_better=False).live == "fast ~ also > slow"
 
 
-def test_one_seed_puts_nothing_before_anything():
+def test_one_seed_gives_no_order():
     values = {"a": [1.0], "b": [2.0]}
     found = ordering("ttft", values, values, higher_is_better=False)
     assert (found.same, found.live) == (0, "a ~ b")

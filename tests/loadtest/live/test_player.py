@@ -44,13 +44,13 @@ async def test_a_next_turn_finds_prompt_and_answer_of_the_one_before(wording):
     assert second.sent_s == pytest.approx(first.ended_s + 0.1, abs=0.1)
 
 
-async def test_nothing_is_sent_from_the_end_on(wording):
+async def test_no_call_is_sent_after_the_end(wording):
     late = Session("late", 0.3, TALK.calls)
     found, _ = await played(wording, TALK, late, until_s=0.1)
     assert [one.outcome.id for one in found] == ["talk/0"]
 
 
-async def test_a_call_that_fails_ends_its_session_and_is_told(wording):
+async def test_a_failed_call_ends_its_session_and_is_reported(wording):
     found, ended = await played(wording, TALK, model="another")
     assert ended == 1
     assert found[0].outcome.ending is Ending.REJECTED

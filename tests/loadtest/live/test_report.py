@@ -67,7 +67,7 @@ def test_one_seed_has_no_interval(findings):
     assert "| round_robin | 150 | 150 |" in page(findings(SLOWER, seeds=1))
 
 
-def test_what_was_played_is_said(findings):
+def test_the_page_names_the_setting(findings):
     said = summary(findings(SLOWER))
     assert "2 embedded workers (llama-3.1-8b-h100, step times stretched by 2, 40,000 tokens of KV cache each)" in said
     assert "load 0.85 of saturation (12.00 calls/s at 1.0)" in said

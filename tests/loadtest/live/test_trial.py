@@ -16,7 +16,7 @@ def outcome(name, sent_s, worker="w1", cached=0, ttft_s=0.1, ending=Ending.FINIS
 KNOWN = {name: Asked("shared", 50) for name in "abcd"}
 
 
-def test_what_was_sent_in_the_warm_up_is_left_out(cell):
+def test_calls_of_the_warm_up_are_left_out(cell):
     found = measured(cell, [outcome("a", 0.9), outcome("b", 1.0, cached=40), outcome("c", 2.0)], KNOWN, 5.0)
     assert found.all.calls == 2
     assert found.all.hit_share == pytest.approx(40 / 200)

@@ -63,7 +63,7 @@ def test_a_contender_that_fails_does_not_end_the_others(tmp_path):
         (["--rounds", "0"], "--rounds"),
     ],
 )
-def test_a_wrong_flag_is_said_before_anything_starts(flags, said):
+def test_a_wrong_flag_is_refused_before_anything_starts(flags, said):
     done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert said in done.stderr

@@ -36,7 +36,7 @@ def accounts(clock, delay_s, routers=3, own_delay_s=0.0):
     return [ledgers.of(router).account("w") for router in range(routers)]
 
 
-def test_what_one_books_the_others_see_late_and_it_never_sees_as_others(clock):
+def test_a_reservation_reaches_the_other_replicas_late_and_never_returns(clock):
     first, second, third = accounts(clock, 0.5)
     first.publish(reserved(queued_requests=2, queued_tokens=700, running_requests=2, head_since_s=0.1, freed_s=0.05))
     assert second.others().queued_tokens == 0
@@ -93,7 +93,7 @@ def test_a_router_that_sees_its_own_bookings_late_adds_up_to_what_it_had_booked_
         assert (all_of_it.queued_tokens, all_of_it.queued_requests) == (then, then // 100)
 
 
-def test_what_it_sees_late_of_its_own_the_others_see_by_their_delay(clock):
+def test_own_and_replica_delays_are_independent(clock):
     first, second = accounts(clock, 0.1, routers=2, own_delay_s=9.0)
     first.publish(reserved(queued_requests=1, queued_tokens=700))
     clock.now_s = 0.1

@@ -128,7 +128,7 @@ def test_removals_that_follow_each_other_travel_as_one(time, residency):
     assert link.statistics() == {"published_batches": 3, "lost_batches": 0}
 
 
-def test_what_is_lost_is_replayed(time, residency):
+def test_lost_batches_are_replayed(time, residency):
     link = EventLink(time, residency, 0, 0.5, lost=iter([False, True, False, False]).__next__)
     for at_s, event in enumerate([stored(1), stored(2, parent=1), stored(3, parent=2), BlocksEvicted((3,))]):
         time.at(10.0 * at_s, link.published, [event])
@@ -143,7 +143,7 @@ def test_what_is_lost_is_replayed(time, residency):
     assert link.statistics() == {"published_batches": 4, "lost_batches": 1}
 
 
-def test_without_replay_the_view_is_learned_anew(time, residency):
+def test_without_replay_the_view_is_relearned(time, residency):
     link = EventLink(time, residency, 0, 0.0, lost=iter([False, True, False]).__next__, replays=False)
     for event in (stored(1), stored(2, parent=1), stored(7)):
         link.published([event])

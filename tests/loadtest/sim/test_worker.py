@@ -46,7 +46,7 @@ def test_tokens_arrive_after_their_step_and_the_way_back(time, make_worker):
     assert list(answer.times_s(3)) == [at_s for at_s, _, _ in seen]
 
 
-def test_only_the_first_and_the_last_token_are_told_of_unasked(time, worker):
+def test_only_the_first_and_the_last_token_are_reported_by_themselves(time, worker):
     seen = []
     answer = ask(worker, "r", range(5), range(7, 13), lambda n, end: seen.append((round(time.now_s, 6), n, end)))
     time.at(0.1205, worker.catch_up)
@@ -75,7 +75,7 @@ def test_cache_events_leave_at_the_end_of_their_step(time, worker):
     assert seen == [(0.019, [2])]
 
 
-def test_nothing_is_heard_of_an_aborted_request(time, worker):
+def test_an_aborted_request_reports_no_more_tokens(time, worker):
     seen = []
     ask(worker, "r", range(5), [7] * 20, lambda tokens, end: seen.append(tokens))
     time.at(0.020, worker.abort, "r")

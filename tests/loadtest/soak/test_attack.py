@@ -28,7 +28,7 @@ def test_sizes_have_units(text, size):
 
 
 @pytest.mark.parametrize("text", ["0", "1 GiB", "1T", "", "-1"])
-def test_what_is_no_size_is_named(text):
+def test_a_wrong_size_is_refused_by_name(text):
     with pytest.raises(Exception, match="is not a size"):
         size_bytes(text)
 
@@ -42,7 +42,7 @@ def test_equal_seeds_draw_equal_attacks(monkeypatch):
     assert set(drawn) > {"flood", "body", "eight_bodies"}
 
 
-def test_what_the_attacker_prints_is_counted():
+def test_the_attackers_output_is_counted():
     attack = Attack("127.0.0.1:1", 0)
     for line in ("attack body 400=3 503=1\n", "attack body 400=2\n", "attack idle held=200\n", "something else\n"):
         attack._read(line)

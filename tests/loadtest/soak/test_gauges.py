@@ -26,7 +26,7 @@ def test_too_few_samples_say_nothing():
     assert slope_bytes_per_s([]) == slope_bytes_per_s([Sample(0.0, 1)]) == growth_bytes([]) == 0
 
 
-def test_what_is_left_over_is_named():
+def test_left_over_load_is_named():
     assert left_over([worker()], {}) == []
     found = left_over([worker(kv_tokens=7)], {"warmroute_active_requests": 2.0})
     assert found == ["warmroute_active_requests is 2", "a:1 has kv_tokens 7"]

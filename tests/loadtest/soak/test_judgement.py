@@ -19,12 +19,12 @@ DIED = seen(Kind.ERROR_EVENT, "worker_died_in_stream")
 
 
 @pytest.mark.parametrize("kind", [Kind.COMPLETE, Kind.LEFT])
-def test_what_needs_no_excuse(kind):
+def test_complete_and_abandoned_answers_need_no_fault(kind):
     assert unexplained(seen(kind), [], log(), WORKERS) is None
 
 
 @pytest.mark.parametrize("kind", [Kind.BROKEN, Kind.UNANSWERED])
-def test_what_has_no_excuse(kind):
+def test_errors_without_a_matching_fault_are_unexplained(kind):
     killed = log((Fault.KILL, "a:1", 0.0))
     assert unexplained(seen(kind), [], killed, WORKERS) is not None
 

@@ -67,7 +67,7 @@ async def test_every_fault_is_ended_and_remembered(monkeypatch):
         assert names.count(begun) == names.count(ended) > 0
 
 
-async def test_a_worker_that_does_not_come_back_is_told():
+async def test_a_worker_that_stays_away_is_reported():
     quiet = Quiet()
 
     async def never(worker_ids, limit_s):

@@ -21,7 +21,7 @@ def test_every_contest_has_a_fleet_a_service_level_and_blocks_that_divide_its_ca
         assert parse_source(contest.trace).draw(0, 60.0).sessions
 
 
-def test_each_half_has_half_of_them():
+def test_each_half_has_half_of_the_contests():
     assert Counter(contest.half for contest in CONTESTS) == {"A": 3, "B": 3}
     assert len({contest.name for contest in CONTESTS}) == len(CONTESTS)
 

@@ -41,7 +41,7 @@ def test_first_places_by_workload_and_load(scores):
     ]
 
 
-def test_measures_that_decide_no_match_are_told_beside(scores):
+def test_measures_that_decide_no_match_have_a_table_of_their_own(scores):
     text = section(page(scores), "What decides no match")
     assert "| workload | load | TPOT mean, ms | inter-token gap p99, ms | E2E mean, ms |" in text
     assert [row[:2] for row in rows(text)] == [row[:2] for row in rows(section(page(scores), "First places"))]

@@ -44,7 +44,7 @@ def test_one_per_cent_behind_on_every_seed_is_held(scores):
     assert not holds(match.of("a"))
 
 
-def test_what_seeds_do_not_tell_is_a_loss_and_said_to_be_one(scores):
+def test_an_undecided_match_is_listed_as_a_loss(scores):
     rows = [
         msgspec.structs.replace(row, values=row.values | {"ttft_mean_ms": [90.0, 110.0, 106.0]})
         if (row.policy, row.load) == ("ours", 0.5)

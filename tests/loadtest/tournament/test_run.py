@@ -62,7 +62,7 @@ def lines(out):
     return (out / "cells.jsonl").read_bytes().splitlines(keepends=True)
 
 
-def test_what_happens_to_a_process_is_said(tmp_path, monkeypatch, capsys):
+def test_a_failed_process_is_reported(tmp_path, monkeypatch, capsys):
     def killed(*play):
         raise SweepError("a process was killed")
 
@@ -71,7 +71,7 @@ def test_what_happens_to_a_process_is_said(tmp_path, monkeypatch, capsys):
     assert "a process was killed" in capsys.readouterr().out
 
 
-def test_what_is_written_is_what_was_played(finished):
+def test_the_files_hold_the_played_scores(finished):
     out, _ = finished
     found = scores.read(out / "results.json")
     cells = [json.loads(line) for line in lines(out)]
@@ -95,7 +95,7 @@ def test_its_pictures_are_those_the_page_shows(finished):
     assert sorted(shown) == sorted(path.name for path in out.glob("*.png")) and len(shown) == 3
 
 
-def test_what_is_left_out_and_how_long_it_takes_are_said(finished):
+def test_left_out_workloads_and_the_estimate_are_printed(finished):
     out, said = finished
     line = "conversation trace (conversation_trace.jsonl*): --traces is not given"
     assert f"left out: {line}" in said and f"**Left out:** {line}." in (out / "tournament.md").read_text()
@@ -138,7 +138,7 @@ def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
         ("empty", "left out: conversation trace (conversation_trace.jsonl*): --traces holds no such file"),
     ],
 )
-def test_nothing_to_play_is_said_with_the_fix(tmp_path, capsys, traces, says):
+def test_a_tournament_without_workloads_is_refused_with_the_fix(tmp_path, capsys, traces, says):
     folder = tmp_path if traces else None
     assert hold(EXTENT, [CONTESTS[0]], folder, tmp_path / "out", 1) == 2
     said = " ".join(capsys.readouterr().out.split())

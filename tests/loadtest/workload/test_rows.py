@@ -32,6 +32,6 @@ def test_objects_stand_one_on_a_line(tmp_path):
         ('a,b\n1,2\n3,"' + "x" * 200_000 + '"\n', "line 3: field larger than"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_row(tmp_path, text, complaint):
+def test_an_error_names_its_row(tmp_path, text, complaint):
     with pytest.raises(TraceError, match=complaint):
         list(records(written(tmp_path, text)))

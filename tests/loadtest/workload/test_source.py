@@ -45,6 +45,6 @@ def test_a_generator_is_named_with_what_differs():
         ("no_reuse:burst=11", r"generator no_reuse: burst times burst_share is 1.1, more than 1"),
     ],
 )
-def test_what_cannot_be_generated_is_said(text, complaint):
+def test_a_wrong_generator_is_refused_by_name(text, complaint):
     with pytest.raises(WorkloadError, match=complaint):
         parse_source(f"generator:{text}")

@@ -84,7 +84,7 @@ def test_a_trace_too_short_for_the_window_is_taken_whole(tmp_path):
     )
 
 
-def test_what_it_is_is_said(tmp_path):
+def test_a_trace_names_its_schema(tmp_path):
     assert mooncake(tmp_path).about.startswith("400 rows over 300 s; Mooncake JSONL")
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_was_cut_off_is_said_to_be_before_its_rows_are(tmp_path, wro
         Trace.of(packed)
 
 
-def test_a_schema_is_told_by_its_fields():
+def test_a_schema_is_recognised_by_its_fields():
     for schema in SCHEMAS:
         assert recognise([*schema.fields, "another"]) is schema
         for missing in schema.fields:

@@ -54,7 +54,7 @@ def test_whoever_has_read_enough_may_stop(packed):
 
 
 @packings
-def test_what_was_cut_off_is_said(pack, rows):
+def test_a_truncated_file_is_reported(pack, rows):
     packed = pack(rows)
     packed.write_bytes(packed.read_bytes()[:-2_000])
     complaint = f"cannot be read as {'Zstandard' if pack is zstd else 'gzip'}, as its name says"
@@ -63,7 +63,7 @@ def test_what_was_cut_off_is_said(pack, rows):
 
 
 @needs_zstd
-def test_a_broken_zst_file_is_told_from_a_bad_row(tmp_path):
+def test_a_broken_zst_file_is_not_reported_as_a_bad_row(tmp_path):
     broken = tmp_path / "broken.zst"
     broken.write_bytes(b"no zstandard frame")
     with pytest.raises(TraceError, match="cannot be read as Zstandard"):
@@ -84,7 +84,7 @@ def test_a_file_that_is_not_there(tmp_path, name):
         list(records(tmp_path / name))
 
 
-def test_what_is_no_text(tmp_path):
+def test_a_file_that_is_not_text_is_refused(tmp_path):
     path = tmp_path / "picture.jsonl"
     path.write_bytes(b"\x89PNG\xff\xfe\x00")
     with pytest.raises(TraceError, match="cannot be read as"):

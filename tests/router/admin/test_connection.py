@@ -14,6 +14,7 @@ from router.admin import connection as module
 from router.admin.server import AdminServer
 from router.config.model import Config, LimitsConfig, TimeoutsConfig
 from router.process.listeners import admin_socket
+from tests.support.waiting import eventually
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 LARGE = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -58,12 +59,6 @@ async def connect():
     yield open_one
     for writer in writers:
         writer.transport.abort()
-
-
-async def eventually(condition, limit_s=10):
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.01)
 
 
 async def ask(connection, request=GET):
@@ -135,7 +130,7 @@ async def test_half_heads_hold_no_more_places_than_the_limit(serve, connect):
     halves = [await connect(server) for _ in range(10)]
     for _, writer in halves:
         writer.write(GET[:-2])
-    await asyncio.sleep(0.1)
+    await eventually(lambda: server.statistics()["open"] == 10)
     for late in [await connect(server) for _ in range(30)]:
         assert await rest(late) == b""
     assert server.statistics()["open"] == 10 and server.statistics()["refused"] == 30

@@ -17,15 +17,16 @@ GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 @pytest.fixture
 async def server():
-    go_on = asyncio.Event()
+    go_on, arrived = asyncio.Event(), asyncio.Event()
     go_on.set()
 
     async def answer(request):
+        arrived.set()
         await go_on.wait()
         return PlainTextResponse("here")
 
     made = AdminServer(Starlette(routes=[Route("/", answer)]), admin_socket(Config(admin_port=0)), Config())
-    made.go_on = go_on
+    made.go_on, made.arrived = go_on, arrived
     await made.start()
     yield made
     go_on.set()
@@ -49,9 +50,9 @@ async def test_a_call_in_progress_ends(server):
     reader, writer = await connect(server)
     server.go_on.clear()
     writer.write(GET)
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(server.arrived.wait(), 5)
     closing = asyncio.create_task(server.aclose())
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)  # it begins to close
     server.go_on.set()
     assert b"200 OK" in await head(reader)
     await asyncio.wait_for(closing, 5)

@@ -5,7 +5,7 @@ def test_a_seed_draws_the_same_and_another_something_else():
     assert draw(Mix(), 1) == draw(Mix(), 1) != draw(Mix(), 2)
 
 
-def test_only_what_is_held_is_released_and_once():
+def test_a_held_choice_is_released_exactly_once():
     held = set()
     for number, step in enumerate(draw(Mix(steps=400), 3)):
         assert set(step.releases) <= held

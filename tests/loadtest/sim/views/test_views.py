@@ -46,7 +46,7 @@ def test_an_lru_keeps_so_many_blocks_and_heads_longest():
     assert memory.statistics() == {"blocks": 4}
 
 
-def test_nothing_is_known_of_anything():
+def test_an_empty_view_knows_no_block():
     memory = Nothing()
     memory.remember([1])
     assert (memory.known([1]), memory.residency, memory.statistics()) == (0, Residency.UNKNOWN, {})
@@ -81,7 +81,7 @@ def test_answers_and_failures_teach_nothing(view):
     assert tokens(view, Call(array("I", range(40)), array("I")).prompt()) == {0: 8, 1: 0}
 
 
-def test_another_block_size_begins_anew_and_a_worker_that_left_is_forgotten(view):
+def test_another_block_size_clears_the_view_and_a_worker_that_left_is_forgotten(view):
     prompt = Call(array("I", range(9)), array("I")).prompt()
     view.reserve(0, prompt, 1)
     view.configure(0, block_size=4)
@@ -94,6 +94,6 @@ def test_another_block_size_begins_anew_and_a_worker_that_left_is_forgotten(view
     assert list(view.match(prompt, [0])) == [0]
 
 
-def test_it_fits_where_the_residency_map_does(view):
+def test_a_view_has_the_interface_of_the_residency_map(view):
     source: ResidencySource = view
     assert source.match(Call(array("I", range(9)), array("I")).prompt(), [0])[0].residency is Residency.APPROXIMATE

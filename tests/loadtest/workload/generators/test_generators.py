@@ -28,7 +28,7 @@ def test_a_seed_draws_everything(name):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_plan_holds_what_plans_promise(name):
+def test_every_plan_keeps_the_promises_of_plans(name):
     plan = drawn(name)
     starts = [session.start_s for session in plan.sessions]
     assert starts == sorted(starts) and starts[0] >= 0.0 and starts[-1] < WINDOW_S
@@ -55,7 +55,7 @@ def test_faster_brings_the_same_sooner(name):
 
 
 @pytest.mark.parametrize("name", ["multi_turn", "documents_beside_chats"])
-def test_each_turn_says_again_what_was_said(name):
+def test_each_turn_repeats_the_conversation_so_far(name):
     plan = drawn(name)
     for session in plan.sessions:
         for before, after in pairwise(session.calls):

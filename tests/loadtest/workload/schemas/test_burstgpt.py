@@ -37,7 +37,7 @@ def test_a_bad_row_is_named(tmp_path):
     [("inf,ChatGPT,3,18", "Timestamp"), ("1e300,ChatGPT,3,18", "Timestamp"), ("nan,ChatGPT,3,18", "Timestamp"),
      ("5,ChatGPT,10000001,18", "Request tokens"), ("5,ChatGPT,3,1000000000000", "Response tokens")],
 )  # fmt: skip
-def test_what_nobody_can_have_meant_is_named_and_not_drawn(tmp_path, row, field):
+def test_an_impossible_row_is_named_and_not_drawn(tmp_path, row, field):
     with pytest.raises(TraceError, match=rf"row 2: not as burstgpt rows are: .*{field}"):
         trace_of(tmp_path, f"5,ChatGPT,472,18,490,API log\n{row},0,API log\n")
 
