@@ -1,4 +1,4 @@
-"""What keeps the admin port: its token and its TLS, both read again when their files change."""
+"""The admin port's token and TLS, both read again when their files change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from router.security.token import AdminToken, TokenSettings, admin_token
 
 
 def guard_of(config: Config, files: FileWatch) -> tuple[AdminToken | None, ssl.SSLContext | None]:
-    """The token and the context of `config`, None where there is none; `files` looks after both.
+    """Return the token and the TLS context of `config`, None for each that is not set. `files` reloads both.
 
     Raises:
         UnusableFileError: a file cannot be used.

@@ -1,4 +1,4 @@
-"""Who sends a request, by the name of its API key: its tenant, its salts, and what it may send."""
+"""The sender of a request, by the name of its API key: its tenant, its salts and its permissions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from router.errors import ErrorKind, RequestError
 from router.security.isolation import Isolation, Salts
 
 CALLERS_KEPT = 16_384
-"""Names of keys whose callers are kept. A file of keys that is changed for months may name any number."""
+"""Key names whose callers are kept. A key file that changes for months may name any number."""
 _HEADERS = {"rank": b"x-data-parallel-rank", "priority": b"x-vllm-priority"}
-"""Request headers by what a caller needs to be allowed to send them."""
+"""The request header that each permission allows."""
 VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"signature-input"})
-"""Request headers that vouch for the body's bytes: untrue once the gateway has changed them."""
+"""Request headers that vouch for the bytes of the body. They are wrong once the gateway has changed it."""
 
 
 class TenantUsage:
-    """What one tenant has in the gateway now, against its quotas (None: no quota)."""
+    """The current use of one tenant, against its quotas (None: no quota)."""
 
     __slots__ = ("_max_body_bytes", "_max_queued", "bodies_refused", "body_bytes", "name", "queued", "queued_refused")
 
@@ -39,16 +39,16 @@ class TenantUsage:
         return self._max_queued is None or self.queued < self._max_queued
 
     def refuse_to_queue(self) -> RequestError:
-        """The answer to one more request that would have to wait."""
+        """Return the error for a request that would have to wait."""
         self.queued_refused += 1
         message = f"tenant {self.name} has max_queued_requests ({self._max_queued}) requests waiting for a worker"
         return RequestError(ErrorKind.TENANT_REQUESTS_QUEUED, message)
 
     def check(self, size_bytes: int, arrived_bytes: int = 0) -> None:
-        """Refuse `size_bytes` more of a body of which `arrived_bytes` are here, where the tenant has no room for them.
+        """Refuse `size_bytes` more of a body of which `arrived_bytes` are here, if the tenant's quota is too small.
 
         Raises:
-            RequestError: too large for any moment (413), or for this one (503).
+            RequestError: the body can never fit (413), or does not fit now (503).
         """
         limit_bytes = self._max_body_bytes
         if limit_bytes is None or self.body_bytes + size_bytes <= limit_bytes:
@@ -61,7 +61,7 @@ class TenantUsage:
         raise RequestError(ErrorKind.TENANT_BODY_BYTES, message)
 
     def statistics(self) -> dict[str, int]:
-        """Requests waiting, bytes of bodies in memory, and refusals by quota."""
+        """Return waiting requests, bytes of bodies in memory, and refusals by quota."""
         return {
             "queued": self.queued,
             "body_bytes": self.body_bytes,
@@ -71,11 +71,10 @@ class TenantUsage:
 
 
 class Caller:
-    """One API key name, or everybody where the port has no keys.
+    """One API key name, or everybody if the port has no keys.
 
-    `may` has some of transfer_params, priority and rank. `account` is its tenant's. `salts` is None where nothing is
-    isolated. `withheld` names the request headers that go to no worker, `withheld_salted` those of a body that has got
-    a salt.
+    `may` contains transfer_params, priority or rank. `salts` is None if nothing is isolated. `withheld` names the
+    request headers that are not sent to workers, and `withheld_salted` those of a body with a salt.
     """
 
     __slots__ = ("account", "may", "name", "salts", "withheld", "withheld_salted")
@@ -90,7 +89,7 @@ class Caller:
 
 
 class Callers:
-    """Callers by key name, made when they are first seen: a file of keys may bring new names at any time."""
+    """Callers by key name, made at their first request, because a key file may bring new names at any time."""
 
     def __init__(self, config: Config) -> None:
         self._allowed = frozenset(config.auth.allow)
@@ -100,10 +99,10 @@ class Callers:
         self._trusted = {name for name, tenant in config.tenants.items() if tenant.trusted}
         self._callers: dict[str, Caller] = {}
         self.anybody = Caller(None, self._allowed, None, None)
-        """Who brings no key, where none is needed."""
+        """The caller without a key, if none is needed."""
 
     def of(self, key_name: str) -> Caller:
-        """Who brings the key of this name, which must be one that is let in."""
+        """Return the caller with the key of this name, which must be a valid key."""
         caller = self._callers.get(key_name)
         if caller is None:
             if len(self._callers) >= CALLERS_KEPT:
@@ -115,14 +114,14 @@ class Callers:
         return caller
 
     def statistics(self) -> dict[str, Any]:
-        """By tenant."""
+        """Return the use of each tenant."""
         return {name: account.statistics() for name, account in self._accounts.items()}
 
 
 ALL = frozenset({"transfer_params", "priority", "rank"})
-"""What a trusted tenant may send."""
+"""The permissions of a trusted tenant."""
 
 
 def tenants_of(tenants: Mapping[str, TenantConfig]) -> dict[str, str]:
-    """The tenant's name of each key name."""
+    """Return the tenant's name by key name."""
     return {key: name for name, tenant in tenants.items() for key in tenant.keys}

@@ -1,4 +1,4 @@
-"""A file or a line that cannot be used, in words for an operator."""
+"""Errors about a file or a line that cannot be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class UnusableFileError(Exception):
-    """`setting` names the key within its section, `fix` starts with a verb. Neither text holds a secret."""
+    """`setting` names the key within its section, and `fix` starts with a verb. Neither contains a secret."""
 
     def __init__(self, setting: str, problem: str, fix: str) -> None:
         super().__init__(f"{setting}: {problem}; {fix}")
@@ -16,7 +16,7 @@ class UnusableFileError(Exception):
 
 
 def read_file(setting: str, path: str, fix: str) -> bytes:
-    """The content of the file that `setting` names.
+    """Return the content of the file that `setting` names.
 
     Raises:
         UnusableFileError: it cannot be read.
@@ -29,10 +29,10 @@ def read_file(setting: str, path: str, fix: str) -> bytes:
 
 
 def read_text(setting: str, path: str, fix: str) -> str:
-    """The same as text.
+    """Return the same content as text.
 
     Raises:
-        UnusableFileError: it cannot be read, or is no text.
+        UnusableFileError: it cannot be read, or is not text.
     """
     try:
         return read_file(setting, path, fix).decode()

@@ -1,8 +1,8 @@
 """Cache salts that keep callers from sharing cached prefixes (`auth.isolate_cache`). Pure.
 
-vLLM hashes `cache_salt` into the first block of a prompt, so two requests share cached blocks only where they have the
-same salt. A salt here is a keyed digest of the caller's group and of the salt in the client's own body. It depends on
-the settings alone, so every gateway of a fleet makes the same one, and makes it again after a restart.
+vLLM hashes `cache_salt` into the first block of a prompt, so two requests share cached blocks only if they have the
+same salt. A salt is a keyed digest of the caller's group and of the salt in the client's own body. It depends on the
+settings alone, so every gateway of a fleet makes the same one, also after a restart.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hashlib import blake2b, sha256
 from router.config.model import AuthConfig, TenantConfig
 
 DIGEST_BYTES = 24
-"""192 bits, 48 characters in a body; vLLM takes up to 128 characters, and none of ``@ / \\``."""
+"""192 bits, 48 characters in a body. vLLM accepts up to 128 characters, without ``@ / \\``."""
 _DOMAIN = b"warmroute cache_salt"
-"""The key where no secret is set: it only keeps these digests apart from others."""
+"""The key if no secret is set. It only separates these digests from others."""
 _OWN_SALT = b"\x01"
 
 
@@ -28,10 +28,10 @@ class Salts:
         group = f"{kind}\x00{name}".encode("utf-8", "surrogatepass")
         self._state = blake2b(len(group).to_bytes(4, "big") + group, digest_size=DIGEST_BYTES, key=key)
         self.plain = self._state.hexdigest()
-        """For bodies without a salt of their own."""
+        """The salt of bodies without their own."""
 
     def of(self, own: str | None) -> str:
-        """For a body whose own salt is `own`."""
+        """Return the salt of a body whose own salt is `own`."""
         if own is None:
             return self.plain
         state = self._state.copy()
@@ -40,7 +40,7 @@ class Salts:
 
 
 class Isolation:
-    """Which group a key belongs to. `off`: everybody shares everything."""
+    """The group of each key. `off`: all callers share everything."""
 
     def __init__(self, auth: AuthConfig, tenants: Mapping[str, TenantConfig]) -> None:
         self._mode = mode_of(auth)
@@ -54,7 +54,7 @@ class Isolation:
         return self._mode == "off"
 
     def salts(self, key_name: str) -> Salts | None:
-        """Those of the group that the key of this name belongs to; None where nothing is isolated."""
+        """Return the salts of the key's group, or None if nothing is isolated."""
         if self.off:
             return None
         name, tenant = self._tenants.get(key_name, ("", None))
@@ -66,12 +66,12 @@ class Isolation:
 
 
 def mode_of(auth: AuthConfig) -> str:
-    """`auth.isolate_cache`, or its default."""
+    """Return `auth.isolate_cache` or its default."""
     if auth.isolate_cache is not None:
         return auth.isolate_cache
     return "key" if has_keys(auth) else "off"
 
 
 def has_keys(auth: AuthConfig) -> bool:
-    """Whether the port has API keys."""
+    """Return whether the port has API keys."""
     return bool(auth.api_keys) or auth.api_keys_file is not None

@@ -1,7 +1,7 @@
-"""API keys of the public port. Only their SHA-256 digests are kept, in memory as in the file.
+"""API keys of the public port. Only their SHA-256 digests are kept, in memory and in the file.
 
-A key made here holds 256 random bits. Nobody can try those out, so that a plain hash keeps a stolen file useless; slow
-ones (scrypt, argon2) protect what people think up, and would cost every request milliseconds.
+A generated key holds 256 random bits, which nobody can guess, so a plain hash makes a stolen file useless. Slow hashes
+(scrypt, argon2) protect passwords that people choose, and would cost every request milliseconds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from router.config.model import AuthConfig
 from router.security.file_problem import UnusableFileError, read_text
 
 PREFIX = "wr-"
-"""What keys made here begin with, for those who search code and logs for leaked ones."""
+"""Prefix of generated keys, for scanners that look for leaked ones in code and logs."""
 _RANDOM_BYTES = 32
 LEAST_CHARACTERS = 22
-"""Of a key from elsewhere: 128 bits, if it was drawn from letters, digits, ``-`` and ``_``."""
+"""Minimum length of a key from elsewhere: 128 bits if drawn from letters, digits, ``-`` and ``_``."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LINE = re.compile(rf"({NAME.pattern})[ \t]+sha256:([0-9a-f]{{64}})")
 _START_BYTES = 8
@@ -28,32 +28,32 @@ _MAKE_ONE = "make one with `warmroute keys new NAME`"
 
 
 class KeyEntry(NamedTuple):
-    """One key that is let in."""
+    """One valid key."""
 
     name: str
     digest: bytes
 
     @property
     def line(self) -> str:
-        """As it is written in the file."""
+        """The entry as a line of the file."""
         return f"{self.name} sha256:{self.digest.hex()}"
 
 
 def new_key() -> str:
-    """A key for a client."""
+    """Return a new random key."""
     return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
 
 
 def digest_of(key: bytes) -> bytes:
-    """What is kept of a key."""
+    """Return the digest that is kept of a key."""
     return sha256(key).digest()
 
 
 def parse_entry(line: str) -> KeyEntry:
-    """One line of the file.
+    """Parse one line of the file.
 
     Raises:
-        ValueError: it is none. The message does not show it: it may be a key.
+        ValueError: it is not an entry. The message does not show the line, which may be a key.
     """
     found = _LINE.fullmatch(line.strip())
     if found is None:
@@ -62,10 +62,10 @@ def parse_entry(line: str) -> KeyEntry:
 
 
 def parse_file(path: str) -> list[KeyEntry]:
-    """The entries of a file: one per line; empty lines and those that start with # are skipped.
+    """Return the entries of a file: one per line, without empty lines and lines that start with #.
 
     Raises:
-        UnusableFileError: naming the line.
+        UnusableFileError: with the number of the line.
     """
     entries = []
     text = read_text("api_keys_file", path, "write the path of a file with one NAME sha256:HEX per line")
@@ -79,7 +79,7 @@ def parse_file(path: str) -> list[KeyEntry]:
 
 
 def problems_of(config: AuthConfig) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """What is wrong with the settings, each with its place in their section."""
+    """Find mistakes in the settings, each with its place in their section."""
     seen: dict[bytes, str] = {}
     for index, line in enumerate(config.api_keys):
         try:
@@ -93,14 +93,16 @@ def problems_of(config: AuthConfig) -> Iterator[tuple[tuple[str | int, ...], str
         try:
             _by_start([*map(parse_entry, config.api_keys), *parse_file(config.api_keys_file)])
         except ValueError:
-            pass  # one of api_keys, named above
+            pass  # a mistake in api_keys, reported above
         except UnusableFileError as error:
             yield (error.setting,), error.problem, error.fix
 
 
 def _by_start(entries: Iterable[KeyEntry]) -> dict[bytes, tuple[KeyEntry, ...]]:
-    """By the digest's first bytes: which bucket is looked at says nothing that helps, the rest is compared in constant
-    time."""
+    """Group entries by the first bytes of the digest.
+
+    The timing of that lookup reveals nothing useful, and the rest is compared in constant time.
+    """
     found: dict[bytes, tuple[KeyEntry, ...]] = {}
     for entry in entries:
         same = found.get(entry.digest[:_START_BYTES], ())
@@ -112,10 +114,10 @@ def _by_start(entries: Iterable[KeyEntry]) -> dict[bytes, tuple[KeyEntry, ...]]:
 
 
 class ApiKeys:
-    """The keys that are let in. A name may have several, while one takes over from another.
+    """The valid keys. A name may have several during a rotation.
 
     Raises:
-        UnusableFileError: the file cannot be used.
+        UnusableFileError: a file cannot be used.
     """
 
     def __init__(self, config: AuthConfig) -> None:
@@ -125,14 +127,14 @@ class ApiKeys:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What has been read."""
+        """The files that were read."""
         return () if self._file is None else (self._file,)
 
     def load(self) -> None:
-        """Read the file again; from the next request on its keys count.
+        """Read the file again. Its keys are valid from the next request.
 
         Raises:
-            UnusableFileError: it cannot be used; the keys stay what they were.
+            UnusableFileError: it cannot be used; the keys stay as they were.
         """
         self._entries = self._read()
 
@@ -141,11 +143,11 @@ class ApiKeys:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all keys that are let in."""
+        """The names of all valid keys."""
         return frozenset(entry.name for entries in self._entries.values() for entry in entries)
 
     def name_of(self, key: bytes) -> str | None:
-        """The name of a key that is let in."""
+        """Return the name of a valid key, or None."""
         digest = digest_of(key)
         for entry in self._entries.get(digest[:_START_BYTES], ()):
             if hmac.compare_digest(entry.digest, digest):
@@ -153,12 +155,12 @@ class ApiKeys:
         return None
 
     def statistics(self) -> dict[str, Any]:
-        """How many keys are let in."""
+        """Return the number of valid keys."""
         return {"keys": sum(map(len, self._entries.values()))}
 
 
 def presented(fields: Mapping[bytes, bytes]) -> bytes | None:
-    """The key that a request brings: a bearer token, or else x-api-key, as Anthropic's clients send it."""
+    """Return the key in a request: a bearer token, or else x-api-key, which Anthropic's clients send."""
     authorization = fields.get(b"authorization")
     if authorization is None:
         return fields.get(b"x-api-key")
@@ -167,9 +169,9 @@ def presented(fields: Mapping[bytes, bytes]) -> bytes | None:
 
 
 def api_keys(config: AuthConfig) -> ApiKeys | None:
-    """The keys that `config` names; None where the port is open to all.
+    """Return the keys of `config`, or None if the port is open to all.
 
     Raises:
-        UnusableFileError: its file cannot be used.
+        UnusableFileError: a file cannot be used.
     """
     return ApiKeys(config) if config.api_keys or config.api_keys_file is not None else None

@@ -1,4 +1,4 @@
-"""Certificates and keys from PEM files, and what may be wrong with them."""
+"""Certificates and keys from PEM files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _KEY = b"PRIVATE KEY-----"
 
 
 class _Encrypted(Exception):
-    """A pass phrase is asked for."""
+    """OpenSSL asks for a pass phrase."""
 
 
 def load_pair(context: ssl.SSLContext, cert_file: str, key_file: str | None) -> None:
-    """Have `context` show the certificate in `cert_file`, whose key may be in the same file.
+    """Load the certificate in `cert_file`, whose key may be in the same file, into `context`.
 
     Raises:
-        UnusableFileError: a file is missing, holds something else, or the two do not belong together.
+        UnusableFileError: a file is missing or of the wrong kind, or the two do not belong together.
     """
     fix = "write a PEM file with the certificate and those between it and its CA"
     if _CERTIFICATE not in read_file("cert_file", cert_file, fix):
@@ -52,10 +52,10 @@ def _unusable_pair(error: OSError, cert_file: str, holder: str) -> UnusableFileE
 
 
 def load_authorities(context: ssl.SSLContext, setting: str, path: str) -> None:
-    """Have `context` trust the certificates in the file that `setting` names.
+    """Make `context` trust the certificates in the file that `setting` names.
 
     Raises:
-        UnusableFileError: it cannot be read, or holds none.
+        UnusableFileError: it cannot be read, or contains no certificate.
     """
     fix = "write a PEM file with the CA's certificate"
     if _CERTIFICATE not in read_file(setting, path, fix):

@@ -1,4 +1,4 @@
-"""Files that are read again when they have changed, off every request's path."""
+"""Reload files that have changed, off the path of requests."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from typing import Any, Protocol
 log = logging.getLogger("warmroute.reload")
 
 LOOK_S = 1.0
-"""Between two looks at a file. One that has changed is read at the look after, if it stayed the same in between:
-writing a certificate and its key takes a moment."""
+"""Interval of the checks. A changed file is read at the next check if it stayed the same until then.
+
+Writing a certificate and its key takes a moment.
+"""
 
 Signature = tuple[tuple[int, ...] | None, ...]
-"""What tells files from later ones, None for one that is not there. Of a link its target: Kubernetes swaps links."""
+"""Identifies the content of files, with None for a missing file. For a link it is the target's: Kubernetes swaps
+links."""
 
 
 class ReloadableFiles(Protocol):
-    """Something that was made from files."""
+    """An object made from files."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Their paths."""
+        """The paths."""
         ...
 
     def load(self) -> None:
-        """Read them again; what cannot be used raises, and changes nothing."""
+        """Read the files again. A file that cannot be used raises, and changes nothing."""
         ...
 
 
@@ -41,7 +44,8 @@ class _Watched:
 
 
 class FileWatch:
-    """Has things read again when their files change. A failure is logged and told to `reloaded`; the old stays."""
+    """Reload objects when their files change. A failure is logged and reported to `reloaded`, and the old content
+    stays."""
 
     def __init__(self, reloaded: Callable[[str, bool], None]) -> None:
         self._reloaded = reloaded
@@ -50,23 +54,23 @@ class FileWatch:
         self._reloads = {"ok": 0, "failed": 0}
 
     def add(self, what: str, loaded: ReloadableFiles | None) -> None:
-        """Watch the files of `loaded`, known as `what` to log and metrics."""
+        """Watch the files of `loaded`, named `what` in logs and metrics."""
         if loaded is not None and loaded.files:
             now = _signature(loaded.files)
             self._watched.append(_Watched(what, loaded, now, now))
 
     def start(self) -> None:
-        """Begin to look, on the running loop, if there is anything to look at."""
+        """Start to check on the running loop, if there is a file to check."""
         if self._watched:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
     def look(self) -> None:
-        """Look at every file once."""
+        """Check every file once."""
         for watched in self._watched:
             now = _signature(watched.loaded.files)
             settled, watched.seen = now == watched.seen, now
@@ -75,7 +79,7 @@ class FileWatch:
                 self._read(watched)
 
     def statistics(self) -> dict[str, Any]:
-        """Reloads by outcome."""
+        """Return reloads by outcome."""
         return dict(self._reloads)
 
     def _tick(self) -> None:
@@ -86,8 +90,8 @@ class FileWatch:
         fields = {"what": watched.what, "files": ", ".join(watched.loaded.files)}
         try:
             watched.loaded.load()
-        except Exception as error:  # whatever it is, what was read before goes on
-            log.error("changed file not usable, the old content stays", extra={**fields, "reason": str(error)})
+        except Exception as error:  # after any error the old content stays in use
+            log.error("changed file cannot be used, the old content stays", extra={**fields, "reason": str(error)})
             ok = False
         else:
             log.info("changed file read again", extra=fields)
@@ -105,5 +109,5 @@ def _of_file(path: str) -> tuple[int, ...] | None:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
-    # ctime too: a file made readable is worth another try
+    # ctime too: a file that has become readable is read again
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

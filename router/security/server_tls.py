@@ -1,4 +1,4 @@
-"""TLS on a port of ours."""
+"""TLS of a listening port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ALPN = ["http/1.1"]
 
 
 def serving_context(config: TlsConfig) -> ssl.SSLContext:
-    """What to listen with: TLS 1.2 or 1.3, HTTP/1.1; with `client_ca_file` clients have to show a certificate.
+    """Return a server context: TLS 1.2 or 1.3, HTTP/1.1. With `client_ca_file`, clients need a certificate.
 
     Raises:
         UnusableFileError: a file cannot be used.
@@ -25,17 +25,17 @@ def serving_context(config: TlsConfig) -> ssl.SSLContext:
     if config.client_ca_file is not None:
         load_authorities(context, "client_ca_file", config.client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED
-        # a resumed session is not verified again, and would outlive a CA that is no longer trusted
+        # OpenSSL does not verify a resumed session again, so it would outlive a CA that is no longer trusted
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     return context
 
 
 class ServingTls:
-    """`context` is what listeners hold; each handshake uses the files as last read.
+    """`context` belongs to the listeners; each handshake uses the files as last read.
 
-    A context cannot unlearn a CA and is unusable between certificate and key, so reading again makes another one, and
-    the handshake is moved there as it begins (OpenSSL asks for it by the server name, sent or not).
+    A context cannot forget a CA, and is unusable while only its certificate has been replaced. So a reload makes a new
+    context. The handshake switches to it when OpenSSL calls back for the server name, sent or not.
 
     Raises:
         UnusableFileError: a file cannot be used.
@@ -48,15 +48,15 @@ class ServingTls:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What has been read."""
+        """The files that were read."""
         config = self._config
         return tuple(path for path in (config.cert_file, config.key_file, config.client_ca_file) if path is not None)
 
     def load(self) -> None:
-        """Read the files again; handshakes from now on use them.
+        """Read the files again. Later handshakes use them.
 
         Raises:
-            UnusableFileError: one cannot be used; nothing changes.
+            UnusableFileError: a file cannot be used; nothing changes.
         """
         self._latest = serving_context(self._config)
 
@@ -66,7 +66,7 @@ class ServingTls:
 
 
 def serving_tls(config: TlsConfig) -> ServingTls | None:
-    """TLS as `config` wants it; None for none.
+    """Return TLS for `config`, or None if it has none.
 
     Raises:
         UnusableFileError: a file cannot be used.

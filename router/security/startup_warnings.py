@@ -1,4 +1,4 @@
-"""What an operator should know before start: settings that work, and leave something open."""
+"""Warnings about settings that work but leave something open."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from router.security import tenancy
 
 
 def warnings(config: Config) -> Iterator[str]:
-    """One sentence for each."""
+    """Yield one sentence for each."""
     if not _loopback(config.admin_host) and config.admin_token is None and config.admin_token_file is None:
         yield (
-            f"the admin port listens on {config.admin_host} without a token: whoever reaches it can change the fleet; "
-            "set admin_token_file, or admin_host to 127.0.0.1"
+            f"the admin port listens on {config.admin_host} without a token: anyone who reaches it "
+            "can change the fleet; set admin_token_file, or admin_host to 127.0.0.1"
         )
     if not config.worker_tls.verify:
         yield (
-            "worker_tls.verify is false: workers' certificates are not checked, anybody between here and there can "
-            "read and change everything; set worker_tls.ca_file instead"
+            "worker_tls.verify is false: workers' certificates are not checked, so anyone on the network path can "
+            "read and change the traffic; set worker_tls.ca_file instead"
         )
     yield from tenancy.warnings(config)
 

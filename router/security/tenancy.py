@@ -1,4 +1,4 @@
-"""What is wrong with the settings of tenants and of isolation, and what is only worth a warning."""
+"""Mistakes in the settings of tenants and isolation, and warnings about them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from router.security.isolation import has_keys, mode_of
 from router.security.keys import NAME, api_keys, parse_entry
 
 Problem = tuple[tuple[str | int, ...], str, str]
-"""Where, what is wrong, what to write instead."""
+"""Place, problem and fix."""
 
-_ADD_KEYS = "write auth.api_keys or auth.api_keys_file, too, or remove it"
+_ADD_KEYS = "write auth.api_keys or auth.api_keys_file as well, or remove it"
 
 
 def problems_of(config: Config) -> Iterator[Problem]:
-    """What is wrong, each with its place in the settings."""
+    """Find mistakes, each with its place in the settings."""
     auth = config.auth
     if not has_keys(auth):
         if config.tenants:
-            yield ("tenants",), "tenants is set, and the port has no API keys to tell them apart by", _ADD_KEYS
+            yield ("tenants",), "tenants is set, but the port has no API keys that would identify them", _ADD_KEYS
         if auth.isolate_cache in ("key", "group"):
-            problem = f"auth.isolate_cache is {auth.isolate_cache}, and the port has no API keys to go by"
+            problem = f"auth.isolate_cache is {auth.isolate_cache}, but the port has no API keys"
             yield ("auth", "isolate_cache"), problem, _ADD_KEYS
     if auth.isolation_secret is not None and mode_of(auth) == "off":
-        problem = "auth.isolation_secret is set, and auth.isolate_cache is off, so that nothing is derived from it"
+        problem = "auth.isolation_secret is set, but auth.isolate_cache is off, so it has no effect"
         yield ("auth", "isolation_secret"), problem, "write auth.isolate_cache: key, or remove it"
     yield from _tenants(config)
 
@@ -44,18 +44,18 @@ def _tenants(config: Config) -> Iterator[Problem]:
                 yield (*place, "keys", index), problem, "remove it from one of the two"
         yield from _unknown(config.auth, name, tenant.keys)
         if tenant.cache_group is not None and mode_of(config.auth) != "group":
-            problem = f"tenants.{name}.cache_group is set, and auth.isolate_cache is {mode_of(config.auth)}"
+            problem = f"tenants.{name}.cache_group is set, but auth.isolate_cache is {mode_of(config.auth)}"
             yield (*place, "cache_group"), problem, "write auth.isolate_cache: group, or remove it"
 
 
 def _unknown(auth: AuthConfig, tenant: str, keys: tuple[str, ...]) -> Iterator[Problem]:
-    """Key names that can never exist. With a file of keys, they may still come."""
+    """Find key names that can never exist. With a key file, they may still appear."""
     if auth.api_keys_file is not None or not auth.api_keys:
         return
     try:
         known = {parse_entry(line).name for line in auth.api_keys}
     except ValueError:
-        return  # named as a mistake of auth.api_keys
+        return  # reported as a mistake in auth.api_keys
     for index, key in enumerate(keys):
         if key not in known:
             yield (
@@ -66,13 +66,13 @@ def _unknown(auth: AuthConfig, tenant: str, keys: tuple[str, ...]) -> Iterator[P
 
 
 def warnings(config: Config) -> Iterator[str]:
-    """Key names of tenants that the file of keys does not have yet."""
+    """Find tenants' key names that the key file does not have yet."""
     if config.auth.api_keys_file is None or not config.tenants:
         return
     try:
         keys = api_keys(config.auth)
     except UnusableFileError:
-        return  # a mistake, and named as one
+        return  # reported as a mistake elsewhere
     known = keys.names if keys is not None else frozenset()
     for name, tenant in config.tenants.items():
         missing = sorted(set(tenant.keys) - known)

@@ -22,10 +22,10 @@ class TokenSettings(NamedTuple):
 
 
 def _digest(setting: str, text: str) -> bytes:
-    """A digest as it is, a plain token's.
+    """Return the digest of a token, which may be given as a digest.
 
     Raises:
-        UnusableFileError: it is neither.
+        UnusableFileError: it is neither a token nor a digest.
     """
     hashed = _HASHED.fullmatch(text)
     if hashed is not None:
@@ -39,7 +39,7 @@ def _digest(setting: str, text: str) -> bytes:
 
 
 class AdminToken:
-    """What a request to the admin port has to bring. Kept as a digest, compared in constant time.
+    """The token that a request to the admin port must carry. Kept as a digest, compared in constant time.
 
     Raises:
         UnusableFileError: the settings or the file cannot be used.
@@ -51,14 +51,14 @@ class AdminToken:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What has been read."""
+        """The file that was read."""
         return () if self._settings.file is None else (self._settings.file,)
 
     def load(self) -> None:
         """Read the file again.
 
         Raises:
-            UnusableFileError: it cannot be used; the token stays what it was.
+            UnusableFileError: it cannot be used; the token stays as it was.
         """
         self._expected = self._read()
 
@@ -70,16 +70,16 @@ class AdminToken:
         return _digest("admin_token_file", read_text("admin_token_file", file, fix).strip())
 
     def admits(self, authorization: str) -> bool:
-        """Whether the value of an Authorization header brings the token."""
+        """Return whether the value of an Authorization header carries the token."""
         scheme, _, token = authorization.partition(" ")
         given = digest_of(token.strip().encode("latin-1", "replace"))
         return hmac.compare_digest(given, self._expected) and scheme.lower() == "bearer"
 
 
 def admin_token(settings: TokenSettings) -> AdminToken | None:
-    """The token that `settings` name; None where there is none.
+    """Return the token that `settings` name, or None.
 
     Raises:
-        UnusableFileError: it cannot be used.
+        UnusableFileError: a file cannot be used.
     """
     return AdminToken(settings) if settings.token is not None or settings.file is not None else None

@@ -12,7 +12,7 @@ _ALPN = ["http/1.1"]
 
 
 class _NamedContext(ssl.SSLContext):
-    """Asks every worker for one name, whatever its address: where all show the same certificate."""
+    """Expect one server name of every worker, whatever its address, if all have the same certificate."""
 
     server_name: str | None = None
 
@@ -24,12 +24,12 @@ class _NamedContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """As its base does, under that name."""
+        """Wrap with that server name."""
         return super().wrap_bio(incoming, outgoing, server_side, self.server_name or server_hostname, session)
 
 
 def worker_context(config: WorkerTlsConfig) -> ssl.SSLContext:
-    """What to connect with: the system's CAs, or those in `ca_file` instead.
+    """Return a client context, with the system's CAs or with those in `ca_file` instead.
 
     Raises:
         UnusableFileError: a file cannot be used.
@@ -56,10 +56,10 @@ def _fill(context: ssl.SSLContext, config: WorkerTlsConfig) -> None:
 
 
 class WorkerTls:
-    """What connections to workers are made with, by all parts that make any.
+    """The TLS context of all connections to workers.
 
-    Their clients keep the context, so that reading the files again changes it in place: a CA taken out of `ca_file`
-    is trusted until the next start.
+    HTTP clients keep the context, so a reload changes it in place: a CA removed from `ca_file` stays trusted until the
+    next start.
 
     Raises:
         UnusableFileError: a file cannot be used.
@@ -67,30 +67,30 @@ class WorkerTls:
 
     def __init__(self, config: WorkerTlsConfig) -> None:
         self._config = config
-        # the system's CAs take 20 ms to read: not where all workers are plain HTTP
+        # reading the system's CAs takes 20 ms, which is not needed if all workers use plain HTTP
         self._context = worker_context(config) if self.files else None
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What has been read."""
+        """The files that were read."""
         config = self._config
         return tuple(path for path in (config.ca_file, config.cert_file, config.key_file) if path is not None)
 
     def context_for(self, endpoint: Endpoint) -> ssl.SSLContext | None:
-        """What to reach `endpoint` with; None for plain HTTP."""
+        """Return the context for `endpoint`, or None for plain HTTP."""
         return self.context() if endpoint.scheme == "https" else None
 
     def context(self) -> ssl.SSLContext:
-        """What to reach any worker by TLS with."""
+        """Return the context for any worker."""
         if self._context is None:
             self._context = worker_context(self._config)
         return self._context
 
     def load(self) -> None:
-        """Read the files again; connections made from now on use them.
+        """Read the files again. Later connections use them.
 
         Raises:
-            UnusableFileError: one cannot be used; nothing changes.
+            UnusableFileError: a file cannot be used; nothing changes.
         """
         worker_context(self._config)
         if self._context is not None:

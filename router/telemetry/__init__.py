@@ -1,6 +1,6 @@
-"""What is counted, measured and logged.
+"""Metrics and logs.
 
-`catalogue` declares every metric, `instruments` are the plain counters and histograms behind them, `metrics` what
-the other parts call, `exposition` the Prometheus text, `logs` the one place that sets up logging, `loop_lag` the
-event loop's own pulse. Imported by `router.app`, `router.admin` and `router.cli`; nothing here decides anything.
+`catalogue` declares every metric, and `instruments` are the counters and histograms. `metrics` is called by the other
+parts, and `exposition` renders Prometheus text. `logs` sets up logging, and `loop_lag` measures the event loop.
+Imported by `router.app`, `router.admin`, `router.process` and `router.cli`.
 """

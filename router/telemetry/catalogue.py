@@ -1,7 +1,7 @@
-"""Every metric that Warmroute exports, declared once: the exposition and the reference page are made from this table.
+"""Every metric that Warmroute exports. The exposition and the reference page are made from this table.
 
-Labels take few values: routes are the gateway's patterns, workers the fleet's candidates (``host:port`` or
-``host:port#rank``); nothing a client can choose is ever a label.
+Labels take few values: routes are the gateway's patterns, and workers are the fleet's candidates (``host:port`` or
+``host:port#rank``). A label never has a value that a client can choose.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import chain
 
 
 class Kind(StrEnum):
-    """How a metric behaves, in Prometheus' words."""
+    """The type of a metric, in Prometheus' words."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -20,8 +20,11 @@ class Kind(StrEnum):
 
 
 class Merge(StrEnum):
-    """What several processes behind one port say together: what each has of its own is summed; of what all of them see
-    alike, a worker's state say, the largest or smallest value is told."""
+    """How the values of several processes are merged.
+
+    Each process's own counts are summed. For values that all processes see alike, such as the state of a worker, the
+    largest or smallest counts.
+    """
 
     SUM = "sum"
     MAX = "max"
@@ -75,13 +78,19 @@ def _histogram(name: str, buckets: tuple[float, ...], text: str, *labels: str) -
 
 GATEWAY = (
     _counter(
-        "requests", "Responses ended, by route and status as the client saw it (499: it left first).", "route", "status"
+        "requests",
+        "Responses ended, by route and by status as the client saw it (499: the client left first).",
+        "route",
+        "status",
     ),
     _histogram(
-        "request_duration_seconds", DURATION_S, "A request's last byte in to its response's last byte out.", "route"
+        "request_duration_seconds", DURATION_S, "Time from a request's last byte to its response's last byte.", "route"
     ),
     _histogram(
-        "time_to_first_token_seconds", TTFT_S, "A request's last byte in to the first real event or body byte.", "route"
+        "time_to_first_token_seconds",
+        TTFT_S,
+        "Time from a request's last byte to the first real event or body byte.",
+        "route",
     ),
     _histogram("inter_token_latency_seconds", ITL_S, "Gap between two reads of an event stream."),
     _histogram(
@@ -93,49 +102,54 @@ GATEWAY = (
     _histogram(
         "hold_seconds", WAIT_S, "Time requests were held by the policy until their worker had prefilled others."
     ),
-    _histogram("decision_seconds", CPU_S, "Time to choose and book a worker."),
-    _counter("errors", "Errors answered by the gateway itself, by code and phase.", "code", "phase"),
+    _histogram("decision_seconds", CPU_S, "Time to choose a worker and reserve its load."),
+    _counter("errors", "Errors that the gateway itself answered, by code and phase.", "code", "phase"),
     _counter("retries", "Attempts that failed and were retried on another worker, by failure point.", "point"),
-    _counter("retry_budget_exhausted", "Further attempts that the retry budget did not allow."),
+    _counter("retry_budget_exhausted", "Retries that the retry budget did not allow."),
     _counter(
         "worker_deaths",
-        "Workers whose process went while requests there waited for their first token: blamed on these requests, or "
-        "ambiguous (more than four different ones, so on none). Requests refused for it are errors of the code "
-        "request_crashes_workers.",
+        "Workers that died while requests waited there for their first token. Outcome blamed: these requests count "
+        "as suspects; ambiguous: more than four different requests waited, so none does. Refused requests are errors "
+        "with the code request_crashes_workers.",
         "outcome",
     ),
-    _counter("redials", "Requests repeated on a fresh connection because a pooled one had died idle."),
+    _counter("redials", "Requests repeated on a new connection because a pooled one had died while idle."),
     _counter("client_aborts", "Clients that left before their response ended, by phase.", "phase"),
-    _counter("requests_by_key", "Requests let in, by the name of the API key they brought.", "key"),
+    _counter("requests_by_key", "Authenticated requests, by the name of their API key.", "key"),
     _counter(
         "reloads",
-        "Changed files read again, by what they hold (api_keys, admin_token, tls, admin_tls, worker_tls) and outcome: "
-        "ok, or failed, which leaves the old content in use.",
+        "Reloads of changed files, by content (api_keys, admin_token, tls, admin_tls, worker_tls) and outcome: ok, "
+        "or failed, which leaves the old content in use.",
         *("what", "outcome"),
     ),
-    _counter("request_bytes", "Body bytes taken from clients."),
-    _counter("response_bytes", "Response bytes written to clients."),
+    _counter("request_bytes", "Request body bytes received from clients."),
+    _counter("response_bytes", "Response bytes sent to clients."),
     _counter(
         "rewrites",
-        "Request bodies changed on their way, by rewrite: isolate_cache, observe_usage or relearn.",
+        "Request bodies that the gateway changed, by rewrite: isolate_cache, observe_usage or relearn.",
         "rewrite",
     ),
-    _gauge("client_connections", "Open client connections, TLS handshakes included."),
-    _counter("connections_refused", "Client connections closed at accept because all places were taken."),
-    _counter("connections_evicted", "Client connections closed to make room: idle for longest, or slow handshakes."),
-    _gauge("worker_connections", "Open connections to workers, idle ones included."),
-    _gauge("tasks", "Tasks of the event loop: a few per worker, and one for each scrape."),
-    _gauge("buffered_body_bytes", "Request body bytes held until their worker answers."),
-    _gauge("buffered_body_limit_bytes", "Most of them: limits.max_buffered_body_bytes."),
-    _gauge("buffered_response_bytes", "Unsent response bytes of clients that do not read fast enough."),
-    _gauge("buffered_response_limit_bytes", "Most of them: limits.max_buffered_response_bytes."),
-    _counter("slow_readers_cut", "Clients cut off because all unsent response bytes together were too many."),
-    _gauge("active_requests", "Requests in flight, streams included."),
+    _gauge("client_connections", "Open client connections, including TLS handshakes."),
+    _counter("connections_refused", "Client connections refused because limits.max_connections was reached."),
+    _counter(
+        "connections_evicted",
+        "Client connections closed in favour of new ones: the longest idle, or slow TLS handshakes.",
+    ),
+    _gauge("worker_connections", "Open connections to workers, including idle ones."),
+    _gauge("tasks", "Tasks of the event loop: a few per worker, and one per scrape."),
+    _gauge("buffered_body_bytes", "Request body bytes kept until their worker answers."),
+    _gauge("buffered_body_limit_bytes", "Limit of buffered_body_bytes: limits.max_buffered_body_bytes."),
+    _gauge("buffered_response_bytes", "Response bytes that slow clients have not read yet."),
+    _gauge("buffered_response_limit_bytes", "Limit of buffered_response_bytes: limits.max_buffered_response_bytes."),
+    _counter(
+        "slow_readers_cut", "Clients cut off because the unsent response bytes of all clients exceeded the limit."
+    ),
+    _gauge("active_requests", "Requests in flight, including streams."),
     _gauge("tenant_queued_requests", "A tenant's requests that are queued or held now.", "tenant"),
-    _gauge("tenant_buffered_body_bytes", "A tenant's request body bytes held until their worker answers.", "tenant"),
+    _gauge("tenant_buffered_body_bytes", "A tenant's request body bytes kept until their worker answers.", "tenant"),
     _counter(
         "tenant_refusals",
-        "Requests refused because of a tenant's quota: max_queued_requests or max_buffered_body_bytes.",
+        "Requests refused by a tenant's quota: max_queued_requests or max_buffered_body_bytes.",
         *("tenant", "quota"),
     ),
     _gauge("queued_requests", "Requests queued now because no worker is ready."),
@@ -143,31 +157,33 @@ GATEWAY = (
 )
 
 IDENTITY = (
-    _counter("prompt_tokens_known", "Prompt tokens found in the memory of tokenised prefixes."),
-    _counter("prompt_tokens_tokenised", "Prompt tokens that had to be tokenised."),
-    _gauge("prompt_memory_bytes", "Memory of prompts: residency.memo_bytes, and 8 MiB of the latest texts at most."),
-    _gauge("prompt_memory_limit_bytes", "Most of it without these texts: residency.memo_bytes."),
+    _counter("prompt_tokens_known", "Prompt tokens found in the cache of tokenised prefixes."),
+    _counter("prompt_tokens_tokenised", "Prompt tokens that were tokenised."),
+    _gauge(
+        "prompt_memory_bytes", "Memory of known prompts: at most residency.memo_bytes, and 8 MiB of the latest texts."
+    ),
+    _gauge("prompt_memory_limit_bytes", "Limit of prompt_memory_bytes without the latest texts: residency.memo_bytes."),
 )
 
 DECISIONS = (
-    _counter("decisions", "Placements, by worker and how far its view could be trusted.", "worker", "residency"),
+    _counter("decisions", "Placed requests, by worker and residency of its view.", "worker", "residency"),
     _counter("rejections", "Requests that no worker could take, by error code.", "code"),
     _counter("attempt_failures", "Attempts that a worker failed, by worker and failure point.", "worker", "point"),
-    _counter("policy_errors", "Times the policy raised or answered nonsense, and was passed over.", "policy"),
+    _counter("policy_errors", "Times the policy raised or returned an invalid decision, and was bypassed.", "policy"),
     _counter("prompt_tokens", "Prompt tokens of placed requests.", "worker"),
-    _counter("predicted_cached_tokens", "Cached tokens predicted, for responses that reported theirs.", "worker"),
-    _counter("reported_cached_tokens", "Cached tokens reported by the worker.", "worker"),
+    _counter("predicted_cached_tokens", "Cached tokens predicted, for responses that report them.", "worker"),
+    _counter("reported_cached_tokens", "Cached tokens that the worker reported.", "worker"),
     _counter("cached_comparisons", "Predictions compared with reports: equal, over or under.", "worker", "outcome"),
     _counter(
         "cached_differences",
-        "Predictions that differed from reports, by what explains it: scheduled_since, slower_tier, "
-        "evicted_while_queued, reserved_not_scheduled, cleared, approximate; other: nothing does.",
+        "Predictions that differed from reports, by reason: scheduled_since, slower_tier, evicted_while_queued, "
+        "reserved_not_scheduled, cleared, approximate, or other if none is known.",
         *("worker", "reason"),
     ),
 )
 
 FLEET = (
-    _common("worker_state", "1 for the state an endpoint is in, 0 for the others.", "endpoint", "state"),
+    _common("worker_state", "1 for the state of the endpoint, 0 for the other states.", "endpoint", "state"),
     _common("worker_running_requests", "Requests running on the worker, as it last reported.", "worker"),
     _common("worker_waiting_requests", "Requests waiting on the worker, as it last reported.", "worker"),
     _common("worker_kv_usage_ratio", "Share of the worker's KV cache in use, as it last reported.", "worker"),
@@ -187,26 +203,30 @@ FLEET = (
 
 RESIDENCY = (
     _common(
-        "view_residency", "1 for how far the worker's view can be trusted, 0 for the others.", "worker", "residency"
+        "view_residency", "1 for the residency of the worker's view, 0 for the other values.", "worker", "residency"
     ),
     _common("index_blocks", "Blocks known to be resident on the worker.", "worker"),
     _common("index_hashes", "Distinct block hashes known over all workers."),
-    _gauge("approximate_bytes", "Memory of all approximate views together."),
-    _gauge("approximate_limit_bytes", "Most of it: residency.approximate_bytes."),
+    _gauge("approximate_bytes", "Memory of all approximate views."),
+    _gauge("approximate_limit_bytes", "Limit of approximate_bytes: residency.approximate_bytes."),
     _gauge("event_link_up", "1 while the worker's KV event publisher is connected.", "worker", merge=Merge.MIN),
-    _common("event_lag_seconds", "Age of the newest batch of KV events when it came in, by both clocks.", "worker"),
+    _common(
+        "event_lag_seconds",
+        "Age of the newest batch of KV events at its arrival, by the clocks of worker and gateway.",
+        "worker",
+    ),
     _counter("event_bytes", "Bytes of KV events received.", "worker"),
     _counter("event_batches", "Batches of KV events applied.", "worker"),
     _counter("event_gaps", "Gaps in the sequence of a worker's KV events.", "worker"),
-    _counter("event_restarts", "Times a worker's event sequence began again.", "worker"),
+    _counter("event_restarts", "Restarts of a worker's event sequence.", "worker"),
     _counter(
         "event_replays",
-        "Replays asked for, by outcome: filled, empty, partial, timeout, broken or unavailable.",
+        "Replays requested, by outcome: filled, empty, partial, timeout, broken or unavailable.",
         *("worker", "outcome"),
     ),
-    _counter("relearn_asks", "Requests that asked the worker to announce again what they found cached.", "worker"),
-    _counter("reannounced_blocks", "Blocks announced for requests that asked, known ones included.", "worker"),
-    _common("relearned_blocks", "Blocks learned by such announcements since events were last missed.", "worker"),
+    _counter("relearn_asks", "Requests that asked the worker to announce their cached blocks again.", "worker"),
+    _counter("reannounced_blocks", "Blocks announced again on request, including known ones.", "worker"),
+    _common("relearned_blocks", "Blocks learned by such announcements since the last loss of events.", "worker"),
     _counter("event_decode_errors", "Batches of KV events that could not be read.", "worker"),
     _counter("event_malformed", "KV events of a known type that could not be read.", "worker"),
     _counter("event_unknown", "KV events of an unknown type, skipped.", "worker"),
@@ -218,15 +238,15 @@ WATCH = (
     _histogram(
         "event_iteration_seconds", CPU_S, "Time one iteration of the event loop spent on KV events of one worker."
     ),
-    _histogram("loop_lag_seconds", LAG_S, "How late the event loop woke a timer."),
-    _common("memory_limit_bytes", "Memory that the process may use, and where that limit comes from.", "source"),
+    _histogram("loop_lag_seconds", LAG_S, "Delay of the event loop in waking a timer."),
+    _common("memory_limit_bytes", "Memory limit of the process, by its source.", "source"),
     _gauge(
         "allocated_blocks",
-        "Pieces of memory that Python has in use. Resident memory may creep while they do not, as free memory splits.",
+        "Memory blocks that Python has in use. Fragmentation can raise resident memory while they stay constant.",
     ),
-    _gauge("processes", "Processes of the gateway that answered this scrape."),
-    _counter("process_restarts", "Processes of the gateway that ended unasked and were started again."),
-    _counter("log_lines_dropped", "Log lines dropped because what reads them is too slow, stuck or gone."),
+    _gauge("processes", "Gateway processes that answered this scrape."),
+    _counter("process_restarts", "Gateway processes that ended unexpectedly and were restarted."),
+    _counter("log_lines_dropped", "Log lines dropped because their reader is too slow, stuck or gone."),
 )
 
 CATALOGUE: tuple[MetricSpec, ...] = tuple(chain(GATEWAY, IDENTITY, DECISIONS, FLEET, RESIDENCY, WATCH))
@@ -237,6 +257,8 @@ PROCESS: tuple[MetricSpec, ...] = (
     MetricSpec("process_start_time_seconds", Kind.GAUGE, "Start time since the epoch in seconds.", merge=Merge.MIN),
     MetricSpec("process_cpu_seconds", Kind.COUNTER, "User and system CPU time in seconds."),
     MetricSpec("process_open_fds", Kind.GAUGE, "Open file descriptors."),
-    MetricSpec("process_max_fds", Kind.GAUGE, "Most open file descriptors one process may have.", merge=Merge.MIN),
+    MetricSpec(
+        "process_max_fds", Kind.GAUGE, "Maximum number of open file descriptors of one process.", merge=Merge.MIN
+    ),
 )
-"""What the system says of a process, by the names that Prometheus' clients agree on."""
+"""Metrics of the operating system about a process, by the names that Prometheus' client libraries share."""

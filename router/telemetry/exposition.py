@@ -1,4 +1,4 @@
-"""All metrics as values, or as Prometheus text for the admin port's ``/metrics``."""
+"""All metrics as values, or as Prometheus text for ``/metrics`` on the admin port."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Readings = Callable[[], Iterable[Reading]]
 
 
 class Exposition:
-    """Takes a `Registry`'s values, `readings` taken at scrape time, and what the system says of this process.
+    """The values of a `Registry`, `readings` made at scrape time, and the system's metrics of this process.
 
-    `readings` may name gauges and counters of the catalogue only; others are a KeyError when scraped.
+    `readings` may name only gauges and counters of the catalogue. Others raise KeyError at a scrape.
     """
 
     def __init__(self, registry: Registry, readings: Sequence[Readings] = ()) -> None:
@@ -30,11 +30,11 @@ class Exposition:
         self._process = OwnProcess()
 
     def render(self) -> tuple[bytes, str]:
-        """The page and its content type."""
+        """Return the page and its content type."""
         return page(self.snapshot())
 
     def snapshot(self) -> Snapshot:
-        """Everything as it is now."""
+        """Return all current values."""
         values: dict[str, dict[Labels, float]] = {
             name: dict(counter.values) for name, counter in self._instruments.counters.items()
         }
@@ -58,12 +58,12 @@ class Exposition:
 
 
 class OwnProcess:
-    """CPU, memory and open files of this process, by the names Prometheus' clients give them."""
+    """CPU, memory and open files of this process, by the names of Prometheus' client libraries."""
 
     def __init__(self) -> None:
         self._collector = ProcessCollector(registry=CollectorRegistry())
 
     def values(self) -> dict[str, dict[Labels, float]]:
-        """Each without labels; what the system does not tell is missing."""
+        """Return the values without labels. A value that the system does not report is missing."""
         found = {family.name: family.samples[0].value for family in self._collector.collect() if family.samples}
         return {spec.name: {(): found[spec.name]} for spec in PROCESS if spec.name in found}

@@ -1,7 +1,7 @@
 """Counters and histograms as plain values.
 
-prometheus-client's own instruments take a lock and several calls per observation, which a data plane that observes
-every streamed token would feel. All writers and the reader live on the event loop's thread, so none is needed here.
+prometheus-client's own instruments take a lock and several calls per observation, too much for a data plane that
+observes every streamed token. All writers and the reader run on the event loop's thread, so no lock is needed here.
 """
 
 from __future__ import annotations

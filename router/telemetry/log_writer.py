@@ -1,4 +1,4 @@
-"""Log lines, written by a thread of their own: a sink that is slow, stuck or broken never stops the event loop."""
+"""A thread that writes log lines, so that a slow, stuck or broken sink never stops the event loop."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from collections.abc import Callable
 from typing import TextIO
 
 MOST_LINES = 20_000
-"""Lines that wait to be written; further ones are dropped and counted."""
+"""Maximum lines that wait to be written. Further lines are dropped and counted."""
 MOST_BYTES = 4_194_304
-"""The same in characters."""
+"""Maximum characters that wait to be written."""
 GATHER_S = 0.02
-"""Lines that come within this time are written together: waking the thread for each would cost more than the write."""
+"""Lines within this time are written together: waking the thread for each would cost more than the write."""
 STUCK_S = 1.0
-"""An exit waits this long for a sink that takes nothing, and `EXIT_S` for one that takes a little."""
+"""An exit waits this long for a sink that accepts nothing, and `EXIT_S` for one that is slow."""
 EXIT_S = 5.0
 _TELL_EVERY_S = 10.0
 _PIECE_BYTES = 65_536
-"""Lines are put together up to this."""
+"""Maximum size of one write."""
 _PIPE_PIECE_BYTES = 4_096
-"""The same for a pipe, which several processes may share: it takes no more without a cut (PIPE_BUF)."""
+"""Maximum size of one write to a pipe, which processes may share: longer writes may be split (PIPE_BUF)."""
 
 
 class LogWriter:
-    """Writes to `sink`: to its file descriptor where it has one. `dropped_line` makes the line that says how many were
-    dropped; it is written once writing works again.
+    """Write to `sink`, through its file descriptor if it has one.
 
-    `put` may be called by one thread at a time, and never blocks.
+    `dropped_line` makes the line that reports how many were dropped, written once writing works again. One thread at a
+    time may call `put`, which never blocks.
     """
 
     def __init__(self, sink: TextIO, dropped_line: Callable[[int], str]) -> None:
@@ -54,11 +54,11 @@ class LogWriter:
 
     @property
     def lines_dropped(self) -> int:
-        """Lines that were never written: there was no room for them, or the sink failed."""
+        """Lines that were never written, because too many waited or the sink failed."""
         return self._refused + self._failed
 
     def put(self, line: str) -> None:
-        """Have `line` written, or drop it where too many wait."""
+        """Queue `line`, or drop it if too many wait."""
         size_bytes = len(line) + 1
         if len(self._lines) >= MOST_LINES or self._put_bytes - self._done_bytes + size_bytes > MOST_BYTES:
             self._refused += 1
@@ -70,7 +70,7 @@ class LogWriter:
             self._wake.set()
 
     def flush(self) -> None:
-        """Wait until everything is written, but not for long if the sink takes nothing."""
+        """Wait until everything is written, but only briefly if the sink accepts nothing."""
         end_s = time.monotonic() + EXIT_S
         done_bytes, stuck_s = self._done_bytes, time.monotonic() + STUCK_S
         while self._done_bytes < self._put_bytes and self._thread.is_alive():
@@ -83,7 +83,7 @@ class LogWriter:
             time.sleep(0.001)
 
     def close(self) -> None:
-        """The same, and write no more."""
+        """Flush and stop."""
         self._closing = True
         self.flush()
         self._wake.set()
@@ -91,7 +91,7 @@ class LogWriter:
     def _run(self) -> None:
         while not (self._closing and not self._lines):
             self._sleeps = True
-            if not self._lines:  # looked at after `_sleeps` is set, as `put` does it the other way round
+            if not self._lines:  # checked after `_sleeps` is set; `put` uses the opposite order
                 self._wake.wait()
             self._sleeps = False
             self._wake.clear()
@@ -109,10 +109,10 @@ class LogWriter:
             if not self._write(piece):
                 self._failed += len(piece)
             self._done_bytes += size_bytes
-            self._tell()
+            self._report_dropped()
 
-    def _tell(self) -> None:
-        """Say how many lines were dropped since that was said last."""
+    def _report_dropped(self) -> None:
+        """Report the lines dropped since the last report."""
         dropped = self.lines_dropped
         now_s = time.monotonic()
         if dropped == self._told or (self._lines and now_s - self._told_s < _TELL_EVERY_S):
@@ -122,7 +122,7 @@ class LogWriter:
             self._told = dropped
 
     def _write(self, lines: list[str]) -> bool:
-        """Whether all of it was written."""
+        """Return whether everything was written."""
         text = "\n".join(lines) + "\n"
         try:
             if self._descriptor is None:
@@ -130,7 +130,7 @@ class LogWriter:
                 self._sink.flush()
             else:
                 _write_all(self._descriptor, text.encode("utf-8", "backslashreplace"))
-        except (OSError, ValueError):  # nobody reads it any more, the disk is full, it is closed
+        except (OSError, ValueError):  # no reader, a full disk, or a closed file
             return False
         return True
 
@@ -139,7 +139,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(descriptor, data) :]
-        except BlockingIOError:  # another process that shares it has made it so
+        except BlockingIOError:  # another process that shares the file made it non-blocking
             writable = select.poll()
             writable.register(descriptor, select.POLLOUT)
             writable.poll()

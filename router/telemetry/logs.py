@@ -1,7 +1,7 @@
 """Logging: one event per line, as text or as a JSON object.
 
-Events are short constant phrases; what varies goes into fields: ``log.info("worker ready", extra={"worker": id})``.
-Prompts, bodies, headers and keys are never fields; should one be passed under such a name, its value is withheld.
+Events are short constant phrases, and variable parts are fields: ``log.info("worker ready", extra={"worker": id})``.
+Prompts, bodies, headers and keys are never fields. A value passed under one of those names is withheld.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"[\w.:/@#%+,*\[\]()-]+")
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields given as ``extra``, contents that must not be logged replaced."""
+    """Return the fields given as ``extra``, without content that must not be logged."""
     return {
         name: "[withheld]" if name in WITHHELD_FIELDS else value
         for name, value in vars(record).items()
@@ -42,7 +42,6 @@ class JsonFormatter(logging.Formatter):
     """``{"ts", "level", "logger", "event", ...fields, "traceback"?}``, one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One JSON object."""
         event: dict[str, Any] = {
             "ts": _timestamp(record),
             "level": record.levelname.lower(),
@@ -59,7 +58,7 @@ class TextFormatter(logging.Formatter):
     """``TIME LEVEL logger: event field=value``; a traceback follows on its own lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line. Control characters are escaped, so that no value can forge a line."""
+        """Return one line. Control characters are escaped, so that no value can forge a line."""
         fields = "".join(f" {name}={_text(value)}" for name, value in fields_of(record).items())
         event = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
         line = f"{_timestamp(record)} {record.levelname:<7} {record.name}: {event}{fields}"
@@ -67,33 +66,34 @@ class TextFormatter(logging.Formatter):
 
 
 class EventHandler(logging.Handler):
-    """Formats records where they are logged, and has a thread write them: see `LogWriter`. A class of its own so that
-    `setup_logging` finds and replaces its own only."""
+    """Format records where they are logged, and let a `LogWriter` thread write them.
+
+    It is a class of its own so that `setup_logging` replaces only its own handlers.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self.writer = LogWriter(stream, self._dropped_line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue one line."""
         try:
             self.writer.put(self.format(record))
         except Exception:
             self.writer.put(f"a log record could not be formatted: {record.name}, {record.msg!r}")
 
     def flush(self) -> None:
-        """Wait until everything is written, but not for long if the sink takes nothing."""
+        """Wait until everything is written, but only briefly if the sink accepts nothing."""
         self.writer.flush()
 
     def close(self) -> None:
-        """The same, at the end."""
+        """Flush and stop."""
         self.writer.close()
         super().close()
 
     def _dropped_line(self, count: int) -> str:
         fields = {"name": f"{ROOT}.logs", "levelno": logging.WARNING, "levelname": "WARNING", "lines": count}
         record = logging.makeLogRecord({"msg": "log lines dropped", **fields})
-        self.filter(record)  # which names the process
+        self.filter(record)  # adds the index of the process
         return self.format(record)
 
 
@@ -104,9 +104,9 @@ def setup_logging(
     *,
     process: int | None = None,
 ) -> None:
-    """Send everything to `stream` (stderr) once; ours from `level` on, libraries' from warning on. No call blocks.
+    """Log to `stream` (stderr): Warmroute's events from `level`, those of libraries from warning. No call blocks.
 
-    One process of several is named in each of its lines, as `process_index`.
+    Each line of one of several processes has its `process_index`.
     """
     handler = EventHandler(stream if stream is not None else sys.stderr)
     if process is not None:
@@ -122,7 +122,7 @@ def setup_logging(
 
 
 def lines_dropped() -> int:
-    """Log lines of this process that could not be written."""
+    """Return the log lines of this process that could not be written."""
     return sum(handler.writer.lines_dropped for handler in _installed())
 
 
@@ -137,8 +137,10 @@ def say(text: str) -> None:
 
 
 def log_interpreter_messages() -> None:
-    """Have what Python itself writes to stderr logged instead: warnings, and exceptions that nobody caught in threads
-    and finalizers. It writes in place, and would block with the sink."""
+    """Log Python's own messages to stderr: warnings, and uncaught exceptions in threads and finalizers.
+
+    Python writes them synchronously, and would block with the sink.
+    """
     logging.captureWarnings(True)
     threading.excepthook = _thread_failed
     sys.unraisablehook = _not_raised

@@ -1,4 +1,4 @@
-"""How late the event loop wakes a timer: the delay that every stream in this process may suffer."""
+"""How late the event loop wakes a timer: a delay that every stream of this process may have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEFAULT_INTERVAL_S = 0.1
 
 
 class LoopLag:
-    """Sleeps `interval_s` over and over, and gives `observe` how many seconds late each wake-up came."""
+    """Sleep `interval_s` repeatedly, and pass to `observe` how many seconds late each wake-up came."""
 
     def __init__(self, observe: Callable[[float], None], interval_s: float = DEFAULT_INTERVAL_S) -> None:
         self._observe = observe
@@ -19,11 +19,10 @@ class LoopLag:
         self._worst_s = 0.0
 
     def start(self) -> None:
-        """Begin to sample on the running loop."""
+        """Start to sample on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._sample(), name="loop-lag")
 
     async def aclose(self) -> None:
-        """Stop sampling."""
         if self._task is None:
             return
         self._task.cancel()
@@ -31,7 +30,7 @@ class LoopLag:
         self._task = None
 
     def statistics(self) -> dict[str, float]:
-        """Samples taken, and the worst lag in seconds."""
+        """Return the samples taken and the worst lag in seconds."""
         return {"samples": self._samples, "worst_s": self._worst_s}
 
     async def _sample(self) -> None:

@@ -1,4 +1,4 @@
-"""What the other parts call when something happened. Cheap by construction: a dict entry and an addition."""
+"""Counters and histograms that the other parts call. Each call is a dict entry and an addition."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _SPECS = {spec.name: spec for spec in CATALOGUE}
 
 
 class Registry:
-    """The instruments in use, by catalogue name. A name or kind that is not in the catalogue is a KeyError."""
+    """The instruments in use, by catalogue name. A name or kind that is not in the catalogue raises KeyError."""
 
     def __init__(self) -> None:
         self.counters: dict[str, Counter] = {}
         self.histograms: dict[str, Histogram] = {}
 
     def counter(self, name: str) -> Counter:
-        """The counter ``warmroute_{name}``."""
+        """Return the counter ``warmroute_{name}``."""
         return self.counters.setdefault(_declared(name, Kind.COUNTER), Counter())
 
     def histogram(self, name: str) -> Histogram:
-        """The histogram ``warmroute_{name}``."""
+        """Return the histogram ``warmroute_{name}``."""
         full = _declared(name, Kind.HISTOGRAM)
         return self.histograms.setdefault(full, Histogram(_SPECS[full].buckets))
 
     def forget(self, label: str, value: str) -> None:
-        """Drop every series whose `label` is `value`: its worker is gone for good."""
+        """Drop every series whose `label` is `value`, because its worker has left."""
         for name, counter in self.counters.items():
             _drop(counter.values, _SPECS[name].labels, label, value)
         for name, histogram in self.histograms.items():
@@ -58,7 +58,7 @@ def _declared(name: str, kind: Kind) -> str:
 
 
 class Metrics:
-    """Implements `GatewayMetrics`, `DispatchObserver` and `WatchMetrics` over one `Registry`."""
+    """Implements `GatewayMetrics`, `DispatchObserver` and `WatchMetrics` with one `Registry`."""
 
     def __init__(self) -> None:
         self.registry = Registry()
@@ -99,89 +99,71 @@ class Metrics:
     # GatewayMetrics
 
     def request_ended(self, route: str, status: int, duration_s: float) -> None:
-        """A response ended."""
         self._requests.add(1.0, (route, str(status)))
         self._durations.observe(duration_s, (route,))
 
     def error(self, code: str, phase: str) -> None:
-        """The gateway answered with an error of its own."""
         self._errors.add(1.0, (code, phase))
 
     def first_event(self, route: str, ttft_s: float) -> None:
-        """The first real event or body byte arrived."""
+        """Observe the time to the first real event or body byte."""
         self._ttft.observe(ttft_s, (route,))
 
     def gaps(self, gaps_s: Sequence[float]) -> None:
-        """Gaps between reads of event streams."""
         self._itl.observe_all(gaps_s)
 
     def identified(self, wait_s: float, source: str) -> None:
-        """A routed request was parsed and identified."""
         self._identify.observe(wait_s, (source,))
 
     def queued(self, wait_s: float, placed: bool) -> None:
-        """A request had waited for a worker."""
         self._queue.observe(wait_s, ("true" if placed else "false",))
 
     def held(self, wait_s: float) -> None:
-        """A request had been kept back."""
         self._hold.observe(wait_s)
 
     def retried(self, phase: FailurePoint) -> None:
-        """Another worker got the request."""
         self._retries.add(1.0, (phase.value,))
 
     def redialled(self) -> None:
-        """The same worker got the request on a fresh connection."""
+        """Count a request that was repeated on a new connection to the same worker."""
         self._redials.add()
 
     def worker_died(self, outcome: str) -> None:
-        """A worker died with requests before their first token."""
         self._deaths.add(1.0, (outcome,))
 
     def client_aborted(self, phase: str) -> None:
-        """The client left."""
         self._aborts.add(1.0, (phase,))
 
     def let_in(self, key_name: str) -> None:
-        """A request brought an API key."""
         self._keyed.add(1.0, (key_name,))
 
     def reloaded(self, what: str, ok: bool) -> None:
-        """Changed files were read again, or could not be used."""
         self._reloads.add(1.0, (what, "ok" if ok else "failed"))
 
     def relayed(self, request_bytes: int, response_bytes: int) -> None:
-        """Bytes of one request."""
         self._request_bytes.add(request_bytes)
         self._response_bytes.add(response_bytes)
 
     def decision_took(self, duration_s: float) -> None:
-        """`Dispatcher.dispatch` returned after `duration_s`."""
         self._decision.observe(duration_s)
 
     # DispatchObserver
 
     def decided(self, ticket: Ticket) -> None:
-        """A request was placed."""
         worker = ticket.candidate.id
         self._decisions.add(1.0, (worker, ticket.residency))
         self._prompt_tokens.add(ticket.request.prompt_tokens, (worker,))
 
     def rejected(self, request: Request, error: RequestError) -> None:
-        """No worker can take a request."""
         self._rejections.add(1.0, (error.kind.spec.code,))
 
     def retry_refused(self) -> None:
-        """The budget for further attempts is used up."""
         self._retry_refusals.add()
 
     def failed(self, ticket: Ticket, phase: FailurePoint, reason: str) -> None:
-        """A worker failed an attempt."""
         self._attempt_failures.add(1.0, (ticket.candidate.id, phase.value))
 
     def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
-        """A response reported its cached tokens."""
         self._predicted.add(predicted_tokens, (worker,))
         self._reported.add(reported_tokens, (worker,))
         difference = predicted_tokens - reported_tokens
@@ -189,11 +171,12 @@ class Metrics:
         self._comparisons.add(1.0, (worker, outcome))
 
     def differed(self, worker: WorkerId, difference: Difference) -> None:
-        """A report differed from its prediction, and this explains it."""
+        """Count a report that differed from its prediction, by the reason."""
         self._differences.add(1.0, (worker, difference.value))
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
-        """The policy let a request down. Counted each time, told once: a broken rule fails on every request."""
+        """Count a policy that failed on a request. Only the first failure is logged: a broken rule fails on every
+        request."""
         self._policy_errors.add(1.0, (policy,))
         if first:
             log.warning("policy failed", extra={"policy": policy, "reason": reason})
@@ -201,33 +184,31 @@ class Metrics:
     # WatchMetrics
 
     def probed(self, kind: str, ok: bool) -> None:
-        """A probe of `kind` quick, full or load ended."""
+        """Count a probe; `kind` is quick, full or load."""
         self._probes.add(1.0, (kind, "ok" if ok else "failed"))
 
     def self_tested(self, verdict: str) -> None:
-        """A self-test ended."""
         self._self_tests.add(1.0, (verdict,))
 
     def replayed(self, worker: str, outcome: str) -> None:
-        """A replay ended: filled, empty, partial, timeout, broken or unavailable."""
+        """Count a replay that ended filled, empty, partial, timeout, broken or unavailable."""
         self._event_replays.add(1.0, (worker, outcome))
 
     def event_iteration(self, duration_s: float) -> None:
-        """One turn of the event loop was spent on a worker's KV events."""
+        """Observe the time that one iteration of the event loop spent on KV events."""
         self._event_iteration.observe(duration_s)
 
     def worker_gone(self, worker: str) -> None:
-        """Drop the worker's series."""
+        """Drop the series of a worker that has left."""
         self.registry.forget("worker", worker)
 
     # the event loop
 
     def loop_lag(self, lag_s: float) -> None:
-        """A timer was woken `lag_s` late."""
         self._loop_lag.observe(lag_s)
 
     def statistics(self) -> dict[str, int]:
-        """Number of series kept."""
+        """Return the number of series."""
         return {
             "counter_series": sum(len(counter.values) for counter in self.registry.counters.values()),
             "histogram_series": sum(len(histogram.values) for histogram in self.registry.histograms.values()),

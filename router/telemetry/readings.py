@@ -1,4 +1,4 @@
-"""Values read from the other parts when someone scrapes: gauges, and counters that are kept elsewhere."""
+"""Values read at scrape time: gauges, and counters that other parts keep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from router.telemetry.logs import lines_dropped
 
 
 def fleet_readings(fleet: Fleet) -> Iterator[Reading]:
-    """States of endpoints, and what candidates last reported of their load."""
+    """Yield states of endpoints, and the last reported load of candidates."""
     for endpoint in fleet.endpoints:
         for state in WorkerState:
             yield "warmroute_worker_state", (endpoint.id, state.value), float(endpoint.state is state)
@@ -26,7 +26,7 @@ def fleet_readings(fleet: Fleet) -> Iterator[Reading]:
 
 
 def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Reading]:
-    """What is known of the candidates' caches, and how their event streams do."""
+    """Yield the state of the cache views and of their event streams."""
     statistics: Mapping[str, Any] = residency.statistics()
     yield "warmroute_index_hashes", (), statistics["blocks"]
     yield "warmroute_approximate_bytes", (), statistics["approximate_bytes"]
@@ -43,7 +43,7 @@ def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Readin
 
 
 def watch_readings(watched: Mapping[str, Any]) -> Iterator[Reading]:
-    """Event links, from `Watcher.statistics()`."""
+    """Yield the event links, from `Watcher.statistics()`."""
     for endpoint in watched["endpoints"].values():
         for worker, subscription in endpoint["subscriptions"].items():
             yield "warmroute_event_link_up", (worker,), float(subscription["linked"])
@@ -53,7 +53,7 @@ def watch_readings(watched: Mapping[str, Any]) -> Iterator[Reading]:
 
 
 def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
-    """Gauges of the data plane, from `Gateway.statistics()` (empty while it is not listening)."""
+    """Yield gauges of the data plane, from `Gateway.statistics()` (empty while it does not listen)."""
     yield "warmroute_client_connections", (), plane.get("connections", 0)
     yield "warmroute_connections_refused", (), plane.get("connections_refused", 0)
     yield "warmroute_connections_evicted", (), plane.get("connections_evicted", 0)
@@ -75,7 +75,7 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
 
 
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
-    """What is remembered of prompts, and how much that saves, from `Identity.statistics()`."""
+    """Yield the memory of prompts and its savings, from `Identity.statistics()`."""
     memo = known["memo"]
     yield "warmroute_prompt_tokens_known", (), memo["found_tokens"]
     yield "warmroute_prompt_tokens_tokenised", (), memo["new_tokens"]
@@ -84,7 +84,7 @@ def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
 
 
 def budget_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Reading]:
-    """Limits of the byte budgets, beside the gauges of their use, and the memory limit they follow."""
+    """Yield the limits of the byte budgets, and the memory limit that they follow."""
     for metric, budget in _BUDGETS:
         yield metric, (), budget.within(config)
     if limit is not None:
@@ -92,7 +92,7 @@ def budget_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Readi
 
 
 def process_readings() -> Iterator[Reading]:
-    """This process. The supervisor of several counts those that answer, and restarts."""
+    """Yield values of this process. The supervisor of several counts the processes that answer, and restarts."""
     yield "warmroute_allocated_blocks", (), sys.getallocatedblocks()
     yield "warmroute_processes", (), 1.0
     yield "warmroute_process_restarts", (), 0.0

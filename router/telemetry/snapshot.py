@@ -1,4 +1,4 @@
-"""All metrics of one process as values, those of several merged into one, and either as Prometheus text."""
+"""All metrics of one process as values, those of several merged, and their Prometheus text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from router.telemetry.instruments import Labels
 
 
 class Tally(msgspec.Struct, array_like=True):
-    """A histogram's values under one set of labels: observations per bucket, the last above all bounds; their sum."""
+    """One histogram: observations per bucket, the last one above all bounds, and their sum."""
 
     counts: list[int]
     total: float
@@ -38,7 +38,7 @@ _SPECS = (*CATALOGUE, *PROCESS)
 
 
 def merged(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """What all of them say together, each metric as its `MetricSpec.merge` has it."""
+    """Merge snapshots, each metric by its `MetricSpec.merge`."""
     total = Snapshot({}, {})
     merges = {spec.name: _MERGES[spec.merge] for spec in _SPECS}
     for snapshot in snapshots:
@@ -50,13 +50,13 @@ def merged(snapshots: Iterable[Snapshot]) -> Snapshot:
 
 
 def lasting(snapshot: Snapshot) -> Snapshot:
-    """What stays true of a process that has died: what it counted. Without that the sums over all would drop."""
+    """Return the counters of a process that has ended. Without them the sums over all processes would fall."""
     counters = {spec.name for spec in _SPECS if spec.kind is Kind.COUNTER and spec.merge is Merge.SUM}
     return Snapshot({name: snapshot.values[name] for name in snapshot.values.keys() & counters}, snapshot.histograms)
 
 
 def page(snapshot: Snapshot) -> tuple[bytes, str]:
-    """Prometheus text and its content type, in the catalogue's order."""
+    """Return Prometheus text and its content type, in the catalogue's order."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(snapshot))
     return generate_latest(registry), CONTENT_TYPE_LATEST
@@ -84,11 +84,11 @@ class _Families(Collector):
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing up front."""
+        """Describe nothing in advance."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric of the catalogue, and what the system says of the process."""
+        """Yield every metric of the catalogue, and the system's metrics of the process."""
         for spec in _SPECS:
             yield self._family(spec)
 

@@ -1,8 +1,8 @@
-"""What keeps the core told about workers.
+"""Watch the workers: probes, load reports, KV events and self-tests.
 
-`watcher.Watcher` has an `endpoint.EndpointWatch` follow each endpoint (probes, loads, restarts); its `subscriptions`
-are one `subscriber.Subscriber` per rank (with `link`, `replay` and the shared `pump` beneath), its `selftests` find
-out by `selftest.SelfTest` and its `trial.CacheTrial` whether a view is exact. Everything learned goes to
-`router.placement.fleet` and `router.residency.residency_map`; nothing here decides. Imported by `router.app`, the
-trial also by `router.cli.examine`.
+`watcher.Watcher` gives each endpoint an `endpoint_watch.EndpointWatch`, which follows probes, loads and restarts. Its
+`subscriptions` are one `subscriber.Subscriber` per rank, above `tcp_link`, `replay` and the shared `event_pump`. Its
+`selftests` find out with `selftest.SelfTest` and `cache_trial.CacheTrial` whether a cache view is exact. The results go
+to `router.placement.fleet` and `router.residency.residency_map`; nothing here places requests. Imported by
+`router.app`; the cache trial also by `router.cli.examine`.
 """

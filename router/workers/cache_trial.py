@@ -1,4 +1,4 @@
-"""Does a worker find a prompt in its cache that it has just run? Its answers report it, or its counters show it."""
+"""Send a worker the same prompt twice, and read how much of it was cached: from the response, or from counters."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from backends.worker import Endpoint
 
 PATH = "/v1/completions"
 SETTLE_S = 2.0
-"""Longest wait for counters to show a finished request; vLLM updates them at the end of a step."""
+"""Maximum wait for counters to show a finished request. vLLM updates them at the end of a step."""
 POLL_S = 0.02
 NO_COUNTER = "its hit counter cannot be read"
 OTHER_TRAFFIC = "its hit counter moved for other requests, too"
 MOST_WORDS = 16_384
-"""In a prompt, whatever block size a worker reports: about 150 kB."""
+"""Maximum words in a prompt, whatever block size a worker reports: about 150 kB."""
 _WORD_DIGITS = 8
 
 
@@ -44,10 +44,10 @@ class _Counters:
 
 @dataclass(frozen=True, slots=True)
 class CacheTrialResult:
-    """Tokens of the second prompt that the worker found in its cache, as reported and as counted.
+    """Tokens of the second prompt that were cached, as reported and as counted.
 
-    `reported` is None where the answer did not say. `counted` is None where it was reported, or where the counters
-    cannot be read or moved for other requests too; `why_not` says which.
+    `reported` is None if the response did not say. `counted` is None if the response said, or if the counters cannot be
+    read or moved for other requests; `why_not` gives the reason.
     """
 
     prompt_tokens: int
@@ -56,12 +56,13 @@ class CacheTrialResult:
     why_not: str = ""
 
     def proves_no_caching(self, block_tokens: int) -> bool:
-        """The counter moved for this prompt alone and shows no hit, although the prompt fills a block."""
+        """Return whether the counter moved for this prompt alone and shows no hit, although the prompt fills a
+        block."""
         return self.reported is None and self.counted == 0 and self.prompt_tokens > block_tokens
 
 
 class CacheTrial:
-    """The same short prompt, sent to a worker twice. `rank` is None where the endpoint has one rank."""
+    """A short prompt, sent to a worker twice. `rank` is None if the endpoint has one rank."""
 
     def __init__(
         self, client: WorkerClient, endpoint: Endpoint, body: bytes, *, answer_s: float, rank: int | None = None
@@ -73,7 +74,7 @@ class CacheTrial:
         self._rank = rank
 
     async def first(self) -> int:
-        """Have the worker run the prompt; returns its length in tokens.
+        """Send the prompt; return its length in tokens.
 
         Raises:
             ProbeError: no usable answer.
@@ -81,7 +82,7 @@ class CacheTrial:
         return (await self._ask()).prompt_tokens
 
     async def second(self) -> CacheTrialResult:
-        """Have it run the prompt again, and see what of it the cache held.
+        """Send the prompt again; return how much of it was cached.
 
         Raises:
             ProbeError: no usable answer.
@@ -128,8 +129,8 @@ class CacheTrial:
 
 
 def trial_body(model: str, block_tokens: int, max_model_len: int | None) -> bytes:
-    """A prompt nobody has sent before, of three blocks or more unless these are very large: each of its words is at
-    least two tokens."""
+    """Return a new prompt of at least three blocks, fewer if blocks are very large. Each word is at least two
+    tokens."""
     words = min(2 * block_tokens, MOST_WORDS)
     if max_model_len is not None:
         words = max(1, min(words, max_model_len // 10))

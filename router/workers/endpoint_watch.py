@@ -1,4 +1,4 @@
-"""The watch over one endpoint: probes, loads, subscriptions and self-tests, in one task."""
+"""Watch one endpoint: probes, loads, subscriptions and self-tests, in one task."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from router.workers.subscriptions import Subscriptions
 from router.workers.watch_context import WatchContext
 
 FULL_PROBE_S = 30.0
-"""Everything is asked again this often, should a change have left no trace (a LoRA adapter loaded, for one)."""
+"""Interval of full probes, which find changes without a trace, such as a loaded LoRA adapter."""
 
 MIN_GAP_S = 0.2
-"""Between two probes, however much there seems to be to look at: a flapping link must not become a flood."""
+"""Minimum time between two probes, so that a flapping link does not cause a flood of them."""
 
 log = logging.getLogger("warmroute.workers")
 
 
 class EndpointWatch:
-    """Follows one endpoint until it is closed or the endpoint leaves the fleet."""
+    """Follow one endpoint until it is closed or leaves the fleet."""
 
     def __init__(
         self,
@@ -52,34 +52,34 @@ class EndpointWatch:
         self._client = WorkerClient(api_key, context.worker_tls.context_for)
         self._self_tests = SelfTests(context, self._client, endpoint, self._subscriptions)
         self._workers: set[str] = set()
-        self._said: tuple[WorkerState, bool] | None = None
+        self._logged: tuple[WorkerState, bool] | None = None
         self._restarts = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, on the running loop."""
+        """Start on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"watch {self._endpoint.id}")
 
     def close(self) -> asyncio.Task[None] | None:
-        """Stop: event sockets are closed when this returns, the rest when the task returned has ended."""
+        """Stop. Event sockets are closed when this returns; the rest is when the returned task has ended."""
         self._release()
         if self._task is not None:
             self._task.cancel()
         return self._task
 
     def look_again(self) -> None:
-        """Ask everything again soon: something about the worker seems to have changed."""
+        """Probe everything soon, because something about the worker may have changed."""
         self._full_due_s = 0.0
         self._probe_due_s = min(self._probe_due_s, self._probed_s + MIN_GAP_S)
         self._woken.set()
 
     def look_for_process(self) -> None:
-        """See soon whether it is still the same process that answers."""
+        """Check soon whether the same process still answers."""
         self._load_due_s = 0.0
         self.look_again()
 
     def statistics(self) -> dict[str, Any]:
-        """Per candidate id: its subscription and the self-test's verdict."""
+        """Return restarts, and by candidate id the subscription and the verdict of the self-test."""
         return {
             "up": self._up,
             "restarts": self._restarts,
@@ -97,7 +97,7 @@ class EndpointWatch:
         finally:
             self._release()
             await self._self_tests.ended()
-            # A cancelled request can leave its connection behind in the pool: hence a client per endpoint.
+            # A cancelled request can leave its connection in the pool, so each endpoint has its own client.
             await self._client.aclose()
 
     def _release(self) -> None:
@@ -110,7 +110,7 @@ class EndpointWatch:
         try:
             await self._round(self._context.clock())
         except Exception:
-            # One endpoint's oddity must neither end its own watch nor go unnoticed.
+            # An unexpected answer of one endpoint must not end its watch, and must be logged.
             log.exception("watch round failed", extra={"worker": self._endpoint.id})
             self._probe_due_s = self._context.clock() + self._context.health.probe_interval_s
 
@@ -150,16 +150,16 @@ class EndpointWatch:
             return
         self._context.metrics.probed(kind, True)
         if full:
-            self._note(facts)
+            self._log_facts(facts)
             self._facts, self._full_due_s = facts, now_s + FULL_PROBE_S
         assert self._facts is not None
         self._up = True
         self._context.fleet.probe_succeeded(self._endpoint.id, self._facts, self._context.clock())
-        self._say()
+        self._log_state()
         if full:
             self._learned(self._facts)
 
-    def _note(self, facts: WorkerFacts) -> None:
+    def _log_facts(self, facts: WorkerFacts) -> None:
         if facts != self._facts:
             fields = {
                 "worker": self._endpoint.id,
@@ -175,14 +175,14 @@ class EndpointWatch:
         self._up = False
         self._context.fleet.probe_failed(self._endpoint.id, reason, self._context.clock())
         log.debug("probe failed", extra={"worker": self._endpoint.id, "reason": reason})
-        self._say()
+        self._log_state()
 
-    def _say(self) -> None:
-        """One line per change of state; while it stays, failing probes are only counted."""
+    def _log_state(self) -> None:
+        """Log each change of state once. Further failing probes are only counted."""
         state = self._endpoint.state
-        if (state, self._up) != self._said:
-            quiet = self._said is not None and self._said[0] is state and state is WorkerState.READY
-            self._said = (state, self._up)
+        if (state, self._up) != self._logged:
+            quiet = self._logged is not None and self._logged[0] is state and state is WorkerState.READY
+            self._logged = (state, self._up)
             level = logging.INFO if state in (WorkerState.READY, WorkerState.DRAINING) else logging.WARNING
             fields = {"worker": self._endpoint.id, "state": state.value, "reason": self._endpoint.reason}
             log.log(logging.DEBUG if quiet else level, "worker state", extra=fields)
@@ -219,7 +219,7 @@ class EndpointWatch:
         self._compare(page, asked_s)
 
     def _compare(self, page: MetricsPage, asked_s: float) -> None:
-        """Notice another process, sleep, or a cache whose size was not known before."""
+        """Detect another process, sleep mode, or a cache whose size was unknown."""
         before, self._page = self._page, page
         if before is not None and (page.started_s != before.started_s or _fell(before.loads, page.loads)):
             self._restarted()
@@ -239,6 +239,6 @@ class EndpointWatch:
 
 
 def _fell(before: Sequence[LoadReport], now: Sequence[LoadReport]) -> bool:
-    """A counter went back: it is another process's."""
+    """Return whether a counter fell, which means that another process answers."""
     queries = {load.rank: load.prefix_queries or 0 for load in before}
     return any((load.prefix_queries or 0) < queries.get(load.rank, 0) for load in now)

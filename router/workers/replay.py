@@ -1,4 +1,4 @@
-"""One replay: asks a worker's publisher for the batches of KV events it still buffers."""
+"""One replay: ask a worker's publisher for the batches of KV events that it still buffers."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from backends.vllm.events import ReplayedBatch, parse_replay, replay_request
 from router.workers.event_pump import EventPump
 
 IDLE_S = 5.0
-"""Without a frame for this long the replay has failed. vLLM looks for requests at least every 100 ms."""
+"""A replay fails after this time without a frame. vLLM looks for requests at least every 100 ms."""
 MAX_MESSAGE_BYTES = 2 << 20
-"""The largest batch that is read: about 280,000 tokens stored in one step, which is more than vLLM computes in one.
-A larger one breaks the connection. Applying one this large takes a few tenths of a second of the event loop."""
+"""The largest batch that is read: about 280,000 tokens stored in one step, more than vLLM computes in one.
+
+A larger batch breaks the connection. Applying one of this size takes a few tenths of a second of the event loop.
+"""
 
 MAX_HELD_BYTES = 512 << 20
-"""Batches that have come and are not applied yet. vLLM keeps 10,000 steps by default, about 20 kB each where it is
-busy."""
+"""Batches received and not applied yet. vLLM keeps 10,000 steps by default, about 20 kB each on a busy worker."""
 
 
 class ReplayOutcome(StrEnum):
-    """How a replay ended."""
-
     COMPLETE = "complete"
     TIMEOUT = "timeout"
     BROKEN = "broken"
 
 
 class Replay:
-    """A one-shot DEALER: hands each batch from `start_seq` on to `on_batch`, then calls `on_end` exactly once.
+    """A DEALER socket for one request: pass each batch from `start_seq` to `on_batch`, then call `on_end` once.
 
-    A socket per request, so that a late answer to an earlier one is never taken for this one's.
+    Each request has its own socket, so that a late answer to an earlier request is never taken for this one's.
     """
 
     def __init__(
@@ -71,11 +70,11 @@ class Replay:
 
     @property
     def batches(self) -> int:
-        """Batches handed on so far."""
+        """Batches passed on so far."""
         return self._batches
 
     def close(self) -> None:
-        """Give up without a word. Closing twice is closing once."""
+        """Give up without calling `on_end`. A second call changes nothing."""
         if not self._socket.closed:
             self._timer.cancel()
             self._pump.drop(self._drain)
@@ -87,7 +86,7 @@ class Replay:
         self._pump.wake(self._drain)
 
     def _drain(self, deadline_s: float) -> bool:
-        """Take in all that has come, since nothing else bounds what waits in the socket; then apply."""
+        """Receive all batches first, because only this bounds the socket's queue; then apply them."""
         if self._take(deadline_s):
             return True
         while self._held:
@@ -103,7 +102,7 @@ class Replay:
         return False
 
     def _take(self, deadline_s: float) -> bool:
-        """Read what has come; False when there is no more of it."""
+        """Receive batches; return False when there are no more."""
         while time.perf_counter() < deadline_s:
             try:
                 batch = parse_replay(self._socket.recv_multipart(zmq.DONTWAIT))
@@ -137,7 +136,7 @@ class Replay:
 
 def _configure(socket: zmq.Socket[bytes], address: str) -> None:
     socket.setsockopt(zmq.LINGER, 0)
-    # The publisher's ROUTER drops what we do not take in time, so take everything; `_take` bounds it.
+    # The publisher's ROUTER drops frames that are not read in time, so read everything; `_take` bounds the memory.
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
     socket.setsockopt(zmq.IPV6, int("[" in address))

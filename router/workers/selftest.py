@@ -1,8 +1,8 @@
-"""Is a worker's view exact? Ask the worker itself: the same short prompt twice.
+"""Test whether the view of a worker's cache is exact, by sending it the same short prompt twice.
 
-The second answer reports how much of the prompt was found in the cache; the residency map, fed by the KV events of
-the first, has to say the same beforehand. Where the worker does not report it, its hit counter is read instead. That
-is a completion; chats have to be rendered alike as well (`selftest_rendering`).
+The second response reports how much of the prompt was cached. The residency map, fed by the KV events of the first
+prompt, must predict the same number. If the worker does not report it, its hit counter is read instead. This tests
+completions; chats must also be rendered alike (`selftest_rendering`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from router.workers.selftest_rendering import PromptIdentifier, RenderingCompari
 
 ANSWER_S = 10.0
 SETTLE_S = 2.0
-"""Longest wait for the events of a finished request; vLLM sends them at the end of its step."""
+"""Maximum wait for the events of a finished request. vLLM sends them at the end of a step."""
 POLL_S = 0.02
 NO_REPORT = "cached_tokens is not reported (--enable-prompt-tokens-details)"
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTestVerdict:
-    """How far a view can be trusted, and why. UNKNOWN: the test itself came to nothing.
+    """How far a view can be trusted, and why. UNKNOWN: the test had no result.
 
-    `blind`: the worker had the prompt in its cache, and its events did not help to know that. Where it is not
-    `settled`, a later test may show more.
+    `blind`: the worker had cached the prompt, and its events did not show that. Unless `settled`, a later test may find
+    more.
     """
 
     residency: Residency
@@ -42,7 +42,8 @@ class SelfTestVerdict:
 
 @dataclass(frozen=True, slots=True)
 class SelfTestTarget:
-    """The candidate under test. `rank` is None where its endpoint has one rank; `no_events`: why none come, if so."""
+    """The candidate under test. `rank` is None if the endpoint has one rank; `no_events` gives a reason if no events
+    come."""
 
     endpoint: Endpoint
     slot: int
@@ -55,7 +56,7 @@ class SelfTestTarget:
 
 
 class SelfTest:
-    """One test of one candidate. Never raises; gives up within about half a minute."""
+    """One test of one candidate. It never raises, and gives up within about half a minute."""
 
     def __init__(
         self, client: WorkerClient, residency: ResidencyMap, identity: PromptIdentifier, subject: SelfTestTarget
@@ -65,10 +66,10 @@ class SelfTest:
         self._identity = identity
         self._subject = subject
         self.answered = False
-        """Both requests were served."""
+        """Set once both requests were served."""
 
     async def run(self) -> SelfTestVerdict:
-        """Ask twice and compare."""
+        """Send both requests and compare."""
         subject = self._subject
         if not subject.prefix_caching:
             return SelfTestVerdict(Residency.OFF, "prefix caching is disabled on the worker")
@@ -102,7 +103,7 @@ class SelfTest:
         return _with_events(prompt, prompt_tokens, predicted, found)
 
     async def _settled(self, prompt: Prompt) -> int:
-        """Tokens the view holds once the events of the first request are in, or the wait is over."""
+        """Return the predicted tokens once the events of the first request are in, or the wait is over."""
         block_tokens = self._subject.block_tokens
         full = (prompt.tokens - 1) // block_tokens * block_tokens
         deadline_s = asyncio.get_running_loop().time() + SETTLE_S
@@ -114,7 +115,7 @@ class SelfTest:
 
 
 def _without_events(why: str, found: CacheTrialResult, block_tokens: int) -> SelfTestVerdict:
-    """Whoever cannot say is taken to cache prefixes, as vLLM does by default: a wrong guess costs little then."""
+    """Judge a worker without events. In doubt it caches prefixes, as vLLM does by default: that error costs little."""
     if found.reported is not None:
         return SelfTestVerdict(Residency.APPROXIMATE, why)
     if found.counted:
@@ -132,7 +133,7 @@ def _with_events(
 ) -> SelfTestVerdict:
     if prompt is None or not prompt.exact or predicted is None:
         return SelfTestVerdict(
-            Residency.APPROXIMATE, "token ids of the model's prompts are not to be had: give --model-dir"
+            Residency.APPROXIMATE, "the token ids of the model's prompts are unknown: give --model-dir"
         )
     if prompt.tokens != prompt_tokens:
         reason = f"the tokenizer differs: {prompt.tokens} tokens here, {prompt_tokens} on the worker"
@@ -148,7 +149,7 @@ def _with_events(
 
 
 def _with_chats(exact: SelfTestVerdict, rendering: RenderingComparison) -> SelfTestVerdict:
-    """Completions are known exactly: are chats?"""
+    """Add the comparison of chats to the verdict on completions."""
     if rendering.wrong is not None:
         reason = f"the worker renders chats differently ({rendering.wrong})"
         return SelfTestVerdict(Residency.APPROXIMATE, f"{reason}; {exact.reason}", blind=rendering.basic)

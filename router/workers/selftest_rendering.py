@@ -1,9 +1,11 @@
-"""Does a worker render chats as we do? Its /tokenize has the chat template, the template variables and the content
-format that the worker was started with (``--chat-template``, ``--default-chat-template-kwargs``,
-``--chat-template-content-format``), and its own tokenizer: ids made here have to be the same.
+"""Compare the gateway's rendering of chats with the worker's.
 
-Not visible there: ``--reasoning-effort-map`` and ``--exclude-tools-when-tool-choice-none``, which count for requests
-with such fields only.
+The worker's /tokenize uses its chat template, template variables and content format (``--chat-template``,
+``--default-chat-template-kwargs``, ``--chat-template-content-format``) and its own tokenizer. The token ids made here
+must be the same.
+
+The comparison cannot see ``--reasoning-effort-map`` and ``--exclude-tools-when-tool-choice-none``, which affect only
+requests with those fields.
 """
 
 from __future__ import annotations
@@ -35,51 +37,56 @@ _TOOL = {
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "measure_river", "arguments": '{"name": "Nile"}'}}
 
 
-def _said(role: str, content: object) -> dict[str, object]:
+def _message(role: str, content: object) -> dict[str, object]:
     return {"role": role, "content": content}
 
 
-_ASKED = _said("user", _QUESTION)
+_USER_MESSAGE = _message("user", _QUESTION)
 CHATS: dict[str, dict[str, object]] = {
-    "a question": {"messages": [_ASKED]},
+    "a question": {"messages": [_USER_MESSAGE]},
     "a conversation": {
         "messages": [
-            _said("system", " Be brief.\n"),
-            _ASKED,
-            _said("assistant", f"<think>\nRivers.\n</think>\n\n{_ANSWER}"),
-            _said("user", " And the second?  "),
+            _message("system", " Be brief.\n"),
+            _USER_MESSAGE,
+            _message("assistant", f"<think>\nRivers.\n</think>\n\n{_ANSWER}"),
+            _message("user", " And the second?  "),
         ]
     },
     "content in parts": {
-        "messages": [_said("user", [{"type": "text", "text": "Tell me."}, {"type": "text", "text": _QUESTION}])]
+        "messages": [_message("user", [{"type": "text", "text": "Tell me."}, {"type": "text", "text": _QUESTION}])]
     },
     "a tool call": {
         "messages": [
-            _ASKED,
-            {**_said("assistant", ""), "tool_calls": [_CALL]},
-            {**_said("tool", "6650 km"), "tool_call_id": "call00001"},
+            _USER_MESSAGE,
+            {**_message("assistant", ""), "tool_calls": [_CALL]},
+            {**_message("tool", "6650 km"), "tool_call_id": "call00001"},
         ],
         "tools": [_TOOL],
     },
 }
-"""What is compared, by name. Where a template has no place for a system message or a tool, nobody renders these. Long
-text comes last, since of what follows the last full block only the length is compared."""
+"""The chats to compare, by name. A chat whose system message or tool the template does not support is skipped.
+
+Long text comes last, because after the last full block only the length is compared.
+"""
 ALWAYS = ("a question", "a conversation")
-"""A worker that renders even these differently shares no chat's blocks with us."""
+"""If a worker renders these differently, none of its chats has the blocks that the gateway expects."""
 
 
 class PromptIdentifier(Protocol):
-    """Gives a request the identity that the gateway would give it: `router.tokenization.identity.Identity`."""
+    """Identify a prompt as the gateway would: `router.tokenization.identity.Identity`."""
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
-        """Return the prompt's identity, None if there is none. Never raises."""
+        """Return the prompt's identity, or None if there is none. Never raises."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RenderingComparison:
-    """What came out. `wrong`: how the first chat that differs does, None if none did; `why_not`: why nothing was
-    compared, where nothing was. `basic`: plain chats differ too."""
+    """The result of the comparison.
+
+    `wrong` describes the first chat that differs. `why_not` gives the reason if nothing was compared. `basic`: plain
+    chats differ too.
+    """
 
     compared: int = 0
     wrong: str | None = None
@@ -115,7 +122,7 @@ async def compare_rendering(
     first = next((f"{name}: {difference}" for name, difference in wrong.items()), None)
     basic = any(name in wrong for name in ALWAYS)
     return RenderingComparison(
-        compared, first, basic, None if compared else "no chat of the test is rendered here and there"
+        compared, first, basic, None if compared else "no chat of the test is rendered on both sides"
     )
 
 
@@ -124,7 +131,7 @@ async def _ids(client: WorkerClient, endpoint: Endpoint, body: bytes) -> list[in
     try:
         return msgspec.json.decode(answer, type=_Tokens).tokens
     except (msgspec.DecodeError, RecursionError):
-        raise ProbeError(f"{PATH} answered something else than token ids") from None
+        raise ProbeError(f"{PATH} did not answer with token ids") from None
 
 
 def _difference(prompt: Prompt, theirs: list[int], block_tokens: int) -> str | None:

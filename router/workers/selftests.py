@@ -1,4 +1,4 @@
-"""When one endpoint's candidates are tested, and what became of it."""
+"""Schedule the self-tests of one endpoint's candidates, and keep their verdicts."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from router.workers.subscriptions import Subscriptions
 from router.workers.watch_context import WatchContext
 
 AGAIN_S = 30.0
-"""After a test that did not settle how far the view can be trusted, until the next one; doubled each time."""
+"""Wait after a test without a settled verdict, doubled each time."""
 LONGEST_AGAIN_S = 3_600.0
 OFF_AGAIN_S = 900.0
-"""After a test that found prefix caching off: its cache may have been cleared in the middle of the test."""
-TURN_S = 0.05
-"""How long to wait before asking again whether another gateway process has done with the worker."""
+"""Wait after a test that found prefix caching off: the cache may have been cleared during the test."""
+LOCK_RETRY_S = 0.05
+"""Interval of attempts to lock a worker that another gateway process tests."""
 
 log = logging.getLogger("warmroute.workers")
 
 
 class SelfTests:
-    """Tests every candidate of a worker process, beside the traffic, one at a time.
+    """Test every candidate of a worker process, one at a time, during normal traffic.
 
-    The first test is made at once. One that settled nothing is made again later, in a quiet moment if one comes:
-    without KV events and reports only the worker's counters tell, and other requests move them.
+    The first test runs at once. A test without a settled verdict is repeated later, in a quiet moment if there is one.
+    Without KV events and reports only the worker's counters help, and other requests move them.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class SelfTests:
         self._task: asyncio.Task[None] | None = None
 
     def renew(self) -> None:
-        """The worker is, or may be, another process."""
+        """Test again, because the worker is or may be another process."""
         self._renewals += 1
         self._due_s = -math.inf
         self._again_s = AGAIN_S
 
     def consider(self, facts: WorkerFacts) -> None:
-        """Probes have found `facts`: start a test if one is due. One made without events is made again with."""
+        """Start a test if one is due. A test made without events is repeated once there are events."""
         if self._unlinked and self._subscriptions.linked and self._task is None:
             self.renew()
         if self._context.settings.self_test and self._task is None and not facts.sleeping and self._due():
@@ -61,7 +61,7 @@ class SelfTests:
             self._task = asyncio.get_running_loop().create_task(self._run(facts), name=name)
 
     def _due(self) -> bool:
-        """A test is due once its time has come and the worker is idle, or that time is long over."""
+        """Return whether a test is due: its time has come and the worker is idle, or its time is long past."""
         late_s = self._context.clock() - self._due_s
         return late_s >= 0 and (late_s >= self._again_s or self._quiet())
 
@@ -70,17 +70,17 @@ class SelfTests:
         return all(load is not None and load.running + load.waiting == 0 for load in loads)
 
     def cancel(self) -> None:
-        """Give up the test that runs, if one does."""
+        """Cancel a running test."""
         if self._task is not None:
             self._task.cancel()
 
     async def ended(self) -> None:
-        """Wait for the test that runs, if one does."""
+        """Wait for a running test."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def statistics(self) -> dict[str, dict[str, str]]:
-        """Each candidate's verdict and its reason."""
+        """Return the verdict and its reason by candidate."""
         return {
             worker: {"verdict": verdict.residency.value, "reason": verdict.reason}
             for worker, verdict in self._verdicts.items()
@@ -91,7 +91,7 @@ class SelfTests:
             await self._linked()
             self._unlinked = not self._subscriptions.linked
             renewals = self._renewals
-            verdicts = await self._in_turn(facts)
+            verdicts = await self._locked_tests(facts)
             if renewals == self._renewals:
                 self._plan(verdicts)
         except Exception:
@@ -101,7 +101,7 @@ class SelfTests:
             self._task = None
 
     def _plan(self, verdicts: list[SelfTestVerdict]) -> None:
-        """When to test again."""
+        """Choose the time of the next test."""
         open_ones = [verdict for verdict in verdicts if not verdict.settled]
         if any(verdict.residency is not Residency.OFF for verdict in open_ones):
             self._plan_again()
@@ -112,13 +112,13 @@ class SelfTests:
         self._due_s = self._context.clock() + self._again_s
         self._again_s = min(LONGEST_AGAIN_S, 2 * self._again_s)
 
-    async def _in_turn(self, facts: WorkerFacts) -> list[SelfTestVerdict]:
-        turns = self._context.self_test_lock
-        while turns is not None:
-            with turns.alone(self._endpoint.id) as alone:
+    async def _locked_tests(self, facts: WorkerFacts) -> list[SelfTestVerdict]:
+        lock = self._context.self_test_lock
+        while lock is not None:
+            with lock.alone(self._endpoint.id) as alone:
                 if alone:
                     return await self._test_all(facts)
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(LOCK_RETRY_S)
         return await self._test_all(facts)
 
     async def _test_all(self, facts: WorkerFacts) -> list[SelfTestVerdict]:

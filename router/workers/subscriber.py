@@ -1,4 +1,4 @@
-"""One rank's KV events: from the publisher's socket into the residency map."""
+"""Feed one rank's KV events from the publisher's socket into the residency map."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from router.workers.replay import IDLE_S, MAX_MESSAGE_BYTES, Replay, ReplayOutco
 from router.workers.tcp_link import LinkMonitor
 
 MAX_QUEUED = 64
-"""Batches that wait here. More wait on the worker's side, whose own limit is 100,000: a worker that publishes faster
-than it is followed must not fill our memory."""
+"""Batches that wait in this process. More wait at the worker, whose limit is 100,000.
+
+A worker that publishes faster than the gateway reads must not fill the gateway's memory.
+"""
 RELINK_S = 5.0
-"""Without a link for so long after one was lost, the subscription begins again on a new socket. ZMQ connects again by
-itself, but not after a message that it refused to read."""
+"""Time without a link after which the subscription gets a new socket.
+
+ZMQ reconnects by itself, but not after a message that it refused to read.
+"""
 RECONNECT_MS = 100
 RECONNECT_MAX_MS = 2_000
 HEARTBEAT_MS = 5_000
@@ -30,17 +34,15 @@ HEARTBEAT_TIMEOUT_MS = 15_000
 
 
 class SubscriberMetrics(Protocol):
-    """What a subscriber tells the metrics."""
-
     def replayed(self, worker: str, outcome: str) -> None:
-        """A replay ended: filled, empty, partial (what was missing is lost), timeout, broken or unavailable."""
+        """Count a replay that ended filled, empty, partial (some events are lost), timeout, broken or unavailable."""
         ...
 
 
 class Subscriber:
-    """A SUB socket on the running loop. What is missing is asked for again as the residency map says.
+    """A SUB socket on the running loop. It requests a replay where the residency map asks for one.
 
-    `on_lost` is called when the link drops: a worker that went away shows here before its next probe.
+    `on_lost` is called when the link drops, which shows a stopped worker before its next probe does.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Subscriber:
         self._wake()
 
     def close(self) -> None:
-        """Close every socket; the view is left as it is. Closing twice is closing once."""
+        """Close every socket and leave the view unchanged. A second call changes nothing."""
         if self._relink is not None:
             self._relink.cancel()
         self._shut()
@@ -117,17 +119,18 @@ class Subscriber:
 
     @property
     def linked(self) -> bool:
-        """Connected to the publisher."""
+        """Whether the socket is connected to the publisher."""
         return self._linked
 
     def relearn(self) -> None:
-        """Have the view proved again, as after a lost link: the worker may be another process, or a replay failed."""
+        """Have the view proved again, because the worker may be another process or a replay failed."""
         if self._linked and self._replay is None:
             self._residency.link_lost(self.slot)
             self._follow(self._residency.link_up(self.slot))
 
     def statistics(self) -> dict[str, Any]:
-        """Link and traffic. `lag_s` is the age of the newest batch when it came in, by the two hosts' clocks."""
+        """Return link and traffic. `lag_s` is the age of the newest batch at its arrival, by the clocks of the two
+        hosts."""
         return {
             "endpoint": self.source.endpoint,
             "linked": self._linked,
@@ -168,7 +171,7 @@ class Subscriber:
         self._relink = asyncio.get_running_loop().call_later(RELINK_S, self._begin_again)
         try:
             self._open()
-        except zmq.ZMQError:  # out of descriptors, say: the next turn tries again
+        except zmq.ZMQError:  # for example no descriptors left: the next timer tries again
             self._shut()
 
     def _wake(self) -> None:
@@ -216,7 +219,7 @@ class Subscriber:
 
     def _unavailable(self) -> None:
         self._metrics.replayed(self._worker, "unavailable")
-        # What this answers is not followed: it could only ask for what was just found to be impossible.
+        # The result is ignored: it could only ask for the replay that was just found to be impossible.
         self._residency.replay_ended(self.slot, False)
 
     def _replayed(self, seq: int, payload: bytes) -> None:
@@ -246,7 +249,7 @@ def _configure(socket: zmq.Socket[bytes], source: KvEventSource) -> None:
     socket.setsockopt(zmq.IPV6, int("[" in source.endpoint))
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-    # A host that vanished without a FIN is noticed by missed ZMTP heartbeats, not by TCP's two hours.
+    # Missed ZMTP heartbeats show a host that vanished without a FIN; TCP alone needs two hours.
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     socket.subscribe(source.topic)

@@ -20,7 +20,7 @@ log = logging.getLogger("warmroute.workers")
 
 
 class Subscriptions:
-    """Keeps the subscribers in step with the candidates and publishers that probes find."""
+    """Keep the subscribers in step with the candidates and publishers that probes find."""
 
     def __init__(self, context: WatchContext, on_lost: Callable[[], None]) -> None:
         self._context = context
@@ -29,7 +29,7 @@ class Subscriptions:
         self._refused: dict[str, KvEventSource] = {}
 
     def fit(self, candidates: Sequence[Candidate], sources: Sequence[KvEventSource]) -> None:
-        """Follow exactly these publishers. A view that nothing proves is asked for again."""
+        """Subscribe to exactly these publishers. A view without proof is requested again."""
         by_rank = {source.rank: source for source in sources} if self._context.settings.kv_events else {}
         wanted = {candidate: by_rank.get(candidate.rank or 0) for candidate in candidates}
         for candidate, subscriber in list(self._subscribers.items()):
@@ -46,7 +46,7 @@ class Subscriptions:
                 self._start(candidate, source)
 
     def why_not(self, candidate: Candidate) -> str | None:
-        """Why no KV events come from the candidate; None where they do."""
+        """Return the reason why no KV events come from the candidate, or None if they do."""
         subscriber = self._subscribers.get(candidate)
         if subscriber is not None and subscriber.linked:
             return None
@@ -57,21 +57,19 @@ class Subscriptions:
 
     @property
     def linked(self) -> bool:
-        """Every subscription has its link."""
+        """Whether every subscription is connected."""
         return all(subscriber.linked for subscriber in self._subscribers.values())
 
     def relearn(self) -> None:
-        """The worker may be another process: have every view proved again."""
+        """Have every view proved again, because the worker may be another process."""
         for subscriber in self._subscribers.values():
             subscriber.relearn()
 
     def close(self) -> None:
-        """Close every socket."""
         while self._subscribers:
             self._subscribers.popitem()[1].close()
 
     def statistics(self) -> dict[str, Any]:
-        """Each candidate's subscriber."""
         return {candidate.id: subscriber.statistics() for candidate, subscriber in self._subscribers.items()}
 
     def _ask_again(self, subscriber: Subscriber) -> None:

@@ -1,4 +1,4 @@
-"""Whether a socket's TCP link is up: KV events have no heartbeat, so silence alone says nothing."""
+"""Monitor a socket's TCP link. KV events have no heartbeat, so silence does not show a lost link."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 
 class LinkMonitor:
-    """Calls `on_up` after each completed handshake of `socket` and `on_lost` after each disconnect, on the loop."""
+    """Call `on_up` after each completed handshake of `socket`, and `on_lost` after each disconnect, on the loop."""
 
     def __init__(self, socket: zmq.Socket[bytes], on_up: Callable[[], None], on_lost: Callable[[], None]) -> None:
         self._watched = socket
@@ -22,7 +22,7 @@ class LinkMonitor:
         self._loop.call_soon(self._read)
 
     def close(self) -> None:
-        """Stop watching; call it before the watched socket is closed."""
+        """Stop. Call this before the monitored socket is closed."""
         if not self._events.closed:
             self._loop.remove_reader(self._events.FD)
             self._watched.disable_monitor()

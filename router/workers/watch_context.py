@@ -1,4 +1,4 @@
-"""What all watches share, and what they ask of the parts around them."""
+"""The parts that all watches share, and the protocols that they need."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from router.workers.selftest_rendering import PromptIdentifier
 
 
 class WatchMetrics(Protocol):
-    """What the watch tells the metrics."""
+    """The metrics of the watches."""
 
     def probed(self, kind: str, ok: bool) -> None:
-        """A probe of `kind` quick, full or load ended."""
+        """Count a probe; `kind` is quick, full or load."""
         ...
 
     def self_tested(self, verdict: str) -> None:
-        """A self-test ended."""
+        """Count a self-test."""
         ...
 
     def replayed(self, worker: str, outcome: str) -> None:
-        """A replay of KV events ended."""
+        """Count a replay of KV events."""
         ...
 
     def event_iteration(self, duration_s: float) -> None:
-        """One turn of the event loop was spent on KV events."""
+        """Observe the time that one iteration of the event loop spent on KV events."""
         ...
 
     def worker_gone(self, worker: str) -> None:
-        """A candidate left for good."""
+        """Drop the series of a candidate that has left."""
         ...
 
 
 class LearningIdentifier(PromptIdentifier, Protocol):
-    """`router.tokenization.identity.Identity`, as far as a watch needs it."""
+    """Identify prompts, and learn which models the workers serve: `router.tokenization.identity.Identity`."""
 
     def learn(
         self,
@@ -52,22 +52,24 @@ class LearningIdentifier(PromptIdentifier, Protocol):
         parent: str | None = None,
         context_tokens: int | None = None,
     ) -> None:
-        """`model` is served from `root` in windows of `context_tokens`, and tokenised at `tokenize_url`; an adapter
-        names its base."""
+        """Record that `model` is served from `root` in a window of `context_tokens` and tokenised at `tokenize_url`.
+
+        An adapter names its base model as `parent`.
+        """
         ...
 
 
 class SelfTestLock(Protocol):
-    """Lets one process at a time test a worker: other requests would upset the counters that some tests read."""
+    """Let one process at a time test a worker: other requests move the counters that some tests read."""
 
     def alone(self, worker: str) -> AbstractContextManager[bool]:
-        """Whether the worker is ours for as long as the block lasts."""
+        """Lock the worker for the length of the block. The value is False if another process has it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WatchContext:
-    """What all watches share. `self_test_lock` only where other processes test the same workers."""
+    """The parts that all watches share. `self_test_lock` is set if other processes test the same workers."""
 
     fleet: Fleet
     residency: ResidencyMap

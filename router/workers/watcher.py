@@ -1,4 +1,4 @@
-"""Watches every endpoint of the fleet."""
+"""Watch every endpoint of the fleet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from router.workers.event_pump import EventPump
 from router.workers.watch_context import LearningIdentifier, SelfTestLock, WatchContext, WatchMetrics
 
 LOOK_AGAIN_S = 1.0
-"""Between two full probes of all endpoints that somebody asked for: clients can make them ask at will."""
+"""Minimum time between two full probes of all endpoints on demand, because clients can cause them."""
 
 
 class Watcher:
-    """Starts and ends the watch over each endpoint, all on one event loop.
+    """Start and end the watch over each endpoint, all on one event loop.
 
-    Who is in the fleet is the caller's business: `watch` after `Fleet.add`, `forget` just before `Fleet.remove` (slots
-    are used again, so no subscription may outlive its candidate).
+    The caller changes the fleet: call `watch` after `Fleet.add`, and `forget` just before `Fleet.remove`. Slots are
+    reused, so no subscription may outlive its candidate.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Watcher:
         self._api_keys = {parse_endpoint(worker.url).authority: worker.api_key for worker in config.workers}
 
     def start(self) -> None:
-        """Take up sockets and watch every endpoint that is in the fleet now."""
+        """Open sockets and watch every endpoint of the fleet."""
         self._context = WatchContext(
             fleet=self._fleet,
             residency=self._residency,
@@ -81,7 +81,7 @@ class Watcher:
             self.watch(endpoint.id)
 
     def watch(self, endpoint_id: str, worker: WorkerConfig | None = None) -> None:
-        """Begin to watch an endpoint of the fleet; `worker` brings the settings of one added at run time.
+        """Watch an endpoint of the fleet. `worker` has the settings of an endpoint that was added at run time.
 
         Raises:
             KeyError: the fleet has no such endpoint.
@@ -102,17 +102,16 @@ class Watcher:
         watch.start()
 
     def forget(self, endpoint_id: str) -> None:
-        """Stop watching: the endpoint leaves the fleet. Its sockets are closed when this returns."""
+        """Stop watching an endpoint that leaves the fleet. Its sockets are closed when this returns."""
         self._events.pop(endpoint_id, None)
         self._api_keys.pop(endpoint_id, None)
         self._end(endpoint_id)
 
     def look_again(self) -> None:
-        """Someone asked for what no worker is known to serve, or a worker for what it serves no more: see what has
-        changed (a LoRA adapter loaded or unloaded).
+        """Probe all endpoints, because a client asked for a model that no worker is known to serve.
 
-        Cheap to call for every such request: it has all endpoints asked at most once in `LOOK_AGAIN_S`. The fleet's
-        `on_change` runs when they have answered and something is new.
+        A LoRA adapter may have been loaded or unloaded. This is cheap to call for every such request: it probes at most
+        once in `LOOK_AGAIN_S`. The fleet's `on_change` runs if the probes find something new.
         """
         now_s = self._clock()
         if now_s - self._looked_s >= LOOK_AGAIN_S:
@@ -121,13 +120,13 @@ class Watcher:
                 watch.look_again()
 
     def look_for_process(self, endpoint_id: str) -> None:
-        """See soon whether it is still the same process that answers at an endpoint."""
+        """Check soon whether the same process still answers at an endpoint."""
         watch = self._watches.get(endpoint_id)
         if watch is not None:
             watch.look_for_process()
 
     async def aclose(self) -> None:
-        """Stop all watches and give back every socket."""
+        """Stop all watches and close every socket."""
         for endpoint_id in list(self._watches):
             self._end(endpoint_id)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -136,7 +135,7 @@ class Watcher:
             self._context = None
 
     def statistics(self) -> dict[str, Any]:
-        """Event loop time spent on KV events, and each endpoint's watch."""
+        """Return the event loop's time spent on KV events, and the state of each watch."""
         return {
             "pump": self._pump.statistics(),
             "endpoints": {endpoint_id: watch.statistics() for endpoint_id, watch in self._watches.items()},
@@ -151,5 +150,5 @@ class Watcher:
 
 
 def configured_events(events: KvEventsConfig) -> KvEventSource:
-    """The configured publisher of rank 0."""
+    """Return the configured publisher of rank 0."""
     return KvEventSource(0, events.endpoint, events.replay_endpoint, events.topic, buffer_steps=10_000)

@@ -11,10 +11,10 @@ ALICE, BOB = (KeyEntry(name, digest_of(new_key().encode())).line for name in ("a
 KEYS = f"auth:\n  api_keys: ['{ALICE}', '{BOB}']\n"
 
 MISTAKES = [
-    ("tenants: {red: {keys: [alice]}}", ["tenants is set, and the port has no API keys"]),
-    ("auth: {isolate_cache: key}", ["auth.isolate_cache is key, and the port has no API keys"]),
-    ("auth: {isolate_cache: group}", ["auth.isolate_cache is group, and the port has no API keys"]),
-    ("auth: {isolation_secret: abc}", ["nothing is derived from it"]),
+    ("tenants: {red: {keys: [alice]}}", ["tenants is set, but the port has no API keys"]),
+    ("auth: {isolate_cache: key}", ["auth.isolate_cache is key, but the port has no API keys"]),
+    ("auth: {isolate_cache: group}", ["auth.isolate_cache is group, but the port has no API keys"]),
+    ("auth: {isolation_secret: abc}", ["so it has no effect"]),
     ("auth: {isolate_cache: some}", ["write one of group, key, off"]),
     ("auth: {allow: [everything]}", ["write one of priority, rank, transfer_params"]),
     (f"{KEYS}tenants: {{red: {{}}}}", ["tenants.red has no keys"]),
@@ -23,7 +23,7 @@ MISTAKES = [
     (f"{KEYS}tenants: {{'a b': {{keys: [alice]}}}}", ["'a b' is not a tenant's name"]),
     (
         f"{KEYS}tenants: {{red: {{keys: [alice], cache_group: g}}}}",
-        ["cache_group is set, and auth.isolate_cache is key"],
+        ["cache_group is set, but auth.isolate_cache is key"],
     ),
     (f"{KEYS}tenants: {{red: {{keys: [alice], max_queued_requests: -1}}}}", ["write a whole number of at least 0"]),
     (f"{KEYS}tenants: {{red: {{keys: [alice], max_buffered_body_bytes: 0}}}}", ["write a whole number of at least 1"]),

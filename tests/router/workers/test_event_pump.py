@@ -4,7 +4,7 @@ import time
 from router.workers.event_pump import EventPump
 
 
-async def turns(pump, condition):
+async def iterate_until(pump, condition):
     for _ in range(10_000):
         if condition():
             return
@@ -12,7 +12,7 @@ async def turns(pump, condition):
     raise AssertionError("never came true")
 
 
-async def test_a_turn_is_bounded_and_fair():
+async def test_an_iteration_is_bounded_and_fair():
     durations = []
     pump = EventPump(durations.append, slice_s=0.002)
     left = {"a": 30, "b": 30}
@@ -32,14 +32,14 @@ async def test_a_turn_is_bounded_and_fair():
     pump.wake(first)
     pump.wake(first)
     pump.wake(second)
-    await turns(pump, lambda: not any(left.values()))
+    await iterate_until(pump, lambda: not any(left.values()))
     assert len(durations) > 3
     assert sorted(durations)[len(durations) // 2] < 0.02
     assert "b" in order[:20]
-    assert pump.statistics()["waiting"] == 0 and pump.statistics()["turns"] == len(durations)
+    assert pump.statistics()["waiting"] == 0 and pump.statistics()["iterations"] == len(durations)
 
 
-async def test_other_callbacks_run_between_turns():
+async def test_other_callbacks_run_between_iterations():
     pump = EventPump(lambda duration_s: None, slice_s=0.0)
     seen = []
     left = [5]
@@ -51,11 +51,11 @@ async def test_other_callbacks_run_between_turns():
         return left[0] > 0
 
     pump.wake(drain)
-    await turns(pump, lambda: seen.count("proxy") == 5)
+    await iterate_until(pump, lambda: seen.count("proxy") == 5)
     assert seen[:4] == ["events", "proxy", "events", "proxy"]
 
 
-async def test_what_was_dropped_is_not_called():
+async def test_a_dropped_socket_is_not_drained():
     pump = EventPump(lambda duration_s: None)
     called = []
     pump.wake(called.append)

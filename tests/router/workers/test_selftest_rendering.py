@@ -100,7 +100,7 @@ async def test_different(wire, worker, words, basic):
         ((404,), "answered 404"),
         ((500,), "answered 500"),
         ((400,), "no chat of the test"),
-        ((200, b"<html>"), "something else than token ids"),
+        ((200, b"<html>"), "did not answer with token ids"),
     ],
 )
 async def test_nothing_to_compare_with(wire, answer, words):
@@ -111,7 +111,7 @@ async def test_nothing_to_compare_with(wire, answer, words):
 @pytest.mark.parametrize("wrong", [-1, 1 << 32])
 async def test_numbers_that_are_no_token_ids_are_not_compared(wire, wrong):
     found = await compare(wire, Worker(alter=lambda body, ids: [wrong, *ids[1:]]))
-    assert found.compared == 0 and "something else than token ids" in (found.why_not or "")
+    assert found.compared == 0 and "did not answer with token ids" in (found.why_not or "")
 
 
 async def test_what_a_template_has_no_place_for_is_left_out(wire):
