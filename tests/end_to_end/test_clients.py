@@ -1,4 +1,4 @@
-"""The clients people have: the openai package and curl, streaming and not, through gateway and embedded workers."""
+"""Common clients through gateway and embedded workers: the openai package and curl, streaming and not."""
 
 import json
 import shutil

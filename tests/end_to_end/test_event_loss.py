@@ -1,4 +1,4 @@
-"""What is known of a cache survives lost events and a restarted gateway: predictions stay equal to reports."""
+"""Cache views survive lost events and a restarted gateway: predictions stay equal to reports."""
 
 import threading
 import time

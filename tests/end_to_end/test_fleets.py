@@ -1,4 +1,4 @@
-"""Fleets whose workers differ, stall or stop, and a gateway that leaves: seen from outside."""
+"""Fleets whose workers differ, stall or stop, and a gateway that shuts down, seen from outside."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""``--processes 2`` as a whole: real processes, real sockets, real signals."""
+"""``--processes 2`` with real processes, sockets and signals."""
 
 import http.client
 import json
@@ -118,7 +118,7 @@ def test_metrics_are_the_sum_and_decisions_come_newest_first(two, clients):
     assert worker["candidates"][0]["predicted_cached"]["over"] == 0
 
 
-def test_the_prefix_one_process_brought_to_a_worker_the_other_finds_there(two, clients):
+def test_one_process_finds_the_prefix_that_another_placed(two, clients):
     system = two()
     asked = clients(system, 8)
     asked.ask()
@@ -129,7 +129,7 @@ def test_the_prefix_one_process_brought_to_a_worker_the_other_finds_there(two, c
     assert all(decision["predicted_cached_tokens"] > 0 for decision in listed)
 
 
-def test_a_follow_up_finds_the_worker_that_stored_the_response_from_every_process(two, clients):
+def test_every_process_finds_the_worker_of_a_stored_response(two, clients):
     system = two()
     asked = clients(system, 8)
     made = httpx.post(f"{system.url}/v1/responses", json={"model": system.model, "input": "x", "max_output_tokens": 2})
@@ -168,7 +168,7 @@ def assert_decided_by_both(system, count: int, policy: str, worker: str) -> None
     assert {d["process"] for d in listed} == {0, 1}
 
 
-def test_a_drain_that_waits_waits_for_the_requests_of_every_process(two, clients):
+def test_a_waiting_drain_counts_the_requests_of_every_process(two, clients):
     system = two(worker_flags=("--time-scale", "1"))
     asked = clients(system, 4)
     streams = [asked.stream(index, 1_500) for index in range(4)]
@@ -183,7 +183,7 @@ def test_a_drain_that_waits_waits_for_the_requests_of_every_process(two, clients
         assert system.admin.post(f"/admin/v1/workers/{name}/undrain?wait_s=9").json()["state"] == "ready"
 
 
-def test_what_is_refused_changes_nothing(two):
+def test_a_refused_change_has_no_effect(two):
     system = two()
     unknown = system.admin.put("/admin/v1/policy", json={"name": "nonsense"})
     assert (unknown.status_code, unknown.headers["content-type"]) == (422, "application/problem+json")
@@ -194,7 +194,7 @@ def test_what_is_refused_changes_nothing(two):
     assert system.admin.get("/admin/v1/policy").json()["name"] == "marginal_cost"
 
 
-def test_a_worker_added_and_removed_in_all(two):
+def test_a_worker_is_added_and_removed_in_all_processes(two):
     system = two()
     added = system.admin.post("/admin/v1/workers", json={"url": "http://127.0.0.1:9"})
     assert (added.status_code, added.headers["location"]) == (201, "/admin/v1/workers/127.0.0.1%3A9")
@@ -206,7 +206,7 @@ def test_a_worker_added_and_removed_in_all(two):
     assert system.admin.get("/admin/v1/config").json()["processes"] == 2
 
 
-def test_killing_one_breaks_its_own_streams_only(two, clients):
+def test_a_killed_process_breaks_only_its_own_streams(two, clients):
     system = two(worker_flags=("--time-scale", "1"))
     asked = clients(system, 4)
     streams = [asked.stream(index, 300) for index in range(4)]
@@ -233,7 +233,7 @@ def ended(stream: http.client.HTTPResponse) -> str:
     return "done" if text.rstrip().endswith(b"data: [DONE]") else "broken"
 
 
-def test_one_that_hangs_keeps_nobody_out(two, clients):
+def test_a_hanging_process_blocks_no_connection(two, clients):
     system = two()
     hanging = children(system)[0]
     os.kill(hanging.pid, signal.SIGSTOP)
@@ -257,7 +257,7 @@ def test_sigterm_lets_streams_finish(two, clients):
     assert not any(child.is_running() for child in gone)
 
 
-def test_a_second_signal_ends_all_at_once(two, clients):
+def test_a_second_signal_ends_all_processes_at_once(two, clients):
     system = two(worker_flags=("--time-scale", "5"))
     asked = clients(system, 2)
     streams = [asked.stream(index, 2_000) for index in range(2)]
@@ -277,7 +277,7 @@ def listening(system) -> bool:
     return False
 
 
-def test_a_supervisor_that_is_killed_leaves_nobody_behind(two):
+def test_a_killed_supervisor_leaves_no_process_behind(two):
     system = two()
     gone = children(system)
     os.kill(system.running.gateway.pid, signal.SIGKILL)

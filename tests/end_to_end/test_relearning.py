@@ -126,7 +126,7 @@ def wrong(pairs) -> int:
 PIGGYBACK = {"WARMROUTE_RESIDENCY__RELEARN": "piggyback"}
 
 
-def test_passive_streams_teach_next_to_nothing_and_piggybacking_does_it_in_one_turn(warm):
+def test_piggybacking_relearns_in_one_turn_and_passive_streams_hardly(warm):
     worker, talks = warm()
     with restarted(worker) as (url, admin):
         passive = [next_turns(worker, talks, url, admin, turn) for turn in range(3)]
@@ -147,7 +147,7 @@ def test_passive_streams_teach_next_to_nothing_and_piggybacking_does_it_in_one_t
     assert f"{events['relearned_blocks']} of them announced again" in seen["reason"]
 
 
-def test_once_the_cache_has_turned_over_the_view_is_exact_and_asks_no_more(warm):
+def test_a_replaced_cache_makes_the_view_exact_and_ends_relearning(warm):
     worker, _ = warm(blocks=600)
     with restarted(worker, **PIGGYBACK) as (url, admin):
         for turn in range(40):

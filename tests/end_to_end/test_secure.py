@@ -1,4 +1,4 @@
-"""Everything locked: TLS everywhere, keys for clients, a token for operators, a key of its own for the worker."""
+"""Full security: TLS everywhere, keys for clients, a token for operators, and a key for the worker."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ async def eventually(question, limit_s=30):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_a_locked_gateway_serves_who_has_the_keys(processes, tmp_path, count):
+async def test_a_secured_gateway_serves_clients_with_keys(processes, tmp_path, count):
     ca = trustme.CA()
     ca_file, pair_file = str(tmp_path / "ca.pem"), str(tmp_path / "both.pem")
     ca.cert_pem.write_to_path(ca_file)

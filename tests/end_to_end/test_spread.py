@@ -1,4 +1,4 @@
-"""A hot system prompt must spread over the fleet and still be cached."""
+"""A hot system prompt spreads over the fleet and stays cached."""
 
 import asyncio
 from collections import Counter

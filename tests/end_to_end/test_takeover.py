@@ -1,4 +1,4 @@
-"""One gateway process takes the place of another, as an operator sees it."""
+"""A gateway process takes over from another, as an operator sees it."""
 
 import contextlib
 import os
@@ -138,7 +138,7 @@ def emptied(manager):
     manager.settimeout(20)
 
 
-def test_the_service_manager_hears_of_the_new_process_from_itself_alone(site, tmp_path, monkeypatch):
+def test_only_the_new_process_notifies_the_service_manager(site, tmp_path, monkeypatch):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(20)

@@ -1,4 +1,4 @@
-"""A gateway process that took over dies: the one before it serves again, as its clients see it."""
+"""A gateway process dies after it took over, and the previous one serves again, as clients see it."""
 
 import asyncio
 import os
@@ -203,7 +203,7 @@ def test_a_gateway_that_was_taken_over_lingers_and_ends_at_sigterm(site):
     until(lambda: refused(site))
 
 
-def test_a_unix_socket_and_the_service_manager_go_back_to_the_old_gateway(site, tmp_path, monkeypatch):
+def test_the_old_gateway_regains_a_unix_socket_and_the_service(site, tmp_path, monkeypatch):
     path = str(tmp_path / "public.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))

@@ -1,4 +1,4 @@
-"""Workers that go and come back under load, and clients' mistakes, with real processes."""
+"""Workers that leave and return under load, and clients' mistakes, with real processes."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Whole fleets as processes, load that goes on while something breaks, and what must be true afterwards.
+"""Whole fleets as processes, load that continues while something breaks, and checks of the result.
 
 Every test goes through `Lab.at_rest`: nothing booked, no descriptor and no task more than before.
 """

@@ -1,4 +1,4 @@
-"""Clients that leave in every phase, politely and not, and clients that are slow, beside others that are neither."""
+"""Clients that leave in every state of a request, and slow clients, next to normal ones."""
 
 import asyncio
 
@@ -60,7 +60,7 @@ PHASES = [nothing_sent, half_a_head, half_a_body, before_the_first_byte, in_mid_
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "half_close"])
-async def test_leaving_in_every_phase_costs_others_nothing(lab, resets, how):
+async def test_a_client_that_leaves_in_any_state_costs_others_nothing(lab, resets, how):
     """Nothing is left of those who left: their workers are free while the load goes on."""
     left = {"close": lambda each: each.close(), "reset": resets, "half_close": lambda each: each.shutdown(1)}[how]
     aborts = (await lab.admin.metrics()).get("warmroute_client_aborts_total", 0)
@@ -86,7 +86,7 @@ async def _only_the_load(lab, clients):
     return sum(running) <= clients and (await lab.admin.metrics())["warmroute_client_connections"] <= clients + 1
 
 
-async def test_slow_readers_get_everything_and_hold_up_nobody(lab):
+async def test_slow_readers_get_everything_and_delay_no_other_client(lab):
     """Small buffers, a pause after every read: their answers are whole, the others' as fast as before."""
     slow = Client(lab.fleet.url, 4_096)
     body = lab.body(tokens=100)

@@ -1,4 +1,4 @@
-"""More connections than are allowed, and than the system has descriptors for."""
+"""More connections than the limit, and than the system's file descriptors."""
 
 import asyncio
 import socket

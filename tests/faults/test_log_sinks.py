@@ -1,4 +1,4 @@
-"""Whole gateways whose log nobody takes."""
+"""Whole gateways whose log nobody reads."""
 
 import asyncio
 import os
@@ -95,7 +95,7 @@ async def test_a_log_that_nobody_reads_stops_no_request_and_no_exit(gateway, pip
     assert time.monotonic() - began_s < 10
 
 
-async def test_every_line_is_there_once_it_is_read_after_all(gateway, pipe):
+async def test_a_log_read_late_has_every_line(gateway, pipe):
     made = gateway(stderr=pipe[1])
     await made.begins()
     await made.ask(REQUESTS)

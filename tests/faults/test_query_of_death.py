@@ -1,4 +1,4 @@
-"""A request that kills the worker it is sent to, beside good ones: real processes, SIGKILL, and a load that goes on."""
+"""A request that kills its worker, among good ones: real processes, SIGKILL and continuing load."""
 
 import asyncio
 import json

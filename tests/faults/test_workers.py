@@ -1,4 +1,4 @@
-"""Workers that die, stall, refuse, lose their events or come back as something else, under load."""
+"""Workers that die, stall, refuse, lose events or come back with another model, under load."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ def only(load, *allowed):
     assert load.kinds() <= {"complete", *allowed}, [seen for seen in load.seen if seen.kind is not Kind.COMPLETE][:3]
 
 
-async def test_killed_and_restarted_on_its_port(lab):
+async def test_a_killed_worker_returns_on_its_port(lab):
     victim = lab.workers[0]
     async with lab.load() as load:
         await asyncio.to_thread(lab.fleet.kill, victim)
@@ -38,7 +38,7 @@ async def test_killed_and_restarted_on_its_port(lab):
     await lab.at_rest()
 
 
-async def test_killed_in_prefill_is_not_seen(own_lab):
+async def test_a_kill_in_prefill_is_invisible_to_clients(own_lab):
     lab = await own_lab(workers=2, time_scale=40.0)
     text = "Every prompt is read before the first word of its answer. " * 150
     asking = [asyncio.create_task(lab.ask(text=f"{number} {text}", tokens=1, stream=False)) for number in range(8)]

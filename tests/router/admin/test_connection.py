@@ -74,7 +74,7 @@ async def rest(connection):
         return b""
 
 
-async def test_half_a_head_holds_a_place_no_longer_than_its_deadline(serve, connect):
+async def test_an_incomplete_head_is_closed_at_its_deadline(serve, connect):
     server = await serve(timeouts={"client_header_s": 0.3})
     halves = [await connect(server) for _ in range(5)]
     for _, writer in halves:
@@ -125,7 +125,7 @@ async def test_a_head_without_an_end_is_refused(serve, connect):
     assert b" 431 " in await rest(endless)
 
 
-async def test_half_heads_hold_no_more_places_than_the_limit(serve, connect):
+async def test_incomplete_heads_count_in_the_limit(serve, connect):
     server = await serve(max_admin_connections=10)
     halves = [await connect(server) for _ in range(10)]
     for _, writer in halves:
@@ -147,7 +147,7 @@ async def test_an_idle_connection_makes_room(serve, connect):
     assert server.statistics()["evicted"] == 1
 
 
-async def test_handshakes_hold_places(serve, connect, tmp_path):
+async def test_handshakes_count_in_the_limit(serve, connect, tmp_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server = await serve(tls=context, max_admin_connections=4)
     silent = [await connect(server) for _ in range(12)]
@@ -157,7 +157,7 @@ async def test_handshakes_hold_places(serve, connect, tmp_path):
         assert await rest(each) == b""
 
 
-async def test_answers_that_are_not_read_have_a_time_limit(serve, connect):
+async def test_an_unread_answer_has_a_time_limit(serve, connect):
     server = await serve(timeouts={"stream_idle_s": 0.3})
     _, writer = await connect(server, limit=1_000)
     writer.write(LARGE * 5)
@@ -165,7 +165,7 @@ async def test_answers_that_are_not_read_have_a_time_limit(serve, connect):
     await eventually(lambda: server.statistics()["open"] == 0)
 
 
-async def test_a_last_answer_of_which_some_is_read_has_the_same_time_limit(serve, connect):
+async def test_a_partly_read_last_answer_has_the_same_time_limit(serve, connect):
     server = await serve(timeouts={"stream_idle_s": 0.3})
     _, writer = await connect(server, limit=1_000)
     writer.write(LARGE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
@@ -176,7 +176,7 @@ async def test_a_last_answer_of_which_some_is_read_has_the_same_time_limit(serve
     await eventually(lambda: server.statistics()["open"] == 0, 3)
 
 
-async def test_answers_that_are_not_read_have_a_limit_together(serve, connect, monkeypatch):
+async def test_unread_answers_have_a_common_limit(serve, connect, monkeypatch):
     monkeypatch.setattr("router.admin.server.MOST_UNSENT_BYTES", 5 * LARGE_BYTES)
     server = await serve()
     clients = [await connect(server, limit=1_000) for _ in range(12)]

@@ -46,7 +46,7 @@ async def connect(server):
     return await asyncio.open_connection(*server.listener.getsockname())
 
 
-async def test_a_call_in_progress_ends(server):
+async def test_a_call_in_progress_finishes_at_shutdown(server):
     reader, writer = await connect(server)
     server.go_on.clear()
     writer.write(GET)
@@ -60,7 +60,7 @@ async def test_a_call_in_progress_ends(server):
     writer.close()
 
 
-async def test_kept_connections_are_told_to_close(server):
+async def test_kept_connections_get_connection_close(server):
     reader, writer = await connect(server)
     assert b"connection: close" not in await call(reader, writer)
     await server.stop_accepting(leave_queue=False)
@@ -69,7 +69,7 @@ async def test_kept_connections_are_told_to_close(server):
     writer.close()
 
 
-async def test_what_waits_to_be_accepted_is_answered(server):
+async def test_waiting_connections_are_answered_at_shutdown(server):
     waiting = socket.create_connection(server.listener.getsockname())
     waiting.sendall(GET)
     await server.aclose()
@@ -78,7 +78,7 @@ async def test_what_waits_to_be_accepted_is_answered(server):
     waiting.close()
 
 
-async def test_what_waits_is_left_to_another_process(server):
+async def test_waiting_connections_are_left_to_another_process(server):
     with server.listener.dup() as other:
         waiting = socket.create_connection(other.getsockname())
         await server.stop_accepting(leave_queue=True)
@@ -86,7 +86,7 @@ async def test_what_waits_is_left_to_another_process(server):
         waiting.close()
 
 
-async def test_a_server_that_had_stopped_accepting_goes_on(server):
+async def test_a_stopped_server_can_accept_again(server):
     kept, address = server.listener.dup(), server.address
     for _ in range(2):
         await server.stop_accepting(leave_queue=True)
@@ -105,7 +105,7 @@ async def test_a_server_that_had_stopped_accepting_goes_on(server):
     kept.close()
 
 
-async def test_its_address(server):
+async def test_the_address_is_that_of_the_listener(server):
     assert server.address == "{}:{}".format(*server.listener.getsockname())
     listener = socket.create_server(("::1", 0), family=socket.AF_INET6) if socket.has_ipv6 else None
     if listener is not None:

@@ -1,4 +1,4 @@
-"""What several processes say of one worker, as one document."""
+"""Reports of several processes about one worker, merged into one document."""
 
 from router.admin.documents import CandidateDocument, Estimates, Load, PredictedCached, Worker
 from router.process.children.aggregate import merge_workers
@@ -27,7 +27,7 @@ def worker(name="a:1", state="ready", running=1, foreign=0, observations=0, toke
     )  # fmt: skip
 
 
-def test_loads_and_counts_are_summed_and_views_taken_from_the_first():
+def test_loads_are_summed_and_views_are_from_the_first_process():
     said = {0: [worker(running=1, foreign=2, equal=1)], 2: [worker(running=4, foreign=3, equal=5)]}
     (merged,) = merge_workers(said)
     (candidate,) = merged.candidates
@@ -42,7 +42,7 @@ def test_loads_and_counts_are_summed_and_views_taken_from_the_first():
     assert merged.notes == ["a note"]
 
 
-def test_estimates_are_of_whoever_has_learned_most():
+def test_estimates_are_from_the_process_with_most_observations():
     said = {0: [worker(observations=1)], 1: [worker(observations=9, token_us=50.0)]}
     (merged,) = merge_workers(said)
     assert merged.candidates[0].estimates == Estimates(observations=10, prefill_token_us=50.0)
@@ -54,7 +54,7 @@ def test_another_state_in_one_process_is_noted():
     assert merged.notes[-1] == "process 1 has it unhealthy (why)"
 
 
-def test_a_process_that_has_just_started_is_not_believed():
+def test_a_process_that_has_not_probed_is_not_used():
     fresh = worker(state="starting")
     fresh.candidates = []
     (merged,) = merge_workers({0: [fresh], 1: [worker(running=3)]})
@@ -62,7 +62,7 @@ def test_a_process_that_has_just_started_is_not_believed():
     assert merged.notes[-1] == "process 0 has it starting (why)"
 
 
-def test_a_worker_that_only_some_know():
+def test_a_worker_that_only_some_processes_know_is_listed():
     merged = merge_workers({0: [worker("a:1"), worker("b:1")], 1: [worker("b:1")]})
     assert [(each.id, each.candidates[0].load.running_requests) for each in merged] == [("a:1", 1), ("b:1", 2)]
     assert merge_workers({}) == []

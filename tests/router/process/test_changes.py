@@ -1,4 +1,4 @@
-"""A change is made in every process, or in none."""
+"""A change is made in every process or in none."""
 
 import asyncio
 

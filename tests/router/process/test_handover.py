@@ -1,4 +1,4 @@
-"""A running gateway's side and its successor's, on one loop and real sockets; whole processes are in end_to_end."""
+"""Both sides of a handover on one event loop with real sockets. Whole processes are tested in end_to_end."""
 
 import asyncio
 import os
@@ -113,7 +113,7 @@ async def eventually(condition):
             await asyncio.sleep(0.002)
 
 
-async def test_the_sockets_are_passed_and_the_old_side_drains(start):
+async def test_sockets_are_passed_and_the_old_process_drains(start):
     gateway = start()
     found = await HandoverClient.find(gateway.path)
     assert [each.getsockname()[1] for each in found.listeners.sockets] == [gateway.port, gateway.admin_port]
@@ -145,7 +145,7 @@ async def test_the_sockets_are_passed_and_the_old_side_drains(start):
     assert gateway.withdrawn == 0
 
 
-async def test_nobody_there(tmp_path):
+async def test_find_without_a_gateway_returns_none(tmp_path):
     assert await HandoverClient.find(str(tmp_path / "none.sock")) is None
     left_behind = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     left_behind.bind(str(tmp_path / "dead.sock"))
@@ -188,7 +188,7 @@ async def test_a_successor_that_dies_after_it_was_ready_is_reported_lost(start, 
     await again.aclose()
 
 
-async def test_a_successor_that_says_that_it_ends_is_not_lost(start):
+async def test_a_successor_that_announces_its_end_is_not_lost(start):
     gateway = start()
     found = await HandoverClient.find(gateway.path)
     found.listeners.close()
@@ -202,7 +202,7 @@ async def test_a_successor_that_says_that_it_ends_is_not_lost(start):
     assert gateway.ends == ["superseded"]
 
 
-async def test_an_older_successor_is_not_waited_for(start):
+async def test_no_linger_for_an_older_successor(start):
     gateway = start()
     found = await HandoverClient.find(gateway.path)
     found.listeners.close()
@@ -212,7 +212,7 @@ async def test_an_older_successor_is_not_waited_for(start):
     await found.aclose()
 
 
-async def test_an_older_gateway_is_not_told_of_the_end(start):
+async def test_an_older_gateway_gets_no_ending_message(start):
     gateway = start(resumes=False)
     found = await HandoverClient.find(gateway.path)
     found.listeners.close()
@@ -223,7 +223,7 @@ async def test_an_older_gateway_is_not_told_of_the_end(start):
     await eventually(lambda: gateway.ends == ["lost"])
 
 
-async def test_a_successor_that_speaks_another_language_lives(start):
+async def test_a_successor_with_an_unknown_message_supersedes(start):
     gateway = start()
     found = await HandoverClient.find(gateway.path)
     found.listeners.close()
@@ -233,7 +233,7 @@ async def test_a_successor_that_speaks_another_language_lives(start):
     await found.aclose()
 
 
-async def test_one_at_a_time(start):
+async def test_a_second_successor_is_refused(start):
     gateway = start()
     first = await HandoverClient.find(gateway.path)
     with pytest.raises(TakeoverError, match="refused: another process is taking over"):
@@ -245,7 +245,7 @@ async def test_one_at_a_time(start):
     await first.aclose()
 
 
-async def test_other_addresses_are_refused_with_both_named(start):
+async def test_different_addresses_are_refused_and_named(start):
     gateway = start()
     found = await HandoverClient.find(gateway.path)
     config = gateway.config
@@ -273,7 +273,7 @@ async def test_a_service_managers_sockets_need_not_match_the_settings(start):
     await found.aclose()
 
 
-async def test_another_version(start, tmp_path):
+async def test_an_unknown_version_is_refused(start, tmp_path):
     gateway = start(version=VERSION + 1)
     with pytest.raises(TakeoverError, match="does not know"):
         await HandoverClient.find(gateway.path)
@@ -294,7 +294,7 @@ async def test_only_the_same_user_is_served(start, monkeypatch):
     assert not gateway.handed_over.is_set()
 
 
-def test_the_user_at_the_other_end_is_asked_of_the_kernel(monkeypatch):
+def test_the_kernel_reports_the_user_at_the_other_end(monkeypatch):
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
         assert handover_messages.same_user(ours)
@@ -302,7 +302,7 @@ def test_the_user_at_the_other_end_is_asked_of_the_kernel(monkeypatch):
         assert not handover_messages.same_user(ours)
 
 
-async def test_the_path_is_never_without_anyone(start, tmp_path):
+async def test_a_process_always_listens_at_the_path(start, tmp_path):
     path = tmp_path / "takeover.sock"
     old, new = start(path), start(path)
     found = await HandoverClient.find(str(path))
@@ -316,7 +316,7 @@ async def test_the_path_is_never_without_anyone(start, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_paths_that_cannot_be_had(start, tmp_path):
+async def test_an_unusable_path_is_an_error(start, tmp_path):
     plain = tmp_path / "file"
     plain.write_text("keep me")
     with pytest.raises(TakeoverError, match="no socket is there"):
@@ -331,7 +331,7 @@ async def test_paths_that_cannot_be_had(start, tmp_path):
             await HandoverClient.find(str(tmp_path / "other.sock"))
 
 
-async def test_a_gateway_that_does_not_answer(tmp_path, monkeypatch):
+async def test_a_silent_gateway_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(handover_client, "ANSWER_S", 0.1)
     path = str(tmp_path / "stuck.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stuck:
@@ -341,7 +341,7 @@ async def test_a_gateway_that_does_not_answer(tmp_path, monkeypatch):
             await HandoverClient.find(path)
 
 
-async def test_a_gateway_that_gets_stuck_or_dies_after_its_offer(start, monkeypatch):
+async def test_drain_survives_a_stuck_or_dead_gateway(start, monkeypatch):
     monkeypatch.setattr(handover_client, "ANSWER_S", 0.2)
     gateway = start()
 
@@ -374,7 +374,7 @@ def test_the_admin_ports_error_names_the_setting():
             admin_socket(Config(admin_port=port))
 
 
-def test_duplicates_of_listeners_outlive_them():
+def test_duplicates_outlive_their_listeners():
     with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
         ours = Listeners((public,), admin, held=True)
         kept = ours.duplicates()

@@ -1,4 +1,4 @@
-"""Signals that end a process by default, sent to real ones."""
+"""Signals that end a process by default, sent to real processes."""
 
 import os
 import pty
@@ -74,7 +74,7 @@ COMMANDS = {"one": SERVE, "several": (*SERVE, "--processes", "2")}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_gateway_logs_other_signals_and_goes_on(name):
+def test_a_gateway_logs_other_signals_and_continues(name):
     with running(*COMMANDS[name], ready=READY) as gateway:
         for number in OTHERS:
             gateway.child.send_signal(number)
@@ -93,7 +93,7 @@ def test_at_a_terminal_sighup_drains(name):
 
 
 @pytest.mark.parametrize("number", [*OTHERS, signal.SIGINT], ids=lambda number: number.name)
-def test_what_a_terminal_sends_to_the_whole_group_reaches_no_process_of_several(number):
+def test_terminal_signals_do_not_reach_child_processes(number):
     """Ctrl-C and a closed terminal end the supervisor, which has the others drain."""
     with running(*COMMANDS["several"], ready=READY, terminal=True) as gateway:
         os.killpg(gateway.child.pid, number)
@@ -106,7 +106,7 @@ def test_what_a_terminal_sends_to_the_whole_group_reaches_no_process_of_several(
         assert "process ended" not in rest and "Traceback" not in rest, rest
 
 
-def test_a_worker_does_as_a_gateway_does():
+def test_the_worker_command_handles_signals_alike():
     with running("worker", "--port", "{port}", ready="kv events") as worker:
         for number in OTHERS:
             worker.child.send_signal(number)

@@ -1,4 +1,4 @@
-"""systemd's side played by hand: descriptors, variables and a datagram socket; and by its own tool if there is one."""
+"""systemd's protocols: descriptors, variables and a datagram socket, and its own tool if it is installed."""
 
 import asyncio
 import os
@@ -66,21 +66,21 @@ def port(listener):
     return listener.getsockname()[1]
 
 
-def test_sockets_are_told_apart_by_name(listening):
+def test_passed_sockets_are_identified_by_name(listening):
     one, two, admin = listening(), listening(), listening()
     seen = as_service([one, admin, two], LISTEN_FDNAMES="public:admin:warmroute.socket")
     assert seen == f"([{port(one)}, {port(two)}], [{port(admin)}], True)"
     assert as_service([one]) == f"([{port(one)}], [], True)"
 
 
-def test_none_are_for_us(listening):
+def test_sockets_for_another_process_are_ignored(listening):
     assert as_service([listening()], LISTEN_PID="1") == "None"
     assert activated({}, os.getpid()) is None
     assert activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"}, os.getpid()) is None
     assert activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}, os.getpid()) is None
 
 
-def test_sockets_that_will_not_do(listening, tmp_path):
+def test_unusable_sockets_are_refused(listening, tmp_path):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         assert "does not listen" in as_service([datagrams])
     with open(tmp_path / "file", "w") as file:
@@ -102,7 +102,7 @@ async def said(manager):
     return (await asyncio.to_thread(manager.recv, 4096)).decode().split("\n")
 
 
-async def test_the_manager_is_told(manager, monkeypatch):
+async def test_the_service_manager_is_notified(manager, monkeypatch):
     monkeypatch.setattr(systemd, "STATUS_S", 0.05)
     ready = 0
     notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()}, lambda: f"{ready} of 2 workers ready")
@@ -115,7 +115,7 @@ async def test_the_manager_is_told(manager, monkeypatch):
     await notifier.aclose()
 
 
-async def test_the_watchdog_is_fed_by_the_loop(manager):
+async def test_the_event_loop_feeds_the_watchdog(manager):
     environment = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "100000", "WATCHDOG_PID": str(os.getpid())}
     notifier = Notifier(environment, lambda: "well")
     notifier.ready()
@@ -126,7 +126,7 @@ async def test_the_watchdog_is_fed_by_the_loop(manager):
     await notifier.aclose()
 
 
-async def test_nobody_is_told_where_nobody_listens(tmp_path):
+async def test_no_notification_without_a_notify_socket(tmp_path):
     for environment in ({}, {"NOTIFY_SOCKET": str(tmp_path / "gone")}, {"NOTIFY_SOCKET": "@warmroute-nobody"}):
         notifier = Notifier(environment, lambda: "")
         notifier.ready()
@@ -134,7 +134,7 @@ async def test_nobody_is_told_where_nobody_listens(tmp_path):
         await notifier.aclose()
 
 
-async def test_an_abstract_address():
+async def test_an_abstract_notify_address_works():
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
         received.bind(f"\0warmroute-test-{os.getpid()}")
         received.settimeout(5)
@@ -142,13 +142,13 @@ async def test_an_abstract_address():
         assert await said(received) == ["STOPPING=1", "STATUS=draining"]
 
 
-def test_a_watchdog_for_another_process():
+def test_a_watchdog_of_another_process_is_ignored():
     assert systemd._watchdog_s({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}) == 0
     assert systemd._watchdog_s({"WATCHDOG_USEC": "2000000"}) == 2
 
 
 @pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="systemd-socket-activate is not installed")
-def test_activated_by_systemds_own_tool(manager, listening):
+def test_systemd_socket_activate_passes_sockets(manager, listening):
     public, admin = port(listening()), port(listening())
     for held in (public, admin):
         assert held

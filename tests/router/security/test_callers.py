@@ -1,4 +1,4 @@
-"""Who a key belongs to, what it may send, and what its tenant has in the gateway."""
+"""The tenant of a key, its permissions, and the tenant's use of the gateway."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def callers(auth=AUTH, **tenants):
     return Callers(Config(auth=auth, tenants=tenants))
 
 
-def test_keys_of_a_tenant_share_its_account_and_others_have_none():
+def test_keys_of_a_tenant_share_its_usage():
     known = callers(red=TenantConfig(keys=("a", "b")), blue=TenantConfig(keys=("c",)))
     assert known.of("a") is known.of("a")
     assert known.of("a").account is known.of("b").account
@@ -24,7 +24,7 @@ def test_keys_of_a_tenant_share_its_account_and_others_have_none():
     assert known.anybody.salts is None
 
 
-def test_a_bounded_number_of_callers_is_kept(monkeypatch):
+def test_the_number_of_kept_callers_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "CALLERS_KEPT", 4)
     known = callers(red=TenantConfig(keys=("a",)))
     account = known.of("a").account
@@ -34,7 +34,7 @@ def test_a_bounded_number_of_callers_is_kept(monkeypatch):
     assert known.of("a").account is account
 
 
-def test_nobody_may_send_anything_special_by_default():
+def test_privileged_fields_are_withheld_by_default():
     known = callers(red=TenantConfig(keys=("a",)), ours=TenantConfig(keys=("b",), trusted=True))
     assert known.anybody.may == known.of("a").may == known.of("x").may == frozenset()
     assert known.anybody.withheld == {b"x-data-parallel-rank", b"x-vllm-priority"}
@@ -51,13 +51,13 @@ def test_nobody_may_send_anything_special_by_default():
         ("transfer_params", {b"x-vllm-priority", b"x-data-parallel-rank"}),
     ],
 )
-def test_a_setting_allows_it_to_all(allowed, withheld):
+def test_a_setting_allows_privileged_fields_to_all(allowed, withheld):
     known = callers(AuthConfig(allow=(allowed,)))
     assert known.anybody.may == {allowed}
     assert known.anybody.withheld == withheld
 
 
-def test_a_quota_of_bytes():
+def test_a_quota_of_bytes_refuses_more():
     account = TenantUsage("red", TenantConfig(max_buffered_body_bytes=100))
     account.check(100)
     account.body_bytes = 60
@@ -72,7 +72,7 @@ def test_a_quota_of_bytes():
     assert account.statistics()["bodies_refused"] == 3
 
 
-def test_a_quota_of_waiting_requests():
+def test_a_quota_of_waiting_requests_refuses_more():
     account = TenantUsage("red", TenantConfig(max_queued_requests=2))
     account.queued = 1
     assert account.may_queue
@@ -84,7 +84,7 @@ def test_a_quota_of_waiting_requests():
     assert account.statistics()["queued_refused"] == 1
 
 
-def test_no_quota_by_default():
+def test_a_tenant_has_no_quota_by_default():
     account = TenantUsage("red", TenantConfig())
     account.queued = account.body_bytes = 10**12
     account.check(10**12)

@@ -1,4 +1,4 @@
-"""Salts of groups: stable, different where groups or clients' salts are, and fit for vLLM."""
+"""Salts of groups: stable, different for different groups or client salts, and valid for vLLM."""
 
 import itertools
 import subprocess
@@ -26,7 +26,7 @@ def plain(isolated, key):
     return isolated.salts(key).plain
 
 
-def test_the_default_follows_the_keys():
+def test_isolation_defaults_to_key_with_keys():
     assert mode_of(AuthConfig()) == "off"
     assert mode_of(AuthConfig(**KEYED)) == "key"
     assert mode_of(AuthConfig(api_keys_file="keys")) == "key"
@@ -35,13 +35,13 @@ def test_the_default_follows_the_keys():
     assert isolation("off").salts("alice") is None
 
 
-def test_by_key_every_name_is_a_group():
+def test_isolation_by_key_separates_names():
     isolated = isolation("key")
     salts = [plain(isolated, name) for name in ("r1", "r2", "g", "b1", "nobody's", "shared")]
     assert len(set(salts)) == len(salts)
 
 
-def test_by_group_tenants_share_what_they_say():
+def test_isolation_by_group_follows_cache_group():
     isolated = isolation("group")
     assert plain(isolated, "r1") == plain(isolated, "r2") == plain(isolated, "g")
     assert plain(isolated, "b1") == plain(isolated, "b2")
@@ -57,26 +57,26 @@ def test_a_clients_own_salt_splits_its_group_further():
     assert salts.of(None) == salts.plain
 
 
-def test_no_group_can_name_anothers_salt():
+def test_no_group_can_reach_anothers_salt():
     isolated = isolation("key")
     made = [isolated.salts(key).of(own) for key, own in itertools.product(("a", "ab", "b"), (None, "b", "a", "bb"))]
     assert len(set(made)) == len(made)
     assert isolated.salts("a").of(isolated.salts("b").plain) != isolated.salts("b").plain
 
 
-def test_vllm_takes_every_salt():
+def test_every_salt_is_valid_for_vllm():
     for own in (None, "@/\\\0", "x" * 10_000):
         salt = isolation().salts("alice").of(own)
         assert 0 < len(salt) <= 128
         assert set(salt) <= set("0123456789abcdef")
 
 
-def test_a_secret_changes_all_of_them():
+def test_a_secret_changes_all_salts():
     salts = [plain(isolation("key", secret), "alice") for secret in (None, "one-secret", "another-secret")]
     assert len(set(salts)) == 3
 
 
-def test_another_process_makes_the_same():
+def test_another_process_makes_the_same_salts():
     program = (
         "from router.config.model import AuthConfig\nfrom router.security.isolation import Isolation\n"
         f"print(Isolation(AuthConfig(api_keys={KEYED['api_keys']!r}), {{}}).salts('alice').of('own'))"
@@ -92,6 +92,6 @@ def test_another_process_makes_the_same():
         ("own", "1e544c4eaa1d43818f0d92b439e71533d5445aa0411fd304"),
     ],
 )
-def test_salts_stay_what_they_were(own, salt):
+def test_salts_are_stable_over_versions(own, salt):
     """A change here makes every cached prefix of every isolated fleet useless once: make none without a reason."""
     assert isolation().salts("alice").of(own) == salt

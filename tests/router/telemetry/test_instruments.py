@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from router.telemetry.instruments import Counter, Distribution, Histogram
 
 
-def test_counter_by_labels():
+def test_a_counter_adds_by_labels():
     counter = Counter()
     counter.add()
     counter.add(2.5, ("a",))
@@ -12,7 +12,7 @@ def test_counter_by_labels():
     assert counter.values == {(): 1.0, ("a",): 3.0}
 
 
-def test_a_bound_is_inclusive_as_prometheus_says():
+def test_a_bucket_bound_is_inclusive():
     distribution = Distribution((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 2.1):
         distribution.observe(value)
@@ -20,7 +20,7 @@ def test_a_bound_is_inclusive_as_prometheus_says():
 
 
 @given(st.lists(st.floats(0, 10)))
-def test_all_at_once_equals_one_by_one(values):
+def test_observe_all_equals_single_observations(values):
     one, many = Distribution((1.0, 3.0, 9.0)), Distribution((1.0, 3.0, 9.0))
     for value in values:
         one.observe(value)
@@ -28,7 +28,7 @@ def test_all_at_once_equals_one_by_one(values):
     assert one.counts == many.counts
 
 
-def test_histogram_by_labels():
+def test_a_histogram_observes_by_labels():
     histogram = Histogram((1.0,))
     histogram.observe(0.5, ("a",))
     assert histogram.at(("a",)).counts == [1, 0] and histogram.at(("b",)).count == 0

@@ -1,4 +1,4 @@
-"""Sinks that are slow, stuck, full or gone."""
+"""Log sinks that are slow, stuck, full or closed."""
 
 import logging
 import os
@@ -71,7 +71,7 @@ def eventually(condition, limit_s=10):
         time.sleep(0.005)
 
 
-def test_a_pipe_that_nobody_reads_stops_nobody(pipe):
+def test_an_unread_pipe_blocks_no_caller(pipe):
     writer = LogWriter(pipe.sink, dropped)
     began_s = time.monotonic()
     for _ in range(100_000):
@@ -124,7 +124,7 @@ def test_an_exit_waits_for_a_slow_sink(pipe):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_full_disk_drops_lines_and_says_so_once_there_is_room():
+def test_lines_dropped_on_a_full_disk_are_reported_later():
     with open("/dev/full", "w") as full:
         writer = LogWriter(full, dropped)
         writer.put("one")
@@ -141,7 +141,7 @@ def test_a_full_disk_drops_lines_and_says_so_once_there_is_room():
     os.close(reader)
 
 
-def test_a_reader_that_is_gone_raises_nothing(pipe):
+def test_a_closed_reader_raises_nothing(pipe):
     writer = LogWriter(pipe.sink, dropped)
     os.dup2(os.open(os.devnull, os.O_RDONLY), pipe.reader)  # nobody has the pipe's other end now
     for _ in range(10):
@@ -159,7 +159,7 @@ def test_a_sink_that_does_not_block_is_waited_for(pipe):
     assert pipe.read(rb"the end\n") == [LINE] * 3_000 + ["the end"]
 
 
-def test_logging_counts_what_was_dropped_and_names_it_in_the_format_chosen(pipe, root):
+def test_dropped_lines_are_reported_in_the_chosen_format(pipe, root):
     setup_logging("info", "json", pipe.sink, process=3)
     log = logging.getLogger("warmroute.x")
     for _ in range(60_000):

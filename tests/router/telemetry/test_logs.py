@@ -66,7 +66,7 @@ def test_contents_are_withheld(stream, log_format):
     assert "SECRET" not in stream.getvalue() and "withheld" in stream.getvalue()
 
 
-def test_libraries_from_warning_on_and_levels(stream):
+def test_libraries_log_from_warning_and_levels_apply(stream):
     setup_logging("warning", "text", stream)
     logging.getLogger("httpx").info("GET ...")
     logging.getLogger("warmroute.x").info("quiet")
@@ -89,19 +89,19 @@ def test_a_record_that_cannot_be_formatted_is_named(stream, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_message_for_people_goes_the_same_way(stream, capsys):
+def test_say_uses_the_log_writer(stream, capsys):
     setup_logging("info", "json", stream)
     say("warmroute serve: cannot listen")
     assert stream.getvalue() == "warmroute serve: cannot listen\n"
     assert capsys.readouterr().err == ""
 
 
-def test_without_logging_a_message_goes_to_stderr(capsys):
+def test_say_without_logging_writes_to_stderr(capsys):
     say("warmroute serve: cannot listen")
     assert capsys.readouterr().err == "warmroute serve: cannot listen\n"
 
 
-def test_what_python_prints_is_logged():
+def test_messages_of_the_interpreter_are_logged():
     program = """
 import threading, warnings
 from router.telemetry.logs import log_interpreter_messages, setup_logging

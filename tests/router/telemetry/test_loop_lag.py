@@ -4,7 +4,7 @@ import time
 from router.telemetry.loop_lag import LoopLag
 
 
-async def test_a_blocked_loop_is_seen():
+async def test_a_blocked_loop_is_measured():
     seen = []
     got = asyncio.Event()
 
@@ -25,5 +25,5 @@ async def test_a_blocked_loop_is_seen():
     await lag.aclose()
 
 
-async def test_closing_what_never_started():
+async def test_close_without_start_does_nothing():
     await LoopLag(lambda lag_s: None).aclose()

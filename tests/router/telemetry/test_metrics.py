@@ -55,7 +55,7 @@ def exercised():
     return metrics
 
 
-def test_everything_comes_out():
+def test_every_call_appears_in_the_exposition():
     page = scrape(exercised())
     assert page["warmroute_requests_total", (("route", "/v1/completions"), ("status", "200"))] == 1
     assert page["warmroute_inter_token_latency_seconds_count", ()] == 3
@@ -77,7 +77,7 @@ def test_everything_comes_out():
     assert page["warmroute_response_bytes_total", ()] == 2000
 
 
-def test_policy_errors_are_counted_and_told_once(caplog):
+def test_policy_errors_are_counted_and_logged_once(caplog):
     metrics = Metrics()
     metrics.policy_failed("mine", "it raised KeyError('x')", True)
     metrics.policy_failed("mine", "it raised KeyError('x')", False)
@@ -86,7 +86,7 @@ def test_policy_errors_are_counted_and_told_once(caplog):
     assert (record.levelname, record.policy, record.reason) == ("WARNING", "mine", "it raised KeyError('x')")
 
 
-def test_statistics():
+def test_statistics_count_series():
     assert exercised().statistics()["counter_series"] > 10
 
 
@@ -119,7 +119,7 @@ def test_undeclared_readings_and_instruments_are_refused():
         Registry().counter("queued_requests")
 
 
-def test_the_catalogue_is_sound():
+def test_catalogue_names_labels_and_buckets_are_valid():
     names = [spec.name for spec in CATALOGUE]
     assert len(set(names)) == len(names)
     for spec in CATALOGUE:
@@ -130,5 +130,5 @@ def test_the_catalogue_is_sound():
         assert "model" not in spec.labels
 
 
-def test_the_process_is_there():
+def test_process_metrics_are_exported():
     assert any(name.startswith("process_") for name, _ in scrape(Metrics()))

@@ -36,7 +36,7 @@ def fleet_of_one():
     return fleet, residency
 
 
-def test_fleet_and_load():
+def test_fleet_readings_have_states_and_loads():
     fleet, _ = fleet_of_one()
     read = {(name, labels): value for name, labels, value in fleet_readings(fleet)}
     assert read["warmroute_worker_state", ("h:1", "ready")] == 1
@@ -57,7 +57,7 @@ def test_every_byte_budget_has_a_gauge_of_its_limit_and_one_of_its_use():
     assert Exposition(Metrics().registry, [lambda: budget_readings(plan.config, plan.limit)]).render()
 
 
-def test_residency_and_links():
+def test_residency_readings_have_views_and_links():
     fleet, residency = fleet_of_one()
     slot = fleet.candidates[0].slot
     residency.link_up(slot)
@@ -80,7 +80,7 @@ def test_residency_and_links():
     }
 
 
-def test_what_prompts_take_and_save():
+def test_identity_readings_have_memory_and_savings():
     memo, lru = {"found_tokens": 30, "new_tokens": 10, "bytes": 700}, {"bytes": 40}
     known = {"memo": memo, "requests": lru, "recent": lru, "workers": lru}
     assert {name: value for name, _, value in identity_readings(known)} == {

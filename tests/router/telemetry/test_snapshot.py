@@ -31,13 +31,13 @@ def test_histograms_are_added_bucket_by_bucket():
     assert one.histograms["warmroute_queue_seconds"][("true",)] == Tally([1, 2], 0.5)
 
 
-def test_only_counts_last():
+def test_only_counters_outlive_a_process():
     snapshot = of("retries", (("connect",), 2.0))
     snapshot.values |= of("active_requests", ((), 3.0)).values | of("worker_prefix_hits", (("a",), 9.0)).values
     assert lasting(snapshot).values == {"warmroute_retries": {("connect",): 2.0}}
 
 
-def test_two_processes_make_the_page_that_one_would_make_of_both():
+def test_two_processes_merge_into_the_page_of_one():
     halves, alone = [Metrics(), Metrics()], Metrics()
     for number in range(20):
         for each in (halves[number % 2], alone):
@@ -52,7 +52,7 @@ def test_two_processes_make_the_page_that_one_would_make_of_both():
     assert differing == {"warmroute_processes 1.0", "warmroute_processes 2.0"}
 
 
-def test_counters_of_our_own_are_summed_and_only_gauges_are_not():
+def test_own_counters_are_summed():
     """A worker's own counters are what each process has read of it."""
     not_summed = {spec.name for spec in CATALOGUE if spec.merge is not Merge.SUM and spec.kind is not Kind.GAUGE}
     assert not_summed == {"warmroute_worker_prefix_queries", "warmroute_worker_prefix_hits"}

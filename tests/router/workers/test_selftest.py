@@ -103,7 +103,7 @@ async def test_prediction_and_report_agree(wire):
     assert "x-data-parallel-rank" not in worker.requests[0].headers
 
 
-async def test_every_run_has_a_prompt_of_its_own(wire):
+async def test_every_run_has_its_own_prompt(wire):
     workers = FakeWorker(), FakeWorker()
     for worker in workers:
         await run(wire, worker)
@@ -158,12 +158,12 @@ async def test_a_worker_with_very_large_blocks_has_a_prompt_of_bounded_size(wire
         (FakeWorker(broken=answer(200, '{"usage": {}}')), {}, Residency.UNKNOWN, "without usage"),
     ],
 )
-async def test_verdicts(wire, worker, arguments, residency, words):
+async def test_a_verdict_follows_reports_and_counters(wire, worker, arguments, residency, words):
     verdict = await run(wire, worker, **arguments)
     assert verdict.residency is residency and words in verdict.reason
 
 
-async def test_no_request_where_the_cache_is_off(wire):
+async def test_a_worker_with_caching_off_gets_no_request(wire):
     worker = FakeWorker()
     verdict = await run(wire, worker, prefix_caching=False)
     assert verdict.residency is Residency.OFF and worker.requests == []
@@ -181,7 +181,7 @@ async def test_no_request_where_the_cache_is_off(wire):
         (FakeWorker(chat_tokens=41), {}, True),
     ],
 )
-async def test_whether_events_are_any_use(wire, worker, arguments, blind):
+async def test_a_view_that_misses_a_cached_prompt_is_blind(wire, worker, arguments, blind):
     assert (await run(wire, worker, **arguments)).blind is blind
 
 
@@ -198,5 +198,5 @@ async def test_whether_events_are_any_use(wire, worker, arguments, blind):
         (FakeWorker(broken=answer(401, "")), {}, False),
     ],
 )
-async def test_whether_a_later_test_may_show_more(wire, worker, arguments, settled):
+async def test_a_verdict_without_proof_is_not_settled(wire, worker, arguments, settled):
     assert (await run(wire, worker, **arguments)).settled is settled

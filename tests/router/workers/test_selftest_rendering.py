@@ -1,4 +1,4 @@
-"""Chats rendered here and by a worker that was started with other flags."""
+"""Chats rendered by the gateway and by a worker with other flags."""
 
 import json
 
@@ -59,7 +59,7 @@ async def compare(wire, worker, identity=None):
     return found
 
 
-async def test_alike(wire):
+async def test_equal_renderings_are_counted(wire):
     worker = Worker()
     found = await compare(wire, worker)
     assert (found.compared, found.wrong, found.basic, found.why_not) == (len(CHATS), None, False, None)
@@ -89,7 +89,7 @@ def told_of_tools(body, ids):
         (Worker(alter=told_of_tools), "a tool call: ", False),
     ],
 )
-async def test_different(wire, worker, words, basic):
+async def test_a_different_rendering_is_named(wire, worker, words, basic):
     found = await compare(wire, worker)
     assert words in (found.wrong or "") and found.basic is basic and found.compared == len(CHATS)
 
@@ -103,18 +103,18 @@ async def test_different(wire, worker, words, basic):
         ((200, b"<html>"), "did not answer with token ids"),
     ],
 )
-async def test_nothing_to_compare_with(wire, answer, words):
+async def test_an_unusable_tokenize_answer_gives_a_reason(wire, answer, words):
     found = await compare(wire, Worker(answer=answer))
     assert (found.compared, found.wrong, found.basic) == (0, None, False) and words in (found.why_not or "")
 
 
 @pytest.mark.parametrize("wrong", [-1, 1 << 32])
-async def test_numbers_that_are_no_token_ids_are_not_compared(wire, wrong):
+async def test_invalid_token_ids_are_not_compared(wire, wrong):
     found = await compare(wire, Worker(alter=lambda body, ids: [wrong, *ids[1:]]))
     assert found.compared == 0 and "did not answer with token ids" in (found.why_not or "")
 
 
-async def test_what_a_template_has_no_place_for_is_left_out(wire):
+async def test_a_chat_that_the_template_refuses_is_skipped(wire):
     picky = TEMPLATE.replace(
         "{%- for m in messages %}", "{%- for m in messages %}{% if m.role == 'system' %}{{ 1 / 0 }}{% endif %}"
     )
@@ -122,7 +122,7 @@ async def test_what_a_template_has_no_place_for_is_left_out(wire):
     assert (found.compared, found.wrong) == (len(CHATS) - 1, None)
 
 
-async def test_ids_from_elsewhere_are_not_compared(wire):
+async def test_remote_token_ids_are_not_compared(wire):
     class Asking:
         async def identify(self, path, parsed, adapter):
             return Prompt(40, PromptSource.WORKER, lambda block: ())

@@ -1,4 +1,4 @@
-"""When an endpoint's candidates are tested, and tested again."""
+"""The schedule of self-tests of one endpoint's candidates."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_settled_verdict_is_not_tested_again(bench) -> None:
         assert await its.runs_after(1e6) == 0
 
 
-async def test_an_open_verdict_is_tested_again_at_growing_distances(bench) -> None:
+async def test_an_open_verdict_is_retested_at_growing_intervals(bench) -> None:
     its = bench(OPEN)
     assert await its.runs_after(0) == 1
     pause_s = AGAIN_S
@@ -85,7 +85,7 @@ async def test_an_open_verdict_is_tested_again_at_growing_distances(bench) -> No
     assert pause_s == LONGEST_AGAIN_S
 
 
-async def test_a_quiet_moment_is_waited_for_but_not_for_ever(bench) -> None:
+async def test_a_retest_waits_for_a_quiet_moment_with_a_limit(bench) -> None:
     its = bench(OPEN, SETTLED)
     its.candidate.load = BUSY
     assert await its.runs_after(0) == 1, "the first test does not wait"
@@ -98,7 +98,7 @@ async def test_a_quiet_moment_is_waited_for_but_not_for_ever(bench) -> None:
     assert await its.runs_after(AGAIN_S + 2 * AGAIN_S) == 1
 
 
-async def test_off_is_tested_again_rarely_and_taken_back(bench) -> None:
+async def test_caching_off_is_retested_rarely_and_can_change(bench) -> None:
     its = bench(OFF, SETTLED)
     assert await its.runs_after(0) == 1
     assert await its.runs_after(OFF_AGAIN_S - 1) == 0
@@ -106,7 +106,7 @@ async def test_off_is_tested_again_rarely_and_taken_back(bench) -> None:
     assert its.views == [Residency.OFF, Residency.APPROXIMATE]
 
 
-async def test_a_test_that_fails_by_a_defect_is_logged_and_made_again_later(bench, caplog) -> None:
+async def test_a_self_test_that_raises_is_logged_and_retried(bench, caplog) -> None:
     its = bench(OPEN)
     its.verdicts = []  # the next test raises IndexError
     assert await its.runs_after(0) == 1
@@ -115,14 +115,14 @@ async def test_a_test_that_fails_by_a_defect_is_logged_and_made_again_later(benc
     assert await its.runs_after(1) == 1
 
 
-async def test_another_process_is_tested_at_once(bench) -> None:
+async def test_a_new_worker_process_is_tested_at_once(bench) -> None:
     its = bench(OPEN)
     await its.runs_after(0)
     its.tests.renew()
     assert await its.runs_after(0) == 1
 
 
-async def test_a_process_that_starts_while_another_is_tested_is_tested_too(bench) -> None:
+async def test_a_worker_restarted_during_its_test_is_tested_again(bench) -> None:
     its = bench(SETTLED)
     its.tests.consider(FACTS)
     await asyncio.sleep(0)

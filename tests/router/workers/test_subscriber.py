@@ -60,7 +60,7 @@ async def settled(wire, residency, tokens, expected=8):
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_what_was_published_before_is_replayed(wire, context, pump, residency, metrics, modern):
+async def test_earlier_events_are_replayed(wire, context, pump, residency, metrics, modern):
     publisher = wire.Publisher(context, modern=modern)
     publisher.publish(wire.stored(FIRST, 1))
     with following(publisher, context, pump, residency, metrics) as subscriber:
@@ -72,7 +72,7 @@ async def test_what_was_published_before_is_replayed(wire, context, pump, reside
         assert statistics["linked"] and statistics["batches"] == 1 and statistics["lag_s"] < 5
 
 
-async def test_a_dropped_batch_is_noticed_replayed_and_exact_again(wire, publisher, context, pump, residency, metrics):
+async def test_a_dropped_batch_is_replayed_and_the_view_exact(wire, publisher, context, pump, residency, metrics):
     with following(publisher, context, pump, residency, metrics):
         await wire.until(lambda: trusted(residency))
         publisher.publish(wire.stored(FIRST, 1))
@@ -84,9 +84,7 @@ async def test_a_dropped_batch_is_noticed_replayed_and_exact_again(wire, publish
         assert metrics.replays == ["empty", "filled"] and publisher.asked[-1] in (0, 1)
 
 
-async def test_without_a_replay_socket_the_view_is_learned_anew_after_a_gap(
-    wire, publisher, context, pump, residency, metrics
-):
+async def test_a_gap_without_a_replay_socket_restarts_the_view(wire, publisher, context, pump, residency, metrics):
     with following(publisher, context, pump, residency, metrics, replay=False) as subscriber:
         await wire.until(lambda: subscriber.linked)
         await _hears(wire, publisher, residency)
@@ -98,7 +96,7 @@ async def test_without_a_replay_socket_the_view_is_learned_anew_after_a_gap(
         assert "unavailable" in metrics.replays
 
 
-async def test_a_replay_that_cannot_bring_all_is_partial(wire, publisher, context, pump, residency, metrics):
+async def test_an_incomplete_replay_is_partial(wire, publisher, context, pump, residency, metrics):
     for first in (1, 11, 21):
         publisher.publish(wire.stored(FIRST, first))
     del publisher._sent[0]
@@ -133,7 +131,7 @@ async def test_a_silent_replay_socket_times_out(wire, publisher, context, pump, 
         await wire.until(lambda: not subscriber.statistics()["replaying"])
 
 
-async def test_a_worker_restarted_on_the_same_port_is_learned_anew(wire, context, pump, residency, metrics):
+async def test_a_worker_restarted_on_the_same_port_gets_a_new_view(wire, context, pump, residency, metrics):
     publisher = wire.Publisher(context)
     ports = [int(address.rsplit(":", 1)[1]) for address in (publisher.endpoint, publisher.replay_endpoint)]
     publisher.publish(wire.stored(FIRST, 1))
@@ -151,7 +149,7 @@ async def test_a_worker_restarted_on_the_same_port_is_learned_anew(wire, context
         again.close()
 
 
-async def test_odd_frames_are_counted_and_passed_over(wire, publisher, context, pump, residency, metrics):
+async def test_malformed_frames_are_counted_and_skipped(wire, publisher, context, pump, residency, metrics):
     with following(publisher, context, pump, residency, metrics) as subscriber:
         await wire.until(lambda: trusted(residency))
         publisher.publish(wire.stored(FIRST, 1))
@@ -163,7 +161,7 @@ async def test_odd_frames_are_counted_and_passed_over(wire, publisher, context, 
         assert subscriber.statistics()["malformed"] == 2
 
 
-async def test_another_topic_is_not_heard(wire, publisher, context, pump, residency, metrics):
+async def test_another_topic_is_ignored(wire, publisher, context, pump, residency, metrics):
     with following(publisher, context, pump, residency, metrics) as subscriber:
         await wire.until(lambda: trusted(residency))
         publisher.send_raw(b"other", (0).to_bytes(8, "big"), b"x")
@@ -172,7 +170,7 @@ async def test_another_topic_is_not_heard(wire, publisher, context, pump, reside
         assert subscriber.statistics()["malformed"] == 0
 
 
-async def test_an_unusable_address_is_an_error_and_leaks_nothing(wire, context, pump, residency, metrics):
+async def test_an_unusable_address_raises_and_leaks_nothing(wire, context, pump, residency, metrics):
     source = KvEventSource(0, "nonsense://x")
     subscriber = Subscriber(
         context, pump, residency, metrics, slot=0, worker="w:1", source=source, on_lost=lambda: None
@@ -183,7 +181,7 @@ async def test_an_unusable_address_is_an_error_and_leaks_nothing(wire, context, 
     context.term()
 
 
-async def test_closing_in_a_replay_leaks_nothing(wire, context, pump, residency, metrics):
+async def test_a_close_during_a_replay_leaks_nothing(wire, context, pump, residency, metrics):
     publisher = wire.Publisher(context)
     publisher.mute = True
     with following(publisher, context, pump, residency, metrics) as subscriber:
@@ -239,9 +237,7 @@ def flood(wire):
         thread.join()
 
 
-async def test_a_worker_that_publishes_faster_than_it_is_followed_fills_no_memory(
-    context, pump, residency, metrics, flood
-):
+async def test_a_fast_publisher_does_not_fill_memory(context, pump, residency, metrics, flood):
     source = KvEventSource(0, flood(context, zmq.PUB), None, "kv")
     subscriber = Subscriber(
         context, pump, residency, metrics, slot=0, worker="w:1", source=source, on_lost=lambda: None
@@ -254,7 +250,7 @@ async def test_a_worker_that_publishes_faster_than_it_is_followed_fills_no_memor
     subscriber.close()
 
 
-async def test_a_replay_that_never_ends_is_given_up(context, pump, metrics, flood, monkeypatch, wire):
+async def test_an_endless_replay_is_aborted(context, pump, metrics, flood, monkeypatch, wire):
     monkeypatch.setattr(replay, "MAX_HELD_BYTES", 16 << 20)
     ended, taken = [], []
     before = peak_bytes(reset=True)
@@ -267,9 +263,7 @@ async def test_a_replay_that_never_ends_is_given_up(context, pump, metrics, floo
     asking.close()
 
 
-async def test_a_message_of_events_that_is_too_large_is_not_read_and_the_subscription_begins_again(
-    wire, context, pump, residency, metrics, monkeypatch
-):
+async def test_an_oversized_message_restarts_the_subscription(wire, context, pump, residency, metrics, monkeypatch):
     monkeypatch.setattr(subscriber_module, "RELINK_S", 0.1)
     publisher = wire.Publisher(context)
     with following(publisher, context, pump, residency, metrics, replay=False) as subscriber:

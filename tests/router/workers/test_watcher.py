@@ -72,7 +72,7 @@ def lines(caplog, event):
     return [record for record in caplog.records if record.message == event]
 
 
-async def test_a_worker_becomes_ready_exact_and_learned(wire, system, metrics, caplog):
+async def test_a_worker_becomes_ready_with_an_exact_view(wire, system, metrics, caplog):
     caplog.set_level(logging.INFO, "warmroute")
     async with serving(FAST) as worker:
         its = system()
@@ -90,7 +90,7 @@ async def test_a_worker_becomes_ready_exact_and_learned(wire, system, metrics, c
         assert verdict["verdict"] == "exact" and "reported" in verdict["reason"]
 
 
-async def test_predicted_equals_reported_after_events(wire, system, metrics):
+async def test_predicted_cached_tokens_equal_reported_ones(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system()
         endpoint = its.follow(worker.url)
@@ -106,7 +106,7 @@ async def test_predicted_equals_reported_after_events(wire, system, metrics):
         assert second["prompt_tokens_details"]["cached_tokens"] == predicted
 
 
-async def test_a_dropped_event_is_replayed_and_the_view_exact_again(wire, system, metrics):
+async def test_a_dropped_event_is_replayed(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system()
         endpoint = its.follow(worker.url)
@@ -122,7 +122,7 @@ async def test_a_dropped_event_is_replayed_and_the_view_exact_again(wire, system
         assert metrics.replays[-1] == "filled"
 
 
-async def test_a_worker_restarted_on_the_same_ports_is_exact_again(wire, system, metrics, caplog):
+async def test_a_restarted_worker_gets_an_exact_view_again(wire, system, metrics, caplog):
     caplog.set_level(logging.INFO, "warmroute")
     its = system()
     first = await start(FAST)
@@ -144,7 +144,7 @@ async def test_a_worker_restarted_on_the_same_ports_is_exact_again(wire, system,
         assert endpoint.state is WorkerState.READY  # the self-test was as good as a trial
 
 
-async def test_a_worker_back_before_anyone_missed_it_loses_its_guessed_cache(wire, system, metrics):
+async def test_an_unnoticed_restart_clears_the_approximate_view(wire, system, metrics):
     its = system(health=msgspec.structs.replace(HEALTH, failure_threshold=1_000))
     settings = replace(FAST, kv_events=False)
     first = await start(settings)
@@ -160,7 +160,7 @@ async def test_a_worker_back_before_anyone_missed_it_loses_its_guessed_cache(wir
         assert endpoint.state is WorkerState.READY
 
 
-async def test_a_worker_that_is_down_is_reported_once_and_probed_on(wire, system, metrics, caplog):
+async def test_a_worker_that_is_down_is_logged_once_and_still_probed(wire, system, metrics, caplog):
     caplog.set_level(logging.INFO, "warmroute")
     its = system()
     first = await start(FAST)
@@ -174,7 +174,7 @@ async def test_a_worker_that_is_down_is_reported_once_and_probed_on(wire, system
         await wire.until(lambda: endpoint.state is WorkerState.READY)
 
 
-async def test_sleep_and_wake(wire, system):
+async def test_a_sleeping_worker_takes_no_traffic_until_it_wakes(wire, system):
     async with serving(replace(FAST, dev_mode=True)) as worker:
         its = system()
         endpoint = its.follow(worker.url)
@@ -196,7 +196,7 @@ async def test_sleep_and_wake(wire, system):
         ({"kv_events": False, "prompt_tokens_details": False, "openai_only": True}, "approximate", "cannot be read"),
     ],
 )
-async def test_what_a_lesser_worker_gets(wire, system, metrics, changes, verdict, words):
+async def test_a_worker_with_fewer_features_gets_a_weaker_verdict(wire, system, metrics, changes, verdict, words):
     async with serving(replace(FAST, **changes)) as worker:
         its = system()
         endpoint = its.follow(worker.url)
@@ -205,7 +205,7 @@ async def test_what_a_lesser_worker_gets(wire, system, metrics, changes, verdict
         assert (report["verdict"], metrics.verdicts) == (verdict, [verdict]) and words in report["reason"]
 
 
-async def test_settings_turn_things_off(wire, system, metrics):
+async def test_settings_switch_events_and_self_tests_off(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system(self_test=False, kv_events=False)
         endpoint = its.follow(worker.url)
@@ -215,7 +215,7 @@ async def test_settings_turn_things_off(wire, system, metrics):
         assert view(its, endpoint).residency is Residency.APPROXIMATE
 
 
-async def test_configured_event_addresses(wire, system, metrics):
+async def test_configured_event_addresses_are_used(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system()
         events = KvEventsConfig(
@@ -227,7 +227,7 @@ async def test_configured_event_addresses(wire, system, metrics):
         await wire.until(lambda: metrics.verdicts == ["exact"])
 
 
-async def test_forgetting_closes_everything_and_forgets_the_series(wire, system, metrics):
+async def test_forget_closes_sockets_and_drops_series(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system()
         endpoint = its.follow(worker.url)
@@ -241,7 +241,7 @@ async def test_forgetting_closes_everything_and_forgets_the_series(wire, system,
         assert not [task for task in asyncio.all_tasks() if "watch" in task.get_name()]
 
 
-async def test_coming_and_going_leaves_no_descriptor_open(wire, system, metrics):
+async def test_repeated_watches_leave_no_descriptor_open(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system()
         for number in range(1, 13):
@@ -261,12 +261,12 @@ def _connections(port):
     return [one for one in own if one.status == psutil.CONN_ESTABLISHED and one.raddr and one.raddr.port == port]
 
 
-async def test_watching_what_the_fleet_lacks(system):
+async def test_watching_an_unknown_endpoint_raises(system):
     with pytest.raises(KeyError):
         system().watcher.watch("127.0.0.1:1")
 
 
-async def test_a_stranger_on_the_port_is_odd_not_fatal(wire, system, caplog):
+async def test_another_server_on_the_port_is_logged(wire, system, caplog):
     async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>")
@@ -281,7 +281,7 @@ async def test_a_stranger_on_the_port_is_odd_not_fatal(wire, system, caplog):
     server.close()
 
 
-async def test_events_switched_off_are_not_called_missing(wire, system, metrics):
+async def test_events_switched_off_are_named_as_the_reason(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system(kv_events=False)
         endpoint = its.follow(worker.url)
@@ -289,7 +289,7 @@ async def test_events_switched_off_are_not_called_missing(wire, system, metrics)
         assert view(its, endpoint).reason == "KV events are switched off by residency.kv_events"
 
 
-async def test_an_event_port_nobody_listens_on(wire, system, metrics):
+async def test_a_closed_event_port_is_named_as_the_reason(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system()
         events = KvEventsConfig(endpoint="tcp://127.0.0.1:9")
@@ -300,7 +300,7 @@ async def test_an_event_port_nobody_listens_on(wire, system, metrics):
         assert state.residency is Residency.APPROXIMATE
 
 
-async def test_a_topic_nobody_publishes(wire, system, metrics):
+async def test_a_topic_without_events_leaves_the_view_approximate(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system()
         events = KvEventsConfig(endpoint=worker.bound.kv_events_endpoint, topic="nope")
@@ -311,7 +311,7 @@ async def test_a_topic_nobody_publishes(wire, system, metrics):
         assert "but no batch arrived: is the topic 'nope' right?" in state.reason
 
 
-async def test_looking_again_finds_a_new_adapter_and_is_not_overdone(wire, metrics):
+async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, metrics):
     async with serving(replace(FAST, kv_events=False)) as worker:
         now_s = [100.0]
         config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
@@ -334,7 +334,7 @@ async def test_looking_again_finds_a_new_adapter_and_is_not_overdone(wire, metri
         await identity.aclose()
 
 
-async def test_a_worker_with_an_api_key(wire, system, metrics):
+async def test_the_workers_api_key_is_sent_with_probes(wire, system, metrics):
     asked = []
 
     async def serve(reader, writer):
