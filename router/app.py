@@ -185,15 +185,17 @@ class System:
             return
         addresses = await self.gateway.start(listeners.public if listeners is not None else None)
         self.leave_queue = listeners is not None
-        if self.config.uds is not None and not (listeners is not None and listeners.held):
+        if self.config.uds is not None and not (listeners is not None and listeners.manager_owned):
             self._socket_file = socket_file(self.config.uds)
         for address in addresses:
             log.info("public port listening", extra={"url": url_of(address, self.config.tls)})
 
     def listeners(self) -> Listeners:
         """Return the listening sockets, which another process may continue with."""
-        held = self._given is not None and self._given.held
-        return Listeners(self.gateway.listeners, self._admin.listener if self._admin is not None else None, held)
+        manager_owned = self._given is not None and self._given.manager_owned
+        return Listeners(
+            self.gateway.listeners, self._admin.listener if self._admin is not None else None, manager_owned
+        )
 
     def listen_addresses(self) -> ListenAddresses:
         """Return the addresses of both ports by the settings."""

@@ -50,7 +50,7 @@ from router.tokenization.remote_tokenizer import MAX_ANSWER_BYTES as MAX_TOKENIZ
 from router.tokenization.remote_tokenizer import MAX_IN_FLIGHT, TIMEOUT_S
 from router.tokenization.rendering import MAX_TEXT_BYTES
 from router.tokenization.threads import MAX_WAITING_BYTES
-from router.workers.replay import MAX_HELD_BYTES, MAX_MESSAGE_BYTES
+from router.workers.replay import MAX_BUFFERED_BYTES, MAX_MESSAGE_BYTES
 from router.workers.subscriber import MAX_QUEUED
 
 Row = tuple[str, ...]
@@ -197,7 +197,7 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Answer of one process of the gateway to another", MAX_REPLY_BYTES, "bytes", "503 problem document"),
     Fixed("One message of KV events", MAX_MESSAGE_BYTES, "bytes", "nothing: the subscription starts again"),
     Fixed("Messages of KV events that wait, per publisher", MAX_QUEUED, "messages", "nothing: the worker keeps them"),
-    Fixed("Replayed KV events that wait, per publisher", MAX_HELD_BYTES, "bytes", "nothing: the replay ends"),
+    Fixed("Replayed KV events that wait, per publisher", MAX_BUFFERED_BYTES, "bytes", "nothing: the replay ends"),
     Fixed("KV events of a publisher kept while missing ones are fetched", PENDING_BYTES, "bytes", _NOTHING),
     Fixed("Blocks of one view whose parent block is unknown", ORPHAN_BYTES, "bytes", _NOTHING),
     Fixed("Body of a request to the admin API", MAX_BODY_BYTES, "bytes", "413 problem document"),

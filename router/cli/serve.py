@@ -10,7 +10,7 @@ from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
 from router.config.memory import memory_limit
 from router.process.children.child_config import count_of
-from router.process.signals import hold_off
+from router.process.signals import ignore_until_handled
 from router.telemetry.logs import log_interpreter_messages, setup_logging
 
 log = logging.getLogger("warmroute.serve")
@@ -42,7 +42,7 @@ def register(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends the process."""
-    hold_off()
+    ignore_until_handled()
     config = read_settings(arguments).config
     setup_logging(config.log_level, config.log_format)
     log_interpreter_messages()

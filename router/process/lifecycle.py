@@ -27,7 +27,7 @@ from router.process.listeners import ListenAddresses, Listeners
 from router.process.systemd import Notifier, activated
 from router.telemetry.logs import say
 
-log = logging.getLogger("warmroute.serve")
+log = logging.getLogger("warmroute.process")
 
 LINGER_S = 3.0
 """Minimum time that a gateway stays after a handover. It serves again if the new process dies within it."""
@@ -174,7 +174,7 @@ class Lifecycle:
     async def _take_over(self, handover_client: HandoverClient) -> None:
         self._drain_alone(await handover_client.drain())
         handover_client.follow(self._drained)
-        self._system.leave_queue = self._system.listeners().held or handover_client.stuck
+        self._system.leave_queue = self._system.listeners().manager_owned or handover_client.stuck
         log.info("took over", extra={"pid": handover_client.offered.pid})
 
     def _drain_alone(self, endpoint_ids: Sequence[str]) -> None:
@@ -233,7 +233,7 @@ class Lifecycle:
             pid=os.getpid(),
             listen_addresses=listen_addresses,
             public=len(listeners.public),
-            held=listeners.held,
+            manager_owned=listeners.manager_owned,
             drained=self._drained(),
             ready=self._system.fleet.serving,
             resumes=True,

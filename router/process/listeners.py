@@ -17,12 +17,12 @@ ADMIN_BACKLOG = 256
 class Listeners:
     """Listening sockets that this process received. `admin` is None if only public sockets came.
 
-    `held`: a service manager keeps the sockets open, so that connections in their queues survive a close here.
+    `manager_owned`: a service manager keeps the sockets open, so that connections in their queues survive a close here.
     """
 
     public: tuple[socket.socket, ...]
     admin: socket.socket | None = None
-    held: bool = False
+    manager_owned: bool = False
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
@@ -44,7 +44,7 @@ class Listeners:
                 each.close()
             raise
         admin = kept.pop() if self.admin is not None else None
-        return Listeners(tuple(kept), admin, self.held)
+        return Listeners(tuple(kept), admin, self.manager_owned)
 
     def close(self) -> None:
         for each in self.sockets:
@@ -82,15 +82,15 @@ def admin_socket(config: Config) -> socket.socket:
     return listener
 
 
-def listen_addresses(config: Config, ours: Listeners, given: Listeners | None) -> ListenAddresses:
+def listen_addresses(config: Config, bound: Listeners, given: Listeners | None) -> ListenAddresses:
     """Return the addresses of both ports. `given` are the sockets of a service manager or of the previous gateway."""
-    by_manager = given is not None and given.held
+    by_manager = given is not None and given.manager_owned
     return ListenAddresses(
         uds=None if by_manager else config.uds,
         host=None if by_manager or config.uds is not None else config.host,
-        port=_port(ours.public[0]),
+        port=_port(bound.public[0]),
         admin_host=None if by_manager and given is not None and given.admin is not None else config.admin_host,
-        admin_port=_port(ours.admin) if ours.admin is not None else 0,
+        admin_port=_port(bound.admin) if bound.admin is not None else 0,
     )
 
 

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-log = logging.getLogger("warmroute.serve")
+log = logging.getLogger("warmroute.process")
 
 _NOTHING_TO_DO = {
     signal.SIGUSR1: "it has no meaning here",
@@ -18,7 +18,7 @@ _NOTHING_TO_DO = {
 }
 
 
-def hold_off() -> None:
+def ignore_until_handled() -> None:
     """Ignore these signals until the event loop handles them. SIGHUP from a terminal still ends the process."""
     for number in _NOTHING_TO_DO:
         if signal.getsignal(number) is signal.SIG_DFL and not (number is signal.SIGHUP and _at_terminal()):

@@ -36,7 +36,7 @@ def activated(environment: Mapping[str, str], pid: int) -> Listeners | None:
         raise ListenError(f"systemd passed no public socket; leave out FileDescriptorName={ADMIN} on one of them")
     if len(admin) > 1:
         raise ListenError(f"systemd passed {len(admin)} sockets named {ADMIN}; the admin port has one")
-    return Listeners(tuple(public), admin[0] if admin else None, held=True) if count else None
+    return Listeners(tuple(public), admin[0] if admin else None, manager_owned=True) if count else None
 
 
 def _listener(descriptor: int) -> socket.socket:

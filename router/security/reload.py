@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-log = logging.getLogger("warmroute.reload")
+log = logging.getLogger("warmroute.security")
 
 LOOK_S = 1.0
 """Interval of the checks. A changed file is read at the next check if it stayed the same until then.

@@ -21,7 +21,7 @@ MAX_MESSAGE_BYTES = 2 << 20
 A larger batch breaks the connection. Applying one of this size takes a few tenths of a second of the event loop.
 """
 
-MAX_HELD_BYTES = 512 << 20
+MAX_BUFFERED_BYTES = 512 << 20
 """Batches received and not applied yet. vLLM keeps 10,000 steps by default, about 20 kB each on a busy worker."""
 
 
@@ -54,8 +54,8 @@ class Replay:
         self._loop = asyncio.get_running_loop()
         self._batches = 0
         self._seen = 0
-        self._held: deque[ReplayedBatch | ReplayOutcome] = deque()
-        self._held_bytes = 0
+        self._buffered: deque[ReplayedBatch | ReplayOutcome] = deque()
+        self._buffered_bytes = 0
         self._socket = context.socket(zmq.DEALER)
         try:
             _configure(self._socket, address)
@@ -78,7 +78,7 @@ class Replay:
         if not self._socket.closed:
             self._timer.cancel()
             self._pump.drop(self._drain)
-            self._held.clear()
+            self._buffered.clear()
             self._loop.remove_reader(self._socket.FD)
             self._socket.close()
 
@@ -89,12 +89,12 @@ class Replay:
         """Receive all batches first, because only this bounds the socket's queue; then apply them."""
         if self._take(deadline_s):
             return True
-        while self._held:
-            batch = self._held.popleft()
+        while self._buffered:
+            batch = self._buffered.popleft()
             if isinstance(batch, ReplayOutcome):
                 self._end(batch)
                 return False
-            self._held_bytes -= len(batch.payload)
+            self._buffered_bytes -= len(batch.payload)
             self._batches += 1
             self._on_batch(batch.seq, batch.payload)
             if time.perf_counter() >= deadline_s:
@@ -109,16 +109,16 @@ class Replay:
             except zmq.Again:
                 return False
             except ValueError:
-                self._held.append(ReplayOutcome.BROKEN)
+                self._buffered.append(ReplayOutcome.BROKEN)
                 return False
             if not isinstance(batch, ReplayedBatch):
-                self._held.append(ReplayOutcome.COMPLETE)
+                self._buffered.append(ReplayOutcome.COMPLETE)
                 return False
-            self._held.append(batch)
-            self._held_bytes += len(batch.payload)
-            if self._held_bytes > MAX_HELD_BYTES:
-                self._held.clear()
-                self._held.append(ReplayOutcome.BROKEN)
+            self._buffered.append(batch)
+            self._buffered_bytes += len(batch.payload)
+            if self._buffered_bytes > MAX_BUFFERED_BYTES:
+                self._buffered.clear()
+                self._buffered.append(ReplayOutcome.BROKEN)
                 return False
         return True
 

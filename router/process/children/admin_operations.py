@@ -20,7 +20,7 @@ from router.admin.workers import configured, still_busy, still_not_ready
 from router.config.model import PolicyConfig, WorkerConfig
 from router.placement.health import SERVING
 from router.process.children.aggregate import merge_worker, merge_workers
-from router.process.children.changes import Change, Changes, Child, nobody
+from router.process.children.changes import Change, Changes, Child, no_process
 from router.process.children.child_client import ChildClient, ChildReply, ChildRequest, NoReplyError, ask_all
 from router.process.children.desired_state import DesiredState
 from router.process.children.metric_totals import MetricTotals
@@ -142,7 +142,7 @@ class _AllChildren:
                 return _forwarded(await client.ask(_child_request(operation, call)))
             except NoReplyError:
                 continue
-        raise nobody()
+        raise no_process()
 
     # changes
 
@@ -222,7 +222,7 @@ class _AllChildren:
             answers = await ask_all(self._clients(), ChildRequest("GET", _worker_path(worker_id)))
             answer = _one_worker(answers) if answers else None
             if answer is None:
-                raise nobody()
+                raise no_process()
             worker = answer.content if isinstance(answer.content, documents.Worker) else None
             if worker is None or settled(worker) or loop.time() >= end_s:
                 return answer, worker
@@ -236,7 +236,7 @@ class _AllChildren:
             back = msgspec.json.encode({"name": before.name, "params": before.params})
             chosen = PolicyConfig(name=wanted.name, params=wanted.params, seed=before.seed)
             request = _child_request(operation, call)
-            return Change(request, request._replace(body=back), lambda: desired_state.choose(chosen))
+            return Change(request, request._replace(body=back), lambda: desired_state.set_policy(chosen))
 
         answers = await self._supervisor.changes.make(prepare)
         return _forwarded(next(iter(answers.values())))
@@ -249,7 +249,7 @@ class _AllChildren:
     async def _all(self, operation: Operation, call: Call) -> dict[int, ChildReply]:
         answers = await ask_all(self._clients(), _child_request(operation, call))
         if not answers:
-            raise nobody()
+            raise no_process()
         return answers
 
     async def _make(self, change: Change) -> dict[int, ChildReply]:

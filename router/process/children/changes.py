@@ -73,7 +73,7 @@ class Changes:
         while children:
             if answers := await self._ask([children.pop(0)], change.request):
                 return answers
-        raise nobody()
+        raise no_process()
 
     async def _ask(self, children: Sequence[Child], request: ChildRequest) -> dict[int, ChildReply]:
         answers = await asyncio.gather(*(self._ask_one(child, request) for child in children))
@@ -110,7 +110,7 @@ class Changes:
         )
 
 
-def nobody() -> AdminError:
+def no_process() -> AdminError:
     """Return the 503 for no serving process."""
     detail = "no process of the gateway serves now; one is starting, or the log gives the reason why it cannot"
     return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "no_process", detail, headers={"retry-after": "1"})

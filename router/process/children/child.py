@@ -95,7 +95,7 @@ def resources_of(start: ChildConfig) -> ChildResources:
 
 def main(line_descriptor: int, build: Build) -> int:
     """Run a child process on the supervisor's socket `line_descriptor`; return the exit code."""
-    signals.hold_off()
+    signals.ignore_until_handled()
     for number in (
         signal.SIGINT,
         signal.SIGHUP,

@@ -115,14 +115,14 @@ class ChildProcess:
 
     async def _start(self, start: ChildConfig) -> None:
         """Start a new interpreter, because threads and event loops do not survive a fork."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        self._line = ours
+        own_end, child_end = socket.socketpair()
+        own_end.setblocking(False)
+        self._line = own_end
         self.settled.clear()
-        inherited = (theirs.fileno(), *start.public, start.admin, start.table)
-        with theirs:
+        inherited = (child_end.fileno(), *start.public, start.admin, start.table)
+        with child_end:
             self._process = await asyncio.create_subprocess_exec(
-                *_command(self._module, theirs.fileno()),
+                *_command(self._module, child_end.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=inherited,
                 start_new_session=True,  # Ctrl-C in a terminal must not reach it
@@ -131,7 +131,7 @@ class ChildProcess:
         if self._stopping.is_set():
             self._process.terminate()
         with suppress(OSError):  # the child has died already; its exit code says more
-            await send_config(ours, start)
+            await send_config(own_end, start)
 
     async def _served(self, process: asyncio.subprocess.Process, path: Path) -> float | None:
         """Wait until the process serves. Return that time, or None if it never did."""

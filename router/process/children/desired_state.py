@@ -25,7 +25,7 @@ class DesiredState:
         self.workers.pop(worker_id, None)
         self.drained.discard(worker_id)
 
-    def choose(self, policy: PolicyConfig) -> None:
+    def set_policy(self, policy: PolicyConfig) -> None:
         self.policy = policy
 
     def config_of(self, process: int, processes: int) -> Config:

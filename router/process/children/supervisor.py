@@ -175,8 +175,8 @@ class Supervisor:
         if not self.accepting:
             return
         self.totals.restarted()
-        nobody = not any(child.client for child in self.children)
-        if nobody and self.children[number].failures >= TRIES:
+        none_serves = not any(child.client for child in self.children)
+        if none_serves and self.children[number].failures >= TRIES:
             self.given_up.set()
 
 

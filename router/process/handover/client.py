@@ -32,7 +32,7 @@ LOOK_S = 0.02
 ANSWER_S = 10.0
 """Time limit for an answer of the running gateway."""
 
-log = logging.getLogger("warmroute.serve")
+log = logging.getLogger("warmroute.process")
 
 
 class HandoverClient:
@@ -79,7 +79,7 @@ class HandoverClient:
         """
         running_at = self.offered.listen_addresses
         running = f"the running gateway (pid {self.offered.pid})"
-        moved = running_at.uds != config.uds and not self.offered.held
+        moved = running_at.uds != config.uds and not self.offered.manager_owned
         if moved or _differs(running_at.host, running_at.port, config.host, config.port):
             raise TakeoverError(
                 f"{running} has its public port at {_public(running_at)}, and this one is configured for "
@@ -196,7 +196,7 @@ def _receive_offer(connection: socket.socket) -> tuple[SocketsOffered, Listeners
             each.close()
         raise
     admin = sockets[offered.public] if len(sockets) > offered.public else None
-    return offered, Listeners(sockets[: offered.public], admin, offered.held)
+    return offered, Listeners(sockets[: offered.public], admin, offered.manager_owned)
 
 
 def _owned(descriptor: int) -> socket.socket:

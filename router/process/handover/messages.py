@@ -48,7 +48,7 @@ class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
     pid: int
     listen_addresses: ListenAddresses
     public: int
-    held: bool
+    manager_owned: bool
     drained: tuple[str, ...]
     ready: int
     resumes: bool = False

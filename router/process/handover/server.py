@@ -31,7 +31,7 @@ from router.process.handover.messages import (
 REPORT_S = 0.02
 """Interval between two reports of requests in flight during the drain."""
 
-log = logging.getLogger("warmroute.serve")
+log = logging.getLogger("warmroute.process")
 
 
 @dataclass(frozen=True, slots=True)

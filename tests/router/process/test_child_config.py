@@ -68,7 +68,7 @@ def test_a_later_child_starts_with_the_changes():
     desired_state.add(WorkerConfig(url="http://c:1", api_key="k"))
     desired_state.drained.add("a:1")
     desired_state.remove("a:1")
-    desired_state.choose(PolicyConfig(name="lpwl", seed=4))
+    desired_state.set_policy(PolicyConfig(name="lpwl", seed=4))
     config = desired_state.config_of(1, 2)
     assert [worker.url for worker in config.workers] == ["http://b:1", "http://c:1"]
     assert config.workers[1].api_key == "k"

@@ -61,7 +61,7 @@ class Running:
             pid=os.getpid(),
             listen_addresses=listen_addresses(self.config, self.listeners, None),
             public=1,
-            held=False,
+            manager_owned=False,
             drained=("b:2",),
             ready=3,
             resumes=True,
@@ -265,10 +265,10 @@ async def test_different_addresses_are_refused_and_named(start):
 
 
 async def test_a_service_managers_sockets_need_not_match_the_settings(start):
-    gateway = start(listen_addresses=handover_messages.ListenAddresses(None, None, 1, None, 2), held=True)
+    gateway = start(listen_addresses=handover_messages.ListenAddresses(None, None, 1, None, 2), manager_owned=True)
     found = await HandoverClient.find(gateway.path)
     found.check(Config(host="10.0.0.1", port=99, admin_port=98))
-    assert found.listeners.held
+    assert found.listeners.manager_owned
     found.listeners.close()
     await found.aclose()
 
@@ -376,9 +376,9 @@ def test_the_admin_ports_error_names_the_setting():
 
 def test_duplicates_outlive_their_listeners():
     with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as admin:
-        ours = Listeners((public,), admin, held=True)
+        ours = Listeners((public,), admin, manager_owned=True)
         kept = ours.duplicates()
-        assert (len(kept.public), kept.held) == (1, True)
+        assert (len(kept.public), kept.manager_owned) == (1, True)
         address, admin_address = public.getsockname(), admin.getsockname()
         ours.close()
         assert kept.admin.getsockname() == admin_address

@@ -22,7 +22,7 @@ os.environ["LISTEN_PID"] = os.environ.get("LISTEN_PID") or str(os.getpid())
 try:
     found = activated(os.environ, os.getpid())
     ports = lambda sockets: [each.getsockname()[1] for each in sockets]
-    print(found and (ports(found.public), ports([found.admin] if found.admin else []), found.held))
+    print(found and (ports(found.public), ports([found.admin] if found.admin else []), found.manager_owned))
 except ListenError as error:
     print("error:", error)
 """

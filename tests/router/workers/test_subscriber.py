@@ -251,7 +251,7 @@ async def test_a_fast_publisher_does_not_fill_memory(context, pump, residency, m
 
 
 async def test_an_endless_replay_is_aborted(context, pump, metrics, flood, monkeypatch, wire):
-    monkeypatch.setattr(replay, "MAX_HELD_BYTES", 16 << 20)
+    monkeypatch.setattr(replay, "MAX_BUFFERED_BYTES", 16 << 20)
     ended, taken = [], []
     before = peak_bytes(reset=True)
     asking = replay.Replay(
