@@ -57,7 +57,7 @@ def test_a_long_prompt_waits_for_a_busy_worker(make, busy, request_view):
     assert hold_s(admission_hold, request_view(), busy(queue_wait_s=2.001)) == 0.005, "less is not worth a decision"
 
 
-def test_what_has_no_prompt_says_nothing_of_a_usual_prefill(make, busy, view, request_view):
+def test_a_request_without_prompt_does_not_change_the_mean_prefill(make, busy, view, request_view):
     admission_hold = make(2.0)
     for _ in range(100):
         admission_hold.observe(reserved(view("w", prefill_s=0.01, learned=True), request_view(0)))
@@ -75,11 +75,11 @@ def test_what_has_no_prompt_says_nothing_of_a_usual_prefill(make, busy, view, re
         ("speeds are not known", 0.0, {"learned": False}),
     ],
 )
-def test_others_go_at_once(make, busy, request_view, why, waited_s, fields):
+def test_other_prompts_are_placed_at_once(make, busy, request_view, why, waited_s, fields):
     assert hold_s(make(2.0), request_view(waited_s=waited_s), busy(**fields)) == 0.0, why
 
 
-def test_nobody_waits_where_that_is_switched_off_or_nothing_was_seen(make, busy, request_view):
+def test_no_prompt_is_held_when_switched_off_or_nothing_was_seen(make, busy, request_view):
     assert hold_s(make(2.0, limit=0.0), request_view(), busy()) == 0.0
     assert hold_s(make(), request_view(), busy()) == 0.0
     assert hold_s(make(1.0, learned=False), request_view(), busy()) == 0.0, "not seconds"
@@ -135,13 +135,13 @@ def test_other_prompts_are_not_held_for_kv_space(make, full, request_view, why, 
     assert hold_s(make(2.0), request_view(waited_s=waited_s), full(**fields)) == 0.0, why
 
 
-def test_each_wait_is_switched_off_by_itself(make, busy, full, request_view):
+def test_each_hold_can_be_switched_off_alone(make, busy, full, request_view):
     assert hold_s(make(2.0, kv_limit=0.0), request_view(), full()) == 0.0
     assert hold_s(make(2.0, kv_limit=0.0), request_view(), busy()) == 1.5
     assert hold_s(make(2.0, limit=0.0), request_view(), full()) == 0.75
 
 
-def test_what_is_usual_follows_what_is_asked(make, busy, view, request_view):
+def test_the_mean_prefill_follows_the_workload(make, busy, view, request_view):
     admission_hold = make(2.0)
     for _ in range(400):
         admission_hold.observe(reserved(view("w", prefill_s=10.0, learned=True), request_view()))
@@ -153,7 +153,7 @@ def test_what_is_usual_follows_what_is_asked(make, busy, view, request_view):
     )
 
 
-def test_models_have_each_their_own_and_those_not_asked_for_are_forgotten(make, busy, view, request_view):
+def test_each_model_has_its_own_mean_and_unused_ones_are_forgotten(make, busy, view, request_view):
     admission_hold = make(2.0)
     for number in range(MODELS_KEPT):
         other = replace(request_view(), model=f"m{number}")
@@ -162,7 +162,7 @@ def test_models_have_each_their_own_and_those_not_asked_for_are_forgotten(make, 
     assert hold_s(admission_hold, replace(request_view(), model="m0"), busy()) == 2.5
 
 
-def test_copies_go_their_own_way(make, busy, view, request_view):
+def test_a_copy_is_independent(make, busy, view, request_view):
     admission_hold = make(2.0)
     copy = deepcopy(admission_hold)
     for _ in range(400):

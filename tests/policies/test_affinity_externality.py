@@ -42,18 +42,18 @@ def affinity_externality(came):
     return rule
 
 
-def test_those_who_come_meanwhile_wait_for_half_of_it(affinity_externality, fleet):
+def test_returning_sessions_wait_for_half_of_the_prefill(affinity_externality, fleet):
     assert affinity_externality.prices_s(fleet(**IDLE)) == pytest.approx({"a": 3 / WINDOW_S * 4.0 * 2.0})
     short = {"prefill_s": 1.0}
     assert affinity_externality.prices_s(fleet(a=short, b=short)) == pytest.approx({"a": 3 / WINDOW_S * 1.0 * 0.5})
 
 
-def test_they_lose_no_more_than_what_they_save(affinity_externality, fleet):
+def test_returning_sessions_lose_at_most_what_the_cache_saves(affinity_externality, fleet):
     long = {"prefill_s": 60.0}
     assert affinity_externality.prices_s(fleet(a=long, b=long)) == pytest.approx({"a": 3 / WINDOW_S * 60.0 * 2.0})
 
 
-def test_it_counts_as_far_as_workers_are_free(affinity_externality, fleet):
+def test_the_price_scales_with_the_share_of_free_workers(affinity_externality, fleet):
     one_of_two = {**IDLE, "b": {"prefill_s": 4.0, "queued_requests": 2}}
     assert affinity_externality.prices_s(fleet(**one_of_two)) == pytest.approx({"a": 0.25 * 3 / WINDOW_S * 4.0 * 2.0})
     none = {name: {"prefill_s": 4.0, "queued_requests": 1} for name in "ab"}
@@ -70,13 +70,13 @@ def test_it_counts_as_far_as_workers_are_free(affinity_externality, fleet):
         ("it has gone", {"kind": LifecycleEventKind.FINISHED}),
     ],
 )
-def test_who_is_not_tied_does_not_count(came, fleet, why, fields):
+def test_requests_without_a_saving_do_not_count(came, fleet, why, fields):
     rule = AffinityExternality()
     came(rule, **fields)
     assert rule.prices_s(fleet(**IDLE)) == {}, why
 
 
-def test_a_worker_alone_has_nobody_tied_to_it(fleet, request_view):
+def test_a_single_worker_has_no_affinity_externality(fleet, request_view):
     rule, view = AffinityExternality(), fleet(a={"prefill_s": 1.0, "learned": True})
     rule.observe(
         LifecycleEvent(
@@ -86,7 +86,7 @@ def test_a_worker_alone_has_nobody_tied_to_it(fleet, request_view):
     assert rule.prices_s(view) == {}
 
 
-def test_it_is_forgotten_in_minutes(affinity_externality, came, fleet):
+def test_arrivals_are_forgotten_within_minutes(affinity_externality, came, fleet):
     def price_s(now_s):
         return affinity_externality.prices_s(FleetView(now_s, fleet(**IDLE).workers)).get("a", 0.0)
 
@@ -97,7 +97,7 @@ def test_it_is_forgotten_in_minutes(affinity_externality, came, fleet):
     assert price_s(1e9) == pytest.approx(now / 3)
 
 
-def test_hours_of_requests_neither_overflow_nor_lose_anybody(came, fleet):
+def test_hours_of_requests_neither_overflow_nor_lose_arrivals(came, fleet):
     rule = AffinityExternality()
     for second in range(0, 20_000, 10):
         came(rule, now_s=float(second), worker="a" if second % 20 else "b")

@@ -23,7 +23,7 @@ def record(history, fleet, request_view):
     return place
 
 
-def test_loads_are_what_was_placed_within_the_window(history, record):
+def test_loads_count_placements_within_the_window(history, record):
     record("a", 0.0, 1, 2, uncached_tokens=100)
     record("a", 50.0, 1, 2, 3, uncached_tokens=30)
     record("b", 60.0, 9)
@@ -36,7 +36,7 @@ def test_loads_are_what_was_placed_within_the_window(history, record):
     assert history.count == 4
 
 
-def test_what_has_been_learned_is_priced_when_it_is_placed(history, record):
+def test_load_is_priced_at_placement_once_speed_is_learned(history, record):
     record("a", 0.0, 1, uncached_tokens=100, prefill_s=100.0)
     record("a", 1.0, 1, uncached_tokens=100, prefill_s=2.0, learned=True)
     record("a", 2.0, 1, uncached_tokens=50, prefill_s=0.5, learned=True)

@@ -5,7 +5,7 @@ from policies.least_recently_used import LeastRecentlyUsed
 from policies.view import LifecycleEvent, LifecycleEventKind, WorkerId
 
 
-def test_turns_remember_bookings_and_stay_bounded(request_view):
+def test_last_use_follows_reservations_and_stays_bounded(request_view):
     last_used = LeastRecentlyUsed(kept=2)
     for worker, kind in [
         ("a", LifecycleEventKind.RESERVED),

@@ -11,7 +11,7 @@ def policy():
     return MarginalCost(MarginalCostParams(), random.Random(0))
 
 
-def test_cost_is_backlog_plus_prefill_priced_by_utilisation(policy, fleet, request_view):
+def test_cost_is_queue_wait_plus_prefill_priced_by_utilisation(policy, fleet, request_view):
     view = fleet(
         a={"queue_wait_s": 0.1, "prefill_s": 0.2, "utilisation": 0.5, "learned": True},
         b={"queue_wait_s": 0.0, "prefill_s": 0.4, "utilisation": 0.0, "learned": True},
@@ -64,7 +64,7 @@ def test_of_equals_one_where_the_prompt_fits_wins(policy, fleet, request_view, f
 
 
 @pytest.mark.parametrize(("weight", "chosen"), [(0.0, "a"), (0.1, "b"), (1.0, "b")])
-def test_joining_running_streams_is_priced_at_its_weight(fleet, request_view, weight, chosen):
+def test_decode_externality_is_priced_at_its_weight(fleet, request_view, weight, chosen):
     policy = MarginalCost(MarginalCostParams(stream_weight=weight), random.Random(0))
     view = fleet(
         a={"learned": True, "prefill_s": 0.1, "decode_externality_s": 3.0},
@@ -82,7 +82,7 @@ def test_before_anything_is_learned_it_ranks_as_lpwl(policy, fleet, request_view
     assert decision.unit == "tokens"
 
 
-def test_ties_go_to_the_fewest_requests_then_take_turns(policy, fleet, request_view, reserved):
+def test_ties_go_to_the_fewest_requests_then_to_the_least_recently_used(policy, fleet, request_view, reserved):
     view = fleet(a={"running_requests": 1}, b={}, c={})
     assert policy.decide(request_view(), view).ranked[0] == "b"
     reserved(policy, "b", request_view())
@@ -91,7 +91,7 @@ def test_ties_go_to_the_fewest_requests_then_take_turns(policy, fleet, request_v
     assert "3" in decision.reason
 
 
-def test_the_whole_ranking_is_by_cost_then_requests_then_turn(policy, fleet, request_view, reserved):
+def test_the_whole_ranking_is_by_cost_then_requests_then_last_use(policy, fleet, request_view, reserved):
     dear = {"queue_wait_s": 9.0}
     view = fleet(a={"running_requests": 1}, b={}, c=dear, d={}, e={}, f={**dear, "queue_wait_s": 8.0})
     reserved(policy, "b", request_view())
@@ -116,7 +116,7 @@ def test_noise_never_outweighs_counted_tokens(policy, fleet, request_view):
 
 
 @pytest.mark.parametrize(("affinity_externality", "chosen"), [(True, "b"), (False, "a")])
-def test_a_long_prompt_keeps_off_a_worker_that_others_come_back_to(fleet, request_view, affinity_externality, chosen):
+def test_a_long_prompt_avoids_a_worker_to_which_sessions_return(fleet, request_view, affinity_externality, chosen):
     policy = MarginalCost(MarginalCostParams(affinity_externality=affinity_externality), random.Random(0))
     turn = fleet(a={"learned": True, "prefill_s": 0.1}, b={"learned": True, "prefill_s": 2.0})
     for _ in range(30):
@@ -160,7 +160,7 @@ def hot(request_view):
     return request_view(tokens=64, blocks=(*HOT, 9), decode_s=0.2)
 
 
-def test_a_crowd_is_priced_once_it_is_significant(policy, fleet, hot, running):
+def test_a_hot_prefix_is_priced_once_it_is_significant(policy, fleet, hot, running):
     running("a", 6)
     usual = fleet(a={**HOLDER, "running_requests": 5}, b=OTHER, c=OTHER, d=OTHER)
     assert policy.decide(hot, usual).ranked[0] == "a"
@@ -174,7 +174,7 @@ def test_a_crowd_is_priced_once_it_is_significant(policy, fleet, hot, running):
     assert policy.decide(hot, fleet(a={**HOLDER, "running_requests": 32}, b=dear)).ranked[0] == "a"
 
 
-def test_a_crowd_is_avoided_while_its_price_is_unknown(policy, fleet, hot, running):
+def test_a_hot_prefix_is_avoided_while_its_price_is_unknown(policy, fleet, hot, running):
     running("a", 5)
     view = fleet(
         a={**HOLDER, "learned": False, "prefill_s": 50.0, "running_requests": 5},
@@ -185,7 +185,7 @@ def test_a_crowd_is_avoided_while_its_price_is_unknown(policy, fleet, hot, runni
     assert decision.terms["a"]["hot_prefix_s"] == 2_000.0
 
 
-def test_a_worker_busy_with_other_prompts_is_no_crowd(policy, fleet, hot, running):
+def test_a_worker_busy_with_other_prompts_has_no_hot_prefix(policy, fleet, hot, running):
     """Of 20 requests 5 share the prefix: no more than chance, beside none on the other worker, would be 4."""
     running("a", 15, blocks=(7, 8))
     view = fleet(a={**HOLDER, "running_requests": 20}, b=OTHER)
@@ -195,7 +195,7 @@ def test_a_worker_busy_with_other_prompts_is_no_crowd(policy, fleet, hot, runnin
     assert policy.decide(hot, fleet(a={**HOLDER, "running_requests": 16}, b=OTHER)).terms["a"]["hot_prefix_s"] == 0.0
 
 
-def test_what_both_hold_draws_nobody_but_what_one_lacks_does(policy, fleet, request_view, running):
+def test_a_prefix_on_both_workers_has_no_price_and_a_block_that_one_lacks_has(policy, fleet, request_view, running):
     """The system prompt is everywhere, the conversation behind it on one worker: nobody else would use a copy of it."""
     running("a", 12)
     turn = request_view(tokens=80, blocks=(*HOT, 50, 51), decode_s=0.2)
@@ -204,7 +204,7 @@ def test_what_both_hold_draws_nobody_but_what_one_lacks_does(policy, fleet, requ
     assert policy.decide(turn, fleet(a=holder, b={**OTHER, "cached_tokens": 32})).terms["a"]["hot_prefix_s"] > 0.0
 
 
-def test_copies_share_their_crowd(policy, fleet, hot, running):
+def test_a_copied_policy_prices_the_same_hot_prefix(policy, fleet, hot, running):
     """Both hold the prefix, one has all the requests: to the other one, at no cost in reuse."""
     running("a", 12)
     view = fleet(a={**HOLDER, "running_requests": 12, "prefill_s": 0.0005}, b=HOLDER)
@@ -230,7 +230,7 @@ def test_terms_stay_as_they_were_decided_on(policy, fleet, hot, running):
     assert decision.terms["a"]["hot_prefix_s"] == pytest.approx(0.2)
 
 
-def test_a_prompt_without_identity_meets_no_crowd(policy, fleet, request_view, running):
+def test_a_prompt_without_identity_has_no_hot_prefix_price(policy, fleet, request_view, running):
     running("a", 12)
     request = request_view(tokens=64, block_tokens=0, decode_s=0.2)
     view = fleet(a={**HOLDER, "cached_tokens": 0, "running_requests": 12}, b=OTHER)

@@ -205,7 +205,7 @@ def test_the_lane_is_shown(prefill_lanes, traffic, chat):
     assert shown["long_s"] == plan.long_s and shown["streams_without"] == plan.streams_without > 0.0
 
 
-def test_prices_grow_with_what_is_stalled_and_stay_finite(prefill_lanes, traffic, request_view, chat):
+def test_prices_grow_with_the_streams_delayed_and_stay_finite(prefill_lanes, traffic, request_view, chat):
     traffic.mixed(chat, 60)
     longer = prefill_lanes.prices_s(chat, traffic.fleet(2 * DOCUMENT_S))
     long = prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S))
@@ -214,7 +214,7 @@ def test_prices_grow_with_what_is_stalled_and_stay_finite(prefill_lanes, traffic
     assert sum(short.values()) < sum(prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S)).values())
 
 
-def test_a_long_prefill_is_charged_half_of_what_it_stalls(prefill_lanes, traffic, chat):
+def test_a_long_prefill_is_charged_half_of_its_decode_externality(prefill_lanes, traffic, chat):
     traffic.mixed(chat, 60)
     within, plan = lane(prefill_lanes, traffic, chat), prefill_lanes._model_lanes[chat.model].plan
     chats, documents = (prefill_lanes.prices_s(chat, traffic.fleet(long_s)) for long_s in (CHAT_S, DOCUMENT_S))
@@ -281,7 +281,7 @@ def test_requests_that_may_not_go_everywhere_do_not_take_the_lane_along(prefill_
     assert before & lane(prefill_lanes, traffic, chat)
 
 
-def test_edges_that_say_too_little_are_passed_over(prefill_lanes, traffic, chat, reserved):
+def test_events_without_a_learned_view_are_ignored(prefill_lanes, traffic, chat, reserved):
     reserved(prefill_lanes, "a", chat)
     unlearned = traffic.fleet(DOCUMENT_S, learned=False)
     for kind in LifecycleEventKind:
@@ -291,7 +291,7 @@ def test_edges_that_say_too_little_are_passed_over(prefill_lanes, traffic, chat,
     assert prefill_lanes.prices_s(chat, unlearned) == {}
 
 
-def test_what_has_no_prompt_makes_no_lane(prefill_lanes, traffic, chat):
+def test_requests_without_prompt_make_no_lane(prefill_lanes, traffic, chat):
     """Calls that only count tokens, as long as documents by their size, beside chats."""
     for number in range(300):
         if number % 25:

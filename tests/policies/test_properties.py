@@ -128,7 +128,7 @@ def test_one_worker_is_chosen_and_newcomers_are_ranked(request, fleet, events):
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_nothing_is_kept_of_workers_and_requests_without_bound(name):
+def test_memory_for_workers_and_requests_is_bounded(name):
     policy = build_policy(name, {}, random.Random(3))
     if not hasattr(policy, "observe"):
         return

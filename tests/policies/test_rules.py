@@ -23,7 +23,7 @@ def test_every_rule_ranks_every_candidate_and_deciding_changes_nothing(name, fle
         assert policy.decide(request_view(), view) == first
 
 
-def test_round_robin_takes_turns_by_bookings_alone(fleet, request_view, reserved):
+def test_round_robin_follows_reservations_alone(fleet, request_view, reserved):
     policy = build("round_robin")
     view = fleet(a={}, b={}, c={})
     chosen = []
@@ -68,7 +68,7 @@ def test_power_of_two_takes_the_less_loaded_of_the_two_drawn(fleet, request_view
     assert 540 < counts["c"] < 660  # it is in two pairs of three, and wins each
 
 
-def test_least_tokens_takes_turns(fleet, request_view, reserved):
+def test_least_tokens_breaks_ties_by_last_use(fleet, request_view, reserved):
     policy = build("least_tokens")
     reserved(policy, "a", request_view())
     assert policy.decide(request_view(), fleet(a={}, b={})).ranked[0] == "b"

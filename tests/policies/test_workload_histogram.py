@@ -30,7 +30,7 @@ def test_requests_are_split_between_two_lengths_of_prefill(asked):
     assert mix.free == pytest.approx(Part(1.6, 0.16, 0.016, 8.0, 0.0))
 
 
-def test_who_would_have_a_long_prefill_elsewhere_is_tied_to_where_it_is_short(asked):
+def test_a_request_with_a_long_prefill_elsewhere_is_tied_to_its_worker(asked):
     asked(0.1, times=8)
     asked(0.1, longest_s=4.0, times=3)
     (mix,) = asked(4.0).splits(5.1)
@@ -46,14 +46,14 @@ def test_the_scale_is_what_keeps_workers_busy(asked):
     assert two.free == pytest.approx(one.free.times(2.0))
 
 
-def test_joining_is_kept_per_answer_beside(asked):
+def test_decode_externality_is_kept_per_concurrent_stream(asked):
     asked(0.1, decode_externality_s=6.0, running_requests=3)
     (mix,) = asked(4.0, decode_externality_s=1.0).splits(4.1)
     assert mix.free.decode_externality_s == pytest.approx(2.0)
     assert mix.long.decode_externality_s == pytest.approx(1.0)
 
 
-def test_what_is_past_counts_less(asked):
+def test_older_requests_weigh_less(asked):
     asked(4.0, times=10)
     asked(0.1, times=10)
     (mix,) = asked(0.1, at_s=3 * WINDOW_S, times=10).splits(1.0)

@@ -49,7 +49,7 @@ def test_the_owner_is_passed_over_just_above_the_bound(build, fleet, request_vie
     assert decision.terms[owner] == {"requests": 6, "bound": pytest.approx(5.3125)}
 
 
-def test_without_a_full_block_the_fewest_requests_win_in_turn(build, fleet, request_view, reserved):
+def test_without_a_full_block_the_fewest_requests_win(build, fleet, request_view, reserved):
     policy = build("chwbl")
     view = fleet(a={"running_requests": 1}, b={}, c={})
     assert owner_of(policy, request_view(), view) == "b"

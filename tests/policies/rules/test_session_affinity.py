@@ -18,7 +18,7 @@ def test_it_spills_while_its_owner_is_over_the_bound_and_comes_home(build, fleet
         assert policy.decide(request, view).ranked[0] == expected
 
 
-def test_without_a_session_the_fewest_requests_win_in_turn(build, fleet, request_view, reserved):
+def test_without_a_session_the_fewest_requests_win(build, fleet, request_view, reserved):
     policy = build("session_affinity")
     view = fleet(a={}, b={}, c={"running_requests": 1})
     for expected in "ab":

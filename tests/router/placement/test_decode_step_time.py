@@ -98,7 +98,7 @@ def test_an_account_counts_what_its_decodes_hold():
     assert account.passage(6.0) == Passage(100.0 + 110.0 + 170.0 + 2 * 70.0, 140.0, 100 * 50.0 + 40 * (20 + 20.0))
 
 
-def test_joining_costs_both_sides_while_they_overlap():
+def test_decode_externality_counts_both_sides_while_they_overlap():
     """Answers of 100 tokens overlap for 50; ours brings 1,000 and half of its answer, ten others hold 20,000."""
     output = Output(100.0, 100.0)
     assert (output.overlap_tokens(), output.held_tokens(1_000)) == (50.0, 1_050.0)

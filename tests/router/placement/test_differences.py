@@ -236,7 +236,7 @@ def test_requests_that_end_in_one_step_are_one_round(rig):
     assert ticket.record.difference == "scheduled_since"
 
 
-def test_a_nought_left_out_counts_once_the_worker_has_reported_on_that_path(rig):
+def test_a_missing_zero_counts_once_the_worker_has_reported_on_that_path(rig):
     """As vLLM 0.23 does; a stream without usage still says nothing."""
 
     def reported():

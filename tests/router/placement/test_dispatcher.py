@@ -16,7 +16,7 @@ from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 
 
-def test_choosing_books_in_the_same_step(rig):
+def test_dispatch_reserves_load_in_the_same_step(rig):
     ticket = rig.dispatch(100)
     assert (ticket.attempt, ticket.predicted_cached_tokens, ticket.residency) == (1, 0, Residency.EXACT)
     assert sorted(rig.reserved()) == [(0, 0, 0)] * 3 + [(1, 100, 100)]
@@ -30,7 +30,7 @@ def test_choosing_books_in_the_same_step(rig):
     rig.assert_empty()
 
 
-def test_edges_move_the_books(rig):
+def test_lifecycle_events_move_the_reserved_load(rig):
     ticket = rig.dispatch(100)
     rig.dispatcher.first_token(ticket, 0.1)
     rig.dispatcher.first_token(ticket, 0.2)
@@ -51,7 +51,7 @@ def test_edges_move_the_books(rig):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_order_edges_come_in_nothing_stays_booked(shadow_residency, make_rig, data):
+def test_events_in_any_order_leave_nothing_reserved(shadow_residency, make_rig, data):
     rig = make_rig(residency=type(shadow_residency)(), workers=3)
     dispatcher, tickets, now_s = rig.dispatcher, [], 0.0
     for _ in range(data.draw(st.integers(1, 40))):
@@ -88,7 +88,7 @@ def test_whatever_order_edges_come_in_nothing_stays_booked(shadow_residency, mak
     assert not any(endpoint.health.trial_running for endpoint in rig.fleet.endpoints)
 
 
-def test_hold_until_somebody_is_ready(rig):
+def test_a_request_is_queued_until_a_worker_is_ready(rig):
     for port in range(1, 5):
         rig.fleet.drain(f"h:{port}")
     answer = rig.dispatcher.dispatch(rig.ask(), 0.0)
@@ -101,7 +101,7 @@ def test_hold_until_somebody_is_ready(rig):
     assert rig.dispatch().candidate.id == "h:3"
 
 
-def test_unknown_model_is_rejected_and_told(rig):
+def test_an_unknown_model_is_rejected_and_reported(rig):
     answer = rig.dispatcher.dispatch(replace(rig.ask(), model="x"), 0.0)
     assert isinstance(answer, Reject)
     assert answer.error.kind is ErrorKind.MODEL_NOT_FOUND
@@ -242,7 +242,7 @@ def test_deaths_of_older_requests_do_not_decide_a_trial(rig, facts):
     assert first.state is WorkerState.HALF_OPEN
 
 
-def test_edges_after_a_worker_left_are_harmless(rig, facts):
+def test_events_after_a_worker_left_are_harmless(rig, facts):
     ticket = rig.dispatch(100)
     slot, gone = ticket.candidate.slot, ticket.candidate.endpoint.id
     rig.fleet.remove(gone)
@@ -374,7 +374,7 @@ def test_views_of_all_candidates_in_any_state(rig):
     assert rig.dispatcher.statistics()["decisions"] == 1
 
 
-def test_explain_of_what_would_be_held_or_rejected(rig):
+def test_explain_of_queued_and_rejected_requests(rig):
     unknown = rig.dispatcher.explain(replace(rig.ask(), model="x"), 0.0).to_builtins()
     assert unknown["choice"] is None and "does not exist" in unknown["reason"] and unknown["candidates"] == []
     for port in range(1, 5):
@@ -430,7 +430,7 @@ def test_a_policy_that_fails_fails_no_request(rig, answer, words):
     assert (rig.dispatcher.policy_name, rig.dispatcher.policy_params) == ("rogue", {"a": 1})
 
 
-def test_each_failure_of_a_policy_is_told_and_the_first_is_marked(rig):
+def test_each_policy_failure_is_reported_and_the_first_is_marked(rig):
     def told():
         return [call[1:] for call in rig.observer.calls if call[0] == "policy failed"]
 
@@ -472,7 +472,7 @@ def test_an_alternative_is_one_that_is_ready(make_rig, facts):
     assert not rig.dispatcher.has_alternative(third, FailurePoint.SENT, 5.0)
 
 
-def test_a_new_policy_gets_the_edges_of_requests_under_way(rig):
+def test_a_new_policy_receives_events_of_running_requests(rig):
     ticket = rig.dispatch()
     events = []
 
@@ -487,7 +487,7 @@ def test_a_new_policy_gets_the_edges_of_requests_under_way(rig):
     assert events == [(LifecycleEventKind.FIRST_TOKEN, worker, None), (LifecycleEventKind.FINISHED, worker, 32)]
 
 
-def test_a_booking_comes_with_what_was_known_of_the_worker(rig):
+def test_a_reservation_event_carries_the_workers_view(rig):
     placed = []
 
     class Listener:

@@ -65,9 +65,7 @@ def test_a_worker_that_answered_with_an_error_is_passed_over_for_a_moment(dispat
     assert first.candidate.id not in taken
 
 
-def test_a_prompt_that_skips_the_cache_is_booked_whole_and_predicted_to_find_nothing(
-    dispatcher, shadow_residency, prompt
-):
+def test_a_prompt_that_skips_the_cache_is_reserved_whole_and_predicted_uncached(dispatcher, shadow_residency, prompt):
     warm = dispatcher.dispatch(ask(prompt), 0.0)
     dispatcher.finished(warm, Usage(100, 1, 0), 0.0)
     ticket = dispatcher.dispatch(ask(prompt, reads_cache=False), 1.0)

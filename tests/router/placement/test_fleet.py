@@ -73,7 +73,7 @@ def test_a_restart_with_other_facts(fleet, facts, shadow_residency):
     assert [c.id for c in fleet.candidates] == ["h:1#0", "h:1#1"]
 
 
-def test_an_ejected_workers_guessed_cache_is_forgotten_and_a_published_one_kept(fleet, facts, shadow_residency):
+def test_an_ejected_workers_approximate_cache_is_forgotten_and_an_exact_one_kept(fleet, facts, shadow_residency):
     for port, events in ((1, True), (2, False)):
         fleet.add(endpoint(port), 0.0)
         fleet.probe_succeeded(f"h:{port}", facts(events=events), 0.0)
@@ -133,7 +133,7 @@ def test_states_and_their_reasons(fleet, facts):
     assert counts["ready"] == 1 and sum(counts.values()) == 1
 
 
-def test_on_change_fires_when_somebody_becomes_available(fleet, facts):
+def test_on_change_fires_when_a_worker_becomes_available(fleet, facts):
     fired = []
     fleet.on_change.append(lambda: fired.append(1))
     one = fleet.add(endpoint(1), 0.0)
@@ -244,7 +244,7 @@ def test_a_first_probe_that_fails_is_announced(fleet):
     assert changes == ["change"]
 
 
-def test_pools_follow_every_change_and_stay_bounded(fleet, facts):
+def test_candidate_sets_follow_every_change_and_stay_bounded(fleet, facts):
     fleet.add(endpoint(1), 0.0)
     assert fleet.candidate_set("m").able == ()
     fleet.probe_succeeded("h:1", facts(), 0.0)

@@ -118,7 +118,7 @@ def test_the_growth_of_a_step_is_learned_on_the_way(virtual_fleet):
         assert worker["decode_step_context_ns"] == pytest.approx(41.4, rel=0.5)
 
 
-def test_everything_is_given_back(virtual_fleet):
+def test_all_load_is_released(virtual_fleet):
     fleet = virtual_fleet().run(conversations(10, 3.0))
     for worker in fleet.dispatcher.statistics()["workers"].values():
         assert (worker["running_requests"], worker["queued_tokens"], worker["kv_tokens"]) == (0, 0, 0)

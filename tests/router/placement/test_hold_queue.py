@@ -30,7 +30,7 @@ def relieved(rig):
     return told
 
 
-def test_a_request_is_deferred_where_the_policy_says_so_and_the_caller_can(rig):
+def test_a_request_is_held_where_policy_and_caller_agree(rig):
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     first = rig.dispatch(start=0, now_s=1.0)
     second = rig.ask(start=1)
@@ -49,7 +49,7 @@ def test_a_request_is_deferred_where_the_policy_says_so_and_the_caller_can(rig):
 
 
 @pytest.mark.parametrize(("tokens", "max_tokens", "waits"), [(100, 28, True), (100, 29, False), (128, None, False)])
-def test_what_the_worker_will_refuse_for_its_length_goes_at_once(rig, facts, tokens, max_tokens, waits):
+def test_a_prompt_too_long_for_the_worker_is_not_held(rig, facts, tokens, max_tokens, waits):
     for endpoint in rig.fleet.endpoints:
         rig.fleet.probe_succeeded(endpoint.id, facts(max_model_len=128), 0.0)
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
@@ -58,13 +58,13 @@ def test_what_the_worker_will_refuse_for_its_length_goes_at_once(rig, facts, tok
     assert isinstance(rig.dispatcher.dispatch(request, 0.0, may_hold=True), Held if waits else Ticket)
 
 
-def test_what_has_no_prompt_that_is_known_goes_at_once(rig):
+def test_a_request_without_known_prompt_is_not_held(rig):
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     rig.dispatch(start=0)
     assert isinstance(rig.dispatcher.dispatch(replace(rig.ask(start=1), prompt=None), 0.0, may_hold=True), Ticket)
 
 
-def test_no_policy_keeps_a_request_for_ever(rig):
+def test_no_policy_holds_a_request_forever(rig):
     rig.dispatcher.set_policy(Patient(float("inf")), "patient", {})
     rig.dispatch(start=0)
     request = rig.ask(start=1)
@@ -73,7 +73,7 @@ def test_no_policy_keeps_a_request_for_ever(rig):
     assert isinstance(rig.dispatcher.dispatch(request, 60.0, may_hold=True), Ticket)
 
 
-def test_a_second_attempt_never_waits(rig):
+def test_a_retry_is_never_held(rig):
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     rig.dispatch(start=0)
     ticket = rig.dispatch(start=1)
@@ -81,7 +81,7 @@ def test_a_second_attempt_never_waits(rig):
     assert isinstance(rig.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.1, "refused"), Ticket)
 
 
-def test_relief_is_told_once_nothing_is_left_to_prefill(rig, relieved):
+def test_listeners_are_called_once_no_prefill_is_left(rig, relieved):
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     tickets = [rig.dispatch(start=number) for number in range(4)]
     rig.dispatcher.first_token(tickets[0], 1.0)
@@ -97,7 +97,7 @@ def test_relief_is_told_once_nothing_is_left_to_prefill(rig, relieved):
     assert relieved == ["h:1", "h:1"], "its end is no news"
 
 
-def test_a_trial_does_not_wait(rig, facts):
+def test_a_trial_is_not_held(rig, facts):
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     rig.dispatch(start=0)
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_a_trial_does_not_wait(rig, facts):
 A, B = WorkerId("a"), WorkerId("b")
 
 
-def test_whoever_entered_first_is_asked_first():
+def test_requests_are_decided_again_in_order_of_entry():
     waiting = HeldByWorker()
     for one, worker in (("x", A), ("y", A), ("z", B)):
         waiting.enter(one, worker)
@@ -125,14 +125,14 @@ def test_whoever_entered_first_is_asked_first():
     assert waiting.leave("z") and waiting.workers == [A], "nothing is kept of a worker that nobody waits for"
 
 
-def test_only_so_many_are_asked_at_once():
+def test_the_requests_decided_at_once_are_bounded():
     waiting = HeldByWorker()
     for number in range(ASKED_AT_ONCE + 5):
         waiting.enter(number, A)
     assert waiting.first(A) == list(range(ASKED_AT_ONCE))
 
 
-def test_whatever_comes_and_goes_both_accounts_agree():
+def test_random_entries_and_exits_match_a_reference():
     rng, waiting, expected = random.Random(1), HeldByWorker(), {}
     for _ in range(2_000):
         one = rng.randrange(30)

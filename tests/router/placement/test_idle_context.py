@@ -36,7 +36,7 @@ def idle_context(rig):
     return view.idle_tokens
 
 
-def test_a_conversation_rests_until_its_next_turn_and_not_for_long(talk):
+def test_a_conversation_is_idle_context_until_its_next_turn_and_not_for_long(talk):
     assert idle_context(talk) == 6 * TURN
     going_on = talk.dispatch(7 * TURN, now_s=talk.now_s)
     assert idle_context(talk) == 0
@@ -81,7 +81,7 @@ def failed(rig, ticket):
         (lambda rig, ticket: finished(rig, ticket, 400), True, False),
     ],
 )
-def test_what_has_been_prefilled_rests(talk, end, stream, rests):
+def test_prefilled_context_becomes_idle(talk, end, stream, rests):
     turn(talk, 7 * TURN, start=500_000, end=end, stream=stream)
     assert idle_context(talk) == (13 if rests else 6) * TURN
 

@@ -18,7 +18,7 @@ def held_blocks(running):
 
 
 @given(st.lists(st.tuples(PROMPTS, st.integers(0, 99), st.booleans()), max_size=40))
-def test_every_block_that_is_held_counts_once(steps):
+def test_every_held_block_counts_once(steps):
     context, running = SharedContext(), []
     for hashes, place, ends in steps:
         if ends and running:
@@ -42,7 +42,7 @@ def test_a_prompt_without_identity_shares_nothing():
 
 
 @given(st.lists(st.tuples(PROMPTS, st.integers(0, 99), st.sampled_from(["comes", "leaves", "rests"])), max_size=40))
-def test_what_rests_counts_once_and_besides_what_runs(steps):
+def test_idle_context_counts_once_and_apart_from_running_context(steps):
     context, shared_context, running, idle_context = IdleContext(), SharedContext(), [], []
     for now_s, (hashes, place, step) in enumerate(steps):
         if step == "comes" or not running:
@@ -64,7 +64,7 @@ def test_what_rests_counts_once_and_besides_what_runs(steps):
     assert context.tokens(len(steps) + 4.0, shared_context.shared_tokens) == 0
 
 
-def test_so_many_rest_and_no_more(monkeypatch):
+def test_the_number_of_idle_contexts_is_bounded(monkeypatch):
     monkeypatch.setattr(kv_occupancy, "IDLE_KEPT", 2)
     context = IdleContext()
     for number in range(3):
@@ -78,16 +78,16 @@ def test_so_many_rest_and_no_more(monkeypatch):
     assert context.common_tokens((), BLOCK) == 0
 
 
-def test_what_fits_does_not_wait():
+def test_a_prompt_that_fits_does_not_wait():
     assert kv_wait_s(400, 600, 3, 1_000, 5.0) == 0.0
 
 
-def test_what_does_not_waits_for_the_first_to_end_or_longer():
+def test_a_prompt_that_does_not_fit_waits_at_least_for_the_first_end():
     assert kv_wait_s(410, 600, 3, 1_000, 6.0) == pytest.approx(2.0)
     assert kv_wait_s(700, 600, 3, 1_000, 6.0) == pytest.approx(3.0)
 
 
-def test_those_that_wait_have_their_turn_first_and_only_so_many_at_a_time():
+def test_waiting_requests_go_first_and_fill_at_most_the_capacity():
     assert kv_wait_s(400, 1_000, 5, 1_000, 6.0) == pytest.approx(2.4)
     assert kv_wait_s(400, 3_000, 15, 1_000, 6.0) == pytest.approx(14.4)
 
@@ -95,5 +95,5 @@ def test_those_that_wait_have_their_turn_first_and_only_so_many_at_a_time():
 @pytest.mark.parametrize(
     ("held", "requests", "capacity", "remaining_s"), [(0, 0, 100, 5.0), (500, 2, 0, 5.0), (500, 2, 100, 0.0)]
 )
-def test_nothing_is_made_up_where_something_is_not_known(held, requests, capacity, remaining_s):
+def test_the_kv_wait_is_zero_where_a_quantity_is_unknown(held, requests, capacity, remaining_s):
     assert kv_wait_s(400, held, requests, capacity, remaining_s) == 0.0

@@ -110,7 +110,7 @@ def test_foreign_load_fades_without_news():
     assert account.foreign.weight(12.0) < 0.002
 
 
-def test_reports_never_lower_what_is_booked():
+def test_reports_never_lower_the_reserved_load():
     account = LoadAccount()
     account.reserve(LoadReservation(100, 1_000, 0.0))
     for second in range(3):

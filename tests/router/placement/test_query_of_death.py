@@ -167,7 +167,7 @@ def test_a_body_that_was_just_served_is_not_suspected(tracker):
     assert tracker.verdict(BAD, 51.0) is BodyVerdict.REFUSED
 
 
-def test_what_was_served_is_forgotten_after_a_minute_or_two():
+def test_served_bodies_are_forgotten_after_a_minute_or_two():
     served = Served()
     served.add(1, 0.0)
     served.add(2, SERVED_S - 1)
@@ -181,7 +181,7 @@ def test_what_was_served_is_forgotten_after_a_minute_or_two():
     assert not served.holds(4, 6 * SERVED_S)
 
 
-def test_what_was_served_is_bounded():
+def test_served_bodies_are_bounded():
     served = Served()
     for body in range(3 * SERVED_KEPT):
         served.add(body, 1.0)

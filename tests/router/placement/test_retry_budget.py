@@ -133,7 +133,7 @@ def test_a_retry_keeps_to_the_limit_too(build):
     )
 )
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_booking_is_given_back_once(build, steps):
+def test_every_reservation_is_released_once(build, steps):
     dispatcher = build(
         workers=3,
         retries=RetriesConfig(budget_ratio=1.0),

@@ -53,7 +53,7 @@ def test_large_contexts_count_more(seen):
     assert not found.pays("m")
 
 
-def test_models_are_told_apart(seen):
+def test_each_model_has_its_own_value(seen):
     found = seen(1.0, model="agents")
     found.rests("chat", [7], 9_000, 300.0, 310.0)
     found.arrived([], 400.0)

@@ -69,7 +69,7 @@ def test_unknown_model_is_rejected_once_all_have_been_asked(fleet, ask):
     assert names(select(fleet, ask(), (), 0.0)) == ["h:1", "h:2", "h:4"]
 
 
-def test_empty_fleet_holds(shadow_residency, ask):
+def test_an_empty_fleet_queues_requests(shadow_residency, ask):
     answer = select(Fleet(HealthConfig(), shadow_residency), ask(), (), 0.0)
     assert isinstance(answer, Queued)
     assert "empty" in answer.reason
@@ -102,7 +102,7 @@ def test_earlier_attempts_are_left_out(fleet, ask):
     assert isinstance(select(fleet, ask(), ("h:1", "h:2"), 0.0), Queued)
 
 
-def test_pressure_is_passed_over_while_others_are_calm(fleet, ask):
+def test_workers_under_pressure_are_avoided_while_others_are_calm(fleet, ask):
     fleet.traffic_refused(fleet.get("h:1"), None, 10.0, trial=False)
     assert names(select(fleet, ask(), (), 10.1)) == ["h:2"]
     assert names(select(fleet, ask(), (), 10.3)) == ["h:1", "h:2"]
@@ -134,7 +134,7 @@ def test_a_half_open_endpoint_has_one_trial_and_it_comes_first(fleet, ask):
     assert select(fleet, ask(tokens=2_000), (), 5.0).trial is None
 
 
-def test_half_open_endpoints_take_all_where_nobody_is_ready(fleet, ask):
+def test_half_open_endpoints_take_all_requests_while_no_worker_is_ready(fleet, ask):
     fleet.drain("h:2")
     half_open(fleet, 1)
     fleet.trial_started(fleet.get("h:1"), 0.0)

@@ -57,7 +57,7 @@ def pair() -> tuple[Shelf, Shelf]:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 900), st.integers(0, 900), st.booleans()), max_size=30))
-def test_together_is_what_one_account_of_all_would_say(steps):
+def test_combined_load_equals_one_account_for_all(steps):
     """First tokens come in the order of the bookings, as the worker prefills first come, first served."""
     shelves, alone = pair(), LoadAccount()
     halves = [LoadAccount(), LoadAccount()]
@@ -93,7 +93,7 @@ class Ledger:
         return self._shelf
 
 
-def test_what_one_books_the_other_sees_in_its_next_view(candidate):
+def test_a_reservation_of_one_process_shows_in_the_others_next_view(candidate):
     ours, theirs = (WorkerLoads(Ledger(shelf)) for shelf in pair())
     before = theirs.views([candidate], None, 1, 1.0)[0]
     ours.of(candidate).reserve(LoadReservation(500, 800, 1.0), 1.0)
@@ -107,7 +107,7 @@ def test_what_one_books_the_other_sees_in_its_next_view(candidate):
     assert load.queue_wait_s(SPEED, 1.0) == pytest.approx(0.01 + 0.5)
 
 
-def test_the_others_load_is_not_taken_for_somebody_elses(candidate):
+def test_load_of_other_processes_is_not_foreign_load(candidate):
     ours, theirs = (WorkerLoads(Ledger(shelf)) for shelf in pair())
     theirs.of(candidate)
     ours.of(candidate).reserve(LoadReservation(500, 800, 1.0), 1.0)

@@ -33,7 +33,7 @@ def reserve(load, tokens, now_s, streams=True):
     return reservation
 
 
-def test_backlog_is_the_queue_less_the_time_it_has_run(load):
+def test_queue_wait_is_the_queue_less_the_time_it_has_run(load):
     assert load.queue_wait_s(SPEED, 0.0) == pytest.approx(0.01)
     reserve(load, 1_000, 0.0)
     reserve(load, 2_000, 0.0)
@@ -133,7 +133,7 @@ def decode(loads, load, context_tokens, count=40, step_s=(0.01, 1e-7)):
         load.account.release(other, now_s + decode_s)
 
 
-def test_joining_is_priced_by_the_growth_of_a_step(fleet):
+def test_decode_externality_follows_the_growth_of_a_step(fleet):
     """Own steps 30,000 tokens longer, two others' 1,050 tokens, for 50 tokens; lent to who has not seen any."""
     loads = WorkerLoads()
     output = Output(100.0, 100.0)
@@ -160,7 +160,7 @@ def prompt(*blocks, tokens=0):
     return LoadReservation(tokens or len(blocks) * 16, tokens or len(blocks) * 16, 0.0, hashes=hashes, block_tokens=16)
 
 
-def test_a_prompt_waits_where_running_requests_leave_no_room(fleet):
+def test_a_prompt_waits_where_running_requests_leave_no_kv_space(fleet):
     """440,000 tokens of room, of which five hold 500,000 by their lengths, and 420,000 as they begin alike."""
     loads = WorkerLoads()
     full, shared_context, _ = (loads.of(candidate) for candidate in fleet.candidates)
@@ -176,13 +176,13 @@ def test_a_prompt_waits_where_running_requests_leave_no_room(fleet):
     assert waits == pytest.approx([10.0 * 300 / 440, 10.0 * 220 / 420, 0.0])
 
 
-def test_no_wait_for_room_is_told_in_tokens(fleet):
+def test_there_is_no_kv_wait_in_tokens(fleet):
     loads = WorkerLoads()
     reserve(loads.of(fleet.candidates[0]), 440_000, 0.0)
     assert loads.views(fleet.candidates, {}, 1_000, 0.0, remaining_s=10.0)[0].kv_wait_s == 0.0
 
 
-def test_what_comes_free_when_a_request_ends_waits_for_nobody(fleet):
+def test_space_freed_by_an_ended_request_is_used_at_once(fleet):
     loads = WorkerLoads()
     load = loads.of(fleet.candidates[0])
     teach(loads, load, 1e-5)
@@ -215,7 +215,7 @@ def turns(loads, load, *, gap_s, cached=True):
     return now_s - gap_s
 
 
-def test_a_context_rests_for_as_long_as_its_prefill_would_take(fleet):
+def test_idle_context_counts_for_as_long_as_its_prefill_would_take(fleet):
     loads = WorkerLoads()
     load = loads.of(fleet.candidates[1])
     teach(loads, load, 1e-5)
@@ -247,14 +247,14 @@ def test_a_prompt_does_not_wait_for_what_it_has_itself_left_and_lost(fleet):
 
 
 @pytest.mark.parametrize("how", [{"gap_s": 0.04}, {"gap_s": 0.01, "cached": False}])
-def test_no_context_rests_that_is_not_worth_it_or_not_there(fleet, how):
+def test_context_that_is_worthless_or_absent_is_not_idle_context(fleet, how):
     loads = WorkerLoads()
     load = loads.of(fleet.candidates[1])
     teach(loads, load, 1e-5)
     assert idle_context(loads, fleet, turns(loads, load, **how)) == [0, 0, 0]
 
 
-def test_nothing_rests_while_no_speed_is_known(fleet):
+def test_there_is_no_idle_context_while_no_speed_is_known(fleet):
     loads = WorkerLoads()
     assert idle_context(loads, fleet, turns(loads, loads.of(fleet.candidates[1]), gap_s=0.01)) == [0, 0, 0]
 
@@ -283,7 +283,7 @@ def test_foreign_load_counts_in_the_views(fleet):
     assert (later.running_requests, later.kv_tokens, later.queued_tokens) == (0, 0, 0)
 
 
-def test_a_slots_next_owner_starts_afresh(fleet, facts):
+def test_the_next_owner_of_a_slot_starts_empty(fleet, facts):
     loads = WorkerLoads()
     old = fleet.get("h:2").candidates[0]
     loads.of(old).reserve(LoadReservation(70, 100, 0.0), 0.0)
