@@ -3,7 +3,7 @@ import pytest
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
-async def test_nothing_decided_yet(client):
+async def test_without_decisions_the_list_is_empty(client):
     assert (await client.get("/admin/v1/decisions")).json() == {"decisions": []}
 
 
@@ -25,7 +25,7 @@ async def test_latest_first_with_reason_and_outcome(client, system):
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "", "1.5", "10001", "9" * 40, "\u0661"])
-async def test_bad_limits(client, problem, limit):
+async def test_a_limit_out_of_range_is_refused(client, problem, limit):
     assert "from 1 to 10000" in problem(await client.get("/admin/v1/decisions", params={"limit": limit}), 422)[1]
 
 
@@ -55,7 +55,7 @@ async def test_explain_names_every_candidate_and_the_choice_and_books_nothing(cl
     assert (path, headers) == ("/v1/chat/completions", {"x-session-id": "s"})
 
 
-async def test_no_seconds_before_any_were_learned(client, system):
+async def test_estimates_are_null_before_a_speed_is_learned(client, system):
     system.join("http://a:1")
     (candidate,) = (await client.post("/admin/v1/explain", json={"body": BODY})).json()["candidates"]
     assert candidate["learned"] is False
@@ -79,6 +79,6 @@ async def test_explain_with_no_worker_says_why(client):
     assert answer["candidates"] == []
 
 
-async def test_what_the_public_port_would_refuse_is_refused_here(client, problem):
+async def test_explain_answers_with_the_public_ports_error(client, problem):
     assert problem(await client.post("/admin/v1/explain", json={"body": [1]}), 400)[0] == "invalid_json"
     assert "slash" in problem(await client.post("/admin/v1/explain", json={"path": "v1", "body": {}}), 422)[1]

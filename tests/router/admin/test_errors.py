@@ -6,7 +6,7 @@ from router.admin.table import OPERATIONS
 from router.process.children.admin_operations import operations_for_all
 
 
-async def test_unknown_path(client, problem):
+async def test_an_unknown_path_is_a_404_problem(client, problem):
     assert problem(await client.get("/admin/v1/nothing"), 404)[0] == "path_not_found"
     assert problem(await client.get("/v1/models"), 404)[0] == "path_not_found"
 
@@ -41,7 +41,7 @@ async def test_a_bug_is_a_problem_too_and_is_logged(client, system, problem, mon
     ],
     ids=["empty", "cut", "binary", "deep", "list", "missing", "type", "unknown", "large"],
 )
-async def test_bodies_that_will_not_do(client, system, problem, body, status, code):
+async def test_a_body_that_is_not_valid_is_refused_with_a_stable_code(client, system, problem, body, status, code):
     response = await client.put("/admin/v1/policy", content=body, headers={"content-type": "application/json"})
     assert problem(response, status)[0] == code
     assert system.dispatcher.policy_name == "marginal_cost"

@@ -15,14 +15,14 @@ PUT = {"name": "round_robin"}
         "router.example:8001",
     ],
 )
-async def test_our_own_names_are_answered(client, host):
+async def test_an_allowed_host_is_answered(client, host):
     assert (await client.get("/livez", headers={"host": host})).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8001", "localhost.evil.example", "127.0.0.1.nip.example", ""]
 )
-async def test_other_names_are_refused(client, problem, host):
+async def test_another_host_is_refused(client, problem, host):
     code, detail = problem(await client.get("/admin/v1/workers", headers={"host": host}), 403)
     assert code == "host_not_allowed"
     assert "admin_hosts" in detail
@@ -30,12 +30,12 @@ async def test_other_names_are_refused(client, problem, host):
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8001"])
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-async def test_other_sites_are_refused(client, problem, origin, method):
+async def test_an_origin_of_another_site_is_refused(client, problem, origin, method):
     response = await client.request(method, "/admin/v1/policy", headers={"origin": origin}, json=PUT)
     assert problem(response, 403)[0] == "origin_not_allowed"
 
 
-async def test_our_own_pages_are_served(client):
+async def test_an_origin_equal_to_the_host_is_served(client):
     headers = {"origin": "http://127.0.0.1:8001"}
     assert (await client.put("/admin/v1/policy", headers=headers, json=PUT)).status_code == 200
 
@@ -57,7 +57,7 @@ async def test_an_empty_form_post_is_refused(client, problem):
     problem(await client.post("/admin/v1/workers/a:1/drain", headers=headers), 415)
 
 
-async def test_no_body_needs_no_type(client, system):
+async def test_a_request_without_body_needs_no_content_type(client, system):
     worker = system.join("http://a:1")
     assert (await client.post(f"/admin/v1/workers/{worker}/drain")).status_code == 200
 
@@ -68,7 +68,7 @@ async def test_json_with_a_charset_is_json(client):
     assert response.status_code == 200
 
 
-async def test_no_preflight_is_answered(client, problem):
+async def test_a_preflight_is_refused(client, problem):
     headers = {"origin": "http://evil.example", "access-control-request-method": "PUT"}
     response = await client.options("/admin/v1/policy", headers=headers)
     assert not [name for name in response.headers if name.startswith("access-control")]

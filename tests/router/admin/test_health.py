@@ -3,7 +3,7 @@ import msgspec
 from router.config.model import Config
 
 
-async def test_live(client):
+async def test_livez_answers_while_the_loop_runs(client):
     response = await client.get("/livez")
     assert (response.status_code, response.json()) == (200, {"status": "alive"})
     assert (await client.head("/livez")).status_code == 200
@@ -50,12 +50,12 @@ async def test_long_fleets_are_cut_short(client, system, problem):
     assert problem(await client.get("/readyz"), 503)[1].endswith("and 3 more")
 
 
-async def test_metrics(client):
+async def test_metrics_are_prometheus_text(client):
     response = await client.get("/metrics")
     assert response.content.startswith(b"# HELP")
     assert response.headers["content-type"] == "text/plain; version=1.0.0; charset=utf-8"
 
 
-async def test_config(client, system):
+async def test_config_shows_the_settings_in_effect(client, system):
     response = await client.get("/admin/v1/config")
     assert msgspec.convert(response.json(), Config) == system.config

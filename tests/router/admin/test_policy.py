@@ -10,7 +10,7 @@ async def test_the_policy_in_use_and_those_to_choose_from(client):
     assert all(one["summary"] for one in document["available"])
 
 
-async def test_what_the_policy_shows_of_its_state(client, system):
+async def test_a_policys_statistics_are_shown(client, system):
     assert (await client.get("/admin/v1/policy")).json()["statistics"] == {"prefill_lanes": {}}
     await client.put("/admin/v1/policy", json={"name": "lpwl"})
     assert (await client.get("/admin/v1/policy")).json()["statistics"] == {}

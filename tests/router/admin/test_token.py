@@ -30,7 +30,7 @@ def ask(system):
     return ask
 
 
-async def test_everything_but_health_needs_it(ask, problem):
+async def test_every_path_but_health_needs_the_token(ask, problem):
     paths = {(operation.method, operation.path) for operation in OPERATIONS} | {("GET", "/admin/v1/openapi.json")}
     for method, path in sorted(paths):
         response = await ask(method, path.replace("{id}", "a:1"))
@@ -42,7 +42,7 @@ async def test_everything_but_health_needs_it(ask, problem):
 
 
 @pytest.mark.parametrize("token", [TOKEN, HASHED])
-async def test_it_lets_in(ask, token):
+async def test_the_token_opens_the_admin_api(ask, token):
     assert (await ask("GET", "/admin/v1/workers", [f"Bearer {TOKEN}"], token=token)).status_code == 200
     assert (await ask("GET", "/admin/v1/workers", [f"bearer  {TOKEN}"], token=token)).status_code == 200
 
@@ -51,7 +51,7 @@ async def test_it_lets_in(ask, token):
     "authorization",
     [["Bearer wrong"], [TOKEN], [f"Basic {TOKEN}"], [f"Bearer {HASHED}"], [f"Bearer {TOKEN}"] * 2, [""], ["Bearer"]],
 )
-async def test_nothing_else_does(ask, authorization):
+async def test_another_token_gets_401(ask, authorization):
     assert (await ask("GET", "/admin/v1/workers", authorization)).status_code == 401
     assert (await ask("GET", "/no/such/path", authorization)).status_code == 401
 
@@ -63,7 +63,7 @@ async def test_metrics_can_be_opened(ask):
     assert (await ask("GET", "/admin/v1/config", admin_metrics_open=True)).status_code == 401
 
 
-async def test_the_config_does_not_show_it(ask):
+async def test_config_does_not_show_the_token(ask):
     shown = await ask("GET", "/admin/v1/config", [f"Bearer {TOKEN}"], admin_token=TOKEN)
     assert shown.json()["admin_token"] == "***"
     assert TOKEN not in shown.text

@@ -10,7 +10,7 @@ async def test_empty_fleet(client):
     assert (await client.get("/admin/v1/workers")).json() == {"workers": []}
 
 
-async def test_add_show_remove(client, system, problem):
+async def test_a_worker_is_added_shown_and_removed(client, system, problem):
     response = await client.post(
         "/admin/v1/workers", json={"url": "http://gpu1:8000", "kv_events": {"endpoint": "tcp://gpu1:5557"}}
     )
@@ -46,7 +46,7 @@ async def test_ipv6_id(client):
     assert (await client.delete(location)).status_code == 204
 
 
-async def test_twice_is_a_conflict(client, problem):
+async def test_adding_a_worker_twice_is_a_conflict(client, problem):
     await client.post("/admin/v1/workers", json={"url": "http://a:1"})
     code, detail = problem(await client.post("/admin/v1/workers", json={"url": "a:1/"}), 409)
     assert code == "worker_exists"
@@ -67,7 +67,7 @@ async def test_twice_is_a_conflict(client, problem):
         ({"url": "http://a:1", "kv_events": {"endpoint": "tcp://a:1", "x": 1}}, "unknown field `x`"),
     ],
 )
-async def test_bad_workers(client, system, problem, body, said):
+async def test_a_worker_that_is_not_valid_is_refused(client, system, problem, body, said):
     detail = problem(await client.post("/admin/v1/workers", json=body), 422)[1]
     assert said in detail
     assert "5371" not in detail
@@ -142,7 +142,7 @@ async def test_an_undrain_that_waits_answers_once_the_worker_is_ready(client, sy
     assert (code, "unhealthy" in detail) == ("worker_not_ready", True)
 
 
-async def test_what_is_known_of_a_worker(client, system):
+async def test_a_worker_is_shown_with_view_and_load(client, system):
     worker = system.join("http://a:1")
     ticket = system.dispatcher.dispatch(system.request("waiting", 100), system.clock_s)
     document = (await client.get(f"/admin/v1/workers/{worker}")).json()
@@ -167,7 +167,7 @@ async def test_what_is_known_of_a_worker(client, system):
     assert candidate["load"]["running_requests"] == 0
 
 
-async def test_learned_and_compared(client, system):
+async def test_learned_speeds_and_comparisons_are_shown(client, system):
     worker = system.join("http://a:1")
     for number in range(20):
         system.serve(f"r{number}", 100 + 7 * number)

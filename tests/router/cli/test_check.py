@@ -15,7 +15,7 @@ from router.config.model import Config, WorkerConfig
 from router.workers.cache_trial import CacheTrialResult
 
 
-def test_no_workers(inside):
+def test_without_workers_the_settings_are_checked(inside):
     ran = inside("check")
     assert ran.returncode == 0
     assert "the settings are valid" in ran.stdout
@@ -45,7 +45,7 @@ def test_too_few_open_files_are_named(inside, monkeypatch):
     assert ["RLIMIT_NOFILE allows 1024" in warning for warning in found["warnings"]] == [True]
 
 
-def test_dead_port(inside, dead_port):
+def test_an_unreachable_worker_is_named_with_a_fix(inside, dead_port):
     ran = inside("check", "--worker", f"http://127.0.0.1:{dead_port}")
     assert ran.returncode == 1
     assert f"warmroute: --worker: worker 127.0.0.1:{dead_port}: cannot connect to" in ran.stderr
@@ -53,7 +53,7 @@ def test_dead_port(inside, dead_port):
     assert "unreachable" in ran.stdout
 
 
-def test_dead_port_as_json_names_the_line(inside, dead_port, tmp_path):
+def test_an_unreachable_worker_as_json_names_its_line(inside, dead_port, tmp_path):
     (tmp_path / "w.yaml").write_text(f"workers:\n  - url: http://127.0.0.1:{dead_port}\n")
     ran = inside("check", "--config", "w.yaml", "--json")
     assert ran.returncode == 1
@@ -62,7 +62,7 @@ def test_dead_port_as_json_names_the_line(inside, dead_port, tmp_path):
     assert problem.keys() == {"place", "problem", "fix"}
 
 
-def test_bad_settings_as_json(inside):
+def test_a_mistake_in_settings_is_printed_as_json(inside):
     ran = inside("check", "--port", "x", "--json")
     assert ran.returncode == 2
     assert json.loads(ran.stdout)["problems"][0]["place"] == "--port"
@@ -113,12 +113,12 @@ def flags(report):
     return [advice.flag for advice in report.advice]
 
 
-async def test_everything_on(found):
+async def test_a_worker_with_every_flag_needs_no_advice(found):
     report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)))
     assert (report.residency, report.advice, report.problem) == (Residency.EXACT, [], None)
 
 
-async def test_no_events(found):
+async def test_without_kv_events_the_flag_is_named(found):
     report = await found(WorkerFacts("0.33.0", (CARD,), CACHES))
     assert report.residency is Residency.APPROXIMATE
     (flag,) = flags(report)
@@ -135,14 +135,14 @@ async def test_events_out_of_reach(found):
     assert all("kv_events.endpoint" in flag for flag in flags(report))
 
 
-async def test_no_replay_and_no_details(found):
+async def test_without_replay_and_details_both_flags_are_named(found):
     report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(None),)), reports=False)
     assert report.residency is Residency.EXACT
     assert "replay_endpoint is missing" in flags(report)[0]
     assert flags(report)[1] == "--enable-prompt-tokens-details"
 
 
-async def test_no_token_ids(found):
+async def test_without_token_ids_the_view_is_approximate(found):
     report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)), exact=False)
     assert report.residency is Residency.APPROXIMATE
     assert report.reason == "no token ids for m: as the test says"
@@ -150,7 +150,7 @@ async def test_no_token_ids(found):
     assert report.prompts == {"m": "as the test says"}
 
 
-async def test_no_prefix_caching(found):
+async def test_without_prefix_caching_the_view_is_off(found):
     report = await found(WorkerFacts("0.33.0", (CARD,), {0: RankCache(16, 1000, False)}))
     assert report.residency is Residency.OFF
     assert flags(report) == ["--enable-prefix-caching"]
@@ -179,7 +179,7 @@ async def test_unknown_whether_details_are_reported(found):
     ("facts", "problem"),
     [(WorkerFacts(models=(CARD,), sleeping=True), "asleep"), (WorkerFacts(), "lists no models")],
 )
-async def test_there_but_of_no_use(found, facts, problem):
+async def test_a_worker_that_cannot_serve_is_a_problem(found, facts, problem):
     report = await found(facts)
     assert report.problem == problem
     assert report.fix
@@ -263,7 +263,7 @@ async def test_the_whole_command_on_a_worker_that_wants_a_key(guarded, warmroute
     assert "sk-5371" not in ran.stdout
 
 
-async def test_what_is_no_vllm_at_models(monkeypatch):
+async def test_a_server_without_a_models_list_is_a_problem(monkeypatch):
     async def probe(*_, **__):
         return WorkerFacts()
 

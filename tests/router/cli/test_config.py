@@ -7,7 +7,7 @@ from router.config.model import Config, to_builtins
 from router.config.sample import sample_yaml
 
 
-def test_what_is_in_effect_as_yaml_and_json(inside):
+def test_effective_settings_are_printed_as_yaml_and_json(inside):
     ran = inside("config", "--port", "9000", env={"WARMROUTE_WORKERS": "a:1,b:2"})
     shown = yaml.safe_load(ran.stdout)
     assert (shown["port"], [worker["url"] for worker in shown["workers"]]) == (9000, ["a:1", "b:2"])
@@ -26,12 +26,12 @@ def test_byte_budgets_are_the_numbers_in_effect(inside, monkeypatch):
     }
 
 
-def test_its_output_is_a_settings_file(inside, tmp_path):
+def test_the_output_loads_as_a_settings_file(inside, tmp_path):
     (tmp_path / "all.yaml").write_text(inside("config", "--access-log", "--policy", "lpwl").stdout)
     assert inside("config", "--config", "all.yaml").stdout == (tmp_path / "all.yaml").read_text()
 
 
-def test_origins(inside, tmp_path):
+def test_origins_name_file_line_variable_or_flag(inside, tmp_path):
     (tmp_path / "w.yaml").write_text("host: h\ntimeouts:\n  total_s: 50\nport: 7\nworkers: [a:1]\n")
     ran = inside("config", "--config", "w.yaml", "--origins", "--port", "8", env={"WARMROUTE_HOST": "i"})
     assert ran.stdout.splitlines() == [
@@ -76,5 +76,5 @@ def test_a_struck_out_key_is_no_key(inside, tmp_path):
     assert "api_key is ***, which stands for a key that is not shown; write the key" in ran.stderr
 
 
-def test_sample(inside):
+def test_sample_prints_the_sample_file(inside):
     assert inside("config", "--sample", "yaml").stdout == sample_yaml()

@@ -58,7 +58,7 @@ def test_a_key_that_can_be_guessed(capsys, monkeypatch, key):
     assert not key or key not in said
 
 
-def test_mistakes(tmp_path, capsys):
+def test_a_mistake_names_place_and_fix(tmp_path, capsys):
     (tmp_path / "text").write_text("no keys here")
     for arguments, said in (
         (["new", "a/b"], "'a/b' is not a name"),

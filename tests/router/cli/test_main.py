@@ -21,7 +21,7 @@ def test_without_arguments_it_helps_and_fails(warmroute):
     assert all(re.search(rf"(?m)^\s+{name}\s", ran.stdout) for name in COMMANDS)
 
 
-def test_version(warmroute):
+def test_version_is_printed(warmroute):
     ran = warmroute("--version")
     assert (ran.returncode, ran.stdout.strip()) == (0, f"warmroute {version('warmroute')}")
 
@@ -110,7 +110,7 @@ def test_config_errors_of_any_command(monkeypatch, capsys):
     assert capsys.readouterr().err == "warmroute: --x: is wrong; write y\nwarmroute: f:3: too; write z\n"
 
 
-def test_reader_that_leaves(tmp_path):
+def test_a_closed_pipe_ends_quietly(tmp_path):
     command = f"{sys.executable} -m warmroute config --sample yaml | true"
     ran = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert "Traceback" not in ran.stderr

@@ -59,7 +59,7 @@ async def ended(process: asyncio.subprocess.Process) -> None:
     await process.communicate()
 
 
-async def test_from_start_to_stop(serve):
+async def test_a_gateway_serves_from_start_to_stop(serve):
     async with serving(WorkerSettings(time_scale=0)) as worker, httpx.AsyncClient() as client:
         gateway = await serve("--worker", worker.url, "--policy", "lpwl")
         public = (await gateway.until("public port listening"))["url"]
@@ -118,7 +118,7 @@ async def refused(gateway: Served) -> str:
 
 
 @pytest.mark.parametrize("side", ["", "admin-"])
-async def test_a_taken_port_is_said(serve, side):
+async def test_a_taken_port_is_named(serve, side):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -130,7 +130,7 @@ async def test_a_taken_port_is_said(serve, side):
 
 
 @pytest.mark.parametrize("side", ["", "admin-"])
-async def test_a_host_that_is_not_here_is_said(serve, side):
+async def test_a_host_of_another_machine_is_named(serve, side):
     said = await refused(await serve(f"--{side}host", "192.0.2.1"))
     assert f"{side.strip('-') or 'public'} port 192.0.2.1:0: cannot assign requested address; set an address" in said
     assert f"(--{side}host, " in said
@@ -163,7 +163,7 @@ async def test_two_processes_on_a_unix_socket(serve, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["0", "many", "1.5"])
-async def test_how_many_processes_there_can_be_is_said(serve, text):
+async def test_a_number_of_processes_that_is_not_valid_is_refused(serve, text):
     gateway = await serve("--processes", text)
     out, err = await asyncio.wait_for(gateway.process.communicate(), 30)
     assert (gateway.process.returncode, out) == (2, b"")

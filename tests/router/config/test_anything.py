@@ -54,13 +54,13 @@ def in_file(text: str) -> None:
 @example("1: 2\nnull: 3\n")
 @example("host: !!binary ###\n")
 @example("x: !!set {a}\nworkers: !!omap [a: 1]\n")
-def test_any_yaml(text):
+def test_any_yaml_text_loads_or_names_a_place(text):
     in_file(text)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(PATHS), VALUES)
-def test_any_value_of_any_setting(path, value):
+def test_any_value_of_any_setting_loads_or_names_a_place(path, value):
     tree = value
     for key in reversed(path):
         tree = {key: tree}
@@ -75,6 +75,6 @@ def test_any_value_of_any_setting(path, value):
 @example(("timeouts", "total_s"), "9" * 400)
 @example(("policy", "params"), "[" * 50_000)
 @example(("workers",), "[" * 50_000)
-def test_any_text_in_any_variable(path, text):
+def test_any_text_in_any_variable_loads_or_names_a_place(path, text):
     settled({}, {variable(path): text}, None)
     settled({".".join(path): text}, {}, None)

@@ -23,7 +23,7 @@ def limits(monkeypatch):
     return now
 
 
-def test_enough_already(limits):
+def test_a_sufficient_soft_limit_stays_as_it_is(limits):
     limits[:] = [100_000, 100_000]
     assert reserve_descriptors(CONFIG) == (CONFIG, None)
     assert limits == [100_000, 100_000]
@@ -46,7 +46,7 @@ def test_connections_are_lowered_to_what_the_limit_carries(limits):
     assert "RLIMIT_NOFILE allows 1024; raise that (ulimit -Hn, LimitNOFILE=)" in warning
 
 
-def test_what_cannot_be_raised_is_kept_to(limits, monkeypatch):
+def test_a_soft_limit_that_cannot_be_raised_lowers_the_connections(limits, monkeypatch):
     limits[:] = [512, resource.RLIM_INFINITY]
 
     def refused(_, pair):
@@ -74,12 +74,12 @@ def test_each_process_has_a_limit_of_its_own():
     assert "it needs 820 open files in each of 4 processes" in warning
 
 
-def test_how_far_a_start_can_go(limits):
+def test_the_reachable_limit_is_the_hard_limit(limits):
     assert reachable_descriptors() == 1_024
     limits[:] = [512, resource.RLIM_INFINITY]
     assert reachable_descriptors() is None
 
 
-def test_unlimited(limits):
+def test_without_a_limit_nothing_is_lowered(limits):
     limits[:] = [resource.RLIM_INFINITY, resource.RLIM_INFINITY]
     assert reserve_descriptors(CONFIG) == (CONFIG, None)

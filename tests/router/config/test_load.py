@@ -4,7 +4,7 @@ from router.config.model import Config
 from router.settings import load, load_with_places
 
 
-def test_nothing_given_means_defaults():
+def test_without_sources_every_setting_has_its_default():
     assert load({}, {}, None) == Config()
 
 
@@ -27,7 +27,7 @@ def test_sections_merge_key_by_key_and_lists_as_a_whole(write):
     "text",
     ["http://a:1,http://b:2", "http://a:1, http://b:2,", '["http://a:1", {"url": "http://b:2"}]'],
 )
-def test_lists_in_a_variable(text):
+def test_a_variable_takes_a_list_by_commas_or_as_json(text):
     config = load({}, {"WARMROUTE_WORKERS": text}, None)
     assert [worker.url for worker in config.workers] == ["http://a:1", "http://b:2"]
 
@@ -40,7 +40,7 @@ def test_mappings_in_a_variable_are_json():
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("Yes", True), ("off", False), ("0", False)])
-def test_truth_in_a_variable(text, value):
+def test_a_variable_takes_true_and_false_by_several_words(text, value):
     assert load({}, {"WARMROUTE_ACCESS_LOG": text}, None).access_log is value
 
 

@@ -104,6 +104,6 @@ def test_a_system_that_says_nothing_has_no_known_limit(tmp_path):
     assert memory_limit(tmp_path) is None
 
 
-def test_this_system_says_something():
+def test_this_system_has_a_memory_limit():
     limit = memory_limit()
     assert limit is not None and limit.size_bytes > 0

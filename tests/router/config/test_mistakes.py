@@ -123,7 +123,7 @@ YAML = [
 
 
 @pytest.mark.parametrize(("text", "place", "problem", "fix"), YAML, ids=[repr(row[0])[:40] for row in YAML])
-def test_yaml(write, problems, text, place, problem, fix):
+def test_a_mistake_in_yaml_names_line_problem_and_fix(write, problems, text, place, problem, fix):
     found = problems(file=write("w.yaml", text))
     assert any(p.place == place and problem in p.problem and fix in p.fix for p in found), list(map(str, found))
 
@@ -149,7 +149,7 @@ ENVIRONMENT = [
 
 
 @pytest.mark.parametrize(("env", "place", "problem", "fix"), ENVIRONMENT, ids=[str(row[0])[:60] for row in ENVIRONMENT])
-def test_environment(problems, env, place, problem, fix):
+def test_a_mistake_in_a_variable_names_problem_and_fix(problems, env, place, problem, fix):
     found = problems(env=env)
     assert any(p.place == place and problem in p.problem and fix in p.fix for p in found), list(map(str, found))
 
@@ -166,7 +166,7 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("values", "place", "problem", "fix"), FLAGS, ids=[str(row[0])[:60] for row in FLAGS])
-def test_flags(problems, values, place, problem, fix):
+def test_a_mistake_in_a_flag_names_problem_and_fix(problems, values, place, problem, fix):
     found = problems(values)
     assert any(p.place.startswith(place) and problem in p.problem and fix in p.fix for p in found), list(
         map(str, found)

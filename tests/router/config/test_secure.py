@@ -77,7 +77,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("values", "problem"), PLACES)
-def test_mistakes(files, problems, values, problem):
+def test_a_mistake_in_security_settings_names_place_and_fix(files, problems, values, problem):
     found = problems(values)
     assert len(found) == 1
     assert problem in found[0].problem
@@ -95,7 +95,7 @@ def test_a_wrong_type_is_not_repeated(write, problems, text):
     assert "12345678901" not in str(found)
 
 
-def test_what_is_right(files):
+def test_valid_security_settings_load(files):
     values = {
         "auth.api_keys_file": "keys",
         "admin_token": "a-token-of-enough-length",
@@ -127,11 +127,11 @@ def test_a_key_of_a_name_may_be_replaced_by_another(files):
         ({"worker_tls.verify": "false"}, ["worker_tls.verify is false"]),
     ],
 )
-def test_what_is_left_open_is_said(values, said):
+def test_an_open_port_is_a_warning(values, said):
     found = list(warnings(load(values, {}, None)))
     assert len(found) == len(said)
     assert all(part in warning for part, warning in zip(said, found, strict=True))
 
 
-def test_nothing_is_open_by_default():
+def test_the_defaults_have_no_warning():
     assert list(warnings(Config())) == []

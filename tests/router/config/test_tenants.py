@@ -33,7 +33,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "said"), MISTAKES)
-def test_mistakes(write, problems, text, said):
+def test_a_mistake_in_tenants_names_place_and_fix(write, problems, text, said):
     found = problems(file=write("w.yaml", text))
     assert len(found) == len(said), found
     for problem, part in zip(found, said, strict=True):
@@ -41,7 +41,7 @@ def test_mistakes(write, problems, text, said):
         assert problem.place.startswith("w.yaml:")
 
 
-def test_what_is_right(write):
+def test_valid_tenants_load(write):
     text = (
         f"{KEYS}  isolate_cache: group\n  isolation_secret: of-the-fleet\n"
         "tenants:\n  red: {keys: [alice], cache_group: g, max_queued_requests: 0, trusted: true}\n"
@@ -54,7 +54,7 @@ def test_what_is_right(write):
 
 
 @pytest.mark.parametrize("spelling", ["off", "false", "'off'"])
-def test_off_needs_no_quotes(write, spelling):
+def test_isolate_cache_off_needs_no_quotes(write, spelling):
     assert load({}, {}, write("w.yaml", f"{KEYS}  isolate_cache: {spelling}\n")).auth.isolate_cache == "off"
 
 
