@@ -81,7 +81,7 @@ compiled: $(STAMP)
 	@echo "compiling (two minutes or so on a quiet core) ..."
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -P -m build --outdir $(COMPILED_VENV)/wheels . >$(COMPILED_VENV)/build.log 2>&1 || (tail -30 $(COMPILED_VENV)/build.log; exit 1)
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(COMPILED_VENV)/wheels/*.whl)[loadtest]"
-	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.relay as m; print('compiled:', m.__file__)"
+	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.flow.respond as m; print('compiled:', m.__file__)"
 
 # The suites that talk to a whole gateway over sockets, and those of the simulator, against the compiled one.
 test-compiled: compiled

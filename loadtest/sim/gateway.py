@@ -167,7 +167,7 @@ class HeldCall:
 
 
 class _HeldCalls:
-    """Offers again, on virtual time, what waits: as `router.gateway.waiting` does, in the same order."""
+    """Offers again, on virtual time, what waits: as `router.gateway.queues.hold` does, in the same order."""
 
     def __init__(self, time: VirtualTime, dispatch: Callable[[Request], GatewayPlacement | Rejected | Held]) -> None:
         self._time = time

@@ -21,9 +21,9 @@ from router.config.budgets import BYTE_BUDGETS
 from router.config.model import Config
 from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
-from router.gateway import relay
 from router.gateway.client import LINGER_BYTES, LINGER_S, PIPELINE_BYTES
-from router.gateway.exchange import MIN_BYTES_PER_S
+from router.gateway.flow.deadlines import MIN_BYTES_PER_S
+from router.gateway.flow.opening import HELD_BYTES
 from router.gateway.http.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
 from router.gateway.http.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
 from router.gateway.http.pipelining import REQUESTS_PER_ITERATION
@@ -31,7 +31,7 @@ from router.gateway.http.request_head import MAX_HEADER_LINES
 from router.gateway.http.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
 from router.gateway.listen.sockets import KERNEL_UNSENT_BYTES
-from router.gateway.plane import PINS
+from router.gateway.pins import PINS
 from router.placement import query_of_death
 from router.placement.dispatcher import LONGEST_HOLD_S
 from router.placement.retry_budget import MAX_SENT_FAILURES
@@ -143,7 +143,7 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Time of reading after a refusal", LINGER_S, "seconds", "the connection is reset"),
     Fixed("Unsent bytes of a connection in the kernel", KERNEL_UNSENT_BYTES, "bytes", _NOTHING),
     Fixed("Least rate of a stream while no event ends", MIN_BYTES_PER_S, "bytes/s", "as `timeouts.stream_idle_s`"),
-    Fixed("Comments and half an event before the first event", relay.HELD_BYTES, "bytes", _ANOTHER),
+    Fixed("Comments and half an event before the first event", HELD_BYTES, "bytes", _ANOTHER),
     Fixed("First event that is searched for an error", FIRST_EVENT_BYTES, "bytes", "it is forwarded as content"),
     Fixed("Events before the first token of a Responses stream", INTRODUCTION_BYTES, "bytes", "they are forwarded"),
     Fixed("Workers that fail with the request in hand", MAX_SENT_FAILURES, "workers", "503 `worker_failed`"),

@@ -15,6 +15,7 @@ from typing import Any
 
 from policies.registry import BUILT_IN, describe
 from router.admin.reference import reference_page as admin_api_page
+from router.cli import request_flow
 from router.cli.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
 from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
 from router.config.memory import MemoryLimit
@@ -177,6 +178,44 @@ def _memory() -> list[str]:
     ]
 
 
+def request_flow_page() -> str:
+    """The states of a forwarded request, and every transition."""
+    lines = [
+        "# A request's flow",
+        "",
+        _MADE,
+        "A forwarded request is a state machine without input or output of its own (`router/gateway/flow`). Events go "
+        "in, effects come out, and one table says which: `flow.Flow` follows it, and `tests/properties` reaches every "
+        "row of it. The driver (`forwarding.ForwardedRequest`) carries the effects out. A request may have several "
+        "attempts at a time. It follows a plan of one or more legs, as a prefill worker and then a decode worker; only "
+        "the last leg's answer goes to the client. The gateway makes plans of one leg with one attempt at a time.",
+        "",
+        *request_flow.figure(),
+        "",
+        "`STOPPED` and `CLIENT_GONE` lead from every state to `OVER`; the figure leaves them out.",
+        "",
+        "## States",
+        "",
+        *_table(request_flow.STATE_HEADS, request_flow.states()),
+        "",
+        "## Transitions",
+        "",
+        "The first row whose condition holds is taken. An event without a row in the current state changes nothing; "
+        "neither does an event of an attempt that the request has dropped.",
+        "",
+        *_table(request_flow.ROW_HEADS, request_flow.transitions()),
+        "",
+        "## Events",
+        "",
+        *_table(request_flow.EVENT_HEADS, request_flow.events()),
+        "",
+        "## Effects",
+        "",
+        *_table(request_flow.EFFECT_HEADS, request_flow.effects()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
@@ -188,6 +227,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "paths.md": paths_page,
     "limits.md": limits_page,
+    "request-flow.md": request_flow_page,
     **{f"policies/{name}.md": partial(policy_page, name) for name in BUILT_IN},
 }
 

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import cast
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.exchange import SHUT_DOWN, Exchange
+from router.gateway.client_services import ClientServices
+from router.gateway.flow.forwarding import SHUT_DOWN, ForwardedRequest
 from router.gateway.http.headers import CONTINUE
 from router.gateway.http.request_framer import FramerState, RequestFramer
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
 from router.gateway.http.tunnel import Tunnel
-from router.gateway.local import LocalAnswers
-from router.gateway.plane import Plane
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -44,18 +43,17 @@ class ClientConnection(asyncio.Protocol):
     limit unread.
     """
 
-    def __init__(self, plane: Plane, local: LocalAnswers) -> None:
-        self._plane = plane
-        self._local = local
+    def __init__(self, services: ClientServices) -> None:
+        self._services = services
         self._transport: asyncio.Transport | None = None
-        self._framer = RequestFramer(plane.config.limits, plane.bodies, self._head_read)
-        self._exchange: Exchange | None = None
+        self._framer = RequestFramer(services.limits, services.bodies, self._head_read)
+        self._request: ForwardedRequest | None = None
         self._route: Route | None = None
         self._paused = False
         self._over = False
         self._discarded_bytes = 0
         self.peer = ""
-        self.caller = plane.callers.anybody
+        self.caller = services.callers.anybody
         self.deadline_s = math.inf
         self.writable = True
         self.write_now: Callable[[bytes], None] = _nowhere
@@ -67,31 +65,31 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client came."""
-        plane = self._plane
+        services = self._services
         self._transport = cast(asyncio.Transport, transport)
-        if plane.closing or self._over:
+        if services.drain.closing or self._over:
             self._over = True
             self._transport.abort()
             return
         self.write_now = self._transport.write
-        plane.joined(self)
-        self.allow_unsent(plane.unsent.allowance_bytes)
+        services.drain.joined(self)
+        self.allow_unsent(services.unsent.allowance_bytes)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""
-        self.deadline_s = plane.time() + plane.client_idle_s
+        self.deadline_s = services.time() + services.drain.client_idle_s
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         if self._over:
             self._discard(data)
             return
-        exchange = self._exchange
+        request = self._request
         try:
-            if exchange is None:
+            if request is None:
                 self._framer.feed(data)
                 self._advance()
-            elif exchange.tunnel is not None:
-                exchange.tunnel.from_client(data)
+            elif request.tunnel is not None:
+                request.tunnel.from_client(data)
             else:
                 self._framer.feed(data)
                 self._pace()
@@ -100,7 +98,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """The client ended its side. Like vLLM's own server we take that for leaving."""
-        if self._exchange is not None:
+        if self._request is not None:
             self.abort()
         else:
             self.flush()  # the transport closes now; answers of this turn must be with it
@@ -109,35 +107,35 @@ class ClientConnection(asyncio.Protocol):
         """The client is gone."""
         self.write_now = _nowhere
         self._unwritten.clear()
-        if not self._over and self._framer.state is FramerState.BODY and self._exchange is None:
-            self._plane.metrics.client_aborted("request")
+        if not self._over and self._framer.state is FramerState.BODY and self._request is None:
+            self._services.metrics.client_aborted("request")
         self._over = True
-        self._leave_exchange()
+        self._leave_request()
         self._framer.close()
         if self._ahead_bytes:
             self._give_back_ahead()
         self._transport = None
-        if not self.writable and self._plane.unsent.resumed(self):
-            self._plane.allow_unsent()
-        self._plane.left(self)
+        if not self.writable and self._services.unsent.resumed(self):
+            self._services.allow_unsent()
+        self._services.drain.left(self)
 
     def pause_writing(self) -> None:
         """The client does not read: stop its worker's bytes, and answer no further request."""
         self.writable = False
-        if self._exchange is not None:
-            self._exchange.client_writable(False)
+        if self._request is not None:
+            self._request.client_writable(False)
         else:
             self._paced_by_reads()
-        if self._plane.unsent.paused(self, self.unsent_bytes):
-            self._plane.allow_unsent()
+        if self._services.unsent.paused(self, self.unsent_bytes):
+            self._services.allow_unsent()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         self.writable = True
-        if self._plane.unsent.resumed(self):
-            self._plane.allow_unsent()
-        if self._exchange is not None:
-            self._exchange.client_writable(True)
+        if self._services.unsent.resumed(self):
+            self._services.allow_unsent()
+        if self._request is not None:
+            self._request.client_writable(True)
         else:
             self._paced_by_reads()
 
@@ -151,14 +149,14 @@ class ClientConnection(asyncio.Protocol):
     def cut_off(self) -> None:
         """All unsent answers together are too large, and this client has been waited for the longest."""
         log.info("slow reader cut off", extra={"peer": self.peer})
-        self._plane.loop.call_soon(self.abort)
+        self._services.loop.call_soon(self.abort)
 
     @property
     def unsent_bytes(self) -> int:
         """What the client leaves unsent now, with the requests that wait because it does."""
         if self._transport is None:
             return 0
-        waiting = self._framer.pending_bytes if self._exchange is None else 0
+        waiting = self._framer.pending_bytes if self._request is None else 0
         return self._transport.get_write_buffer_size() + waiting
 
     def allow_unsent(self, size_bytes: int) -> None:
@@ -171,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
     def _advance(self) -> None:
         """Read one request if it is there. Bytes of further ones wait for their turn in the backlog."""
         framer = self._framer
-        if self._exchange is None and not self._over and self.writable:
+        if self._request is None and not self._over and self.writable:
             stage = framer.state
             try:
                 request = framer.next()
@@ -197,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
             self._give_back_ahead()
         if self._over:
             return
-        if self._exchange is not None:
+        if self._request is not None:
             self.set_reading(pending_bytes <= PIPELINE_BYTES)
             if pending_bytes > PIPELINE_BYTES:
                 self._take_ahead(pending_bytes)
@@ -207,21 +205,21 @@ class ClientConnection(asyncio.Protocol):
             self.set_reading(False)
             if not self._in_pipelines:
                 self._in_pipelines = True
-                self._plane.pipelines.add(self)
+                self._services.pipelines.add(self)
         else:
             self.set_reading(True)
 
     def _take_ahead(self, size_bytes: int) -> None:
         """Many bytes of further requests wait behind the one in progress. They count as body bytes; where there is no
         room for them, there is nothing to answer yet, and so the connection ends."""
-        if self._plane.bodies.lend(size_bytes):
+        if self._services.bodies.lend(size_bytes):
             self._ahead_bytes = size_bytes
         else:
             log.info("too many bytes sent ahead", extra={"peer": self.peer, "bytes": size_bytes})
             self.abort()
 
     def _give_back_ahead(self) -> None:
-        self._plane.bodies.give_back(self._ahead_bytes)
+        self._services.bodies.give_back(self._ahead_bytes)
         self._ahead_bytes = 0
 
     def serve_next(self) -> None:
@@ -236,37 +234,40 @@ class ClientConnection(asyncio.Protocol):
         """A deadline runs for a whole head and for a whole body, not from one read to the next."""
         stage = self._framer.state
         if stage is not before:
-            self._plane.places.busy(self)
-            timeouts = self._plane.config.timeouts
+            self._services.drain.places.busy(self)
+            timeouts = self._services.timeouts
             limit_s = timeouts.client_header_s if stage is FramerState.HEAD else timeouts.client_body_s
-            self.deadline_s = self._plane.time() + limit_s
+            self.deadline_s = self._services.time() + limit_s
 
     def _head_read(self, head: RequestHead) -> None:
         """Between head and body: refuse by key and path, let an expecting client go on."""
-        if self._plane.keys is not None:
-            name = self._local.let_in(head, self._plane.keys)
-            self.caller = self._plane.callers.of(name) if name is not None else self._plane.callers.anybody
+        if self._services.keys is not None:
+            name = self._services.local.let_in(head, self._services.keys)
+            self.caller = self._services.callers.of(name) if name is not None else self._services.callers.anybody
             self._framer.charge(self.caller.account)
-        self._route = self._local.route(head)
+        self._route = self._services.local.route(head)
         if head.expects_continue and head.has_body and not self._framer.pending_bytes:
             self.write(CONTINUE)
 
     def _handle(self, head: RequestHead, body: bytes) -> None:
         route = self._route
         if route is None:
-            keep = head.keep_alive and not self._plane.draining
-            self.write(self._local.answer(head, self.peer, close=not keep, key_name=self.caller.name))
-            self.exchange_ended(keep)
+            keep = head.keep_alive and not self._services.drain.draining
+            self.write(self._services.local.answer(head, self.peer, close=not keep, key_name=self.caller.name))
+            self.request_ended(keep)
             return
-        self._plane.places.busy(self)
-        exchange = self._exchange = Exchange(self._plane, self, head, body, route, self._plane.request_ids.of(head))
+        self._services.drain.places.busy(self)
+        services = self._services
+        request_id = services.request_ids.of(head)
+        request = ForwardedRequest(services.requests, services.running, self, head, body, route, request_id)
+        self._request = request
         self.deadline_s = math.inf
-        exchange.start()
+        request.start()
 
     def _refuse(self, error: RequestError) -> None:
         harmless = error.kind in _HARMLESS
-        keep = harmless and not self._plane.draining and self._framer.skip_refused()
-        self.write(self._local.refusal(self._framer.head, self.peer, error, close=not keep))
+        keep = harmless and not self._services.drain.draining and self._framer.skip_refused()
+        self.write(self._services.local.refusal(self._framer.head, self.peer, error, close=not keep))
         if keep:
             self._await_request()
         else:
@@ -275,54 +276,55 @@ class ClientConnection(asyncio.Protocol):
     @property
     def may_go_on(self) -> bool:
         """Whether the answer about to begin may let another request follow the one in progress."""
-        return not (self._plane.draining or self._over)
+        return not (self._services.drain.draining or self._over)
 
-    def exchange_ended(self, keep_alive: bool) -> None:
+    def request_ended(self, keep_alive: bool) -> None:
         """The request in progress has been answered, or its answer cannot be finished.
 
         `keep_alive` is what the client was told when its answer began. A drain that began since does not take that
         back: the next request may be on its way already, and its answer will say that it is the last.
         """
-        self._exchange = None
+        self._request = None
         self._framer.give_back()
-        if not keep_alive or self._over or self._plane.closing:
+        if not keep_alive or self._over or self._services.drain.closing:
             self._close()
             return
         self._await_request()
 
     def _await_request(self) -> None:
         """Between two requests. A client that leaves answers unread has as long as a silent worker."""
-        plane, now_s = self._plane, self._plane.time()
+        services = self._services
+        now_s = services.time()
         if self.writable:
-            self.deadline_s = now_s + plane.client_idle_s
-            plane.places.idle(self, now_s)
+            self.deadline_s = now_s + services.drain.client_idle_s
+            services.drain.places.idle(self, now_s)
         else:
-            self.deadline_s = now_s + plane.config.timeouts.stream_idle_s
-            plane.places.busy(self)
+            self.deadline_s = now_s + services.timeouts.stream_idle_s
+            services.drain.places.busy(self)
         self._pace()
 
     # endings
 
     def expired(self, now_s: float) -> None:
         """The deadline has passed."""
-        if self._exchange is not None:
-            self._exchange.expired(now_s)
+        if self._request is not None:
+            self._request.expired(now_s)
         elif self._over or not self.writable:
             self.abort()
         elif self._framer.state is FramerState.IDLE:
             # not now: a timer runs before the sockets are read, and a request may have come while we were busy
             self.deadline_s = math.inf
-            self._plane.loop.call_later(_LAST_LOOK_S, self._close_idle)
+            self._services.loop.call_later(_LAST_LOOK_S, self._close_idle)
         else:
             self._refuse(RequestError(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time"))
 
     def shorten_idle(self, by_s: float) -> None:
         """A connection that waits for a request waits less long; with a negative number, longer."""
-        if self._exchange is None and not self._over and self._framer.state is FramerState.IDLE:
+        if self._request is None and not self._over and self._framer.state is FramerState.IDLE:
             self.deadline_s -= by_s
 
     def _close_idle(self) -> None:
-        if self._exchange is None and not self._over and self._framer.state is FramerState.IDLE:
+        if self._request is None and not self._over and self._framer.state is FramerState.IDLE:
             self._close()
 
     def evict(self) -> None:
@@ -335,13 +337,13 @@ class ClientConnection(asyncio.Protocol):
         self._unwritten.clear()
         if self._transport is not None:
             self._transport.abort()
-        self._leave_exchange()
+        self._leave_request()
 
     def _close(self) -> None:
         """Close once everything is written; a client that does not take it has as long as a silent worker."""
         self._over = True
-        self._plane.places.busy(self)
-        self.deadline_s = self._plane.time() + self._plane.config.timeouts.stream_idle_s
+        self._services.drain.places.busy(self)
+        self.deadline_s = self._services.time() + self._services.timeouts.stream_idle_s
         self.flush()
         if self._transport is not None:
             self._transport.close()
@@ -349,9 +351,9 @@ class ClientConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Send our end, and throw away what the client still sends, for a while."""
         self._over = True
-        self._plane.places.busy(self)
+        self._services.drain.places.busy(self)
         self._framer.close()
-        self.deadline_s = self._plane.time() + LINGER_S
+        self.deadline_s = self._services.time() + LINGER_S
         self.set_reading(True)
         self.flush()
         if self._transport is not None and not self._transport.is_closing():
@@ -365,30 +367,30 @@ class ClientConnection(asyncio.Protocol):
         if self._discarded_bytes > LINGER_BYTES:
             self.abort()
 
-    def _leave_exchange(self) -> None:
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.client_gone()
+    def _leave_request(self) -> None:
+        request, self._request = self._request, None
+        if request is not None:
+            request.client_gone()
 
     def _crashed(self) -> None:
         """A defect of ours, called while the exception is handled: end the request in progress, or the connection."""
-        if self._exchange is not None:
-            self._exchange.crashed()
+        if self._request is not None:
+            self._request.crashed()
         else:
             log.exception("client connection failed")
             self.abort()
 
     def shut_down(self) -> None:
         """The time for requests in progress is up: end the one here with an error, then the connection."""
-        if self._exchange is not None:
-            self._exchange.shut_down()
+        if self._request is not None:
+            self._request.shut_down()
         elif not self._over:
             if self._framer.state is FramerState.IDLE:
                 self._close()
             else:
                 self._refuse(RequestError(ErrorKind.SHUTTING_DOWN, SHUT_DOWN))
 
-    # for an exchange
+    # for a request
 
     def body_done(self) -> None:
         """The request's body is needed no longer."""
@@ -398,7 +400,7 @@ class ClientConnection(asyncio.Protocol):
         """To the client, at the end of this turn."""
         unwritten = self._unwritten
         if not unwritten:
-            self._plane.outbox.add(self)
+            self._services.outbox.add(self)
         unwritten.append(data)
         if len(data) > LARGE_WRITE_BYTES:
             self.flush()

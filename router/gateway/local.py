@@ -1,4 +1,4 @@
-"""What the gateway answers itself: health, version, the fleet's models, preflights and refusals."""
+"""Answers of the gateway itself: health, version, the fleet's models, preflights and refusals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import msgspec
 
 from backends.worker import ServedModel
 from router.errors import ErrorKind, RequestError
+from router.gateway.drain_state import DrainState
+from router.gateway.http.access_log import AccessLog
+from router.gateway.http.cors import Cors
 from router.gateway.http.error_format import error_body
 from router.gateway.http.headers import connection_line, own_reply, retry_after
 from router.gateway.http.request_head import RequestHead
-from router.gateway.http.routes import Route
-from router.gateway.plane import Plane
+from router.gateway.http.request_ids import RequestIds
+from router.gateway.http.routes import Route, RouteTable
+from router.gateway.metrics_protocol import GatewayMetrics
+from router.placement.fleet import Fleet
 from router.security.keys import ApiKeys, presented
 
 Answer = tuple[int, dict[str, Any]]
@@ -36,10 +41,25 @@ class MethodNotAllowed(RequestError):
 
 
 class LocalAnswers:
-    """Which paths exist, and the answers that need no worker, as bytes."""
+    """Knows which paths exist, and answers without a worker."""
 
-    def __init__(self, plane: Plane) -> None:
-        self._plane = plane
+    def __init__(
+        self,
+        metrics: GatewayMetrics,
+        paths: RouteTable,
+        cors: Cors,
+        access: AccessLog,
+        request_ids: RequestIds,
+        fleet: Fleet,
+        drain: DrainState,
+    ) -> None:
+        self._metrics = metrics
+        self._paths = paths
+        self._cors = cors
+        self._access = access
+        self._request_ids = request_ids
+        self._fleet = fleet
+        self._drain = drain
         self._version = _version()
         self._answers: dict[str, tuple[tuple[str, ...], Callable[[], Answer]]] = {
             "/health": (_GET, self._readiness),
@@ -51,12 +71,12 @@ class LocalAnswers:
         }
 
     def route(self, head: RequestHead) -> Route | None:
-        """The route to forward on; None for what is answered here.
+        """Return the route to forward on; None where the gateway itself answers.
 
         Raises:
             RequestError: unknown path or wrong method.
         """
-        route = self._plane.paths.find(head.path) if head.path not in self._answers else None
+        route = self._paths.find(head.path) if head.path not in self._answers else None
         methods = self._methods(head.path, route)
         if head.method == "OPTIONS" and (methods or head.target == b"*"):
             return None
@@ -67,11 +87,12 @@ class LocalAnswers:
         return route
 
     def let_in(self, head: RequestHead, keys: ApiKeys) -> str | None:
-        """The name of the key that a request brings, before anything else of it is looked at. Health and version are
-        open, and a preflight brings no key.
+        """Return the name of the request's key, before anything else of it is looked at.
+
+        Health and version are open, and a preflight brings no key.
 
         Raises:
-            RequestError: it needs one, and brings none that is known.
+            RequestError: it needs a key, and brings none that is known.
         """
         if head.path in _OPEN or head.method == "OPTIONS":
             return None
@@ -79,11 +100,11 @@ class LocalAnswers:
         name = keys.name_of(key) if key is not None else None
         if name is None:
             raise RequestError(ErrorKind.INVALID_API_KEY, _WRONG_KEY if key is not None else _NO_KEY)
-        self._plane.metrics.let_in(name)
+        self._metrics.let_in(name)
         return name
 
     def answer(self, head: RequestHead, peer: str, close: bool, key_name: str | None = None) -> bytes:
-        """The answer to a request without a route."""
+        """Return the answer to a request without a route."""
         if head.method == "OPTIONS":
             status, body, lines = 204, b"", self._options(head)
         else:
@@ -93,8 +114,8 @@ class LocalAnswers:
         return self._reply(head, peer, "local", status, body, lines, close, key_name)
 
     def refusal(self, head: RequestHead | None, peer: str, error: RequestError, close: bool) -> bytes:
-        """The answer to a request that is not forwarded; `head` is None where it could not be read."""
-        self._plane.metrics.error(error.kind.spec.code, "request")
+        """Return the answer to a request that is not forwarded; `head` is None where it could not be read."""
+        self._metrics.error(error.kind.spec.code, "request")
         lines = retry_after(error)
         if isinstance(error, MethodNotAllowed):
             lines += b"allow: " + _allow(error.methods) + b"\r\n"
@@ -114,18 +135,17 @@ class LocalAnswers:
         close: bool,
         key_name: str | None = None,
     ) -> bytes:
-        plane = self._plane
-        identifier = plane.request_ids.of(head)
+        identifier = self._request_ids.of(head)
         lines += b"x-request-id: " + identifier + b"\r\n"
         if head is not None:
-            lines += plane.cors.lines(head)
+            lines += self._cors.lines(head)
         lines += connection_line(head, close)
         reply = own_reply(status, body, lines, without_body=head is not None and head.method == "HEAD")
-        plane.metrics.request_ended(route, status, 0.0)
-        if plane.access.enabled and head is not None:
+        self._metrics.request_ended(route, status, 0.0)
+        if self._access.enabled and head is not None:
             named = {} if key_name is None else {"key_name": key_name}
             said = {"bytes": len(reply), "request_id": identifier.decode("latin-1")}
-            plane.access.write(head, peer, status=status, **said, **named)
+            self._access.write(head, peer, status=status, **said, **named)
         return reply
 
     def _methods(self, path: str, route: Route | None) -> tuple[str, ...]:
@@ -134,17 +154,17 @@ class LocalAnswers:
         return (*route.methods, "HEAD") if "GET" in route.methods else route.methods
 
     def _options(self, head: RequestHead) -> bytes:
-        methods = self._methods(head.path, self._plane.paths.find(head.path)) or ("GET", "POST")
+        methods = self._methods(head.path, self._paths.find(head.path)) or ("GET", "POST")
         allow = _allow(methods)
-        return b"allow: " + allow + b"\r\n" + self._plane.cors.preflight(head, allow)
+        return b"allow: " + allow + b"\r\n" + self._cors.preflight(head, allow)
 
     def _readiness(self) -> Answer:
-        if self._plane.draining:
+        if self._drain.draining:
             return 503, {"status": "draining"}
-        return (200, {"status": "ready"}) if self._plane.ready else (503, {"status": "no worker is ready"})
+        return (200, {"status": "ready"}) if self._fleet.serving > 0 else (503, {"status": "no worker is ready"})
 
     def _models(self) -> Answer:
-        return 200, {"object": "list", "data": [_card(model) for model in self._plane.fleet.models()]}
+        return 200, {"object": "list", "data": [_card(model) for model in self._fleet.models()]}
 
 
 def _allow(methods: tuple[str, ...]) -> bytes:

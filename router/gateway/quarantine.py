@@ -8,8 +8,8 @@ time; after the second loss to none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from xxhash import xxh3_128_intdigest
 
@@ -21,11 +21,6 @@ from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 from router.placement.health import SERVING
 from router.placement.query_of_death import PROOF_S, BodyVerdict, QueryOfDeathTracker
-from router.placement.retry_budget import tried
-
-if TYPE_CHECKING:
-    from router.gateway.exchange import Exchange
-    from router.gateway.tries import Tries
 
 LOOKS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, PROOF_S)
 """When a worker is dialled after it has failed a request, counted from then."""
@@ -38,6 +33,25 @@ RETRY_AFTER_S = 1.0
 _DOUBTED = "Workers were lost while they had this request. It goes to no other worker until it is known why; try again."
 
 
+class RunningRequest(Protocol):
+    """A request in progress."""
+
+    @property
+    def body_key(self) -> int:
+        """What the quarantine knows the body by; 0 for a request without one, which is never suspected."""
+        ...
+
+    @property
+    def unanswered(self) -> tuple[FleetEndpoint, ...]:
+        """The endpoints that have the request and have not begun to answer it."""
+        ...
+
+    @property
+    def awaited(self) -> tuple[FleetEndpoint, ...]:
+        """`unanswered`, and the endpoints to which a connection is dialled."""
+        ...
+
+
 class Quarantine:
     """Collects what becomes of workers that failed requests, and says where a request may go."""
 
@@ -46,14 +60,14 @@ class Quarantine:
         query_of_death: QueryOfDeathTracker,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
-        exchanges: set[Exchange],
+        requests: Iterable[RunningRequest],
         metrics: GatewayMetrics,
         changed: Callable[[], None],
     ) -> None:
         self.query_of_death = query_of_death
         self._fleet = fleet
         self._loop = loop
-        self._exchanges = exchanges
+        self._requests = requests
         self._metrics = metrics
         self._changed = changed
         self._seeds: dict[str, int] = {}
@@ -70,18 +84,19 @@ class Quarantine:
 
     # where a request may go
 
-    def within(self, exchange: Tries) -> frozenset[str] | None:
-        """The endpoints that the request may go to; None: all.
+    def within(self, body: int, failed: tuple[str, ...]) -> frozenset[str] | None:
+        """Return the endpoints that the request with this body key may go to; None for all. `failed`: those that it has
+        failed on.
 
         Raises:
             RequestError: it may go to none.
         """
-        body, now_s = exchange.body_key, self._loop.time()
+        now_s = self._loop.time()
         match self.query_of_death.verdict(body, now_s):
             case BodyVerdict.FREE:
                 return None
             case BodyVerdict.ONE_MORE:
-                return self._holders({body}) or self._apart(exchange)
+                return self._holders({body}) or self._apart(body, failed)
             case BodyVerdict.NO_MORE:
                 return self._holders({body}) | frozenset(self.query_of_death.erred(body, now_s))
             case BodyVerdict.DOUBTED:
@@ -97,13 +112,12 @@ class Quarantine:
             f"The same request is refused for another {wait_s:.0f} s."
         )
 
-    def _apart(self, exchange: Tries) -> frozenset[str] | None:
+    def _apart(self, body: int, failed: tuple[str, ...]) -> frozenset[str] | None:
         """The endpoints that have none of the bodies suspected of the same death, if there are some: only the one that
         did it takes down the next worker, and the others are cleared. Those that may have died, and those that have
         failed the request, are none of them."""
-        taken = self._holders(self.query_of_death.companions(exchange.body_key))
-        now_s, ticket = self._loop.time(), exchange.ticket
-        failed = tried(ticket) if ticket is not None else ()
+        taken = self._holders(self.query_of_death.companions(body))
+        now_s = self._loop.time()
         free = frozenset(
             endpoint.id
             for endpoint in self._fleet.endpoints
@@ -119,11 +133,7 @@ class Quarantine:
         died."""
         now_s = self._loop.time()
         found = {
-            endpoint.id
-            for exchange in self._exchanges
-            if exchange.body_key in bodies
-            for endpoint in (*exchange.unanswered, exchange.awaited)
-            if endpoint is not None
+            endpoint.id for request in self._requests if request.body_key in bodies for endpoint in request.awaited
         }
         return frozenset(endpoint_id for endpoint_id in found if not self.query_of_death.waits(endpoint_id, now_s))
 
@@ -138,23 +148,23 @@ class Quarantine:
         if incident is not None:
             self.query_of_death.join(incident, body)
             return
-        others = {other.body_key for other in self._exchanges if endpoint in other.unanswered} - {0}
+        others = {other.body_key for other in self._requests if endpoint in other.unanswered} - {0}
         self.query_of_death.open(endpoint.id, body, others, self._loop.time(), lost=lost)
         self._fleet.doubt(endpoint)
         if endpoint.id not in self._looks:
             self._looks[endpoint.id] = self._loop.create_task(self._look(endpoint), name=f"look at {endpoint.id}")
 
-    def survived(self, exchange: Tries) -> None:
-        """The request had its first token, or its whole answer."""
-        self.query_of_death.survived(exchange.body_key)
+    def survived(self, body: int) -> None:
+        """The request with this body key had its first token, or its whole answer."""
+        self.query_of_death.survived(body)
         self._changed()
 
-    def answered(self, exchange: Tries, now_s: float) -> None:
-        """The request had its whole answer."""
-        if exchange.body_digest is not None and self.query_of_death.enabled:
-            self.query_of_death.served.add(exchange.body_key, now_s)
+    def answered(self, body: int, now_s: float, *, identified: bool) -> None:
+        """The request with this body key had its whole answer. `identified`: its body was read."""
+        if identified and self.query_of_death.enabled:
+            self.query_of_death.served.add(body, now_s)
         if self.active:
-            self.survived(exchange)
+            self.survived(body)
 
     def key(self, path: str, digest: int) -> int:
         """What a body with this digest is known by: on another path it is another request."""

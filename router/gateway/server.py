@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from router.config.model import Config
+from router.gateway.assembly import Assembly
 from router.gateway.client import ClientConnection
 from router.gateway.listen.accept import Acceptor, listen
 from router.gateway.listen.connection_limit import AcceptOrder
 from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listeners
 from router.gateway.listen.sockets import public_sockets
-from router.gateway.local import LocalAnswers
 from router.gateway.metrics_protocol import GatewayMetrics
-from router.gateway.plane import Plane, SharedPins
-from router.gateway.preview import preview
+from router.gateway.pins import SharedPins
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
@@ -42,7 +41,7 @@ _LOOK_S = 0.1
 
 
 class Gateway:
-    """The data plane: listens on the configured address and forwards.
+    """The data parts: listens on the configured address and forwards.
 
     One timer looks at all deadlines, so that a stream costs none; a timeout is late by at most one sweep.
     """
@@ -65,7 +64,7 @@ class Gateway:
         self._relearn = relearn
         self._worker_tls = worker_tls
         self._files = FileWatch(metrics.reloaded)
-        self._plane: Plane | None = None
+        self._parts: Assembly | None = None
         self._servers: list[ListeningServer] = []
         self._listeners: list[socket.socket] = []
         self._acceptor: Acceptor | None = None
@@ -92,31 +91,30 @@ class Gateway:
             ListenError: an address cannot be had.
         """
         loop = asyncio.get_running_loop()
-        plane = Plane(
+        parts = Assembly(
             *(self._config, self._dispatcher, self._fleet, self._identity, self._metrics, loop, self._relearn),
             self._worker_tls,
             accept_order,
         )
-        local = LocalAnswers(plane)
 
         def connection() -> ClientConnection:
-            return ClientConnection(plane, local)
+            return ClientConnection(parts.clients)
 
         tls = serving_tls(self._config.tls)
         handshake_s = self._config.timeouts.tls_handshake_s if tls is not None else None
         self._handshake_s = handshake_s or SETTLE_S
         context = tls.context if tls is not None else None
-        acceptor = self._acceptor = Acceptor(loop, connection, plane.places, context, handshake_s)
+        acceptor = self._acceptor = Acceptor(loop, connection, parts.drain.places, context, handshake_s)
         self._passed = listeners is not None
         self._listeners = list(listeners) if listeners is not None else public_sockets(self._config, BACKLOG)
-        plane.pins.shared = pins
+        parts.pins.shared = pins
         if deaths is not None:
-            plane.quarantine.query_of_death.deaths = deaths
+            parts.quarantine.query_of_death.deaths = deaths
         self._servers = [await listen(loop, acceptor, each, BACKLOG, accept_order) for each in self._listeners]
-        self._files.add("api_keys", plane.keys)
+        self._files.add("api_keys", parts.keys)
         self._files.add("tls", tls)
         self._files.start()
-        self._plane = plane
+        self._parts = parts
         self._timer = loop.call_later(self._sweep_s, self._sweep)
         return [address_of(listener.getsockname()) for listener in self._listeners]
 
@@ -127,19 +125,19 @@ class Gateway:
 
     def drain(self) -> None:
         """Readiness off; every answer from now on tells its client to close. New connections still come."""
-        if self._plane is not None:
-            self._plane.drain()
+        if self._parts is not None:
+            self._parts.drain.drain()
 
     async def stop_accepting(self, *, leave_queue: bool | None = None, settle_s: float = SETTLE_S) -> None:
         """Close the listeners, after `drain`. What waits in their queues is accepted first, or left to the other
         processes that hold the same sockets: to these by default where `start` was given the listeners."""
-        plane = self._plane
-        if plane is None or self._acceptor is None or not plane.accepts:
+        parts = self._parts
+        if parts is None or self._acceptor is None or not parts.drain.accepts:
             return
         leave_queue = self._passed if leave_queue is None else leave_queue
         servers, self._servers = self._servers, []
         await close_listeners(servers, self._listeners, self._acceptor.take, leave_queue=leave_queue, settle_s=settle_s)
-        plane.accepts_no_more()
+        parts.drain.accepts_no_more()
 
     async def accept_again(self, listeners: Sequence[socket.socket]) -> None:
         """After `stop_accepting`: serve as before `drain`, on duplicates of the sockets that were closed.
@@ -147,16 +145,16 @@ class Gateway:
         Raises:
             OSError: one of them does not listen any more.
         """
-        plane, acceptor = self._plane, self._acceptor
-        assert plane is not None and acceptor is not None, "the gateway has not been started"
+        parts, acceptor = self._parts, self._acceptor
+        assert parts is not None and acceptor is not None, "the gateway has not been started"
         self._listeners = list(listeners)
-        self._servers = [await listen(plane.loop, acceptor, each, BACKLOG) for each in self._listeners]
-        plane.accepts_again()
+        self._servers = [await listen(parts.loop, acceptor, each, BACKLOG) for each in self._listeners]
+        parts.drain.accepts_again()
 
     async def drained(self) -> None:
         """After `stop_accepting`: wait until nobody is connected, nor about to be."""
-        if self._plane is not None:
-            await self._emptied(self._plane)
+        if self._parts is not None:
+            await self._emptied(self._parts)
 
     async def aclose(self, drain_s: float, *, leave_queue: bool | None = None) -> None:
         """Drain, stop accepting where that has not been done; requests in progress have `drain_s` to end.
@@ -164,36 +162,30 @@ class Gateway:
         A connection closes after an answer that says so. One that waits for a request is kept for
         `timeouts.drain_idle_s`, so that a client does not send one into a closing connection.
         """
-        plane = self._plane
-        if plane is None:
+        parts = self._parts
+        if parts is None:
             return
-        plane.drain()
-        began_s = plane.time()
+        parts.drain.drain()
+        began_s = parts.loop.time()
         await self.stop_accepting(leave_queue=leave_queue, settle_s=min(SETTLE_S, drain_s))
         try:
-            await asyncio.wait_for(self._emptied(plane), max(0.0, began_s + drain_s - plane.time()))
+            await asyncio.wait_for(self._emptied(parts), max(0.0, began_s + drain_s - parts.loop.time()))
         except TimeoutError:
-            if plane.exchanges:
-                log.warning("requests cut off at the drain deadline", extra={"requests": len(plane.exchanges)})
-        plane.closing = True
-        plane.places.cancel_opening()
-        await _close_connections(plane)
+            if parts.running:
+                log.warning("requests cut off at the drain deadline", extra={"requests": len(parts.running)})
+        parts.drain.closing = True
+        parts.drain.places.cancel_opening()
+        await _close_connections(parts)
         if self._timer is not None:
             self._timer.cancel()
         self._files.close()
-        plane.losses.close()
-        plane.quarantine.close()
-        plane.rewrites.close()
-        plane.waiting.close()
-        plane.hold_queue.close()
-        plane.pools.close()
-        plane.heap.close()
+        parts.close()
 
-    async def _emptied(self, plane: Plane) -> None:
+    async def _emptied(self, parts: Assembly) -> None:
         """Until nobody is connected, nor about to be."""
-        late_s = plane.time() + self._handshake_s
-        while plane.connections or (plane.places.opening and plane.time() < late_s):
-            await (plane.empty.wait() if plane.connections else asyncio.sleep(_LOOK_S))
+        late_s = parts.loop.time() + self._handshake_s
+        while parts.drain.connections or (parts.drain.places.opening and parts.loop.time() < late_s):
+            await (parts.drain.empty.wait() if parts.drain.connections else asyncio.sleep(_LOOK_S))
 
     async def preview(self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None) -> Request:
         """The request that these bytes would become from the bearer of that key, identified but not dispatched.
@@ -201,49 +193,49 @@ class Gateway:
         Raises:
             RequestError: as the public port would answer.
         """
-        assert self._plane is not None, "the gateway has not been started"
-        return await preview(self._plane, path, headers, body, key_name)
+        assert self._parts is not None, "the gateway has not been started"
+        return await self._parts.preview.request(path, headers, body, key_name)
 
     def learn_worker_key(self, endpoint_id: str, key: str | None) -> None:
         """What a worker that joined at run time wants as its API key; None for nothing, or when it has left."""
-        if self._plane is not None and self._plane.worker_keys is not None:
-            self._plane.worker_keys.learn(endpoint_id, key)
+        if self._parts is not None and self._parts.worker_keys is not None:
+            self._parts.worker_keys.learn(endpoint_id, key)
 
     def in_flight(self) -> dict[str, int]:
         """Requests that are at a worker now, by endpoint."""
-        tickets = [exchange.ticket for exchange in self._plane.exchanges] if self._plane is not None else []
-        return dict(Counter(ticket.candidate.endpoint.id for ticket in tickets if ticket is not None))
+        running = self._parts.running if self._parts is not None else ()
+        return dict(Counter(ticket.candidate.endpoint.id for request in running for ticket in request.tickets))
 
     def statistics(self) -> dict[str, Any]:
         """Connections, requests in progress and waiting, pool sizes, the loop's tasks."""
-        plane = self._plane
-        return {**plane.statistics(), "tasks": len(asyncio.all_tasks(plane.loop))} if plane is not None else {}
+        parts = self._parts
+        return {**parts.statistics(), "tasks": len(asyncio.all_tasks(parts.loop))} if parts is not None else {}
 
     def _sweep(self) -> None:
-        plane = self._plane
-        assert plane is not None
-        self._timer = plane.loop.call_later(self._sweep_s, self._sweep)
-        now_s = plane.time()
-        for connection in [each for each in plane.connections if each.deadline_s <= now_s]:
+        parts = self._parts
+        assert parts is not None
+        self._timer = parts.loop.call_later(self._sweep_s, self._sweep)
+        now_s = parts.loop.time()
+        for connection in [each for each in parts.drain.connections if each.deadline_s <= now_s]:
             try:
                 connection.expired(now_s)
             except Exception:
                 log.exception("deadline failed")
                 connection.abort()
-        plane.pools.sweep(now_s)
+        parts.pools.sweep(now_s)
 
 
-async def _close_connections(plane: Plane) -> None:
+async def _close_connections(parts: Assembly) -> None:
     """End what is still there with an error, and leave it a moment to go out."""
-    for connection in list(plane.connections):
+    for connection in list(parts.drain.connections):
         try:
             connection.shut_down()
         except Exception:
             log.exception("connection failed to shut down")
     try:
-        await asyncio.wait_for(plane.empty.wait(), LAST_WORDS_S)
+        await asyncio.wait_for(parts.drain.empty.wait(), LAST_WORDS_S)
     except TimeoutError:
-        for connection in list(plane.connections):
+        for connection in list(parts.drain.connections):
             connection.abort()
         await asyncio.sleep(0)  # aborted connections tell so in the next turn
 

@@ -23,6 +23,7 @@ from backends.vllm.tokenizer import SpecialToken
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import CorsConfig, LimitsConfig
 from router.errors import RequestError
+from router.gateway.flow.identify import stored_response_id
 from router.gateway.http.access_log import AccessLog
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.chunked_body import MAX_LINE_BYTES
@@ -33,7 +34,6 @@ from router.gateway.http.response_head import parse_response_head
 from router.gateway.http.routes import RouteTable, forbidden
 from router.gateway.http.sse import FirstEvent, judge_event
 from router.gateway.http.usage import find_usage
-from router.gateway.placing import stored_response_id
 from router.gateway.rewrites.json_splice import set_inner
 from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
 from router.tokenization.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
@@ -121,8 +121,8 @@ PATTERNS: dict[str, Row] = {
     ),
     "router.gateway.rewrites.json_splice._OBJECT": Row(CLIENT, "match"),
     "router.gateway.rewrites.json_splice._OPENING": Row(CLIENT, "match"),
-    "router.gateway.placing._FEW_DIGITS": Row(CLIENT, "fullmatch"),
-    "router.gateway.placing._STORED_ID": Row(WORKER, "search"),
+    "router.gateway.flow.identify._FEW_DIGITS": Row(CLIENT, "fullmatch"),
+    "router.gateway.flow.identify._STORED_ID": Row(WORKER, "search"),
     "router.gateway.http.request_ids._GIVEN": Row(CLIENT, "fullmatch"),
     "router.gateway.rewrites.body_rewriter._VERSION": Row(WORKER, "match"),
     "router.gateway.http.sse._EVENT_END": Row(WORKER, "search"),

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from router.config.model import LimitsConfig
 from router.errors import RequestError
+from router.gateway.flow.identify import read_request
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.request_framer import RequestFramer
 from router.gateway.http.request_head import parse_head
 from router.gateway.http.routes import RouteTable
-from router.gateway.placing import read_request
 from router.tokenization.body_bounds import decoded_bytes, fits_inline
 from router.tokenization.fields import BodyFields
 from router.tokenization.intake import PROMPT_PATHS, parse

@@ -10,10 +10,9 @@ import msgspec
 
 from policies.registry import build_policy
 from router.config.model import Config
+from router.gateway.assembly import Assembly
 from router.gateway.client import ClientConnection
 from router.gateway.http.upstream_connection import UpstreamConnection
-from router.gateway.local import LocalAnswers
-from router.gateway.plane import Plane
 from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from tests.router.gateway.conftest import FACTS, RecordingDispatcher, RecordingMetrics, StubIdentity, parse_endpoint
@@ -170,19 +169,22 @@ class World:
         fleet.probe_succeeded(joined.id, FACTS, self.turns.now_s)
         policy = build_policy("round_robin", {}, random.Random(0))
         self.dispatcher = RecordingDispatcher(fleet, residency, policy, policy_name="round_robin")
-        self.plane = Plane(config, self.dispatcher, fleet, StubIdentity(), RecordingMetrics(), self.turns)
-        self.plane.pools.dial = self._dial
-        self.plane.request_ids = OneId()
-        self._local = LocalAnswers(self.plane)
+        self.parts = Assembly(
+            config, self.dispatcher, fleet, StubIdentity(), RecordingMetrics(), self.turns, None, None, None
+        )
+        self.parts.pools.dial = self._dial
+        self.parts.clients.request_ids = OneId()
         self._failures = Failures()
         logging.getLogger("warmroute.gateway").handlers = [self._failures]
         self.dials = []
 
     def client(self):
-        return End(self.turns, ClientConnection(self.plane, self._local))
+        return End(self.turns, ClientConnection(self.parts.clients))
 
     def _dial(self, endpoint, dialler, *_):
-        protocol = UpstreamConnection(self.plane.pools, endpoint, self.turns, self.plane.config.limits.max_header_bytes)
+        protocol = UpstreamConnection(
+            self.parts.pools, endpoint, self.turns, self.parts.clients.limits.max_header_bytes
+        )
         self.dials.append(End(self.turns, protocol))
         self.turns.call_soon(dialler.dialled, protocol)
         return Dial()
@@ -194,11 +196,11 @@ class World:
 
     @property
     def pooled(self):
-        return self.plane.pools.statistics()["idle"]
+        return self.parts.pools.statistics()["idle"]
 
     def at_rest(self):
         """Nothing is left of any request: no stream, no body, no ticket."""
-        statistics = self.plane.statistics()
+        statistics = self.parts.statistics()
         running = sum(lane["running_requests"] for lane in self.dispatcher.statistics()["workers"].values())
         return (statistics["streams"], statistics["buffered_body_bytes"], running) == (0, 0, 0)
 

@@ -33,7 +33,7 @@ async def test_a_worker_added_at_run_time_gets_its_key_with_requests_until_it_le
     await system.start()
     try:
         worker = await system.add_worker(WorkerConfig(url="https://127.0.0.1:9", api_key="the-key-of-the-worker"))
-        keys = system.gateway._plane.worker_keys
+        keys = system.gateway._parts.worker_keys
         assert keys.line(worker.id) == b"Authorization: Bearer the-key-of-the-worker"
         await system.remove_worker(worker.id)
         assert keys.line(worker.id) == b""

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 from router.config.model import Config, ObserveUsageConfig
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.response_head import ResponseHead
-from router.gateway.relay import Relay
 from router.gateway.rewrites.json_splice import Splice, salted, set_inner, spliced
 from router.gateway.rewrites.usage_frame import StreamEnding, UsageFrame, plain_ending
 from router.placement.endpoints import FleetEndpoint
@@ -72,13 +71,20 @@ class RequestRewrites:
             rewrites.relearn(self, body, ticket, now_s, splices)
         return OutgoingBody(spliced(body, splices) if splices else body, frame)
 
-    def answered(self, endpoint: FleetEndpoint, response: ResponseHead, relay: Relay, usage: Usage) -> None:
-        """Learn from a complete response of `endpoint`."""
+    def answered(
+        self,
+        endpoint: FleetEndpoint,
+        response: ResponseHead,
+        usage_frame: UsageFrame | None,
+        tail: list[bytes],
+        usage: Usage,
+    ) -> None:
+        """Learn from a complete answer of `endpoint`; `tail` is the end of its body."""
         rewrites = self._rewrites
-        if relay.usage_frame is not None:
-            rewrites.observed(relay.usage_frame)
+        if usage_frame is not None:
+            rewrites.observed(usage_frame)
         elif self.observed and response.events and response.status == 200 and rewrites.needs_plain(endpoint, self.path):
-            rewrites.saw_plain(endpoint, self.path, relay.tail(), usage)
+            rewrites.saw_plain(endpoint, self.path, tail, usage)
 
 
 class BodyRewriter:

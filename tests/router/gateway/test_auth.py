@@ -307,7 +307,7 @@ async def traffic(rig, kit, auth, failure, monkeypatch):
         patched.setattr(gateway.dispatcher, "dispatch", crash)
         assert (await gateway.ask(kit.post(body=body, extra=bearer(ALICE)))).status == 500
     with monkeypatch.context() as patched:
-        patched.setattr("router.gateway.client.Exchange", crash)
+        patched.setattr("router.gateway.client.ForwardedRequest", crash)
         client = await gateway.connect()
         client.writer.write(kit.post(body=body, extra=bearer(ALICE)))
         assert await client.closed() == b""

@@ -80,7 +80,7 @@ async def test_leaving_while_connecting(rig, kit):
     # so the dial is held up instead
     worker = await ScriptedWorker(kit.answer_json).start()
     gate.join(worker)
-    pools = gate.gateway._plane.pools
+    pools = gate.gateway._parts.pools
     started = asyncio.Event()
 
     async def slow(endpoint, dialler):
@@ -99,7 +99,7 @@ async def test_leaving_while_connecting(rig, kit):
 
 async def test_connecting_has_a_limit(rig, kit):
     gate = await rig(kit.answer_json, kit.answer_json, timeouts={"connect_s": 0.05})
-    pools = gate.gateway._plane.pools
+    pools = gate.gateway._parts.pools
     dial = pools._dial
     calls = []
 
@@ -447,7 +447,7 @@ async def test_a_client_that_does_not_read_does_not_hold_up_the_end(rig, kit):
     client = await gate.connect(limit=65_536)
     client.writer.transport.pause_reading()
     client.writer.write(kit.post())
-    await kit.eventually(lambda: any(not each.writable for each in gate.gateway._plane.connections))
+    await kit.eventually(lambda: any(not each.writable for each in gate.gateway._parts.drain.connections))
     await asyncio.wait_for(gate.gateway.aclose(0.05), 3)
     assert gate.gateway.statistics()["connections"] == 0
     assert gate.dispatcher.events[-1] == "cancelled"
@@ -484,6 +484,6 @@ async def test_many_streams_leave_nothing_behind(rig, kit):
 async def test_the_write_buffer_is_the_configured_one(rig, kit):
     gate = await rig(limits={"write_buffer_bytes": 12_345})
     await gate.connect()
-    await kit.eventually(lambda: gate.gateway._plane.connections)
-    (connection,) = gate.gateway._plane.connections
+    await kit.eventually(lambda: gate.gateway._parts.drain.connections)
+    (connection,) = gate.gateway._parts.drain.connections
     assert connection._transport.get_write_buffer_limits()[1] == 12_345

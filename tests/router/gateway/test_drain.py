@@ -59,7 +59,7 @@ async def test_an_answer_that_promised_to_go_on_is_followed_by_one_more(rig, kit
     client.writer.write(kit.post())
     await kit.eventually(lambda: "first_token" in gate.dispatcher.events)
     closing = asyncio.create_task(gate.gateway.aclose(5))
-    await kit.eventually(lambda: not gate.gateway._plane.accepts)
+    await kit.eventually(lambda: not gate.gateway._parts.drain.accepts)
     go_on.set()
     assert (await client.read()).header(b"connection") is None
     reply = await client.ask(kit.post())
@@ -84,8 +84,8 @@ async def test_idle_connections_are_closed_once_they_have_been_idle_for_long_eno
 async def test_a_request_that_waits_unread_when_an_idle_connection_expires_is_answered(rig, kit):
     gate = await rig(kit.answer_json)
     client = reached(*gate.gateway.listeners)
-    await kit.eventually(lambda: gate.gateway._plane.connections)
-    (connection,) = gate.gateway._plane.connections
+    await kit.eventually(lambda: gate.gateway._parts.drain.connections)
+    (connection,) = gate.gateway._parts.drain.connections
     client.send(kit.get(b"/livez"))  # in the kernel: the loop has not turned
     connection.expired(asyncio.get_running_loop().time())
     async with asyncio.timeout(5):
@@ -140,7 +140,7 @@ async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, kit
         accept_order = LeastConnections(Ledger(table, 1, 0), 1, 0) if shared else None
         os.close(table)
         await gate.gateway.start([other.dup()], accept_order=accept_order)
-        plane, request = gate.gateway._plane, kit.post(body=kit.PLAIN)
+        parts, request = gate.gateway._parts, kit.post(body=kit.PLAIN)
         client = reached(other, request[:-1])
 
         async def ask():
@@ -149,9 +149,9 @@ async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, kit
             return await everything(client)
 
         asking = asyncio.create_task(ask())
-        while not plane.places.opening:  # noqa: ASYNC110 - the one turn between an accept and its first callback
+        while not parts.drain.places.opening:  # noqa: ASYNC110 - the one turn between an accept and its first callback
             await asyncio.sleep(0)
-        assert not plane.connections
+        assert not parts.drain.connections
         async with asyncio.timeout(10):
             await gate.gateway.aclose(20, leave_queue=True)  # as far as its first wait in this very turn
         assert (await asking).startswith(b"HTTP/1.1 200 ")
@@ -214,8 +214,10 @@ async def test_a_gateway_that_had_stopped_accepting_serves_again(rig, kit):
     answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(waiting, 65_536), 5)
     assert answer.startswith(b"HTTP/1.1 200")
     waiting.close()
-    plane = gate.gateway._plane
-    assert min(each.deadline_s for each in plane.connections) > plane.time() + 1  # drain_idle_s counts no more
+    parts = gate.gateway._parts
+    assert (
+        min(each.deadline_s for each in parts.drain.connections) > parts.loop.time() + 1
+    )  # drain_idle_s counts no more
     reply = await idle.ask(kit.post(body=kit.PLAIN))
     assert (reply.status, reply.header(b"connection")) == (200, None)
     reply = await gate.ask(kit.post(body=kit.PLAIN))

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from router.gateway import losses
+from router.gateway.queues import lost_workers
 from router.placement.retry_budget import RetryBudget
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -246,7 +246,7 @@ async def test_without_budget_a_lost_worker_is_waited_for_until_there_is_some(ri
 
     affords = [False]
     monkeypatch.setattr(RetryBudget, "affords", lambda *_: affords[0])
-    monkeypatch.setattr(losses, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(lost_workers, "LOOK_AGAIN_S", 0.05)
     gate = await rig(*once(kit, silent))
     client = await gate.connect()
     client.writer.write(kit.post())
@@ -584,7 +584,7 @@ class OutOfDescriptors:
 async def test_a_lack_of_descriptors_is_ours_and_no_worker_pays_for_it(rig, kit, monkeypatch):
     gate = await rig(kit.answer_stream, kit.answer_stream)
     with monkeypatch.context() as patched:
-        patched.setattr(gate.gateway._plane.pools, "_loop", OutOfDescriptors(gate.loop))
+        patched.setattr(gate.gateway._parts.pools, "_loop", OutOfDescriptors(gate.loop))
         for _ in range(5):
             reply = await gate.ask(kit.post())
             assert (reply.status, reply.code) == (503, "gateway_exhausted")

@@ -6,9 +6,9 @@ import httptools
 import pytest
 
 from router.errors import ErrorKind, RequestError
+from router.gateway.flow.identify import read_request
 from router.gateway.http.request_head import parse_head
 from router.gateway.http.routes import RouteTable
-from router.gateway.placing import read_request
 
 PATH = "/inference/v1/generate"
 FIELDS = b'"kv_transfer_params":{"do_remote_prefill":true}}'

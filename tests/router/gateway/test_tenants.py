@@ -154,7 +154,7 @@ async def test_two_tenants_on_one_connection_are_charged_separately(rig, kit):
 
 async def test_a_renamed_key_is_charged_to_its_new_tenant(rig, kit):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=0))
-    keys = gate.gateway._plane.keys
+    keys = gate.gateway._parts.keys
     keys._given = (KeyEntry("blue", digest_of(RED.encode())),)
     keys.load()
     client = await gate.connect()

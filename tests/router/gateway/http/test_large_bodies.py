@@ -96,7 +96,7 @@ async def test_each_loop_iteration_has_one_slice():
 
 async def test_one_large_body_is_read_per_iteration(rig, kit, monkeypatch):
     gate = await rig(kit.answer_json)
-    slices = gate.gateway.plane.slices if hasattr(gate.gateway, "plane") else gate.gateway._plane.slices
+    slices = gate.gateway._parts.slices
     taken = [slices.take(gate.loop) for _ in range(3)]
     assert taken == [True, False, False]
     await asyncio.sleep(0)

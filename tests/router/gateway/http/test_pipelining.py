@@ -118,7 +118,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(rig, kit, never_read
     await asyncio.sleep(0.1)
     assert len(gate.metrics.named("request_ended")) == answered
     assert (await gate.ask(LIVEZ)).status == 200
-    (connection,) = [each for each in gate.gateway._plane.connections if not each.writable]
+    (connection,) = [each for each in gate.gateway._parts.drain.connections if not each.writable]
     assert connection.unsent_bytes < 2_000_000
 
 
@@ -135,7 +135,7 @@ async def test_a_client_that_resumes_reading_gets_every_response(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect(limit=4_096)  # reads stop while this much is buffered
     client.writer.write(LIVEZ * 20_000)
-    await kit.eventually(lambda: any(not each.writable for each in gate.gateway._plane.connections))
+    await kit.eventually(lambda: any(not each.writable for each in gate.gateway._parts.drain.connections))
     for _ in range(20_000):
         assert (await client.read()).status == 200
     assert (await client.ask(LIVEZ)).status == 200
@@ -146,7 +146,7 @@ async def test_a_client_that_never_reads_is_closed_after_the_stream_limit(rig, k
     attacker = never_reads(gate)
     with pytest.raises(ConnectionError):
         await attacker.send_all(quiet_s=3)
-    await kit.eventually(lambda: not gate.gateway._plane.connections)
+    await kit.eventually(lambda: not gate.gateway._parts.drain.connections)
 
 
 async def test_responses_are_sent_after_the_client_half_closes(rig, kit):

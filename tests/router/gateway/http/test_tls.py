@@ -235,10 +235,10 @@ async def test_an_endless_handshake_is_closed(rig, kit, authority, pair):
 async def test_a_handshake_started_before_a_drain_gets_a_response(rig, kit, authority, pair):
     gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 2.0})
     began, silent = await gateway.connect(), await gateway.connect()
-    plane = gateway.gateway._plane
-    await kit.eventually(lambda: plane.places.opening == 2)
+    parts = gateway.gateway._parts
+    await kit.eventually(lambda: parts.drain.places.opening == 2)
     closing = asyncio.create_task(gateway.gateway.aclose(5))
-    await kit.eventually(lambda: not plane.accepts)
+    await kit.eventually(lambda: not parts.drain.accepts)
     await began.writer.start_tls(authority.client(), server_hostname="127.0.0.1")
     reply = await began.ask(kit.post())
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
@@ -249,7 +249,7 @@ async def test_a_handshake_started_before_a_drain_gets_a_response(rig, kit, auth
 async def test_an_abandoned_handshake_does_not_delay_a_drain(rig, kit, pair):
     gateway = await rig(kit.answer_stream, tls=pair)
     probe = await gateway.connect()  # as load balancers probe a port
-    await kit.eventually(lambda: gateway.gateway._plane.places.opening)
+    await kit.eventually(lambda: gateway.gateway._parts.drain.places.opening)
     probe.leave()
     await asyncio.sleep(0.1)
     began_s = time.monotonic()

@@ -11,7 +11,7 @@ async def test_nodelay_is_set_on_both_sides(rig, kit):
     gate = await rig(kit.answer_json)
     client = await gate.connect()
     assert (await client.ask(kit.post())).status == 200
-    plane = gate.gateway._plane
-    (accepted,), (dialled,) = plane.connections, plane.pools._open
+    parts = gate.gateway._parts
+    (accepted,), (dialled,) = parts.drain.connections, parts.pools._open
     assert nodelay(accepted._transport)
     assert nodelay(dialled._transport)

@@ -207,7 +207,7 @@ async def test_a_repeated_head_is_framed_for_each_body(gate, kit):
 async def test_a_renamed_key_gets_another_salt_on_open_connections(gate, kit):
     client = await gate.connect()
     await client.ask(kit.post(body=BODY, extra=bearer(ALICE)))
-    keys = gate.gateway._plane.keys
+    keys = gate.gateway._parts.keys
     keys._given = (KeyEntry("renamed", digest_of(ALICE.encode())),)
     keys.load()
     await client.ask(kit.post(body=BODY, extra=bearer(ALICE)))

@@ -1,33 +1,43 @@
-"""Requests that wait for the first event of a worker that has been lost."""
+"""Requests that wait for the first event of a lost worker."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Protocol
 
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 
-if TYPE_CHECKING:
-    from router.gateway.exchange import Exchange
-
-
 LOOK_AGAIN_S = 1.0
-"""How soon the retry budget may allow what it did not."""
+"""How soon the retry budget may allow a move that it refused."""
 
 
-class Losses:
+class AwaitingRequest(Protocol):
+    """A request that may wait for the first event of a worker."""
+
+    @property
+    def awaited(self) -> tuple[FleetEndpoint, ...]:
+        """The endpoints whose first event the request waits for."""
+        ...
+
+    def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
+        """Take the request off `endpoint` where another worker is ready."""
+        ...
+
+
+class LostWorkers:
     """Takes requests off workers that probes have ejected or an operator has removed.
 
     A worker whose host has vanished closes no connection: without this its requests would wait until
-    `first_event_s`. One that is merely slow may fail its probes, too, so a request is moved only where another worker
-    is ready and the retry budget allows it; the others are looked at again when a worker becomes so, and every second.
+    `first_event_s`. A slow worker may fail its probes, too, so a request moves only where another worker is ready and
+    the retry budget allows it. The others are looked at again when a worker becomes ready, and every second.
     """
 
-    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, exchanges: set[Exchange]) -> None:
+    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, requests: Iterable[AwaitingRequest]) -> None:
         self._fleet = fleet
         self._loop = loop
-        self._exchanges = exchanges
+        self._requests = requests
         self._lost: set[FleetEndpoint] = set()
         self._scheduled = False
         self._again: asyncio.TimerHandle | None = None
@@ -35,7 +45,10 @@ class Losses:
         fleet.on_change.append(self.changed)
 
     def lost(self, endpoint: FleetEndpoint) -> None:
-        """`endpoint` has been ejected or removed. The fleet calls this in the middle of its own work, so not now."""
+        """Move the requests of `endpoint` soon: it was ejected or removed.
+
+        The fleet calls this in the middle of its own work, so not now.
+        """
         self._lost.add(endpoint)
         self.changed()
 
@@ -46,7 +59,7 @@ class Losses:
             self._loop.call_soon(self._move)
 
     def close(self) -> None:
-        """Listen to the fleet no longer."""
+        """Stop listening to the fleet."""
         if self._again is not None:
             self._again.cancel()
         if self.lost in self._fleet.on_loss:
@@ -60,14 +73,11 @@ class Losses:
             self._again = None
         lost = {endpoint for endpoint in self._lost if self._fleet.lost(endpoint)}
         self._lost = set()
-        for exchange in list(self._exchanges):
-            endpoint = exchange.awaited
-            if endpoint in lost:
-                try:
-                    exchange.endpoint_lost()
-                except Exception:
-                    exchange.crashed()
-                if exchange.awaited is endpoint:
-                    self._lost.add(endpoint)  # nobody else was ready
+        for request in list(self._requests):
+            for endpoint in request.awaited:
+                if endpoint in lost:
+                    request.endpoint_lost(endpoint)
+                    if endpoint in request.awaited:
+                        self._lost.add(endpoint)  # no other worker was ready
         if self._lost:
             self._again = self._loop.call_later(LOOK_AGAIN_S, self.changed)

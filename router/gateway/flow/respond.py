@@ -11,7 +11,8 @@ from enum import Enum
 from typing import Protocol
 
 from router.errors import ErrorKind
-from router.gateway.http.error_format import body_event, error_event, is_error
+from router.gateway.flow.opening import Opening
+from router.gateway.http.error_format import body_event, error_event
 from router.gateway.http.headers import (
     LAST_CHUNK,
     chunk,
@@ -19,14 +20,11 @@ from router.gateway.http.headers import (
 )
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.response_head import ResponseHead
-from router.gateway.http.sse import FirstEvent, StreamError
 from router.gateway.http.upstream_connection import UpstreamConnection
 from router.gateway.http.usage import TAIL_BYTES, trim
 from router.gateway.rewrites.usage_frame import UsageFrame
 
 COMMENT = b": warmroute is waiting for a worker\n\n"
-# Comments and half an event may pile up before the first real one; more than this is no event stream.
-HELD_BYTES = 1_048_576
 BATCH_READS = 32
 _LARGE_READ_BYTES = 16_384
 # A stream's usage is its last event but one.
@@ -78,14 +76,10 @@ class Relay:
         "_batch",
         "_chunks",
         "_client",
-        "_first",
         "_gaps",
-        "_held",
-        "_held_bytes",
         "_own_cors",
         "_path",
         "_reads",
-        "_seen",
         "_tail",
         "_time",
         "_write",
@@ -93,7 +87,6 @@ class Relay:
         "events",
         "last_read_s",
         "out",
-        "refused",
         "response_bytes",
         "status",
         "to_old_client",
@@ -120,50 +113,20 @@ class Relay:
         self.status = 0
         self.response_bytes = 0
         self.events = 0
-        self.refused = 0
-        """The status in a stream's first event, where that says that the request is wrong; else 0."""
         self.last_read_s = 0.0
         self._gaps: list[float] = []
         self._reads: list[bytes] = []
         self.connection: UpstreamConnection | None = None
-        self._held: list[bytes] = []
         self._tail = b""
         self.usage_frame: UsageFrame | None = None
         """Takes a frame out of the stream that its client did not ask for."""
 
-    def attach(self, connection: UpstreamConnection, usage_frame: UsageFrame | None = None) -> None:
-        """A new attempt: what an earlier one left behind is forgotten."""
+    def attach(self, connection: UpstreamConnection, usage_frame: UsageFrame | None) -> None:
+        """The answer comes from `connection`; `usage_frame` takes a frame out of it that the client did not ask for."""
         self.connection = connection
         self.usage_frame = usage_frame
-        self._held = []
-        self._held_bytes = self._seen = self.refused = 0
-        self._first = FirstEvent()
 
     # before the first real event
-
-    def hold(self, data: bytes, response: ResponseHead) -> bool | StreamError | None:
-        """Keep `data` back. True once it holds the first event, False while not; None when it is too much."""
-        assert self.connection is not None
-        pieces = self.connection.pieces
-        self._held_bytes += len(data)
-        if self.out is Out.NOTHING:
-            self._held.append(data)
-        if not response.events:
-            # behind comments a body that is no stream becomes one event, so all of it is needed
-            return bool(pieces) if self.out is Out.NOTHING else self._within_bounds()
-        unseen = pieces[self._seen :]
-        self._seen = len(pieces)
-        for piece in unseen:
-            verdict = self._first.feed(piece)
-            if isinstance(verdict, StreamError) and 400 <= verdict.status < 500:
-                self.refused = verdict.status  # a mistake found late is the client's to see: no worker would do better
-                return True
-            if verdict is not False:
-                return verdict
-        return self._within_bounds()
-
-    def _within_bounds(self) -> bool | None:
-        return None if self._held_bytes > HELD_BYTES else False
 
     def comment(self, head_lines: bytes, close: bool) -> None:
         """Tell the client that we are still there; the first time with a stream's head of our own."""
@@ -173,13 +136,14 @@ class Relay:
             framing += b"connection: close\r\n" if close or not self._chunks else b""
             head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
             self._send(head + framing + head_lines + b"\r\n" + self._framed(COMMENT))
-            self._held.clear()
             self.out = Out.COMMENTS
         else:
             self._send(self._framed(COMMENT))
 
-    def open(self, response: ResponseHead, head_lines: bytes, keep_alive: bool) -> Callable[[bytes], None]:
-        """The first event is here: write the head and what was held. Returns what later reads are to be given to."""
+    def open(
+        self, response: ResponseHead, opening: Opening, head_lines: bytes, keep_alive: bool
+    ) -> Callable[[bytes], None]:
+        """Write the head and the held bytes. Return the function that takes later reads."""
         self.last_read_s = self._time()
         if not response.events:
             self.usage_frame = None
@@ -189,8 +153,7 @@ class Relay:
             self._send_pieces()
             self.out = Out.REFRAMED
         else:
-            self._open_with_head(response, head_lines, keep_alive)
-        self._held = []
+            self._open_with_head(response, opening, head_lines, keep_alive)
         if self.out is Out.REFRAMED and self.usage_frame is None:
             return self.reframe
         if not response.events:
@@ -202,7 +165,7 @@ class Relay:
         self._write = self._client.write_now
         return passed_on
 
-    def _open_with_head(self, response: ResponseHead, head_lines: bytes, keep_alive: bool) -> None:
+    def _open_with_head(self, response: ResponseHead, opening: Opening, head_lines: bytes, keep_alive: bool) -> None:
         self.status = response.status
         reframed = response.until_close or (response.chunked and self.to_old_client) or self.usage_frame is not None
         self._chunks = not self.to_old_client
@@ -218,7 +181,7 @@ class Relay:
             self._send_pieces()
             self.out = Out.REFRAMED
         else:
-            self._send(head + b"".join(self._held))
+            self._send(head + opening.take())
             self.out = Out.SPLICED
 
     # from the first event on
@@ -276,7 +239,6 @@ class Relay:
         """Let go of everything."""
         self._write = self._batch = _nothing
         self.connection = None
-        self._held = []
 
     def end(self) -> bool:
         """The worker's answer is complete: end ours. False when the client's connection cannot go on."""
@@ -287,11 +249,6 @@ class Relay:
         if self.usage_frame is not None:
             self._send(self._framed(self.usage_frame.rest()))
         return self._end_framed()
-
-    def holds_error(self) -> bool:
-        """Whether the whole body is an error that the API's clients can read."""
-        assert self.connection is not None
-        return is_error(b"".join(self.connection.pieces))
 
     def end_as_event(self) -> bool:
         """An answer that is no stream, behind comments: its body becomes the stream's one event."""

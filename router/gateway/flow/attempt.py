@@ -1,0 +1,375 @@
+"""One attempt at one request: find a connection to its worker, send the request, judge how the answer begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from router.gateway.flow.opening import Opening, Verdict
+from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.outcomes import Failure, Outcome, denies_model, seconds
+from router.gateway.http.headers import request_to_worker
+from router.gateway.http.response_head import ResponseHead
+from router.gateway.http.upstream_connection import UpstreamConnection
+from router.gateway.http.upstream_pool import ConnectionPool
+from router.gateway.http.worker_keys import WorkerKeys
+from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.rewrites.usage_frame import UsageFrame
+from router.placement.lifecycle_events import FailurePoint
+from router.placement.tickets import Ticket
+
+# Server errors that speak of the request and not of the worker: another worker would say the same.
+_NOT_A_FAILURE = frozenset({501, 505})
+NOT_FOUND_BYTES = 4_096
+"""A 404 whose body is longer, framing included, is passed on unread."""
+
+ERROR_BYTES = 65_536
+"""A server error whose body is longer, framing included, is not passed on."""
+ERROR_BODY_S = 1.0
+"""How long the body of a server error is waited for."""
+STALE_S = 0.01
+"""A pooled connection that breaks sooner than this after a request was written had been closed before."""
+
+
+class AttemptServices:
+    """What all attempts use."""
+
+    __slots__ = ("loop", "metrics", "pools", "scheme", "time", "worker_keys")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        metrics: GatewayMetrics,
+        pools: ConnectionPool,
+        worker_keys: WorkerKeys | None,
+        scheme: bytes,
+    ) -> None:
+        self.loop = loop
+        self.time = loop.time
+        self.metrics = metrics
+        self.pools = pools
+        self.worker_keys = worker_keys
+        self.scheme = scheme
+
+
+class Attempt:
+    """The request of `ticket` at its worker.
+
+    `report` gets each outcome together with the attempt. One of ANSWERED, NOT_FOUND, ERRED, FAILED and CRASHED is the
+    last. After NOT_FOUND, ERRED and FAILED `failure` says why another worker should take over, if one can.
+    """
+
+    __slots__ = (
+        "_dial",
+        "_late",
+        "_opened",
+        "_outbound",
+        "_paused",
+        "_report",
+        "_sent_s",
+        "_services",
+        "connected_s",
+        "connection",
+        "failure",
+        "lost",
+        "opening",
+        "response",
+        "response_read",
+        "sent",
+        "since_s",
+        "switched",
+        "ticket",
+        "usage_frame",
+        "worker_writable",
+    )
+
+    def __init__(
+        self,
+        services: AttemptServices,
+        outbound: OutboundRequest,
+        ticket: Ticket,
+        report: Callable[[Outcome, Attempt], None],
+        *,
+        commented: bool,
+        paused: bool,
+    ) -> None:
+        self._services = services
+        self._outbound = outbound
+        self._report = report
+        self._dial: asyncio.Task[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
+        """Runs while the body of a server error is read."""
+        self._sent_s: float | None = None
+        """When the request was last written."""
+        self._opened = False
+        self._paused = paused
+        self.ticket = ticket
+        self.opening = Opening(commented)
+        self.connection: UpstreamConnection | None = None
+        self.connected_s = 0.0
+        """When the connection was made that the request was written to."""
+        self.response: ResponseHead | None = None
+        self.response_read: Callable[[bytes], None] = _ignore
+        self.usage_frame: UsageFrame | None = None
+        """Takes a frame out of the stream that its client did not ask for."""
+        self.failure: Failure | None = None
+        self.lost = False
+        """The connection broke; False where the worker answered with a server error."""
+        self.sent = False
+        """The request was written to a connection; else one is dialled."""
+        self.since_s = 0.0
+        """When `sent` was last set."""
+        self.switched = False
+        self.worker_writable: Callable[[bool], None] = _ignore_pause
+        """Gets False when the worker stops reading. Only a tunnel can write faster than its worker reads."""
+
+    @property
+    def unopened(self) -> bool:
+        """No part of an answer was let through."""
+        return not self._opened
+
+    # sending
+
+    def begin(self, *, fresh: bool = False) -> None:
+        """Send to the ticket's worker, on an idle connection unless `fresh`."""
+        services = self._services
+        endpoint = self.ticket.candidate.endpoint.endpoint
+        connection = None if fresh or self._outbound.upgrade else services.pools.take(endpoint)
+        if connection is not None:
+            self._send(connection)
+            return
+        self.sent = False
+        self.since_s = services.time()
+        self._dial = services.pools.dial(endpoint, self)
+
+    def dialled(self, connection: UpstreamConnection) -> None:
+        """Use the new connection."""
+        self._dial = None
+        self._send(connection)
+        self._report(Outcome.MOVED, self)
+
+    def dial_failed(self, reason: str, *, ours: bool) -> None:
+        """Fail: the worker cannot be reached, or the gateway cannot open a connection (`ours`)."""
+        self._dial = None
+        if ours:
+            self._fail(FailurePoint.LOCAL, reason)
+        elif self._sent_s is not None:
+            # the pooled connection had not died idle: the worker is gone, and had the request
+            self._suspect(lost=True)
+            self._fail(FailurePoint.SENT, f"connection closed by the worker, then: {reason}")
+        else:
+            self._fail(FailurePoint.CONNECT, f"cannot connect: {reason}")
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        services, outbound, candidate = self._services, self._outbound, self.ticket.candidate
+        self.connection = connection
+        self.response = None
+        self.response_read = self._read_before_first
+        now_s = services.time()
+        body, usage_frame = outbound.outgoing(self.ticket, now_s)
+        self.usage_frame = usage_frame
+        keys = services.worker_keys
+        head = request_to_worker(
+            outbound.head,
+            len(body),
+            candidate.endpoint.endpoint,
+            outbound.id,
+            candidate.rank,
+            outbound.peer.encode("ascii"),
+            outbound.upgrade,
+            plain=usage_frame is not None,
+            authorization=keys.line(candidate.endpoint.id) if keys is not None else None,
+            scheme=services.scheme,
+            worker=candidate.id,
+            withheld=outbound.withheld,
+        )
+        connection.send(self, head, body, outbound.head.method == "HEAD")
+        self.sent = True
+        self._sent_s = self.since_s = now_s
+        self.connected_s = connection.connected_s
+        if self._paused:
+            connection.pause_reading()
+
+    # the worker's answer
+
+    def response_began(self, response: ResponseHead) -> None:
+        """Judge a final head: it begins an answer, or is a failure."""
+        self.response = response
+        status = response.status
+        if status == 503:
+            self.let_go(reusable=True)
+            self._fail(FailurePoint.REFUSED, f"HTTP {status}", seconds(response.fields.get(b"retry-after")))
+        elif status >= 500 and status not in _NOT_A_FAILURE:
+            self._suspect(lost=False)
+            if response.until_close:
+                self._error_cut()
+            else:
+                self.response_read = self._read_error
+                self._late = self._services.loop.call_later(ERROR_BODY_S, self._error_cut)
+        elif status == 404:
+            if self.ticket.request.model is not None and not response.events:
+                self.response_read = self._read_not_found
+        elif status == 101:
+            if self._outbound.upgrade:
+                self._opened = self.switched = True
+                self._report(Outcome.SWITCHED, self)
+            else:
+                self.worker_lost("unexpected 101", True)
+
+    def _read_before_first(self, data: bytes) -> None:
+        """Take body bytes while no event was let through."""
+        assert self.response is not None and self.connection is not None
+        verdict = self.opening.feed(data, self.connection, self.response)
+        if verdict is Verdict.OPEN:
+            self._opened = True
+            self._report(Outcome.OPENED, self)
+        elif verdict is Verdict.ERROR:
+            self._stream_error()
+        elif verdict is Verdict.TOO_LONG:
+            self.worker_lost("no event among too many bytes", True)
+
+    def _stream_error(self) -> None:
+        """Fail: the first event of the stream is an error."""
+        error = self.opening.error
+        assert error is not None
+        self.let_go(reusable=False)
+        point = FailurePoint.REFUSED if error.status == 503 else FailurePoint.ANSWERED
+        if point is FailurePoint.ANSWERED:
+            self._suspect(lost=False)
+        # not the worker's words: they may repeat the prompt, and a reason is logged and kept
+        self._fail(point, f"error as first event, status {error.status or 'not given'}")
+
+    def _read_not_found(self, data: bytes) -> None:
+        """Take body bytes of a 404. It is judged once it is complete, unless it is long."""
+        assert self.response is not None and self.connection is not None
+        if self.connection.raw_bytes > NOT_FOUND_BYTES:
+            self.response_read = self._read_before_first
+            self._read_before_first(data)
+        else:
+            self.opening.feed(data, self.connection, self.response)
+
+    def _read_error(self, data: bytes) -> None:
+        """Take body bytes of a server error. It is passed on where no other worker is tried."""
+        assert self.response is not None and self.connection is not None
+        if self.connection.raw_bytes > ERROR_BYTES:
+            self._error_cut()
+        else:
+            self.opening.feed(data, self.connection, self.response)
+
+    def _error_cut(self) -> None:
+        """Fail: a server error whose body is late, too long or without an end."""
+        response = self.response
+        self.let_go(reusable=True)
+        try:
+            self._fail(FailurePoint.ANSWERED, f"HTTP {response.status if response is not None else 0}")
+        except Exception:
+            self.crashed()
+
+    def _denies_model(self) -> bool:
+        """Whether a complete 404 says that the worker does not serve the model that it has listed."""
+        connection = self.connection
+        if self.ticket.request.model is None or connection is None or connection.raw_bytes > NOT_FOUND_BYTES:
+            return False
+        if self._outbound.head.fields.get(b"content-type", b"").lower().startswith(b"multipart/"):
+            return False  # a form may name two models, and the worker may have taken the other one
+        return self.ticket.candidate.endpoint.models_known and denies_model(b"".join(connection.pieces))
+
+    def response_ended(self) -> None:
+        """The worker's answer is complete."""
+        response = self.response
+        assert response is not None
+        if self._opened:
+            self._report(Outcome.ANSWERED, self)
+        elif self._late is not None:
+            self._late.cancel()
+            self.failure = Failure(FailurePoint.ANSWERED, f"HTTP {response.status}")
+            self._report(Outcome.ERRED, self)
+        elif response.events and response.status == 200 and not response.bodiless:
+            self.worker_lost("the stream ended without an event", False)
+        elif response.status == 404 and self._denies_model():
+            self.failure = Failure(FailurePoint.UNSERVED, "HTTP 404: it does not serve the model")
+            self._report(Outcome.NOT_FOUND, self)
+        else:
+            self._report(Outcome.ANSWERED, self)
+
+    def worker_lost(self, reason: str, broke_http: bool) -> None:
+        """The answer will not be completed on this connection."""
+        connection = self.connection
+        erred = self.response if self._late is not None else None
+        stale = connection is not None and connection.reused and connection.silent and not broke_http
+        self.let_go(reusable=False)
+        if self._opened:
+            self._fail(FailurePoint.STREAM, reason, broke_http=broke_http)
+        elif erred is not None:
+            self._fail(FailurePoint.ANSWERED, f"HTTP {erred.status}")
+        elif stale:
+            # closed by the worker while it lay idle: says nothing about the worker, and does not count
+            if self._sent_s is not None and self._services.time() - self._sent_s > STALE_S:
+                self._suspect(lost=True)
+            self._services.metrics.redialled()
+            self.begin(fresh=True)
+            self._report(Outcome.MOVED, self)
+        else:
+            if not broke_http and connection is not None and not connection.complete:
+                self._suspect(lost=True)
+            self._fail(FailurePoint.SENT, reason)
+
+    def crashed(self) -> None:
+        """Report a defect; call from an `except` block."""
+        self._report(Outcome.CRASHED, self)
+
+    def _suspect(self, *, lost: bool) -> None:
+        """The worker may have died of the request: its connection was `lost`, or it answered with a server error."""
+        self.lost = lost
+        self._report(Outcome.SUSPECTED, self)
+
+    def _fail(
+        self, point: FailurePoint, reason: str, retry_after_s: float | None = None, *, broke_http: bool = False
+    ) -> None:
+        self.failure = Failure(point, reason, retry_after_s, broke_http)
+        self._report(Outcome.FAILED, self)
+
+    # what its request does
+
+    def comment(self) -> None:
+        """The client has seen comments instead of this worker's head."""
+        self.opening.comment()
+
+    def give_up(self, reason: str) -> None:
+        """Fail before the first event: the worker takes too long, or is lost."""
+        point = FailurePoint.SENT if self.sent else FailurePoint.CONNECT
+        self.let_go(reusable=False)
+        self._fail(point, reason)
+
+    def pause(self, paused: bool) -> None:
+        """Stop or resume reading: the client does not read, or reads again."""
+        self._paused = paused
+        connection = self.connection
+        if connection is not None:
+            if paused:
+                connection.pause_reading()
+            else:
+                connection.resume_reading()
+
+    def let_go(self, *, reusable: bool) -> None:
+        """Stop dialling, or give the connection back."""
+        late, self._late = self._late, None
+        if late is not None:
+            late.cancel()
+        dial, self._dial = self._dial, None
+        if dial is not None:
+            dial.cancel()
+        connection, self.connection = self.connection, None
+        self.response_read = _ignore  # no cycles left behind: the collector has enough to do
+        if connection is not None:
+            if self._paused:
+                connection.resume_reading()
+            connection.release(reusable)
+
+
+def _ignore(data: bytes) -> None:
+    """Drop bytes that nobody waits for."""
+
+
+def _ignore_pause(writable: bool) -> None:
+    """A request cannot be written faster than its worker reads."""

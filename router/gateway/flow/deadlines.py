@@ -1,0 +1,69 @@
+"""How long each state of a request may last, and which limit has passed. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from router.config.model import TimeoutsConfig
+from router.gateway.flow.transitions import RequestState
+
+MIN_BYTES_PER_S = 16.0
+"""What a worker must bring of a started answer while no event ends: an event of a megabyte may take its time."""
+
+
+class Limits:
+    """The time limits of requests, in seconds, and how many may be in progress."""
+
+    __slots__ = (
+        "comment_interval_s",
+        "connect_s",
+        "first_event_s",
+        "header_delay_s",
+        "idle_s",
+        "max_requests",
+        "state_s",
+        "total_s",
+    )
+
+    def __init__(self, timeouts: TimeoutsConfig, max_requests: int) -> None:
+        self.max_requests: Final = max_requests
+        self.connect_s: Final = timeouts.connect_s
+        self.first_event_s: Final = timeouts.first_event_s
+        self.idle_s: Final = timeouts.stream_idle_s
+        self.total_s: Final = timeouts.total_s
+        self.header_delay_s: Final = timeouts.header_delay_s
+        self.comment_interval_s: Final = timeouts.comment_interval_s
+        limits = dict.fromkeys(RequestState, math.inf)
+        limits[RequestState.QUEUED] = timeouts.queue_s
+        limits[RequestState.STREAMING] = limits[RequestState.TUNNEL] = self.idle_s
+        self.state_s: Final = tuple(limits[state] for state in RequestState)
+        """By state: from its start, in STREAMING and TUNNEL from the last byte. Attempts have their own."""
+
+
+class Trickle:
+    """Tells a stream that goes on from one that brings next to nothing."""
+
+    __slots__ = ("_bytes", "_events", "_seen_s")
+
+    def __init__(self) -> None:
+        self._seen_s = -math.inf
+        """When the stream was last looked at; how many events and bytes there were then."""
+        self._events = 0
+        self._bytes = 0
+
+    def seen(self, now_s: float, events: int, size_bytes: int) -> None:
+        """Count from here: the client stopped or began to read, so the worker was not idle until now."""
+        self._seen_s, self._events, self._bytes = now_s, events, size_bytes
+
+    def stalled(self, now_s: float, began_s: float, idle_s: float, events: int, size_bytes: int) -> bool:
+        """Whether the stream, begun at `began_s`, brought next to nothing since the last look, at least `idle_s` ago.
+
+        Such looks come by themselves: the deadline of a stream that goes on is found to have moved.
+        """
+        seen_s = max(self._seen_s, began_s)
+        if now_s - seen_s < idle_s:
+            return False
+        events_before, bytes_before = self._events, self._bytes
+        self.seen(now_s, events, size_bytes)
+        return events <= events_before and size_bytes - bytes_before < MIN_BYTES_PER_S * (now_s - seen_s)

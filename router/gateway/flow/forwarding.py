@@ -1,0 +1,457 @@
+"""Drive one forwarded request: turn what happens into events of its flow, and carry out the flow's effects.
+
+The flow decides (`transitions`); this module reads, asks, sends and writes. Tokens do not pass through here: once the
+answer has begun, the worker's connection writes them to the client by itself (`respond.Relay.splice_events`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from policies.view import WorkerId
+from router.errors import ErrorKind, RequestError
+from router.gateway.flow.attempt import Attempt
+from router.gateway.flow.flow import Flow
+from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.outcomes import Failure, Outcome
+from router.gateway.flow.responder import RESPONSE_STEPS, Responder
+from router.gateway.flow.services import RequestClient, RequestServices
+from router.gateway.flow.transitions import Event, RequestState
+from router.gateway.http.error_format import is_error
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.routes import Route
+from router.gateway.http.tunnel import Tunnel
+from router.placement.endpoints import FleetEndpoint
+from router.placement.lifecycle_events import FailurePoint
+from router.placement.tickets import Held, Queued, Ticket
+from router.security.callers import TenantUsage
+
+log = logging.getLogger("warmroute.gateway")
+
+SHUT_DOWN = "the gateway is shutting down"
+_BEGUN: Final = (RequestState.STREAMING, RequestState.TUNNEL)
+
+
+class ForwardedRequest:
+    """One request and its attempts. `tunnel` is set once the protocols were switched."""
+
+    __slots__ = (
+        "_client_left", "_end_s", "_ended", "_flow", "_held", "_identifying",
+        "_next_comment_s", "_outbound", "_responder", "_running", "_services", "_since_s", "client",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        services: RequestServices,
+        running: set[ForwardedRequest],
+        client: RequestClient,
+        head: RequestHead,
+        body: bytes,
+        route: Route,
+        request_id: bytes,
+    ) -> None:
+        arrived_s = services.time()
+        self._services = services
+        self._running = running
+        self.client = client
+        self._flow = Flow()
+        self._outbound = OutboundRequest(head, body, route, request_id, client.peer, client.caller, arrived_s)
+        self._responder = Responder(services, client, self._outbound)
+        self._since_s = arrived_s
+        """When the state began."""
+        self._end_s = arrived_s + services.limits.total_s
+        self._next_comment_s = math.inf
+        self._identifying: asyncio.Task[None] | None = None
+        self._held: Held | None = None
+        """How long, and for which worker, the policy holds the request."""
+        self._client_left = False
+        self._ended = False
+
+    # for the queues, the quarantine and the gateway
+
+    @property
+    def tunnel(self) -> Tunnel | None:
+        """Takes the client's bytes once the protocols were switched."""
+        return self._responder.tunnel
+
+    @property
+    def account(self) -> TenantUsage | None:
+        """The tenant's account."""
+        return self.client.caller.account
+
+    @property
+    def tickets(self) -> list[Ticket]:
+        """The placements of the running attempts."""
+        return [attempt.ticket for attempt in self._flow.attempts]
+
+    @property
+    def body_key(self) -> int:
+        """What the quarantine knows the body by; 0 for a request without one, which is never suspected."""
+        return self._services.placements.body_key(self._outbound)
+
+    @property
+    def unanswered(self) -> tuple[FleetEndpoint, ...]:
+        """The endpoints that have the request and have not begun to answer it."""
+        attempts = self._flow.attempts
+        return tuple(each.ticket.candidate.endpoint for each in attempts if each.unopened and each.sent)
+
+    @property
+    def awaited(self) -> tuple[FleetEndpoint, ...]:
+        """`unanswered`, and the endpoints to which a connection is dialled."""
+        return tuple(each.ticket.candidate.endpoint for each in self._flow.attempts if each.unopened)
+
+    def sent_to(self, worker: WorkerId | None) -> bool:
+        """Whether the request was placed on `worker`."""
+        return any(ticket.candidate.id == worker for ticket in self.tickets)
+
+    def offer(self) -> None:
+        """Ask for a worker again."""
+        try:
+            self._on(Event.OFFERED)
+        except Exception:
+            self.crashed()
+
+    def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
+        """`endpoint` was ejected or removed: do not wait for it where another worker is ready."""
+        try:
+            for attempt in list(self._flow.attempts):
+                if attempt.unopened and attempt.ticket.candidate.endpoint is endpoint:
+                    point = FailurePoint.SENT if attempt.sent else FailurePoint.CONNECT
+                    if self._replaceable(attempt, point):
+                        attempt.give_up("the worker was ejected or removed while the request waited for it")
+        except Exception:
+            self.crashed()
+
+    # events
+
+    def _on(self, event: Event, attempt: Attempt | None = None) -> None:
+        try:
+            for effect in self._flow.handle(event, attempt):
+                step = _STEPS[effect]
+                if step is not None:
+                    step(self, attempt)
+                else:
+                    RESPONSE_STEPS[effect](self._responder, attempt)
+        except Exception:
+            if self._ended or self._flow.state is not RequestState.OVER:
+                raise
+            self._end_crashed(attempt)
+
+    def refuse(self, error: RequestError) -> None:
+        """End it before an attempt."""
+        self._identifying = None
+        self._responder.error = error
+        self._on(Event.REFUSED)
+
+    def _stop(self, kind: ErrorKind, message: str) -> None:
+        """End it without a retry, and without blame for a worker."""
+        self._responder.error = RequestError(kind, message)
+        self._on(Event.STOPPED)
+
+    def shut_down(self) -> None:
+        """The time for requests in progress is up."""
+        self._stop(ErrorKind.SHUTTING_DOWN, SHUT_DOWN)
+
+    def crashed(self) -> None:
+        """Log a defect and end the request; call from an `except` block."""
+        log.exception("request failed", extra={"request_id": self._outbound.id.decode("latin-1")})
+        self._stop(ErrorKind.INTERNAL, "internal error")
+
+    def client_gone(self) -> None:
+        """The client's connection is closed: end the request at once."""
+        state = self._flow.state
+        if state is RequestState.OVER:
+            return
+        self._client_left = True
+        self._responder.relay.flush(self._services.time())
+        self._services.metrics.client_aborted("stream" if state in _BEGUN else "before_first")
+        self._on(Event.CLIENT_GONE)
+
+    def client_writable(self, writable: bool) -> None:
+        """The client stopped reading, or reads again."""
+        for attempt in self._flow.attempts:
+            attempt.pause(not writable)
+        self._responder.client_paced()
+
+    # placing
+
+    def start(self) -> None:
+        """Read and identify the request, then place it."""
+        services, outbound = self._services, self._outbound
+        self._running.add(self)
+        if len(self._running) > services.limits.max_requests:
+            self.refuse(RequestError(ErrorKind.CONCURRENCY_LIMIT, "too many requests in progress; try again later"))
+            return
+        identified = services.identifier.start(outbound, self)
+        if identified is not None:
+            self._identifying = identified
+            self._arm()
+
+    def read(self, streams: bool) -> None:
+        """The body was read; the answer will be a stream or not."""
+        if streams:
+            self._next_comment_s = self._outbound.arrived_s + self._services.limits.header_delay_s
+            if self._identifying is not None:
+                self._arm()
+
+    def identified(self) -> None:
+        """The request can be placed."""
+        self._identifying = None
+        self._on(Event.IDENTIFIED)
+
+    def unidentified(self) -> None:
+        """Identification has a defect; call from an `except` block."""
+        self._identifying = None
+        self.crashed()
+
+    def _place(self, _: object = None) -> None:
+        request = self._outbound.request
+        assert request is not None
+        services, state = self._services, self._flow.state
+        now_s = services.time()
+        placed = services.placements.place(self._outbound, request, state, self._since_s, now_s)
+        if isinstance(placed, Ticket):
+            self._begin(placed)
+        elif isinstance(placed, RequestError):
+            self.refuse(placed)
+        elif isinstance(placed, Queued):
+            self._on(Event.NO_WORKER)
+        else:
+            self._held = placed
+            if state is not RequestState.HELD:
+                self._since_s = now_s
+            self._on(Event.HOLD)
+
+    def _begin(self, ticket: Ticket) -> None:
+        """Make an attempt of a placement."""
+        self._responder.log.worker = ticket.candidate.id
+        commented, paused = self._flow.commented, not self.client.writable
+        attempt = Attempt(
+            self._services.attempts, self._outbound, ticket, self._reported, commented=commented, paused=paused
+        )
+        self._on(Event.PLACED, attempt)
+
+    def _queue(self, _: object) -> None:
+        self._services.queue.enter(self)
+        self._since_s = self._services.time()
+        self._arm()
+
+    def _hold(self, _: object) -> None:
+        held, self._held = self._held, None
+        assert held is not None
+        self._services.hold_queue.enter(self, held)
+        self._arm()
+
+    def _leave(self, _: object) -> None:
+        self._services.queue.leave(self)
+        self._services.hold_queue.leave(self)
+        identifying, self._identifying = self._identifying, None
+        if identifying is not None:
+            identifying.cancel()
+
+    # attempts
+
+    def _reported(self, outcome: Outcome, attempt: Attempt) -> None:
+        """Turn an attempt's outcome into an event."""
+        if outcome is Outcome.OPENED:
+            self._on(Event.OPENED, attempt)
+        elif outcome is Outcome.ANSWERED:
+            assert attempt.response is not None
+            status = attempt.opening.refused or attempt.response.status
+            self._on(Event.DECLINED if status >= 400 else Event.ANSWERED, attempt)
+        elif outcome is Outcome.MOVED:
+            self._arm()
+        elif outcome is Outcome.FAILED:
+            self._failed(attempt)
+        elif outcome is Outcome.SUSPECTED:
+            self._services.placements.suspect(self._outbound, attempt)
+        elif outcome is Outcome.SWITCHED:
+            self._on(Event.SWITCHED, attempt)
+        elif outcome is Outcome.CRASHED:
+            self.crashed()
+        else:
+            self._declined(outcome, attempt)
+
+    def _failed(self, attempt: Attempt) -> None:
+        failure = attempt.failure
+        assert failure is not None
+        if self._flow.state is RequestState.STREAMING:
+            kind = ErrorKind.BAD_UPSTREAM if failure.broke_http else ErrorKind.WORKER_DIED_IN_STREAM
+            self._stream_failed(Event.FAILED, kind, f"the worker's answer broke off: {failure.reason}")
+            return
+        if self._flow.state is RequestState.TUNNEL:
+            log.debug("tunnel ended", extra={"worker": self._responder.log.worker, "reason": failure.reason})
+        self._on(Event.FAILED, attempt)
+
+    def _stream_failed(self, event: Event, kind: ErrorKind, message: str) -> None:
+        """The worker failed a begun answer."""
+        attempt = self._responder.answering
+        if attempt is not None:
+            attempt.failure = Failure(FailurePoint.STREAM, message)
+            self._responder.error = RequestError(kind, message)
+            self._on(event, attempt)
+
+    def _declined(self, outcome: Outcome, attempt: Attempt) -> None:
+        """A complete answer that another worker may better: a 404 about the model, or a server error."""
+        failure, connection, services = attempt.failure, attempt.connection, self._services
+        assert failure is not None and connection is not None
+        if outcome is Outcome.NOT_FOUND and attempt.ticket.request.model is not None:
+            services.fleet.unknown_model(attempt.ticket.request.model)
+        replaced = self._replaceable(attempt, failure.point)
+        if outcome is Outcome.ERRED and self._flow.commented:
+            # only an error in the API's own format can become the stream's one event
+            replaced = replaced or not is_error(b"".join(connection.pieces))
+        if replaced:
+            attempt.let_go(reusable=True)
+            self._on(Event.FAILED, attempt)
+        else:
+            self._on(Event.DECLINED if outcome is Outcome.NOT_FOUND else Event.ERRED, attempt)
+
+    def _replaceable(self, attempt: Attempt, point: FailurePoint) -> bool:
+        """Whether another worker has the request, too, or is ready to take it."""
+        if len(self._flow.attempts) > 1:
+            return True
+        services = self._services
+        return services.placements.replaceable(self._outbound, attempt.ticket, point, services.time())
+
+    def _send(self, attempt: Attempt) -> None:
+        attempt.begin()
+        if len(self._flow.attempts) == 1:
+            self.client.deadline_s = min(self._attempt_deadline_s(attempt), self._end_s, self._next_comment_s)
+        else:
+            self._arm()
+
+    def _retry(self, attempt: Attempt) -> None:
+        again = self._services.placements.retry(self._outbound, attempt, self._services.time())
+        if isinstance(again, Ticket):
+            self._begin(again)
+        else:
+            self.refuse(again)
+
+    def _fail(self, attempt: Attempt) -> None:
+        attempt.let_go(reusable=False)
+        self._responder.answering = None
+        self._services.placements.fail(attempt, self._services.time())
+
+    def _cancel(self, _: object) -> None:
+        if not self._flow.dropped:
+            return  # as almost always
+        for attempt in self._flow.take_dropped():
+            self._responder.answering = None
+            self._services.placements.cancel(attempt, self._services.time())
+
+    def _next_leg(self, attempt: Attempt) -> None:
+        attempt.let_go(reusable=True)
+        self._place()
+
+    # the answer
+
+    def _respond(self, attempt: Attempt) -> None:
+        now_s = self._services.time()
+        self._services.placements.opened(self._outbound, attempt, now_s)
+        self._responder.open(attempt, now_s)
+        self._next_comment_s = math.inf
+        self._since_s = now_s
+        self.client.deadline_s = min(now_s + self._services.limits.idle_s, self._end_s)
+
+    def _switch(self, attempt: Attempt) -> None:
+        self._end_s = self._next_comment_s = math.inf
+        self._responder.switch(attempt)
+        self._arm()
+
+    def _comment(self, _: object) -> None:
+        self._responder.comment()
+        for attempt in self._flow.attempts:
+            attempt.opening.comment()
+
+    def _abort_client(self, _: object) -> None:
+        self.client.abort()
+
+    def _end(self, _: object) -> None:
+        self._ended = True
+        self._running.discard(self)
+        self._responder.close(self._client_left)
+
+    def _end_crashed(self, attempt: Attempt | None) -> None:
+        """End the request in spite of a defect in its last effects; call from an `except` block."""
+        log.exception("request failed", extra={"request_id": self._outbound.id.decode("latin-1")})
+        if attempt is not None:
+            self._services.placements.cancel(attempt, self._services.time())
+        self._responder.error = RequestError(ErrorKind.INTERNAL, "internal error")
+        self._responder.break_off()
+        self._end(None)
+
+    # time
+
+    def _arm(self) -> None:
+        self.client.deadline_s = min(self._state_deadline_s(), self._end_s, self._next_comment_s)
+
+    def _attempt_deadline_s(self, attempt: Attempt) -> float:
+        limits = self._services.limits
+        return attempt.since_s + (limits.first_event_s if attempt.sent else limits.connect_s)
+
+    def _state_deadline_s(self) -> float:
+        state, limits = self._flow.state, self._services.limits
+        if state is RequestState.WAITING:
+            return min([self._attempt_deadline_s(attempt) for attempt in self._flow.attempts])
+        if state in _BEGUN:
+            return self._responder.last_read_s + limits.idle_s
+        return self._since_s + limits.state_s[state]
+
+    def expired(self, now_s: float) -> None:
+        """A deadline may have passed: see which, and arm the next."""
+        if now_s >= self._state_deadline_s():
+            self._state_expired(now_s)
+        elif self._flow.state is RequestState.STREAMING and self._responder.trickles(now_s, self._since_s):
+            self._stalled("the worker's stream stalled: it only trickles")
+        elif now_s >= self._end_s:
+            self._stop(ErrorKind.TOTAL_TIMEOUT, "the request took too long")
+        elif now_s >= self._next_comment_s:
+            self._next_comment_s = now_s + self._services.limits.comment_interval_s
+            self._on(Event.COMMENT_DUE)
+        if not self._ended:
+            self._arm()
+
+    def _state_expired(self, now_s: float) -> None:
+        state = self._flow.state
+        if state is RequestState.QUEUED:
+            self._services.metrics.queued(now_s - self._since_s, False)
+            self._responder.error = RequestError(ErrorKind.NO_WORKER, "no worker became ready for this model in time")
+            self._on(Event.QUEUE_EXPIRED)
+        elif state is RequestState.WAITING:
+            for attempt in list(self._flow.attempts):
+                if now_s >= self._attempt_deadline_s(attempt):
+                    attempt.give_up("no first event in time" if attempt.sent else "connecting took too long")
+        elif state is RequestState.TUNNEL:
+            self._on(Event.STALLED, self._responder.answering)
+        elif not self.client.writable:
+            self._on(Event.CLIENT_STALLED)  # it has taken nothing for as long as a worker may stay silent
+        else:
+            self._stalled("the worker's stream stalled")
+
+    def _stalled(self, message: str) -> None:
+        self._stream_failed(Event.STALLED, ErrorKind.STREAM_IDLE_TIMEOUT, message)
+
+
+_STEPS: Final[tuple[Callable[[ForwardedRequest, Any], None] | None, ...]] = (
+    ForwardedRequest._place,
+    ForwardedRequest._next_leg,
+    ForwardedRequest._queue,
+    ForwardedRequest._hold,
+    ForwardedRequest._leave,
+    ForwardedRequest._send,
+    ForwardedRequest._cancel,
+    ForwardedRequest._retry,
+    ForwardedRequest._fail,
+    ForwardedRequest._respond,
+    ForwardedRequest._switch,
+    ForwardedRequest._comment,
+    ForwardedRequest._abort_client,
+    ForwardedRequest._end,
+    *(None,) * len(RESPONSE_STEPS),
+)
+"""The request's own steps, by effect; the others are the response's."""

@@ -1,0 +1,347 @@
+"""Turn a request's bytes into the values that a decision needs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Protocol
+from urllib.parse import parse_qs
+
+import msgspec
+
+from policies.view import WorkerId
+from router.errors import ErrorKind, RequestError
+from router.gateway.admission import admit
+from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.routes import ModelSource, Route, RouteTable
+from router.gateway.http.time_slices import TimeSlices
+from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.pins import Pins
+from router.gateway.rewrites.body_rewriter import BodyRewriter
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Request, SessionKind
+from router.residency.prompt import Prompt
+from router.security.callers import Caller
+from router.tokenization.identity import Identity
+from router.tokenization.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
+from router.tokenization.json_spans import UnreadBody
+from router.tokenization.multipart import multipart_model
+
+# Enough for a response's opening fields, among which its id is the first.
+_ID_WITHIN_BYTES = 4_096
+_STORED_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,256})"')
+# Where a body is not understood its size stands in for its tokens: about four bytes each in English.
+_BYTES_PER_TOKEN = 4
+# A larger body is at most one in an iteration of the loop: decoding and rendering it takes up to some 10 ms.
+READ_QUICKLY_BYTES = 32_768
+
+
+EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
+"""Request header: about how long the answer will be, if its client knows."""
+_FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """The parts of a body that were read: `fields` of any JSON object, `intake` where the prompt can be identified."""
+
+    model: str | None
+    stream: bool = False
+    fields: ParsedBody | None = None
+    intake: ParsedBody | None = None
+    previous_response_id: str | None = None
+
+
+def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
+    """Read the fields that `route` needs; only a body placed by prefix must be right.
+
+    Raises:
+        RequestError: a body placed by prefix is wrong.
+    """
+    if route.by_prefix:
+        return _of_body(route, parse(head.path, body))
+    if route.model is ModelSource.JSON:
+        return _read_leniently(route, head.path, body)
+    if route.model is ModelSource.MULTIPART:
+        return Reading(multipart_model(head.fields.get(b"content-type", b"").decode("latin-1"), body))
+    if route.model is ModelSource.QUERY:
+        return Reading(parse_qs(head.query).get("model", [None])[0])
+    return Reading(None)
+
+
+def reads_at_once(route: Route, body: bytes) -> bool:
+    """Whether `read_request` takes little time; else `read_in_slices` has to be awaited."""
+    return len(body) <= READ_AT_ONCE_BYTES or route.model is not ModelSource.JSON
+
+
+def reads_quickly(route: Route, body: bytes) -> bool:
+    """Whether `read_request`, and what follows on the event loop, take so little time that any iteration has room
+    for it."""
+    return len(body) <= READ_QUICKLY_BYTES or route.model is not ModelSource.JSON
+
+
+async def read_in_slices(route: Route, head: RequestHead, body: bytes, slices: TimeSlices) -> Reading:
+    """Read a large JSON body in an iteration of its own, or a very large one in many.
+
+    Raises:
+        RequestError: the body is wrong.
+    """
+    if reads_at_once(route, body):
+        await slices.available()
+        return read_request(route, head, body)
+    return _of_body(route, await slices.finish(parse_steps(head.path, body)))
+
+
+def _of_body(route: Route, parsed: ParsedBody) -> Reading:
+    intake, previous = (parsed, parsed.previous_response_id) if route.by_prefix else (None, None)
+    return Reading(parsed.model, parsed.stream, parsed, intake, previous)
+
+
+def _read_leniently(route: Route, path: str, body: bytes) -> Reading:
+    """Read a body that is otherwise not understood.
+
+    A small body that is no JSON goes to a worker, which says what is wrong with it. Any other unread body is refused:
+    it may have fields that its sender must not send.
+    """
+    try:
+        parsed = parse(path, body)
+    except RequestError as error:
+        unread = len(body) > WHOLE_BYTES or isinstance(error, UnreadBody)
+        if unread or error.kind is not ErrorKind.INVALID_JSON:
+            raise
+        return Reading(None)
+    return _of_body(route, parsed)
+
+
+def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, paths: RouteTable) -> WorkerId | None:
+    """Return the worker that holds the stored response that this request is about; None for any worker.
+
+    Raises:
+        RequestError: where the path names a response that is not known here. A body that names one is passed on:
+            it may also work without.
+    """
+    if not route.pinned:
+        previous = reading.previous_response_id
+        return pins.worker(previous) if previous is not None else None
+    response_id = paths.stored_id(head.path)
+    worker = pins.worker(response_id)
+    if worker is None:
+        raise RequestError(ErrorKind.RESPONSE_NOT_FOUND, f"response {response_id!r} was not made through this gateway")
+    return worker
+
+
+def describe(
+    route: Route,
+    head: RequestHead,
+    size_bytes: int,
+    reading: Reading,
+    prompt: Prompt | None,
+    pinned: WorkerId | None,
+    request_id: str,
+    arrived_s: float,
+    caller: Caller,
+) -> Request:
+    """Return the request for the dispatcher.
+
+    As in vLLM, a session id in the body wins over the header, and a priority in the header over the body.
+    """
+    parsed = reading.intake
+    guessed_tokens = size_bytes // _BYTES_PER_TOKEN if route.prefills else 0
+    session_id = parsed.session_id if parsed is not None else None
+    if session_id is None and b"x-session-id" in head.fields:
+        session_id = head.fields[b"x-session-id"].decode("latin-1")
+    return Request(
+        id=request_id,
+        path=head.path,
+        model=reading.model,
+        prompt=prompt,
+        prompt_tokens=prompt.tokens if prompt is not None else guessed_tokens,
+        arrived_s=arrived_s,
+        max_tokens=parsed.max_tokens if parsed is not None else None,
+        session_id=session_id,
+        priority=_priority(head, parsed) if "priority" in caller.may else 0,
+        pinned=pinned,
+        stream=reading.stream,
+        reads_cache=parsed is None or parsed.reads_cache,
+        answers=1 if parsed is None else parsed.answers,
+        kind=_kind(parsed, session_id),
+        hinted_tokens=_hinted_tokens(head),
+    )
+
+
+def _kind(parsed: ParsedBody | None, session_id: str | None) -> SessionKind:
+    if parsed is not None and parsed.has_tools:
+        return SessionKind.AGENT
+    return SessionKind.SINGLE if session_id is None else SessionKind.CONVERSATION
+
+
+def _hinted_tokens(head: RequestHead) -> int | None:
+    """A number of tokens; anything else is no hint."""
+    text = head.fields.get(EXPECTED_OUTPUT)
+    return int(text) if text is not None and _FEW_DIGITS.fullmatch(text) else None
+
+
+def _priority(head: RequestHead, parsed: ParsedBody | None) -> int:
+    text = head.fields.get(b"x-vllm-priority")
+    if text is not None:
+        try:
+            return int(text)
+        except ValueError:
+            pass
+    return parsed.priority if parsed is not None else 0
+
+
+def stored_response_id(pieces: list[bytes]) -> str | None:
+    """Return the id of a stored response from its first body bytes; None where there is none."""
+    found = _STORED_ID.search(b"".join(pieces)[:_ID_WITHIN_BYTES])
+    return found[1].decode("utf-8", "replace") if found else None
+
+
+class IdentifiedRequest(Protocol):
+    """A request that is being identified."""
+
+    def read(self, streams: bool) -> None:
+        """The body was read; the answer will be a stream or not."""
+        ...
+
+    def identified(self) -> None:
+        """`OutboundRequest.request` is set."""
+        ...
+
+    def refuse(self, error: RequestError) -> None:
+        """The body is wrong, or the caller may not send it."""
+        ...
+
+    def unidentified(self) -> None:
+        """A defect; called while the exception is handled."""
+        ...
+
+
+class Identifier:
+    """Reads, admits and identifies requests, at once where it can."""
+
+    __slots__ = ("_fleet", "_identity", "_loop", "_metrics", "_paths", "_pins", "_rewriter", "_slices", "_time")
+
+    def __init__(
+        self,
+        identity: Identity,
+        fleet: Fleet,
+        metrics: GatewayMetrics,
+        loop: asyncio.AbstractEventLoop,
+        paths: RouteTable,
+        pins: Pins,
+        slices: TimeSlices,
+        rewriter: BodyRewriter,
+    ) -> None:
+        self._identity = identity
+        self._fleet = fleet
+        self._metrics = metrics
+        self._loop = loop
+        self._time = loop.time
+        self._paths = paths
+        self._pins = pins
+        self._slices = slices
+        self._rewriter = rewriter
+
+    def start(self, asked: OutboundRequest, request: IdentifiedRequest) -> asyncio.Task[None] | None:
+        """Read and identify `asked`, and tell `request`: at once, or in the task that is returned."""
+        route, body, reading = asked.route, asked.body, None
+        try:
+            if reads_quickly(route, body) or (reads_at_once(route, body) and self._slices.take(self._loop)):
+                reading = read_request(route, asked.head, body)
+                if self._describe_now(asked, reading, request):
+                    request.identified()
+                    return None
+        except RequestError as error:
+            request.refuse(error)
+            return None
+        return self._loop.create_task(self._finish(asked, reading, request))
+
+    async def _finish(self, asked: OutboundRequest, reading: Reading | None, request: IdentifiedRequest) -> None:
+        try:
+            described = False
+            if reading is None:
+                reading = await read_in_slices(asked.route, asked.head, asked.body, self._slices)
+                described = self._describe_now(asked, reading, request)
+            if not described:
+                asked.request = await self._describe_later(asked, reading)
+            request.identified()
+        except RequestError as error:
+            request.refuse(error)
+        except Exception:
+            request.unidentified()
+
+    def _admit(self, asked: OutboundRequest, reading: Reading) -> None:
+        """Check that the caller may send what was read, and prepare the rewrites of the body.
+
+        Raises:
+            RequestError: the caller may not send it.
+        """
+        salt = admit(asked.route, asked.caller, asked.head, asked.body, reading.fields)
+        if salt is not None:
+            asked.body = self._rewriter.salt(asked.body, salt)
+            asked.withheld = asked.caller.withheld_salted
+        if reading.intake is not None:
+            asked.digest = reading.intake.digest
+        if self._rewriter.enabled:
+            asked.rewrites = self._rewriter.of(asked.head, reading.intake)
+
+    def _describe_now(self, asked: OutboundRequest, reading: Reading, request: IdentifiedRequest) -> bool:
+        """Admit and describe the request; False where identification takes longer.
+
+        Raises:
+            RequestError: the caller may not send it, or the path names a stored response that is not known here.
+        """
+        self._admit(asked, reading)
+        if reading.stream:
+            request.read(streams=True)
+        prompt = None
+        if reading.intake is not None:
+            adapter = self._fleet.adapter(reading.model)
+            prompt = self._identity.identify_now(asked.head.path, reading.intake, adapter)
+            if prompt is None:
+                return False
+            self._identified(asked, reading.intake, prompt)
+        asked.request = self._describe(asked, reading, prompt)
+        return True
+
+    async def _describe_later(self, asked: OutboundRequest, reading: Reading) -> Request:
+        prompt = None
+        if reading.intake is not None:
+            adapter = self._fleet.adapter(reading.model)
+            prompt = await self._identity.identify(asked.head.path, reading.intake, adapter)
+            self._identified(asked, reading.intake, prompt)
+        return self._describe(asked, reading, prompt)
+
+    async def preview(self, asked: OutboundRequest) -> Request:
+        """Return the request that the dispatcher would get; it is not counted anywhere.
+
+        Raises:
+            RequestError: as the public port would answer.
+        """
+        at_once = reads_at_once(asked.route, asked.body)
+        if at_once:
+            reading = read_request(asked.route, asked.head, asked.body)
+        else:
+            reading = await read_in_slices(asked.route, asked.head, asked.body, self._slices)
+        admit(asked.route, asked.caller, asked.head, asked.body, reading.fields)
+        prompt = None
+        if reading.intake is not None:
+            adapter = self._fleet.adapter(reading.model)
+            prompt = self._identity.identify_now(asked.head.path, reading.intake, adapter)
+            if prompt is None:
+                prompt = await self._identity.identify(asked.head.path, reading.intake, adapter)
+        return self._describe(asked, reading, prompt)
+
+    def _describe(self, asked: OutboundRequest, reading: Reading, prompt: Prompt | None) -> Request:
+        pinned = None
+        if asked.route.pinned or reading.previous_response_id is not None:
+            pinned = pinned_to(asked.route, asked.head, reading, self._pins, self._paths)
+        request_id = asked.id.decode("latin-1")
+        size_bytes, arrived_s, caller = asked.size_bytes, asked.arrived_s, asked.caller
+        return describe(asked.route, asked.head, size_bytes, reading, prompt, pinned, request_id, arrived_s, caller)
+
+    def _identified(self, asked: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
+        parsed.release()
+        source = prompt.source if prompt is not None else "none"
+        self._metrics.identified(self._time() - asked.arrived_s, source)

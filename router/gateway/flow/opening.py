@@ -1,0 +1,87 @@
+"""Queued a worker's answer back until its first real event."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from router.gateway.http.response_head import ResponseHead
+from router.gateway.http.sse import FirstEvent, StreamError
+from router.gateway.http.upstream_connection import UpstreamConnection
+
+# Comments and half an event may pile up before the first real one; more than this is no event stream.
+HELD_BYTES = 1_048_576
+
+
+class Verdict(Enum):
+    """What the bytes of an answer are, so far."""
+
+    INCOMPLETE = 0
+    """No event yet."""
+    OPEN = 1
+    """The answer has begun."""
+    ERROR = 2
+    """The first event of the stream is an error: `Opening.error`."""
+    TOO_LONG = 3
+    """More than `HELD_BYTES` without an event."""
+
+
+class Opening:
+    """The bytes of one attempt's answer before its first real event.
+
+    `refused` is the 4xx status of a stream whose first event says that the request is wrong; else 0. `commented` is
+    True once the client has seen comments: then an answer that is no stream becomes one event, so all of it is needed.
+    """
+
+    __slots__ = ("_bytes", "_first", "_pieces", "_seen", "commented", "error", "refused")
+
+    def __init__(self, commented: bool) -> None:
+        self.commented = commented
+        self.error: StreamError | None = None
+        self.refused = 0
+        self._pieces: list[bytes] = []
+        self._bytes = self._seen = 0
+        self._first: FirstEvent | None = None
+
+    def feed(self, data: bytes, connection: UpstreamConnection, response: ResponseHead) -> Verdict:
+        """Keep `data`, a read of the body; its content is in `connection.pieces` already."""
+        self._bytes += len(data)
+        if not self.commented:
+            self._pieces.append(data)
+        pieces = connection.pieces
+        if not response.events:
+            if self.commented:
+                return self._incomplete()
+            return Verdict.OPEN if pieces else Verdict.INCOMPLETE
+        first = self._first
+        if first is None:
+            first = self._first = FirstEvent()
+        start, self._seen = self._seen, len(pieces)
+        for piece in pieces[start:]:
+            judged = first.feed(piece)
+            if isinstance(judged, StreamError):
+                return self._failed(judged)
+            if judged:
+                return Verdict.OPEN
+        return self._incomplete()
+
+    def _failed(self, error: StreamError) -> Verdict:
+        if 400 <= error.status < 500:
+            self.refused = error.status  # the request is wrong, so no other worker would do better
+            return Verdict.OPEN
+        self.error = error
+        return Verdict.ERROR
+
+    def _incomplete(self) -> Verdict:
+        return Verdict.TOO_LONG if self._bytes > HELD_BYTES else Verdict.INCOMPLETE
+
+    def comment(self) -> None:
+        """The client's head is out: the worker's own head and framing are of no use."""
+        self.commented = True
+        self._pieces.clear()
+
+    def take(self) -> bytes:
+        """Return the reads so far, framing included; they are kept no longer."""
+        data = b"".join(self._pieces)
+        self._pieces = []
+        self._first = None
+        return data

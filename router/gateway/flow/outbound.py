@@ -1,0 +1,70 @@
+"""One forwarded request: as it came, and as every worker gets it."""
+
+from __future__ import annotations
+
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.routes import Route
+from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
+from router.placement.lifecycle_events import Request
+from router.placement.tickets import Ticket
+from router.security.callers import Caller
+
+
+class OutboundRequest:
+    """Head and body, the caller and the route. `upgrade`: the client asks for a protocol switch that the route allows.
+
+    `size_bytes` is the body's as it came; `body` may get a cache salt on the way, and is let go once a worker answers.
+    """
+
+    __slots__ = (
+        "arrived_s",
+        "body",
+        "caller",
+        "digest",
+        "head",
+        "id",
+        "key",
+        "peer",
+        "request",
+        "rewrites",
+        "route",
+        "size_bytes",
+        "upgrade",
+        "withheld",
+    )
+
+    def __init__(
+        self,
+        head: RequestHead,
+        body: bytes,
+        route: Route,
+        request_id: bytes,
+        peer: str,
+        caller: Caller,
+        arrived_s: float,
+    ) -> None:
+        self.head = head
+        self.body = body
+        self.size_bytes = len(body)
+        self.route = route
+        self.id = request_id
+        self.peer = peer
+        self.caller = caller
+        self.arrived_s = arrived_s
+        """When the request's last byte came."""
+        self.withheld: frozenset[bytes] = caller.withheld
+        """Names of the client's headers that no worker gets."""
+        self.upgrade = head.websocket and route.upgrades and not head.has_body
+        self.rewrites: RequestRewrites | None = None
+        self.request: Request | None = None
+        """The request for the dispatcher, once it is identified."""
+        self.digest: int | None = None
+        """The digest of a body that was read."""
+        self.key = 0
+        """What the quarantine knows the body by, once it was asked for."""
+
+    def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
+        """Return the body for the ticket's worker, and what to take out of its answer."""
+        if self.rewrites is None:
+            return OutgoingBody(self.body)
+        return self.rewrites.outgoing(self.body, ticket, now_s)

@@ -1,0 +1,63 @@
+"""What one attempt at a request comes to."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from router.gateway.http.json_structs import MistakeBody
+from router.placement.lifecycle_events import FailurePoint
+
+_MISTAKE = msgspec.json.Decoder(MistakeBody)
+
+
+class Outcome(IntEnum):
+    """What an attempt reports."""
+
+    MOVED = 0
+    """`Attempt.sent` changed, and with it the deadline."""
+    SUSPECTED = 1
+    """The worker may have died of the request: see `Attempt.lost`. Another outcome follows."""
+    OPENED = 2
+    """The first real event, or the first byte of another body, arrived."""
+    ANSWERED = 3
+    """The answer is complete."""
+    NOT_FOUND = 4
+    """The answer is complete: a 404 that says that the worker does not serve the model."""
+    ERRED = 5
+    """The answer is complete: a server error."""
+    FAILED = 6
+    """See `Attempt.failure`."""
+    SWITCHED = 7
+    """The worker agreed to the protocol switch."""
+    CRASHED = 8
+    """The gateway has a defect; reported while the exception is handled."""
+
+
+class Failure:
+    """Why an attempt failed. `broke_http`: the worker's answer was no HTTP."""
+
+    __slots__ = ("broke_http", "point", "reason", "retry_after_s")
+
+    def __init__(
+        self, point: FailurePoint, reason: str, retry_after_s: float | None = None, broke_http: bool = False
+    ) -> None:
+        self.point = point
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+        self.broke_http = broke_http
+
+
+def denies_model(body: bytes) -> bool:
+    """Whether `body` is an OpenAI error about the parameter `model`."""
+    try:
+        error = _MISTAKE.decode(body).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return error is not None and error.param == "model"
+
+
+def seconds(value: bytes | None) -> float | None:
+    """Return Retry-After in seconds. A date or nonsense counts as not given."""
+    return float(value) if value is not None and len(value) <= 6 and value.isdigit() else None

@@ -1,0 +1,162 @@
+"""Ask the dispatcher for workers, and release the load that it reserved."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TypeAlias
+
+from xxhash import xxh3_128_intdigest
+
+from router.errors import ErrorKind, RequestError
+from router.gateway.flow.attempt import Attempt
+from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.transitions import RequestState
+from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.quarantine import Quarantine
+from router.gateway.queues.hold import HoldQueue
+from router.gateway.queues.no_worker import NoWorkerQueue
+from router.placement.dispatcher import Dispatcher
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.retry_budget import tried
+from router.placement.tickets import Held, Queued, Reject, Ticket
+
+Placement: TypeAlias = Ticket | Queued | Held | RequestError
+"""A reserved worker; no worker is ready; the policy holds the request; or it is refused."""
+
+
+class Placements:
+    """The dispatcher as the requests of one gateway see it: within the quarantine's and the queues' limits."""
+
+    __slots__ = ("_dispatcher", "_hold_queue", "_metrics", "_quarantine", "_queue", "_queue_s")
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        quarantine: Quarantine,
+        queue: NoWorkerQueue,
+        hold_queue: HoldQueue,
+        metrics: GatewayMetrics,
+        queue_s: float,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._quarantine = quarantine
+        self._queue = queue
+        self._hold_queue = hold_queue
+        self._metrics = metrics
+        self._queue_s = queue_s
+
+    def body_key(self, asked: OutboundRequest) -> int:
+        """Return what the quarantine knows the body by; 0 for a request without one, which is never suspected."""
+        if not asked.key and (asked.digest is not None or asked.body):
+            digest = xxh3_128_intdigest(asked.body) if asked.digest is None else asked.digest
+            asked.key = self._quarantine.key(asked.head.path, digest)
+        return asked.key
+
+    def _within(self, asked: OutboundRequest, failed: tuple[str, ...] = ()) -> frozenset[str] | None:
+        """Return the endpoints that the request may go to; None for all.
+
+        Raises:
+            RequestError: it may go to none.
+        """
+        return self._quarantine.within(self.body_key(asked), failed)
+
+    def place(
+        self, asked: OutboundRequest, request: Request, state: RequestState, since_s: float, now_s: float
+    ) -> Placement:
+        """Ask for a worker. The request has been in `state` since `since_s`."""
+        started_s = perf_counter()
+        try:
+            within = self._within(asked) if self._quarantine.active else None
+        except RequestError as error:
+            return error
+        may_hold = self._may_hold(asked, state)
+        placed = self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within)
+        self._metrics.decision_took(perf_counter() - started_s)
+        if isinstance(placed, Queued):
+            refusal = self._queue_refusal(asked, placed) if state is not RequestState.QUEUED else None
+            return placed if refusal is None else refusal
+        if state is RequestState.QUEUED:
+            self._metrics.queued(now_s - since_s, not isinstance(placed, Reject))
+        elif state is RequestState.HELD and not isinstance(placed, Held):
+            self._metrics.held(now_s - since_s)
+        return placed.error if isinstance(placed, Reject) else placed
+
+    def _may_hold(self, asked: OutboundRequest, state: RequestState) -> bool:
+        if not self._hold_queue.open:
+            return False
+        account = asked.caller.account
+        # one that waits already is counted
+        return account is None or state is RequestState.QUEUED or account.may_queue
+
+    def _queue_refusal(self, asked: OutboundRequest, none_ready: Queued) -> RequestError | None:
+        """Return the error for a request that may not wait for a worker."""
+        account = asked.caller.account
+        if not self._queue_s:
+            return RequestError(ErrorKind.NO_WORKER, none_ready.reason)
+        if account is not None and not account.may_queue:
+            return account.refuse_to_queue()
+        if not self._queue.open:
+            return RequestError(ErrorKind.TOO_MANY_REQUESTS, "too many requests wait for a worker")
+        return None
+
+    def retry(self, asked: OutboundRequest, attempt: Attempt, now_s: float) -> Ticket | RequestError:
+        """Release a failed attempt, and ask for another worker."""
+        failure, ticket = attempt.failure, attempt.ticket
+        assert failure is not None
+        why = (failure.point, now_s, failure.reason, failure.retry_after_s)
+        try:
+            within = self._within(asked) if self._quarantine.active else None
+        except RequestError as error:
+            self._dispatcher.failed(ticket, *why)
+            return error
+        again = self._dispatcher.retry(ticket, *why, within=within)
+        if isinstance(again, Reject):
+            return again.error
+        self._metrics.retried(failure.point)
+        return again
+
+    def replaceable(self, asked: OutboundRequest, ticket: Ticket, point: FailurePoint, now_s: float) -> bool:
+        """Whether another worker is ready to take over from an attempt that fails at `point`."""
+        try:
+            within = self._within(asked, tried(ticket)) if self._quarantine.active else None
+        except RequestError:
+            return False
+        return self._dispatcher.has_alternative(ticket, point, now_s, within=within)
+
+    def suspect(self, asked: OutboundRequest, attempt: Attempt) -> None:
+        """The attempt's worker may have died of the request."""
+        endpoint = attempt.ticket.candidate.endpoint
+        self._quarantine.failed(endpoint, self.body_key(asked), attempt.connected_s, lost=attempt.lost)
+
+    def opened(self, asked: OutboundRequest, attempt: Attempt, now_s: float) -> None:
+        """The attempt's first real event arrived."""
+        if attempt.response is not None and attempt.response.events and not attempt.opening.refused:
+            self._dispatcher.first_token(attempt.ticket, now_s)
+        if self._quarantine.active:
+            self._quarantine.survived(self.body_key(asked))
+
+    def progress(self, attempt: Attempt, output_tokens: int) -> None:
+        """The attempt's stream has brought `output_tokens` so far."""
+        self._dispatcher.progress(attempt.ticket, output_tokens)
+
+    def finish(self, asked: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
+        """Release an attempt whose answer is complete."""
+        assert attempt.response is not None
+        if asked.digest is not None or self._quarantine.active:
+            self._quarantine.answered(self.body_key(asked), now_s, identified=asked.digest is not None)
+        status = attempt.opening.refused or attempt.response.status
+        self._dispatcher.finished(attempt.ticket, usage, now_s, status=status)
+
+    def fail(self, attempt: Attempt, now_s: float) -> None:
+        """Release a failed attempt without another."""
+        failure = attempt.failure
+        assert failure is not None
+        self._dispatcher.failed(attempt.ticket, failure.point, now_s, failure.reason, failure.retry_after_s)
+
+    def cancel(self, attempt: Attempt, now_s: float) -> None:
+        """Abort an attempt and release it; a tunnel has been served."""
+        attempt.let_go(reusable=False)
+        if attempt.switched:
+            self._dispatcher.finished(attempt.ticket, Usage(), now_s)
+        else:
+            self._dispatcher.cancelled(attempt.ticket, now_s)

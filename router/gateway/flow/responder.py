@@ -1,0 +1,231 @@
+"""The client's half of one request: its answer, errors of the gateway, and its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from router.errors import RequestError
+from router.gateway.flow.attempt import Attempt
+from router.gateway.flow.deadlines import Trickle
+from router.gateway.flow.identify import stored_response_id
+from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.request_log import RequestLog
+from router.gateway.flow.respond import Out, Relay
+from router.gateway.flow.services import RequestClient, RequestServices
+from router.gateway.flow.transitions import Effect
+from router.gateway.http.error_format import error_body
+from router.gateway.http.headers import connection_line, own_reply, retry_after
+from router.gateway.http.tunnel import Tunnel
+from router.gateway.http.usage import find_usage
+from router.placement.lifecycle_events import Usage
+from router.placement.tickets import Ticket
+
+CLIENT_LEFT = 499
+"""Status in log and metrics for a client that left before it was answered (nginx's convention)."""
+
+
+class Responder:
+    """Writes one response, and ends the load reservation of its attempt.
+
+    `relay` carries the answer of the attempt `answering`; `error` is for `reply` and `break_off`; `log` is the
+    request's entry.
+    """
+
+    __slots__ = (
+        "_client",
+        "_keep",
+        "_outbound",
+        "_promised",
+        "_services",
+        "_trickle",
+        "answering",
+        "error",
+        "log",
+        "relay",
+        "tunnel",
+    )
+
+    def __init__(
+        self,
+        services: RequestServices,
+        client: RequestClient,
+        outbound: OutboundRequest,
+    ) -> None:
+        self._services = services
+        self._client = client
+        self._outbound = outbound
+        self._keep = False
+        self._promised: bool | None = None
+        self._trickle: Trickle | None = None
+        self.answering: Attempt | None = None
+        self.error: RequestError | None = None
+        self.tunnel: Tunnel | None = None
+        """Set once the protocols were switched."""
+        self.relay = Relay(client, services.time, outbound.head, services.lines.cors_enabled, self._progressed)
+        self.log = RequestLog(services.log, outbound)
+
+    def _lines(self, ticket: Ticket | None) -> bytes:
+        return self._services.lines.of(self._outbound.head, self._outbound.id, ticket)
+
+    def _promise(self) -> bool:
+        """Whether the connection may go on: settled when the answer's head is written, and then kept to."""
+        if self._promised is None:
+            self._promised = self._outbound.head.keep_alive and self._client.may_go_on
+        return self._promised
+
+    # a worker's answer
+
+    def open(self, attempt: Attempt, now_s: float) -> None:
+        """Begin the response with the attempt's answer, and bind the token path."""
+        connection, response, ticket = attempt.connection, attempt.response, attempt.ticket
+        assert connection is not None and response is not None
+        self.log.first_event(now_s)
+        if self._outbound.route.stores:
+            response_id = stored_response_id(connection.pieces)
+            if response_id is not None:
+                self._services.pins.learn(response_id, ticket.candidate.id)
+        self.answering = attempt
+        self._outbound.body = b""  # no further attempt will need it
+        self._client.body_done()
+        self.relay.attach(connection, attempt.usage_frame)
+        attempt.response_read = self.relay.open(response, attempt.opening, self._lines(ticket), self._promise())
+
+    def _progressed(self, gaps_s: Sequence[float], events: int, now_s: float) -> None:
+        """Count a batch of reads of the answer."""
+        self._services.metrics.gaps(gaps_s)
+        if self.answering is not None:
+            self._services.placements.progress(self.answering, events)
+
+    def finish(self, attempt: Attempt) -> None:
+        """Release the attempt, whose answer is complete, with the usage it reported."""
+        services, outbound = self._services, self._outbound
+        now_s = services.time()
+        if attempt.switched:
+            services.placements.cancel(attempt, now_s)
+            return
+        usage = self._usage(attempt, now_s)
+        self.answering = None
+        services.placements.finish(outbound, attempt, usage, now_s)
+        request = outbound.request
+        if request is None or request.prompt is None or request.model is None or usage.prompt_tokens is None:
+            return
+        services.identity.observe_usage(request.model, request.prompt, usage.prompt_tokens)
+
+    def _usage(self, attempt: Attempt, now_s: float) -> Usage:
+        """Return the usage that the complete answer reports, and learn from it for later rewrites."""
+        relay, response, rewrites = self.relay, attempt.response, self._outbound.rewrites
+        assert response is not None
+        if self.answering is None and attempt.connection is not None:
+            relay.attach(attempt.connection, attempt.usage_frame)
+        relay.flush(now_s)
+        tail = relay.tail()
+        usage = find_usage(tail)
+        if rewrites is not None:
+            rewrites.answered(attempt.ticket.candidate.endpoint, response, relay.usage_frame, tail, usage)
+        return usage
+
+    def complete(self, attempt: Attempt) -> None:
+        """End the response: the attempt's answer is complete."""
+        relay = self.relay
+        self._keep = relay.end_as_event() if relay.out is Out.COMMENTS else relay.end()
+        attempt.let_go(reusable=True)
+
+    def pass_error(self, attempt: Attempt) -> None:
+        """Release the attempt as failed, and begin the response with its server error."""
+        assert attempt.connection is not None and attempt.response is not None
+        self._services.placements.fail(attempt, self._services.time())
+        relay, lines = self.relay, self._lines(attempt.ticket)
+        relay.attach(attempt.connection, attempt.usage_frame)
+        if relay.out is not Out.COMMENTS:
+            relay.open(attempt.response, attempt.opening, lines, self._promise())
+
+    def switch(self, attempt: Attempt) -> None:
+        """Write the 101 response and connect both sides."""
+        connection, response = attempt.connection, attempt.response
+        assert connection is not None and response is not None
+        relay, client = self.relay, self._client
+        relay.status = 101
+        self.answering = attempt
+        tunnel = self.tunnel = Tunnel(connection.write, client.write, self._services.time)
+        connection.tunnel = tunnel.from_worker
+        attempt.worker_writable = client.set_reading
+        relay.attach(connection, None)
+        relay.open(response, attempt.opening, self._lines(attempt.ticket), keep_alive=True)
+        client.flush_into(tunnel)
+
+    @property
+    def last_read_s(self) -> float:
+        """When the last byte of the answer, or of either side of the tunnel, came."""
+        return self.relay.last_read_s if self.tunnel is None else self.tunnel.last_read_s
+
+    def client_paced(self) -> None:
+        """The client stopped or began to read: the worker was not idle until now."""
+        relay = self.relay
+        now_s = relay.last_read_s = self._services.time()
+        self._progress().seen(now_s, relay.events, relay.response_bytes)
+
+    def trickles(self, now_s: float, since_s: float) -> bool:
+        """Whether the worker has brought next to nothing for a whole idle limit. The stream began at `since_s`."""
+        relay, idle_s = self.relay, self._services.limits.idle_s
+        relay.flush(now_s)
+        stalled = self._progress().stalled(now_s, since_s, idle_s, relay.events, relay.response_bytes)
+        return stalled and self._client.writable
+
+    def _progress(self) -> Trickle:
+        if self._trickle is None:
+            self._trickle = Trickle()
+        return self._trickle
+
+    # without one
+
+    def comment(self) -> None:
+        """Write an SSE comment; before the first one a stream's head."""
+        self.relay.comment(self._lines(None), not self._promise())
+
+    def reply(self, _: object = None) -> None:
+        """Answer with `error`; no part of a worker's answer was let through."""
+        error = self.error
+        assert error is not None
+        relay, head, spec = self.relay, self._outbound.head, error.kind.spec
+        if relay.out is Out.COMMENTS:
+            self._services.metrics.error(spec.code, "before_first")
+            self._keep = relay.break_off(error.kind, error.message)
+            return
+        self._services.metrics.error(spec.code, "request" if self._outbound.request is None else "before_first")
+        lines = self._lines(None) + retry_after(error) + connection_line(head, close=not self._promise())
+        reply = own_reply(spec.status, error_body(error, head.path), lines, without_body=head.method == "HEAD")
+        relay.status = spec.status
+        relay.response_bytes += len(reply)
+        self._client.write(reply)
+        self._keep = True
+
+    def break_off(self, _: object = None) -> None:
+        """End a begun answer with `error`: say so in the stream, or at least show it as truncated."""
+        relay, error = self.relay, self.error
+        assert error is not None
+        if relay.out is Out.NOTHING:  # a defect came before the head was written
+            self.reply()
+            return
+        relay.flush(self._services.time())
+        self._services.metrics.error(error.kind.spec.code, "stream")
+        self._keep = relay.break_off(error.kind, error.message)
+
+    def close(self, client_left: bool) -> None:
+        """Write the log, and let the client send its next request."""
+        relay = self.relay
+        self.log.close(relay.status or (CLIENT_LEFT if client_left else 0), relay.response_bytes)
+        self.answering = None
+        relay.close()
+        if not client_left:
+            self._client.request_ended(self._keep and self._promise())
+
+
+RESPONSE_STEPS: Final[dict[Effect, Callable[[Responder, Any], None]]] = {
+    Effect.FINISH: Responder.finish,
+    Effect.COMPLETE: Responder.complete,
+    Effect.PASS_ERROR: Responder.pass_error,
+    Effect.REPLY: Responder.reply,
+    Effect.BREAK_OFF: Responder.break_off,
+}
+"""The effects that concern the response alone."""

@@ -1,0 +1,151 @@
+"""What all forwarded requests of one gateway use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from router.config.model import HeadersConfig
+from router.gateway.flow.attempt import AttemptServices
+from router.gateway.flow.deadlines import Limits
+from router.gateway.flow.identify import Identifier
+from router.gateway.flow.placements import Placements
+from router.gateway.flow.request_log import LogSinks
+from router.gateway.http.cors import Cors
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.tunnel import Tunnel
+from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.pins import Pins
+from router.gateway.queues.hold import HoldQueue
+from router.gateway.queues.no_worker import NoWorkerQueue
+from router.placement.fleet import Fleet
+from router.placement.tickets import Ticket
+from router.security.callers import Caller
+from router.tokenization.identity import Identity
+
+
+class RequestClient(Protocol):
+    """The connection that a request came on."""
+
+    peer: str
+    caller: Caller
+    deadline_s: float
+    """`ForwardedRequest.expired` is called at this time."""
+    writable: bool
+    """False while the client leaves too much unread."""
+    write_now: Callable[[bytes], None]
+    """Write at once, after `flush` if anything waits."""
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether another request may follow on this connection."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Write at the end of the iteration."""
+        ...
+
+    def flush(self) -> None:
+        """Write now what waits for the end of the iteration."""
+        ...
+
+    def flush_into(self, tunnel: Tunnel) -> None:
+        """Give the tunnel the bytes that were read ahead; from now on it gets all."""
+        ...
+
+    def set_reading(self, reading: bool) -> None:
+        """Read from the client, or stop."""
+        ...
+
+    def body_done(self) -> None:
+        """Release the request's body."""
+        ...
+
+    def request_ended(self, keep_alive: bool) -> None:
+        """The request is over."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+
+class ResponseLines:
+    """The gateway's own header lines in responses."""
+
+    __slots__ = ("_cors", "_wanted", "cors_enabled")
+
+    def __init__(self, cors: Cors, wanted: HeadersConfig) -> None:
+        self._cors = cors
+        self._wanted = wanted
+        self.cors_enabled = cors.enabled
+
+    def of(self, head: RequestHead, request_id: bytes, ticket: Ticket | None) -> bytes:
+        """Return the lines of the response to `head`; they name the ticket's worker where the settings say so."""
+        lines = b"x-request-id: " + request_id + b"\r\n"
+        if self.cors_enabled:
+            lines += self._cors.lines(head)
+        if ticket is None:
+            return lines
+        wanted = self._wanted
+        if wanted.worker:
+            lines += b"x-warmroute-worker: " + ticket.candidate.id.encode("ascii") + b"\r\n"
+        cached = ticket.predicted_cached_tokens
+        if wanted.predicted_cached_tokens and cached is not None:
+            lines += b"x-warmroute-predicted-cached-tokens: %d\r\n" % cached
+            lines += b"x-warmroute-residency: " + ticket.residency.value.encode("ascii") + b"\r\n"
+        return lines
+
+
+class RequestServices:
+    """The parts that a forwarded request needs, by their one name each."""
+
+    __slots__ = (
+        "attempts",
+        "fleet",
+        "hold_queue",
+        "identifier",
+        "identity",
+        "limits",
+        "lines",
+        "log",
+        "loop",
+        "metrics",
+        "pins",
+        "placements",
+        "queue",
+        "time",
+    )
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        metrics: GatewayMetrics,
+        fleet: Fleet,
+        identity: Identity,
+        identifier: Identifier,
+        attempts: AttemptServices,
+        queue: NoWorkerQueue,
+        hold_queue: HoldQueue,
+        placements: Placements,
+        pins: Pins,
+        lines: ResponseLines,
+        log: LogSinks,
+    ) -> None:
+        self.loop = loop
+        self.time = loop.time
+        self.limits = limits
+        self.metrics = metrics
+        self.fleet = fleet
+        self.identity = identity
+        self.identifier = identifier
+        self.attempts = attempts
+        self.queue = queue
+        self.hold_queue = hold_queue
+        self.placements = placements
+        self.pins = pins
+        self.lines = lines
+        self.log = log

@@ -1,0 +1,250 @@
+"""The transition table of a request: one row for each state, event and condition.
+
+`flow.Flow` follows the table, `router.cli.reference` draws docs/reference/request-flow.md from it, and
+tests/properties/test_request_flow.py reaches every row.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class RequestState(IntEnum):
+    """The state of a request. (A plain Enum as a key runs Python code to hash it.)"""
+
+    IDENTIFYING = 0
+    PLACING = 1
+    QUEUED = 2
+    HELD = 3
+    WAITING = 4
+    STREAMING = 5
+    TUNNEL = 6
+    OVER = 7
+
+
+class Event(IntEnum):
+    """An input of the flow. `ATTEMPT_EVENTS` name the attempt they concern."""
+
+    IDENTIFIED = 0
+    REFUSED = 1
+    PLACED = 2
+    NO_WORKER = 3
+    HOLD = 4
+    OFFERED = 5
+    OPENED = 6
+    ANSWERED = 7
+    DECLINED = 8
+    ERRED = 9
+    FAILED = 10
+    SWITCHED = 11
+    COMMENT_DUE = 12
+    QUEUE_EXPIRED = 13
+    STALLED = 14
+    CLIENT_STALLED = 15
+    STOPPED = 16
+    CLIENT_GONE = 17
+
+
+class Effect(IntEnum):
+    """An output of the flow: one step for the driver. `PLACE`, `RETRY` and `NEXT_LEG` bring the next event."""
+
+    PLACE = 0
+    NEXT_LEG = 1
+    QUEUE = 2
+    HOLD = 3
+    LEAVE = 4
+    SEND = 5
+    CANCEL = 6
+    RETRY = 7
+    FAIL = 8
+    RESPOND = 9
+    SWITCH = 10
+    COMMENT = 11
+    ABORT_CLIENT = 12
+    END = 13
+    FINISH = 14
+    COMPLETE = 15
+    PASS_ERROR = 16
+    REPLY = 17
+    BREAK_OFF = 18
+
+
+class Guard(IntEnum):
+    """A condition of a row."""
+
+    ALWAYS = 0
+    OTHERS_RUN = 1
+    EARLIER_LEG = 2
+    COMMENTED = 3
+
+
+STATE_TEXT: Final = {
+    RequestState.IDENTIFYING: "the body is read, and the prompt is identified",
+    RequestState.PLACING: "the dispatcher is asked for a worker",
+    RequestState.QUEUED: "no worker is ready",
+    RequestState.HELD: "the policy keeps the request back for a better moment",
+    RequestState.WAITING: "one or more attempts run; the client has seen no part of a worker's answer",
+    RequestState.STREAMING: "one attempt's answer goes to the client",
+    RequestState.TUNNEL: "the protocols were switched; bytes go both ways",
+    RequestState.OVER: "the request has ended; no row leaves this state",
+}
+EVENT_TEXT: Final = {
+    Event.IDENTIFIED: "the request is ready to be placed",
+    Event.REFUSED: "the gateway or the dispatcher refuses the request",
+    Event.PLACED: "load is reserved on a worker for a new attempt",
+    Event.NO_WORKER: "no worker is ready",
+    Event.HOLD: "the policy holds the request",
+    Event.OFFERED: "a queue offers the request again",
+    Event.OPENED: "the attempt's first real event or body byte arrived",
+    Event.ANSWERED: "the attempt's answer is complete",
+    Event.DECLINED: "the attempt's answer is complete and its status is 4xx",
+    Event.ERRED: "the attempt's answer is a complete server error, and no other worker can take over",
+    Event.FAILED: "the attempt failed",
+    Event.SWITCHED: "the worker agreed to a protocol switch",
+    Event.COMMENT_DUE: "the client of a stream has seen nothing for a while",
+    Event.QUEUE_EXPIRED: "no worker became ready in time",
+    Event.STALLED: "the worker sent nothing, or too little, for too long",
+    Event.CLIENT_STALLED: "the client read nothing for too long",
+    Event.STOPPED: "the total time is up, the gateway shuts down, or the gateway has a defect",
+    Event.CLIENT_GONE: "the client's connection is closed",
+}
+EFFECT_TEXT: Final = {
+    Effect.PLACE: "ask the dispatcher for a worker",
+    Effect.NEXT_LEG: "go on with the plan's next leg: ask the dispatcher for its worker",
+    Effect.QUEUE: "enter the no-worker queue",
+    Effect.HOLD: "enter the hold queue",
+    Effect.LEAVE: "leave the queues and stop identification",
+    Effect.SEND: "send the request to the attempt's worker",
+    Effect.CANCEL: "abort the dropped attempts and release their load as cancelled",
+    Effect.RETRY: "release the attempt's load as failed, and ask for another worker",
+    Effect.FAIL: "release the attempt's load as failed",
+    Effect.FINISH: "release the attempt's load as finished, with the usage it reported",
+    Effect.RESPOND: "write the response head and what the attempt has brought; bind the token path",
+    Effect.COMPLETE: "end the client's response",
+    Effect.PASS_ERROR: "release the attempt's load as failed, and pass its error on",
+    Effect.SWITCH: "write the 101 response and connect both sides",
+    Effect.COMMENT: "write an SSE comment to the client",
+    Effect.REPLY: "answer with an error of the gateway",
+    Effect.BREAK_OFF: "end the begun response with an error event, or cut it",
+    Effect.ABORT_CLIENT: "close the client's connection",
+    Effect.END: "write the request log; the client may send the next request",
+}
+GUARD_TEXT: Final = {
+    Guard.ALWAYS: "",
+    Guard.OTHERS_RUN: "another attempt runs",
+    Guard.EARLIER_LEG: "not the plan's last leg",
+    Guard.COMMENTED: "comments were written",
+}
+ATTEMPT_EVENTS: Final = frozenset(
+    {
+        Event.PLACED,
+        Event.OPENED,
+        Event.ANSWERED,
+        Event.DECLINED,
+        Event.ERRED,
+        Event.FAILED,
+        Event.SWITCHED,
+        Event.STALLED,
+    }
+)
+RELEASES: Final = frozenset({Effect.RETRY, Effect.FAIL, Effect.FINISH, Effect.PASS_ERROR})
+"""Effects that end the load reservation of the event's attempt."""
+ASKS: Final = frozenset({Effect.PLACE, Effect.NEXT_LEG, Effect.RETRY})
+"""Effects that bring an event at once: each is its row's last effect."""
+
+
+class Transition:
+    """One row. `sends`, `releases`, `cancels` and `advances` say what the effects do to the attempts and the plan."""
+
+    __slots__ = (
+        "advances",
+        "cancels",
+        "comments",
+        "effects",
+        "event",
+        "guard",
+        "releases",
+        "sends",
+        "state",
+        "then",
+        "to",
+    )
+
+    def __init__(
+        self, state: RequestState, event: Event, guard: Guard, effects: tuple[Effect, ...], to: RequestState
+    ) -> None:
+        self.state = state
+        self.event = event
+        self.guard = guard
+        self.effects = effects
+        self.to = to
+        self.then: tuple[tuple[Transition, ...], ...] = ()
+        """The rows of the next state, by event."""
+        self.sends = Effect.SEND in effects
+        self.releases = not RELEASES.isdisjoint(effects)
+        self.cancels = Effect.CANCEL in effects
+        self.advances = Effect.NEXT_LEG in effects
+        self.comments = Effect.COMMENT in effects
+
+
+_S, _E, _F, _G = RequestState, Event, Effect, Guard
+_UNSENT: Final = (_S.IDENTIFYING, _S.PLACING, _S.QUEUED, _S.HELD)
+_ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, ...], RequestState | None], ...]] = (
+    # a worker is found, or not
+    ((_S.IDENTIFYING,), _E.IDENTIFIED, _G.ALWAYS, (_F.PLACE,), _S.PLACING),
+    ((_S.PLACING,), _E.PLACED, _G.ALWAYS, (_F.SEND,), _S.WAITING),
+    ((_S.QUEUED, _S.HELD), _E.PLACED, _G.ALWAYS, (_F.LEAVE, _F.SEND), _S.WAITING),
+    ((_S.PLACING,), _E.NO_WORKER, _G.ALWAYS, (_F.QUEUE,), _S.QUEUED),
+    ((_S.QUEUED,), _E.NO_WORKER, _G.ALWAYS, (), _S.QUEUED),
+    ((_S.HELD,), _E.NO_WORKER, _G.ALWAYS, (_F.QUEUE,), _S.QUEUED),
+    ((_S.PLACING, _S.HELD), _E.HOLD, _G.ALWAYS, (_F.HOLD,), _S.HELD),
+    ((_S.QUEUED,), _E.HOLD, _G.ALWAYS, (_F.LEAVE, _F.HOLD), _S.HELD),
+    ((_S.QUEUED,), _E.OFFERED, _G.ALWAYS, (_F.PLACE,), _S.QUEUED),
+    ((_S.HELD,), _E.OFFERED, _G.ALWAYS, (_F.LEAVE, _F.PLACE), _S.HELD),
+    (_UNSENT, _E.REFUSED, _G.ALWAYS, (_F.LEAVE, _F.REPLY, _F.END), _S.OVER),
+    ((_S.QUEUED,), _E.QUEUE_EXPIRED, _G.ALWAYS, (_F.LEAVE, _F.REPLY, _F.END), _S.OVER),
+    # attempts run
+    ((_S.WAITING,), _E.PLACED, _G.ALWAYS, (_F.SEND,), _S.WAITING),
+    ((_S.WAITING,), _E.OPENED, _G.EARLIER_LEG, (), _S.WAITING),
+    ((_S.WAITING,), _E.OPENED, _G.ALWAYS, (_F.CANCEL, _F.RESPOND), _S.STREAMING),
+    ((_S.WAITING,), _E.ANSWERED, _G.EARLIER_LEG, (_F.CANCEL, _F.FINISH, _F.NEXT_LEG), _S.PLACING),
+    ((_S.WAITING,), _E.ANSWERED, _G.COMMENTED, (_F.CANCEL, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.ANSWERED, _G.ALWAYS, (_F.CANCEL, _F.RESPOND, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.DECLINED, _G.COMMENTED, (_F.CANCEL, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.DECLINED, _G.ALWAYS, (_F.CANCEL, _F.RESPOND, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.ERRED, _G.OTHERS_RUN, (_F.FAIL,), _S.WAITING),
+    ((_S.WAITING,), _E.ERRED, _G.ALWAYS, (_F.PASS_ERROR, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.FAILED, _G.OTHERS_RUN, (_F.FAIL,), _S.WAITING),
+    ((_S.WAITING,), _E.FAILED, _G.ALWAYS, (_F.RETRY,), _S.PLACING),
+    ((_S.WAITING,), _E.SWITCHED, _G.ALWAYS, (_F.CANCEL, _F.SWITCH), _S.TUNNEL),
+    # one attempt's answer is the answer
+    ((_S.STREAMING,), _E.ANSWERED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.STREAMING,), _E.DECLINED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.STREAMING,), _E.FAILED, _G.ALWAYS, (_F.FAIL, _F.BREAK_OFF, _F.END), _S.OVER),
+    ((_S.STREAMING,), _E.STALLED, _G.ALWAYS, (_F.FAIL, _F.BREAK_OFF, _F.END), _S.OVER),
+    ((_S.STREAMING,), _E.CLIENT_STALLED, _G.ALWAYS, (_F.ABORT_CLIENT,), _S.STREAMING),
+    ((_S.TUNNEL,), _E.FAILED, _G.ALWAYS, (_F.FINISH, _F.END), _S.OVER),
+    ((_S.TUNNEL,), _E.STALLED, _G.ALWAYS, (_F.FINISH, _F.END), _S.OVER),
+    # time, the gateway and the client end it
+    ((_S.IDENTIFYING, _S.QUEUED, _S.HELD, _S.WAITING), _E.COMMENT_DUE, _G.ALWAYS, (_F.COMMENT,), None),
+    ((*_UNSENT, _S.WAITING), _E.STOPPED, _G.ALWAYS, (_F.LEAVE, _F.CANCEL, _F.REPLY, _F.END), _S.OVER),
+    ((_S.STREAMING,), _E.STOPPED, _G.ALWAYS, (_F.CANCEL, _F.BREAK_OFF, _F.END), _S.OVER),
+    ((_S.TUNNEL,), _E.STOPPED, _G.ALWAYS, (_F.CANCEL, _F.END), _S.OVER),
+    (_UNSENT, _E.CLIENT_GONE, _G.ALWAYS, (_F.LEAVE, _F.END), _S.OVER),
+    ((_S.WAITING, _S.STREAMING, _S.TUNNEL), _E.CLIENT_GONE, _G.ALWAYS, (_F.CANCEL, _F.END), _S.OVER),
+)
+
+TRANSITIONS: Final = tuple(
+    Transition(state, event, guard, effects, state if to is None else to)
+    for states, event, guard, effects, to in _ROWS
+    for state in states
+)
+"""In one state, the first row for an event whose guard holds is taken."""
+BY_STATE: Final[tuple[tuple[tuple[Transition, ...], ...], ...]] = tuple(
+    tuple(tuple(row for row in TRANSITIONS if row.state == state and row.event == event) for event in Event)
+    for state in RequestState
+)
+"""The rows by state and event."""
+for _row in TRANSITIONS:
+    _row.then = BY_STATE[_row.to]

@@ -1,0 +1,48 @@
+"""Which worker made a stored response (the Responses API): later requests about it go there."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from policies.view import WorkerId
+
+PINS = 100_000
+
+
+class SharedPins(Protocol):
+    """The same for all processes of one gateway."""
+
+    def learn(self, response_id: str, worker: WorkerId) -> None:
+        """Remember that `worker` made `response_id`."""
+
+    def worker(self, response_id: str) -> WorkerId | None:
+        """Return the worker that made `response_id`; None where it is not known."""
+
+
+class Pins:
+    """The workers of the last `limit` stored responses."""
+
+    def __init__(self, limit: int = PINS) -> None:
+        self.shared: SharedPins | None = None
+        self._limit = limit
+        self._workers: OrderedDict[str, WorkerId] = OrderedDict()
+
+    def learn(self, response_id: str, worker: WorkerId) -> None:
+        """Remember that `worker` made `response_id`."""
+        self._workers[response_id] = worker
+        self._workers.move_to_end(response_id)
+        if len(self._workers) > self._limit:
+            self._workers.popitem(last=False)
+        if self.shared is not None:
+            self.shared.learn(response_id, worker)
+
+    def worker(self, response_id: str) -> WorkerId | None:
+        """Return the worker that made `response_id`; None where it is not known."""
+        worker = self._workers.get(response_id)
+        if worker is None and self.shared is not None:
+            return self.shared.worker(response_id)
+        return worker
+
+    def __len__(self) -> int:
+        return len(self._workers)

@@ -1,0 +1,103 @@
+"""Requests that the policy holds for a better moment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from policies.view import WorkerId
+from router.gateway.queues.no_worker import QueuedRequest, count
+from router.placement.dispatcher import Dispatcher
+from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet import Fleet
+from router.placement.hold_queue import HeldByWorker
+from router.placement.tickets import Held
+
+
+class HeldRequest(QueuedRequest, Protocol):
+    """A request that the policy holds."""
+
+    def __hash__(self) -> int: ...
+
+    def sent_to(self, worker: WorkerId | None) -> bool:
+        """Whether the request was placed on `worker`."""
+        ...
+
+
+class HoldQueue:
+    """Requests that the policy holds until their worker has no prefill left, by worker.
+
+    They are offered again, one after another until one goes there, when their worker has no prefill left or the fleet
+    changes, and each at its own time at the latest. The order is that in which they last asked.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        self._loop = loop
+        self._limit = limit
+        self._waiting: HeldByWorker[HeldRequest] = HeldByWorker()
+        self._timers: dict[HeldRequest, asyncio.TimerHandle] = {}
+        self._free: dict[WorkerId | None, None] = {}
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        dispatcher.on_prefills_done.append(self.prefills_done)
+        fleet.on_change.append(self.changed)
+        fleet.on_loss.append(self.lost)
+
+    @property
+    def open(self) -> bool:
+        """Whether another request may enter."""
+        return len(self._waiting) < self._limit
+
+    def enter(self, request: HeldRequest, held: Held) -> None:
+        """Add `request`, which must not be here already."""
+        self._waiting.enter(request, held.worker)
+        count(request, 1)
+        self._timers[request] = self._loop.call_at(held.until_s, self._offer_one, request)
+
+    def leave(self, request: HeldRequest) -> None:
+        """Remove `request` if it is here."""
+        if self._waiting.leave(request):
+            self._timers.pop(request).cancel()
+            count(request, -1)
+
+    def prefills_done(self, worker: WorkerId) -> None:
+        """A worker has no prefill left. The dispatcher calls this in the middle of its own work, so not now."""
+        if self._waiting.first(worker):
+            self._soon(worker)
+
+    def changed(self) -> None:
+        """The fleet has changed: offer the first of each worker soon."""
+        for worker in self._waiting.workers:
+            self._soon(worker)
+
+    def lost(self, endpoint: FleetEndpoint) -> None:
+        """A worker has gone."""
+        self.changed()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self.prefills_done in self._dispatcher.on_prefills_done:
+            self._dispatcher.on_prefills_done.remove(self.prefills_done)
+        if self.changed in self._fleet.on_change:
+            self._fleet.on_change.remove(self.changed)
+            self._fleet.on_loss.remove(self.lost)
+
+    def _soon(self, worker: WorkerId | None) -> None:
+        if not self._free:
+            self._loop.call_soon(self._offer)
+        self._free[worker] = None
+
+    def _offer(self) -> None:
+        free, self._free = self._free, {}
+        for worker in free:
+            for request in self._waiting.first(worker):
+                self._offer_one(request)
+                if request.sent_to(worker):
+                    break
+
+    def _offer_one(self, request: HeldRequest) -> None:
+        if request in self._waiting:  # or it has left meanwhile
+            request.offer()
+
+    def __len__(self) -> int:
+        return len(self._waiting)

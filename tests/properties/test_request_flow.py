@@ -1,0 +1,275 @@
+"""A request's flow without sockets: every transition is reached, each request ends once, each reservation once."""
+
+from collections import deque
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.gateway.flow.flow import Flow
+from router.gateway.flow.transitions import (
+    ASKS,
+    ATTEMPT_EVENTS,
+    EFFECT_TEXT,
+    EVENT_TEXT,
+    GUARD_TEXT,
+    RELEASES,
+    STATE_TEXT,
+    TRANSITIONS,
+    Effect,
+    Event,
+    Guard,
+    RequestState,
+)
+
+PLACEMENTS = (Event.PLACED, Event.NO_WORKER, Event.HOLD, Event.REFUSED)
+"""The answers to an effect that asks for a worker."""
+OUTCOMES = tuple(event for event in Event if event in ATTEMPT_EVENTS and event is not Event.PLACED)
+WRITES = frozenset({Effect.RESPOND, Effect.COMPLETE, Effect.PASS_ERROR, Effect.SWITCH, Effect.COMMENT, Effect.REPLY})
+
+
+class Driver:
+    """Carries out effects on a ledger, and checks what holds after each event."""
+
+    def __init__(self, legs):
+        self.flow = Flow(legs)
+        self.numbers = count(1)
+        self.reserved = {}
+        """Reservations of each attempt: 1 while it runs, 0 after its release."""
+        self.sent = set()
+        self.waiting = None
+        """The queue that the request is in."""
+        self.asked = False
+        """A worker was asked for, and the dispatcher has not answered."""
+        self.ends = 0
+        self.rows = set()
+        self.finished = 0
+
+    def feed(self, event, attempt=None):
+        if event is Event.PLACED:
+            self.reserved[attempt] = 1
+        self.flow.row = None
+        effects = self.flow.handle(event, attempt)
+        row = self.flow.row
+        if row is None:
+            assert effects == ()
+            return
+        assert effects == row.effects
+        assert self.ends == 0, "a transition after the end"
+        self.rows.add(row)
+        for effect in effects:
+            assert self.ends == 0, "an effect after the end"
+            self.carry_out(effect, attempt)
+        self.check()
+
+    def carry_out(self, effect, attempt):
+        if effect in RELEASES:
+            self.release(attempt)
+        if effect in ASKS:
+            self.asked = True
+        match effect:
+            case Effect.CANCEL:
+                for each in self.flow.take_dropped():
+                    self.release(each)
+            case Effect.SEND:
+                assert self.waiting is None
+                assert attempt not in self.sent
+                self.sent.add(attempt)
+            case Effect.QUEUE | Effect.HOLD:
+                assert self.waiting is None
+                self.waiting = effect
+            case Effect.LEAVE:
+                self.waiting = None
+            case Effect.FINISH:
+                self.finished += 1
+            case Effect.END:
+                self.ends += 1
+
+    def release(self, attempt):
+        assert self.reserved[attempt] == 1, "released twice, or never reserved"
+        self.reserved[attempt] = 0
+
+    def check(self):
+        flow, state = self.flow, self.flow.state
+        running = {attempt for attempt, load in self.reserved.items() if load}
+        assert running == set(flow.attempts)
+        assert len(flow.attempts) == len(running)
+        assert not flow.take_dropped(), "dropped attempts that no effect cancelled"
+        assert (self.ends == 1) == (state is RequestState.OVER)
+        if state in (RequestState.IDENTIFYING, RequestState.PLACING, RequestState.QUEUED, RequestState.HELD):
+            assert not running
+        if state is RequestState.WAITING:
+            assert running
+        if state in (RequestState.STREAMING, RequestState.TUNNEL):
+            assert len(running) == 1
+        expected = {RequestState.QUEUED: Effect.QUEUE, RequestState.HELD: Effect.HOLD}.get(state)
+        if not self.asked:  # a held request leaves its queue before it asks again
+            assert self.waiting is expected
+
+    def choices(self):
+        """Every (event, attempt) that a gateway could bring next."""
+        state = self.flow.state
+        yield from ((event, None) for event in (Event.STOPPED, Event.CLIENT_GONE))
+        if self.asked or state is RequestState.IDENTIFYING:
+            yield Event.REFUSED, None
+        if self.asked:
+            yield from ((event, self.new(event)) for event in PLACEMENTS if event is not Event.REFUSED)
+            return
+        yield Event.COMMENT_DUE, None
+        if state is RequestState.IDENTIFYING:
+            yield Event.IDENTIFIED, None
+        if state in (RequestState.QUEUED, RequestState.HELD):
+            yield Event.OFFERED, None
+            yield Event.QUEUE_EXPIRED, None
+        if state is RequestState.WAITING and len(self.flow.attempts) < 2:
+            yield Event.PLACED, self.new(Event.PLACED)
+        yield Event.CLIENT_STALLED, None
+        yield from ((event, attempt) for event in OUTCOMES for attempt in self.flow.attempts)
+
+    def new(self, event):
+        return next(self.numbers) if event is Event.PLACED else None
+
+    def step(self, event, attempt):
+        if event in PLACEMENTS:
+            self.asked = False
+        self.feed(event, attempt)
+
+
+def replay(legs, picks):
+    driver = Driver(legs)
+    for pick in picks:
+        choices = list(driver.choices())
+        driver.step(*choices[pick % len(choices)])
+        if driver.ends:
+            break
+    return driver
+
+
+def situation(driver):
+    """Equal for two drivers whose flows can do the same from here."""
+    flow = driver.flow
+    return flow.state, len(flow.attempts), flow.leg, flow.commented, driver.asked, driver.waiting
+
+
+def explore(legs):
+    """Walk through every situation that one request can be in, and return the rows taken."""
+    rows, seen, paths = set(), set(), deque([()])
+    while paths:
+        path = paths.popleft()
+        driver = replay(legs, path)
+        rows |= driver.rows
+        if situation(driver) in seen or driver.ends:
+            continue
+        seen.add(situation(driver))
+        paths.extend((*path, pick) for pick in range(len(list(driver.choices()))))
+    return rows
+
+
+def test_every_transition_is_reached_and_keeps_the_invariants():
+    reached = explore(1) | explore(2)
+    missing = [row for row in TRANSITIONS if row not in reached]
+    assert missing == []
+
+
+@given(legs=st.integers(1, 3), picks=st.lists(st.integers(0, 255), max_size=60))
+@settings(max_examples=500, deadline=None)
+def test_a_request_ends_once_and_releases_each_reservation_once(legs, picks):
+    driver = replay(legs, picks)
+    if not driver.ends:
+        driver.step(Event.CLIENT_GONE, None)
+    assert driver.ends == 1
+    assert not any(driver.reserved.values())
+    for event in Event:  # what comes late changes nothing
+        for attempt in (None, *driver.reserved, 999):
+            assert driver.flow.handle(event, attempt) == ()
+
+
+def test_a_plan_of_two_legs_sends_only_the_last_answer_to_the_client():
+    driver = Driver(2)
+    driver.step(Event.IDENTIFIED, None)
+    driver.step(Event.PLACED, 1)
+    assert driver.flow.handle(Event.OPENED, 1) == ()
+    driver.step(Event.ANSWERED, 1)
+    assert driver.flow.row.effects == (Effect.CANCEL, Effect.FINISH, Effect.NEXT_LEG)
+    assert (driver.flow.leg, driver.asked, driver.reserved) == (1, True, {1: 0})
+    driver.step(Event.PLACED, 2)
+    driver.step(Event.OPENED, 2)
+    assert Effect.RESPOND in driver.flow.row.effects
+    driver.step(Event.ANSWERED, 2)
+    assert (driver.ends, driver.finished, driver.reserved) == (1, 2, {1: 0, 2: 0})
+
+
+def test_a_leg_whose_worker_fails_is_tried_again_from_that_leg():
+    driver = Driver(2)
+    for event, attempt in ((Event.IDENTIFIED, None), (Event.PLACED, 1), (Event.ANSWERED, 1), (Event.PLACED, 2)):
+        driver.step(event, attempt)
+    driver.step(Event.FAILED, 2)
+    assert (driver.flow.leg, driver.asked) == (1, True)
+    driver.step(Event.PLACED, 3)
+    driver.step(Event.ANSWERED, 3)
+    assert (driver.ends, driver.finished) == (1, 2)
+
+
+def test_a_client_error_ends_a_plan_at_its_first_leg():
+    driver = Driver(2)
+    for event, attempt in ((Event.IDENTIFIED, None), (Event.PLACED, 1), (Event.DECLINED, 1)):
+        driver.step(event, attempt)
+    assert (driver.ends, driver.flow.leg) == (1, 0)
+
+
+@pytest.mark.parametrize(("winner", "loser"), [(1, 2), (2, 1)])
+def test_the_first_of_two_parallel_attempts_answers_and_the_other_is_cancelled(winner, loser):
+    driver = Driver(1)
+    for event, attempt in ((Event.IDENTIFIED, None), (Event.PLACED, 1), (Event.PLACED, 2)):
+        driver.step(event, attempt)
+    assert driver.reserved == {1: 1, 2: 1}
+    driver.step(Event.OPENED, winner)
+    assert (driver.flow.state, driver.flow.attempts) == (RequestState.STREAMING, [winner])
+    assert driver.flow.handle(Event.OPENED, loser) == ()  # it was let go, and reports too late
+    driver.step(Event.ANSWERED, winner)
+    assert driver.ends == 1
+
+
+@pytest.mark.parametrize("event", [Event.FAILED, Event.ERRED])
+def test_one_of_two_parallel_attempts_fails_and_the_other_goes_on(event):
+    driver = Driver(1)
+    for each, attempt in ((Event.IDENTIFIED, None), (Event.PLACED, 1), (Event.PLACED, 2), (event, 1)):
+        driver.step(each, attempt)
+    assert (driver.flow.state, driver.flow.attempts, driver.asked) == (RequestState.WAITING, [2], False)
+    driver.step(Event.FAILED, 2)
+    assert (driver.flow.state, driver.asked) == (RequestState.PLACING, True)
+
+
+# the table itself
+
+
+def test_an_effect_that_asks_for_a_worker_is_its_rows_last():
+    for row in TRANSITIONS:
+        assert not ASKS.intersection(row.effects[:-1])
+
+
+def test_the_end_is_the_last_effect_of_exactly_the_rows_that_lead_over():
+    for row in TRANSITIONS:
+        assert (row.to is RequestState.OVER) == (row.effects[-1:] == (Effect.END,))
+        assert row.effects.count(Effect.END) == (row.to is RequestState.OVER)
+        assert row.state is not RequestState.OVER
+
+
+def test_no_row_is_hidden_by_an_earlier_one():
+    for at, row in enumerate(TRANSITIONS):
+        before = [each for each in TRANSITIONS[:at] if (each.state, each.event) == (row.state, row.event)]
+        assert all(each.guard is not Guard.ALWAYS and each.guard is not row.guard for each in before)
+
+
+def test_every_answer_to_the_client_is_written_before_the_end():
+    for row in TRANSITIONS:
+        if row.to is RequestState.OVER and row.event not in (Event.CLIENT_GONE, Event.STALLED, Event.FAILED):
+            assert WRITES.intersection(row.effects) or row.state in (RequestState.STREAMING, RequestState.TUNNEL)
+
+
+def test_every_name_is_explained():
+    assert set(STATE_TEXT) == set(RequestState)
+    assert set(EVENT_TEXT) == set(Event)
+    assert set(EFFECT_TEXT) == set(Effect)
+    assert set(GUARD_TEXT) == set(Guard)

@@ -1,0 +1,84 @@
+"""The list of modules that mypyc compiles (pyproject.toml) against the modules that a request runs through."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import tests.router.gateway.conftest as kit
+from tests.properties.harness import World
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("router/gateway/", "router/placement/", "router/residency/", "router/tokenization/", "policies/")
+INTERPRETED = {"policies/rules/round_robin.py"}
+"""What the test's requests run through and is not compiled: rules are examples to write one by."""
+
+pytestmark = pytest.mark.source_only
+
+
+@pytest.fixture(scope="module")
+def settings():
+    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
+    return hooks["mypyc"]
+
+
+def matched(pattern):
+    if "/" not in pattern:
+        return {path for path in sources() if path.rpartition("/")[2] == pattern}
+    folder, _, name = pattern.strip("/").rpartition("/")
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).glob(name)}
+
+
+def sources():
+    for package in ("policies", "backends", "router", "loadtest"):
+        yield from (path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def compiled(settings):
+    included = set().union(*map(matched, settings["include"]))
+    return included - set().union(*map(matched, settings["exclude"]))
+
+
+@pytest.fixture(scope="module")
+def hot_path():
+    """The modules whose functions run for one streamed and one plain chat."""
+    world = World()
+    client = world.client()
+    client.send(kit.post())
+    files = set()
+
+    def profile(frame, event, _):
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+
+    def answer_both():
+        world.dials[0].send(kit.STREAM_HEAD, *(kit.chunk(kit.event(text)) for text in "abc"), kit.END)
+        client.send(kit.post(body=kit.PLAIN))
+        body = b'{"id":"x","choices":[]}'
+        world.dials[-1].send(kit.json_head(len(body)) + body)
+
+    sys.setprofile(profile)
+    try:
+        answer_both()
+    finally:
+        sys.setprofile(None)
+    assert client.got.count(b"HTTP/1.1 200") == 2
+    paths = {Path(name).relative_to(ROOT).as_posix() for name in files if name.startswith(str(ROOT))}
+    return {path for path in paths if path.startswith(PACKAGES)}
+
+
+def test_every_module_that_a_request_runs_through_is_compiled(compiled, hot_path):
+    assert {"router/gateway/flow/flow.py", "router/gateway/flow/respond.py"} <= hot_path
+    assert hot_path - compiled == INTERPRETED
+
+
+def test_every_pattern_of_the_build_matches_a_module(settings):
+    empty = [pattern for pattern in (*settings["include"], *settings["exclude"]) if not matched(pattern)]
+    assert empty == []
+
+
+def test_every_folder_of_the_gateway_is_in_the_build(settings):
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "router/gateway").rglob("*.py")}
+    assert {f"/{folder}/*.py" for folder in folders} <= set(settings["include"])
