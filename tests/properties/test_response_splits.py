@@ -65,7 +65,7 @@ ANSWERS = [name for name, case in RESPONSE_CASES.items() if case.gets == "answer
 FAULTS = [name for name in RESPONSE_CASES if name not in ANSWERS]
 # Read in one go they are one answer, and a client's connection whose end is not ours to show; else they are an answer
 # and then something on a connection at rest, which is closed.
-BEHIND_THE_END = {"Chunks: line breaks behind the end"}
+BEHIND_THE_END = {"Chunks: line breaks after the end"}
 
 
 def check_answer(case, name, pieces):
