@@ -105,7 +105,7 @@ class EventView:
     def _do(self, step: SequenceStep) -> Ingest:
         if step.restarted:
             self.view.clear()
-            self._begin_anew()
+            self._begin_again()
         missing = 0
         if step.lost is not None:
             first, after = step.lost
@@ -128,8 +128,8 @@ class EventView:
         self._batches += 1
         self.last_event_ts_s = batch.ts
         if self.view.apply(batch):
-            self._begin_anew()
-            self.sequence.begun_anew()
+            self._begin_again()
+            self.sequence.forget_assumptions()
         elif self.view.relearning.over:
             self._relearned()
         return True
@@ -143,7 +143,7 @@ class EventView:
         # Blocks known from reports alone were used before the witness was computed, so they were evicted before it.
         self.view.reported.bound(0)
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         self._loss = ""
         self._generation += 1
         self.drift.clear()

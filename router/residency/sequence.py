@@ -94,7 +94,7 @@ class EventSequence:
         self._pending_bytes = 0
         return self._ask_to_know(IngestOutcome.GAP)
 
-    def begun_anew(self) -> None:
+    def forget_assumptions(self) -> None:
         """Record that nothing before now matters any more."""
         self.assumed = False
 

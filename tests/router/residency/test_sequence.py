@@ -189,7 +189,7 @@ def test_a_reconnect_without_a_replay_is_verified_by_the_next_number():
     events.offer(*at(3))
     assert events.verified and events.restarts == 0
     assert events.assumed, "another publisher might have come to the same number"
-    events.begun_anew()
+    events.forget_assumptions()
     assert not events.assumed
 
 
