@@ -13,18 +13,18 @@ _HEAD = f"""\
 # Admin API
 
 The admin port (`admin_host`, `admin_port`; 127.0.0.1:8001 by default) speaks JSON. `GET {OPENAPI_PATH}` describes it
-for programs. This page is made by `python -m router.cli.reference`; a test holds it to the code.
+for programs. `python -m router.cli.reference` generates this page; a test compares it with the code.
 
 - Errors are problem documents (RFC 9457, `application/problem+json`) with a stable `code` and a `detail` that says
   what to do.
-- A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. Unknown fields are
-  refused, and so are query parameters that an operation does not have, or that come twice (400).
-- Documents have no versions yet: `If-Match` is 501, and on changes so are `If-None-Match` and `If-Unmodified-Since`.
-- Against browser pages: the `Host` must be a loopback name, an IP address, `admin_host` or one of `admin_hosts`, and
-  an `Origin`, where there is one, the same site.
-- With `admin_token` or `admin_token_file` every request needs `Authorization: Bearer TOKEN`, but for `/livez`,
-  `/readyz` and, with `admin_metrics_open`, `/metrics`. Without a token whoever reaches the port may use it: keep it on
-  loopback.
+- A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. An unknown field is an
+  error (422). A query parameter that an operation does not have, or that comes twice, is one too (400).
+- Documents have no versions: `If-Match` gets 501, and so do `If-None-Match` and `If-Unmodified-Since` on changes.
+- To keep browser pages out, the `Host` must be a loopback name, an IP address, `admin_host` or one of `admin_hosts`. An
+  `Origin` must be the same site.
+- With `admin_token` or `admin_token_file`, every request needs `Authorization: Bearer TOKEN`, except `/livez`,
+  `/readyz` and, with `admin_metrics_open`, `/metrics`. Without a token, everyone who reaches the port may use it: keep
+  it on loopback.
 - Changes last until restart.
 """
 

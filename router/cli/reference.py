@@ -24,7 +24,7 @@ from router.config.sample import sample_yaml
 from router.gateway.http.routes import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 from router.telemetry.catalogue import CATALOGUE, MetricSpec
 
-_MADE = "This page is made by `python -m router.cli.reference`; a test holds it to the code.\n"
+_MADE = "`python -m router.cli.reference` generates this page; a test compares it with the code.\n"
 
 
 def policies_page() -> str:
