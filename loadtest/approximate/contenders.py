@@ -18,7 +18,7 @@ TTLS_S = (30.0, 60.0, DYNAMO_TTL_S, 300.0)
 
 
 class Family(StrEnum):
-    """What kind of view it is; of each kind of baseline the best one counts as its showing."""
+    """The kind of a view. The best baseline of each kind represents it."""
 
     EXACT = "exact"
     OURS = "ours"

@@ -32,7 +32,7 @@ class Workload:
 
     @property
     def cache_tokens(self) -> int:
-        """What each worker's cache holds; its first block is never used."""
+        """Tokens that each worker's cache holds; the engine never uses its first block."""
         spec = self.workers[0]
         return ((spec.num_blocks or spec.profile.num_blocks) - 1) * spec.profile.block_size
 

@@ -31,7 +31,7 @@ _CHAT_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: ap
 
 
 class Attacker:
-    """What one attacker knows: where the gateway is, which model takes its bodies, and its random source."""
+    """One attacker's gateway address, the model that takes its bodies, and its random source."""
 
     def __init__(self, address: str, model: str, rng: Random, key: str | None = None) -> None:
         self._address = address

@@ -18,7 +18,7 @@ _CHUNK = b"1\r\n%c\r\n"
 
 @dataclass(slots=True)
 class Sent:
-    """What the attackers sent, and what came back. `statuses` has ``closed`` for connections that ended without one."""
+    """Bytes sent and responses by status. `statuses` has ``closed`` for connections that ended without one."""
 
     bodies: int = 0
     body_bytes: int = 0
@@ -45,7 +45,7 @@ def head(body: Body, key: str | None, *, chunked: bool = False, close: bool = Tr
 
 
 def request(body: Body, key: str | None, *, chunked: bool = False) -> bytes:
-    """A whole request. `chunked`: each byte of the body is a chunk of its own."""
+    """Return a whole request. With `chunked` each byte of the body is one chunk."""
     data = b"".join(_CHUNK % byte for byte in body.data) + b"0\r\n\r\n" if chunked else body.data
     return head(body, key, chunked=chunked) + data
 
@@ -85,5 +85,5 @@ def attack(address: str, requests: Callable[[int], bytes], connections: int, sec
 
 
 def at_once(address: str, requests: list[bytes]) -> Sent:
-    """Send each of `requests` on a connection of its own, all at the same time."""
+    """Send all `requests` at the same time, one connection each."""
     return attack(address, lambda number: requests[number], len(requests), 0.0, least=len(requests))

@@ -41,7 +41,7 @@ class ProcessCost:
         return self._status("VmHWM")
 
     def scheduled(self) -> Scheduled:
-        """What its threads had of the cores so far."""
+        """CPU seconds of its threads so far."""
         threads = {}
         for thread in os.listdir(self._home / "task"):
             try:

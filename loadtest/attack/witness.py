@@ -189,7 +189,7 @@ def _watch(address: str, pids: _Pids) -> None:
 
 
 def main(addresses: Sequence[str]) -> None:
-    """Watch each address in a thread of its own until killed."""
+    """Watch each address in one thread until killed."""
     pids = _Pids()
     threads = [threading.Thread(target=_watch, args=(address, pids)) for address in addresses]
     for thread in threads:

@@ -31,7 +31,7 @@ class Asked(msgspec.Struct):
 
 
 class Prompts:
-    """Bodies seen so far, and the pages that are asked for with GET."""
+    """Bodies seen so far, and the pages served to GET."""
 
     def __init__(self, blocks: Blocks | None) -> None:
         self._blocks = blocks

@@ -41,7 +41,7 @@ class Chain:
 
     @property
     def reusable_tokens(self) -> int:
-        """What vLLM finds cached of it when it comes again: the last token is always computed."""
+        """Tokens that vLLM finds cached when the prompt returns: the last token is always computed."""
         return (self.tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
 
     def begin(self) -> Generated:
@@ -70,7 +70,7 @@ class Generated:
 
 
 class Blocks:
-    """What is cached, and the events that say so."""
+    """The cached blocks, and their KV events."""
 
     def __init__(self) -> None:
         self._renderer = ChatRenderer.load(shipped_model_dir())

@@ -24,7 +24,7 @@ _TEXT = TEXT.encode()
 
 @dataclass(slots=True)
 class Tally:
-    """What came back: good answers, failures with a few of their reasons, seconds from sending to first body byte."""
+    """Results: good answers, failures with some reasons, seconds from sending to the first body byte."""
 
     good: int = 0
     errors: int = 0

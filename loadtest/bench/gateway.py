@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """What was asked for, without this machine's paths."""
+    """Return the command without this machine's paths."""
     words = ["python -m loadtest gateway-bench", *(["--quick"] if args.quick else [f"--rounds {args.rounds}"])]
     words += [f"--window-s {args.window_s:g} --connections {args.connections}"] if not args.quick else []
     words += [f"--measures {','.join(args.measures)}"] if args.measures else []

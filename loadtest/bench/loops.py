@@ -28,7 +28,7 @@ class Loop(ABC):
         self._changed = asyncio.Event()
 
     async def drain(self) -> None:
-        """Wait for the answers under way and close. What stays unanswered is an error."""
+        """Wait for running answers and close. An unanswered request is an error."""
         try:
             async with asyncio.timeout(DRAIN_S):
                 while self._busy or self._dialling:

@@ -98,7 +98,7 @@ def _said(spread: Spread | None, digits: int) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: the page on standard output, the picture where it is asked for."""
+    """Print the page, and draw the picture if --plot is given."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.page", description=__doc__)
     parser.add_argument("results", type=Path, help="what gateway-bench --json wrote")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the picture too")

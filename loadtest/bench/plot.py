@@ -37,7 +37,7 @@ def draw(path: Path, results: Results) -> None:
 
 
 def conditions(results: Results) -> str:
-    """What the figures were taken under, in a line."""
+    """Return the conditions of the run in one line."""
     machine = results.machine
     rounds = f"{results.rounds} rounds" if results.rounds > 1 else "one round"
     return f"{machine.cpu}, {machine.cores} cores shared with load generator and worker; {rounds}, {results.date}"

@@ -15,7 +15,7 @@ from loadtest.bench.measures.subject import Sample
 
 
 class Row(msgspec.Struct):
-    """One proxy. `missing` says why it was not measured; `states` what it said of itself after each round."""
+    """One proxy. `missing` is the reason if it was not measured; `states` is its own report after each round."""
 
     name: str
     version: str = ""
@@ -90,7 +90,7 @@ class Results(msgspec.Struct):
         return samples[-1].skipped if samples and all(sample.skipped for sample in samples) else ""
 
     def complaints(self) -> list[str]:
-        """What failed, one line per proxy and figure; empty if the run counts as a whole."""
+        """Return one line per failed proxy and figure; empty if the whole run counts."""
         lines = [*self.failures]
         for figure, proxies in self.samples.items():
             for proxy, samples in proxies.items():

@@ -12,7 +12,7 @@ from loadtest.bench.results import Results, Spread
 
 
 def print_tables(console: Console, results: Results) -> None:
-    """One per figure, then the proxies that were not measured, what Warmroute said of itself, and what failed."""
+    """Print one table per figure, then proxies not measured, Warmroute's own report, and failures."""
     for name, figure in FIGURES.items():
         if name in results.samples:
             console.print(_table(results, name, figure))

@@ -9,7 +9,7 @@ PHASES = 20
 
 
 class Stream(Protocol):
-    """What the ticker calls."""
+    """The ticker's callback."""
 
     def token(self) -> None:
         """Send the next frame."""

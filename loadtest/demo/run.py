@@ -22,7 +22,7 @@ READY_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a demo run is made of. `time_scale` stretches the modelled GPU's step times."""
+    """The settings of a demo run. `time_scale` stretches the modelled GPU's step times."""
 
     workers: int = 4
     profile: str = "llama-3.1-8b-h100"

@@ -69,7 +69,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def words(self) -> str:
-        """What this frame adds to the answer."""
+        """The text that this frame adds to the answer."""
         return (self.text if self.delta is None else self.delta.content) or ""
 
 

@@ -111,7 +111,7 @@ class Comparison:
 
     @property
     def failures(self) -> list[str]:
-        """What misses its bar, in words; empty if nothing does."""
+        """Return the missed limits, one sentence each."""
         found = []
         if self.one_at_a_time and self.cached.differences:
             found.append(f"cached tokens differ for {len(self.cached.differences)} of {self.cached.requests} requests")

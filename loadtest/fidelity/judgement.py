@@ -36,7 +36,7 @@ class Judgement:
 
     @property
     def failures(self) -> list[str]:
-        """What misses its bar, in words."""
+        """Return the missed limits, one sentence each."""
         return missed(self.times) if self.async_scheduling else []
 
 

@@ -15,7 +15,7 @@ _IDS_PER_REQUEST = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the model made of it: one state per recorded request, and the steps of the rank that had it."""
+    """The model's result: one state per recorded request, and the steps of its rank."""
 
     states: tuple[EngineRequestState, ...]
     steps: tuple[tuple[StepResult, ...], ...]

@@ -26,7 +26,7 @@ def print_cached(console: Console, comparisons: Sequence[Comparison]) -> None:
 
 
 def print_pressure(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """What else the two schedulers did."""
+    """Print further counts of both schedulers."""
     table = _table("scheduling", ("scenario", "preemptions: vLLM", "model", "blocks evicted: vLLM", "model"))
     for one in comparisons:
         counts = (one.preemptions[1], one.preemptions[0], one.evictions[1], one.evictions[0])

@@ -16,7 +16,7 @@ def unmatched(state: EngineRequestState) -> int:
 
 
 class VirtualWorker:
-    """One engine on its own virtual clock. `on_step` hears of every step."""
+    """One engine on its own virtual clock. `on_step` is called for every step."""
 
     __slots__ = ("_engine", "_on_step", "now_s")
 

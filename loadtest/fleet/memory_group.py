@@ -80,7 +80,7 @@ class MemoryGroup:
         return 0
 
     def remove(self) -> None:
-        """Remove the group; harmless the second time. What still runs in it is left alone, and so is the group."""
+        """Remove the group; a second call does nothing. A group with running processes stays."""
         end_s = time.monotonic() + _REMOVE_LIMIT_S
         while self._folder.exists():
             with suppress(OSError):

@@ -90,7 +90,7 @@ class Process:
         raise StartError(f"{self.name} was not ready within {limit_s:.0f} s:\n{self.tail()}")
 
     def rest(self) -> Iterator[str]:
-        """The lines that nobody has waited for, up to the end of the output."""
+        """Return the unread lines, up to the end of the output."""
         while (line := self._fresh.get()) is not None:
             yield line
 

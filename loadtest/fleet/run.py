@@ -110,7 +110,7 @@ def _show(console: Console, urls: list[str]) -> None:
 
 
 def _watch(processes: list[Process]) -> int:
-    """Until one ends by itself: that is said at once, and the rest is stopped."""
+    """Wait until a process ends by itself; the caller then stops the rest."""
     while True:
         for process in processes:
             if not process.alive:

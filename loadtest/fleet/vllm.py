@@ -72,7 +72,7 @@ class VllmWorker:
         return json.dumps(config)
 
     def variables(self) -> dict[str, str]:
-        """What to add to the environment."""
+        """Return the variables to add to the environment."""
         dev = {"VLLM_SERVER_DEV_MODE": "1"} if self.dev_mode else {}
         return {**_QUIET, **dev, **self.clock.environment(), **dict(self.environment)}
 
@@ -89,7 +89,7 @@ class RunningVllm:
 
     @property
     def kv_events(self) -> dict[str, str]:
-        """Where rank 0 publishes, as a gateway's configuration names it: vLLM before 0.33 cannot be asked for it."""
+        """Return rank 0's event endpoint for the gateway's configuration: vLLM before 0.33 does not report it."""
         source = {"endpoint": f"tcp://127.0.0.1:{self.events_port}", "topic": self.worker.topic}
         if self.worker.replay:
             source["replay_endpoint"] = f"tcp://127.0.0.1:{self.events_port + MAX_RANKS}"

@@ -14,7 +14,7 @@ from loadtest.sim.outcome import Ending, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is known of a call before the run: its kind, and the tokens that an endless cache would have of it."""
+    """Facts of a call before the run: its kind, and the tokens that an endless cache would hold."""
 
     kind: str
     reusable_tokens: int

@@ -72,7 +72,7 @@ class Findings:
         return len(self.results) // (len(self.policies) * len(self.loads))
 
     def measures(self) -> list[Measure]:
-        """Those that were taken."""
+        """Return the measures that were taken."""
         return [one for one in MEASURES if self.setting.regret or not one.name.startswith("regret")]
 
     def at(self, policy: str, load: float, results: Sequence[Result] | None = None) -> list[Result]:

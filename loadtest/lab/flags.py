@@ -85,13 +85,13 @@ def _kind(name: str, metavar: str) -> Callable[[str], float]:
 
 
 def setting(args: argparse.Namespace) -> Setting:
-    """What the flags say of every cell."""
+    """Return the setting that all cells share."""
     models = Models(**{one.name: getattr(args, one.name) for one in fields(Models)})
     return Setting(Fleet(args.workers, args.profile), args.slo, models, args.window_s, not args.no_regret)
 
 
 def problem(args: argparse.Namespace) -> str | None:
-    """What is wrong between flags, with the fix; None if nothing is."""
+    """Return a conflict between flags, with the fix; None if there is none."""
     if args.warm_up_s >= args.window_s:
         return (
             f"--warm-up-s {args.warm_up_s:g} leaves nothing of --window-s {args.window_s:g} to measure;"

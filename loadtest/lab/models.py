@@ -119,7 +119,7 @@ class Models:
                     yield " ".join(said), replace(self, **changed)
 
     def _beside(self, one: Field[Any]) -> dict[str, object]:
-        """What has to change with it, of what still is at its default."""
+        """Return the parameters that must change with it and still have their defaults."""
         defaults = {field_.name: default(field_) for field_ in fields(self)}
         needed: Mapping[str, object] = one.metadata["beside"]
         return {name: value for name, value in needed.items() if getattr(self, name) == defaults[name]}

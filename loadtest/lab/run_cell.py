@@ -28,7 +28,7 @@ from router.residency.residency_map import ResidencyMap
 
 
 class RuleFailed(Exception):
-    """A rule raised or answered nonsense, and another one stood in for it, as in the gateway: nobody asked for that."""
+    """A rule raised or gave an invalid answer, so the fallback rule decided, as in the gateway."""
 
 
 def run_cell(cell: Cell) -> tuple[Measures, Measured]:
@@ -168,7 +168,7 @@ class Stage:
         return _Counts([int(one["prefill_tokens"]) for one in figures], [int(one["preemptions"]) for one in figures])
 
     def played(self, found: Drawn) -> Played:
-        """What is measured of it."""
+        """Return the measured part of the run."""
         after, outcomes = self._counts(), self._clients.outcomes
         measured = sorted((one for one in outcomes if one.sent_s >= self._warm_s), key=lambda one: (one.sent_s, one.id))
         notes = self._notes.placed if self._notes is not None else []

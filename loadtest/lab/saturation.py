@@ -76,7 +76,7 @@ def saturation(like: Cell, policy: str, run: Run, seeds: int = SEEDS) -> Saturat
 
 
 def _check(results: list[Result], base: Cell, rate: float) -> None:
-    """What was turned away has no time to first token, and must not pass for a fleet that keeps up."""
+    """Rejected calls have no TTFT; without them an overloaded fleet would seem to keep up."""
     rejected = sum(result.measures.all.rejected for result in results)
     calls = sum(result.measures.all.calls for result in results) - rejected
     if calls < LEAST_CALLS * len(results):

@@ -31,7 +31,7 @@ class Result(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a folder held. `foreign` results are of other code, and are not used."""
+    """The results of a folder. `foreign` counts results of other code, which are not used."""
 
     results: dict[str, Result]
     foreign: int

@@ -76,7 +76,7 @@ class Sweep:
 
 
 def _follow_the_parent() -> None:
-    """Ctrl-C is the parent's to act on; and when that has died, however it did, there is nobody left to work for."""
+    """Leave Ctrl-C to the parent, and end if the parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 

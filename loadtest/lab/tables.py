@@ -46,7 +46,7 @@ def print_sheet(console: Console, sheet: Sheet) -> None:
 
 
 def summary(findings: Findings) -> str:
-    """What was run, and what load 1.0 is."""
+    """Return the setting and load 1.0."""
     fleet, slo = findings.setting.fleet, findings.setting.slo
     one, robin = findings.saturation, findings.round_robin
     theirs = "no rate holds it" if robin is None else f"{robin.arrivals_per_s:.2f} calls/s"

@@ -84,7 +84,7 @@ def _apart(one: float, other: float) -> float:
 
 
 def _in_words(values: Values, sign: float) -> str:
-    """By means, best first; `>` between neighbours that differ, `~` between those that are level."""
+    """Return the rules by mean, best first, with `>` between neighbours that differ and `~` between level ones."""
     ranked = sorted(values, key=lambda rule: -sign * fmean(values[rule]))
     signs = [" > " if _better(values, first, second, sign) else " ~ " for first, second in pairwise(ranked)]
     return "".join(word for both in zip(ranked, [*signs, ""], strict=True) for word in both)

@@ -34,7 +34,7 @@ class Player:
         self._wording = wording
 
     async def play(self, plan: Plan, until_s: float, progress: Callable[[], None]) -> list[Answered]:
-        """Every call that is due before `until_s` of the plan; `progress` hears of each that has ended."""
+        """Play every call that is due before `until_s` of the plan; `progress` is called as each ends."""
         client = Client(self._base_url)
         begin_s = asyncio.get_running_loop().time() + LEAD_S
         try:

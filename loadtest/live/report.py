@@ -83,7 +83,7 @@ def _machine(findings: Findings) -> Sheet:
 
 
 def summary(findings: Findings) -> str:
-    """What was asked of which fleet, in a sentence or two."""
+    """Return the workload and the fleet in a sentence or two."""
     setting = findings.cell.setting
     measured = fmean(one.live[rule].measures.all.calls for one in findings.seeds for rule in findings.policies)
     rate = fmean(one.modelled[rule].arrivals_per_s for one in findings.seeds for rule in findings.policies)

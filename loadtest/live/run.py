@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Live:
-    """One command's work. `_seeds` are those that every rule has been run with."""
+    """One command's work. `_seeds` are the seeds that every rule has run with."""
 
     def __init__(self, args: argparse.Namespace, console: Console) -> None:
         self._args = args

@@ -18,7 +18,7 @@ LONGEST_TOKENS = 131_072
 
 
 class Unplayable(Exception):
-    """What is asked for cannot be played; the message says what to change."""
+    """The setting cannot be played; the message says what to change."""
 
 
 def first_cell(args: argparse.Namespace) -> Cell:

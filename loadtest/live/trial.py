@@ -30,7 +30,7 @@ from loadtest.workload.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What every rule meets: the fleet, the model it serves, and where the gateway's log goes."""
+    """The stage that all rules share: the fleet, its model, and the folder of the gateway's log."""
 
     workers: tuple[Worker, ...]
     model: str
@@ -103,7 +103,7 @@ async def _play(
 
 
 def measured(cell: Cell, outcomes: Sequence[Outcome], known: dict[str, Asked], length_s: float) -> Measures:
-    """The lab's measures of what was sent after the warm-up. What a worker computed is reckoned from its answers."""
+    """Return the lab's measures of calls after the warm-up. Executed tokens are derived from the answers."""
     warm_s = length_s * cell.setting.models.warm_up_s / cell.setting.window_s
     kept = sorted((one for one in outcomes if one.sent_s >= warm_s), key=lambda one: (one.sent_s, one.id))
     computed = Counter[str]()

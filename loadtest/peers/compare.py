@@ -42,7 +42,7 @@ class Setting:
     session_header: str | None = None
 
     def describe(self) -> dict[str, object]:
-        """What makes the figures what they are, as plain values."""
+        """Return the setting of the figures as plain values."""
         fleet = asdict(self.fleet)
         del fleet["vllm_env"]
         own = {"rounds": self.rounds, "seed": self.seed, "session_header": self.session_header}

@@ -32,7 +32,7 @@ class Reading:
         return cls(time.monotonic(), tree_cpu_s(router_pid), time.process_time(), machine_cpu_s(), counters)
 
     def since(self, then: Reading, client_lag_p99_s: float) -> Usage:
-        """What was used after `then`."""
+        """Return the usage since `then`."""
         return Usage(
             duration_s=self.now_s - then.now_s,
             router_cpu_s=self.router_cpu_s - then.router_cpu_s,

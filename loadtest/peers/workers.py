@@ -60,14 +60,14 @@ class FleetShape:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What one worker has counted so far: prompt tokens looked up and found in its cache, CPU seconds used."""
+    """Counters of one worker: prompt tokens looked up and found in its cache, CPU seconds used."""
 
     queries: int
     hits: int
     cpu_s: float
 
     def since(self, then: Counters) -> Counters:
-        """What was counted after `then`."""
+        """Return the counts since `then`."""
         return Counters(self.queries - then.queries, self.hits - then.hits, self.cpu_s - then.cpu_s)
 
 
@@ -113,7 +113,7 @@ def _length(shape: FleetShape) -> tuple[str, str]:
 
 
 def longest_tokens(blocks: int) -> int:
-    """The longest request that a vLLM worker with so many blocks can take: it keeps one block, the null block, back."""
+    """Return the longest request of a vLLM worker with these blocks: it keeps one, the null block, for itself."""
     return (blocks - 1) * BLOCK_TOKENS
 
 

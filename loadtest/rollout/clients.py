@@ -34,7 +34,7 @@ class Tally:
 
 
 class BadAnswer(Exception):
-    """An answer that is not what was asked for."""
+    """An answer that does not match its request."""
 
 
 class LoadClient:

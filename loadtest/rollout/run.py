@@ -28,7 +28,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it. `left` is what the last gateway still had at its workers once the clients had ended."""
+    """The result. `left` is the load that the last gateway still had at its workers after the clients ended."""
 
     tally: Tally
     gateway_restarts: int = 0

@@ -14,7 +14,7 @@ last one; of those between them when somebody looks (`EngineWorker.catch_up`).""
 
 
 class StepEnds:
-    """When a worker's steps ended, and those that it looks ahead at will; what they bring is there `later_s` later."""
+    """End times of a worker's steps, past and looked ahead; their tokens arrive `later_s` later."""
 
     __slots__ = ("arrived", "ends_s", "later_s")
 

@@ -15,7 +15,7 @@ from loadtest.sim.worker import EngineWorker
 
 
 class Places(Protocol):
-    """What chooses a worker for a call: a gateway, or several that share the clients."""
+    """Chooses a worker for a call: a gateway, or several that share the clients."""
 
     def place(self, name: str, session: str, call: Asked) -> Placement | Rejected | HeldCall:
         """Choose a worker for a call that has just arrived, now or later."""

@@ -18,7 +18,7 @@ class Placement(Protocol):
 
     @property
     def worker(self) -> EngineWorker:
-        """Who serves it."""
+        """The worker that serves it."""
         ...
 
     @property
@@ -50,16 +50,16 @@ class Direct:
         self.worker = worker
 
     def progressed(self, tokens: int) -> None:
-        """Nobody listens."""
+        """Do nothing: the gateway does not see this call."""
 
     def finished(self, state: EngineRequestState) -> None:
-        """Nobody listens."""
+        """Do nothing: the gateway does not see this call."""
 
     def left(self) -> None:
-        """Nobody listens."""
+        """Do nothing: the gateway does not see this call."""
 
     def refused(self) -> None:
-        """Nobody listens."""
+        """Do nothing: the gateway does not see this call."""
 
 
 class PlacedCall:

@@ -95,7 +95,7 @@ class SimulatedGateway:
         return self._usage_share >= 1.0 or self._usage_draws.random() < self._usage_share
 
     def hear(self) -> None:
-        """What streams have brought counts from the moment on; it is enough to count it when somebody looks."""
+        """Count the streams' tokens. It suffices to count them before each decision."""
         for worker in self._workers.values():
             worker.catch_up()
 
@@ -185,7 +185,7 @@ class _HeldCalls:
         return self._waiting.leave(call)
 
     def relieved(self, worker: WorkerId) -> None:
-        """Nothing is left to be prefilled there. The dispatcher says so in the middle of its own work, so not now."""
+        """No prefill is left on the worker. The dispatcher calls this in the middle of its work, so act later."""
         if self._waiting.first(worker):
             self._time.after(0.0, self._offer, worker)
 
@@ -230,7 +230,7 @@ class GatewayPlacement:
 
     @property
     def worker_id(self) -> WorkerId:
-        """What the gateway calls the worker."""
+        """The worker's name in the gateway."""
         return self._ticket.candidate.id
 
     @property
@@ -266,7 +266,7 @@ def _losses(share: float, rng: Random) -> Callable[[], bool] | None:
 
 
 def facts_of(worker: EngineWorker, publishes: bool) -> WorkerFacts:
-    """What a probe of the worker would learn."""
+    """Return the facts that a probe of the worker would find."""
     engine = worker.engine
     return WorkerFacts(
         models=(ServedModel(MODEL),),

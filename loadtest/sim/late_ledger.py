@@ -86,7 +86,7 @@ class LateAccount:
         self._write(_NOTHING)
 
     def publish(self, account: OwnLoad) -> None:
-        """What this router has booked has changed."""
+        """Note a change of this router's reservations."""
         self._write(
             _Booked(
                 account.queued_requests,
@@ -106,7 +106,7 @@ class LateAccount:
         self._write(self._own.latest._replace(work=work))
 
     def others(self) -> OthersLoad:
-        """What the others had booked, as far as word of it has come, less what is not to be seen of the own."""
+        """Return the other routers' reservations that have arrived, less own ones that do not count yet."""
         seen = [row.seen() for row in self._others]
         work = None
         for row in seen:
@@ -139,7 +139,7 @@ class LateAccount:
 
 
 class _Row:
-    """What one router wrote, until the last of it has been seen by all."""
+    """One router's writes, until every other router has seen them."""
 
     __slots__ = ("_delay_s", "_now", "_on_its_way", "_seen", "latest")
 

@@ -37,7 +37,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came out: one outcome per call, by the time they ended, and each worker's figures."""
+    """The result: one outcome per call, in order of their ends, and each worker's figures."""
 
     outcomes: tuple[Outcome, ...]
     workers: tuple[dict[str, int | float], ...]

@@ -14,7 +14,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class VirtualTime:
-    """Events in order of their time; those of one time in the order they were asked for, so that runs repeat."""
+    """Events in order of time, and of scheduling at equal times, so that runs repeat."""
 
     __slots__ = ("_done", "_order", "_queue", "now_s")
 

@@ -104,7 +104,7 @@ class EngineWorker:
         return answer
 
     def abort(self, name: str) -> None:
-        """Drop a request, if it is still here; nobody hears of it again."""
+        """Drop a request if it is still here; it reports nothing further."""
         self._settle()
         self._answers.pop(name, None)
         self.engine.abort(name)

@@ -46,6 +46,6 @@ class Attack:
 
     @property
     def troubles(self) -> list[str]:
-        """What makes the attack worth nothing."""
+        """Return the reasons why the attack shows nothing; empty if it ran."""
         ended = self.counts["ended early"]
         return [f"the attacker ended early:\n{self._process.tail()}"] if ended or not self.counts else []

@@ -31,7 +31,7 @@ _REPLAY_STEPS = 200
 
 @dataclass(frozen=True, slots=True)
 class FleetShape:
-    """What is started. Caches are small, so that they fill and evict within minutes."""
+    """The fleet's settings. Caches are small, so that they fill and evict within minutes."""
 
     workers: int = 4
     profile: str = "llama-3.1-8b-h100"
@@ -78,7 +78,7 @@ stalls run into them."""
 
 
 class Fleet:
-    """Workers, relays and gateway, for the length of a ``with``. What breaks a worker blocks: call it from a thread."""
+    """Workers, relays and gateway within a ``with``. Methods that break a worker block: call them from a thread."""
 
     def __init__(self, shape: FleetShape, folder: Path) -> None:
         self.shape = shape

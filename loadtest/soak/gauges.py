@@ -80,13 +80,13 @@ def slope_bytes_per_s(samples: Sequence[Sample]) -> float:
 
 
 def growth_bytes(samples: Sequence[Sample]) -> float:
-    """What the slope makes of the second half's length."""
+    """Return the growth over the second half by its slope."""
     half = samples[len(samples) // 2 :]
     return slope_bytes_per_s(samples) * (half[-1].at_s - half[0].at_s) if half else 0.0
 
 
 def left_over(workers: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -> list[str]:
-    """What is still booked or open, in words; empty at rest."""
+    """Return reservations and connections that remain, in words; empty at rest."""
     found = [f"{name} is {metrics.get(name, 0):.0f}" for name in AT_REST if metrics.get(name, 0)]
     for worker in workers:
         for candidate in worker["candidates"]:

@@ -47,7 +47,7 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is to be run. `requests_per_s` None: half of what a calibration of `calibrate_s` finds to be the most."""
+    """The settings of a run. With `requests_per_s` None the rate is half of the maximum found in `calibrate_s`."""
 
     duration_s: float
     fleet: FleetShape = field(default_factory=FleetShape)

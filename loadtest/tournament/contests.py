@@ -46,7 +46,7 @@ class Contest:
         return not self.trace.startswith(GENERATOR)
 
     def source(self, traces: Path | None) -> str | None:
-        """What the lab is given as its trace; None where the file is missing."""
+        """Return the lab's trace; None if the file is missing."""
         if not self.recorded:
             return self.trace
         found = sorted(traces.glob(f"{self.trace}*")) if traces is not None else []

@@ -35,7 +35,7 @@ class Games:
         self._tell = tell
 
     def firsts(self) -> None:
-        """One cell of each course, of those that the bisection begins with: they say how long all will take."""
+        """Run the bisection's first cell of each course; their times give the estimate."""
         courses = {course.study.trace: course for course in self._courses}
 
         def heard(result: Result) -> None:

@@ -81,7 +81,7 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """About so many hours and minutes."""
+    """Return a rounded duration in hours and minutes."""
     minutes = round(seconds / 60.0)
     if minutes < 1:
         return "under a minute"

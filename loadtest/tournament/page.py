@@ -20,12 +20,12 @@ PICTURES = {"goodput_per_s_by_load": "goodput", "ttft_mean_ms_by_load": "mean TT
 _READING = f"""\
 Means over seeds, ± half the width of their 95 % interval (Student's t). `*` is the best mean; `=` not inferior to it:
 a mean more than {MARGIN * 100:g} % worse is ruled out at 5 %; `-` worse at 5 %. Both by paired t tests over the same
-seeds, corrected by Holm's method for the number of rules compared. No mark: these seeds do not tell. TTFT counts calls
+seeds, corrected by Holm's method for the number of rules compared. No mark: undecided. TTFT counts calls
 whose client left with what they had waited; of goodput they are misses, as are those turned away."""
 
 
 def page(scores: Scores) -> str:
-    """All of it."""
+    """Return the page."""
     parts = [
         "# The tournament: every rule on every workload",
         _made(scores),

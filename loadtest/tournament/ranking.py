@@ -48,10 +48,10 @@ class Loss:
 
     @property
     def why(self) -> str:
-        """What the seeds say of it."""
+        """The verdict of the seeds."""
         if self.ours.not_inferior is None:
-            return "one seed tells nothing"
-        return "worse" if self.ours.worse else "not told apart, nor shown to be within 2 %"
+            return "one seed decides nothing"
+        return "worse" if self.ours.worse else "undecided, and not shown to be within 2 %"
 
 
 def matches(

@@ -60,7 +60,7 @@ def _asked(args: argparse.Namespace) -> str:
 def hold(
     extent: Extent, contests: Sequence[Contest], traces: Path | None, out: Path, jobs: int, asked: str = ""
 ) -> int:
-    """A tournament of these contests; `asked` is the command that the page names."""
+    """Play a tournament of these contests; `asked` is the command that the page names."""
     console = Console()
     try:
         courses = _courses(extent, contests, traces)

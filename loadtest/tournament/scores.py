@@ -79,7 +79,7 @@ class Scores(msgspec.Struct, frozen=True):
 
 
 def workload(contest: Contest, findings: Findings) -> Workload:
-    """What a contest's cells come to. Of a trace only the file's name is kept, not where it lies."""
+    """Return a contest's results. They keep a trace's file name, not its folder."""
     results = [(policy, load, findings.at(policy, load)) for load in findings.loads for policy in findings.policies]
     return Workload(
         contest.name,
@@ -109,7 +109,7 @@ def _short(value: float) -> float:
 def scores(
     extent: Extent, workloads: Sequence[Workload], left_out: Sequence[str], warm_up_s: float, asked: str
 ) -> Scores:
-    """All of it."""
+    """Return the scores of a tournament."""
     return Scores(
         asked,
         code_version(),

@@ -28,7 +28,7 @@ def stream(seed: int, purpose: str) -> Random:
 
 
 class Draws:
-    """What a generator draws from: lengths, times, and text that occurs nowhere else."""
+    """A generator's random source: lengths, times, and text that occurs nowhere else."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng

@@ -72,7 +72,7 @@ def _texts(rng: Random, count: int, tokens: int) -> list[str]:
 
 
 class _Excerpts:
-    """Short passages, each from a place of its own."""
+    """Return short passages from different places."""
 
     def __init__(self, rng: Random, cut: Cut) -> None:
         self._rng = rng

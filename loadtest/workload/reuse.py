@@ -111,7 +111,7 @@ def _common(pieces: tuple[Piece, ...], others: tuple[Piece, ...]) -> int:
 
 
 def _edge(place: _Place, id_: int) -> _Edge | None:
-    """What follows `place` with that id. A tail, met for the second time, is unrolled by one piece."""
+    """Return the node after `place` with this id. A tail met for the second time is unrolled by one piece."""
     found = place.further.get(id_)
     if not isinstance(found, tuple):
         return found

@@ -65,7 +65,7 @@ def as_items(messages: list[dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def place(identity: Identity, data: bytes, path: str = CHAT_PATH) -> Prompt | None:
-    """What the gateway does on the event loop."""
+    """Do the gateway's work on the event loop."""
     prompt = identity.identify_now(path, parse(path, data), None)
     if prompt is not None:
         prompt.chain(BLOCK_TOKENS)

@@ -93,7 +93,7 @@ def churn_rate(blocks: int) -> float:
 
 
 def bytes_per_block(blocks: int) -> tuple[float, float]:
-    """Traced bytes per block for its first holder and for a second one with hashes of its own."""
+    """Return traced bytes per block for the first holder, and for a second one with different hashes."""
     residency = ResidencyMap()
     found = []
     for slot in range(2):

@@ -38,7 +38,7 @@ class NotAsStated(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a proxy is put: the port of the stand-in behind it, and a folder of its own for files and logs."""
+    """A proxy's environment: the port of its stand-in, and a folder for its files and logs."""
 
     worker_port: int
     folder: Path

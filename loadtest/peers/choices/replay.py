@@ -32,7 +32,7 @@ Cut = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What a rule knows a prompt by: blocks of `block_units` of what `cut` makes of it."""
+    """A rule's key of a prompt: blocks of `block_units` units, as `cut` makes them."""
 
     cut: Cut
     block_units: int
@@ -40,7 +40,7 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One step: the real choice, ours, those that the rule holds equal to ours, and why."""
+    """One step: the real choice, the model's choice, choices that the rule ranks equal, and the reason."""
 
     number: int
     real: int
@@ -55,7 +55,7 @@ class Compared:
 
     @property
     def acceptable(self) -> bool:
-        """Whether the real choice is one of those that the rule holds equal."""
+        """Return whether the rule ranks the real choice equal to the model's."""
         return self.real in self.equals
 
 

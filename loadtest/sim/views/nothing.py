@@ -8,7 +8,7 @@ from policies.view import Residency
 
 
 class Nothing:
-    """Remembers nothing, and says so: what it is asked for is unknown and not zero."""
+    """Remembers nothing: every match is unknown, not zero."""
 
     __slots__ = ()
 

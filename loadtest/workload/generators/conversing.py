@@ -23,7 +23,7 @@ class Conversing(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ramp_s: Annotated[Seconds, says("sessions under way when the run begins go on within so long")] = 60.0
 
     def drawn(self, seed: int, length_s: float) -> Iterator[Session]:
-        """What begins in [0, length_s), and what has begun before and goes on."""
+        """Return sessions that begin in [0, length_s), and earlier ones that continue into it."""
         ramp = stream(seed, "ramp")
         whole = self.sessions(self._starts(seed, -self.history_s, length_s), Draws(stream(seed, "content")))
         for session in whole:

@@ -34,7 +34,7 @@ SHAPES: Mapping[str, type[Shape]] = {
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """Plans of one shape. `name` is how it was asked for: the shape's, with the parameters given."""
+    """Plans of one shape. `name` is the shape's name with the given parameters."""
 
     name: str
     shape: Shape
@@ -119,7 +119,7 @@ def summary(shape: type[Shape]) -> str:
 
 
 def parameters(shape: type[Shape]) -> list[Parameter]:
-    """Its parameters: its own first, those that all shapes have last."""
+    """Return its parameters, its own first, the common ones last."""
     _, components = msgspec.json.schema_components([shape])
     properties: dict[str, dict[str, Any]] = components[shape.__name__]["properties"]
     common = list(Shape.__struct_fields__)
@@ -128,12 +128,12 @@ def parameters(shape: type[Shape]) -> list[Parameter]:
 
 
 def common_parameters() -> list[Parameter]:
-    """Those that every generator has, with the defaults of most."""
+    """Return the parameters of every generator, with the most common defaults."""
     return parameters(Shape)
 
 
 def own_parameters(shape: type[Shape]) -> list[Parameter]:
-    """Those that only this one has, and those of which it has another default."""
+    """Return the parameters that only this shape has, or for which it has another default."""
     common = common_parameters()
     return [parameter for parameter in parameters(shape) if parameter not in common]
 

@@ -20,7 +20,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 def says(description: str) -> Meta:
-    """What a parameter means, for the listings."""
+    """The meaning of a parameter, for the listings."""
     return Meta(description=description)
 
 

@@ -27,7 +27,7 @@ def check_blocks(hash_ids: Sequence[int], tokens: int, block_tokens: int) -> Non
 
 
 def text_of_blocks(hash_ids: Sequence[int], tokens: int, block_tokens: int, draws: Draws) -> Text:
-    """A block's id is its text's; a part of a block that has no id is text of its own."""
+    """A block's id names its text; a partial block without an id is new text."""
     full, rest = divmod(tokens, block_tokens)
     pieces = [(id_, block_tokens) for id_ in hash_ids[:full]]
     if rest:

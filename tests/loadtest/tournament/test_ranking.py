@@ -60,6 +60,6 @@ def test_an_undecided_match_is_listed_as_a_loss(scores):
     changed = msgspec.structs.replace(scores, workloads=[msgspec.structs.replace(second, rows=rows)])
     (found,) = (one for one in losses(changed) if one.match.load == 0.5)
     assert found.ours.difference == pytest.approx(0.02)
-    assert found.why == "not told apart, nor shown to be within 2 %" and not found.heavy
+    assert found.why == "undecided, and not shown to be within 2 %" and not found.heavy
     alone = replace(found, ours=replace(found.ours, not_inferior=None, worse=None))
-    assert alone.why == "one seed tells nothing"
+    assert alone.why == "one seed decides nothing"
