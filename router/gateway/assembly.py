@@ -101,11 +101,12 @@ class Assembly:
             loop=loop,
             limits=request_limits,
             metrics=metrics,
-            fleet=fleet,
             identity=identity,
             identifier=identifier,
             attempts=AttemptServices(loop, metrics, self.pools, self.worker_keys, scheme),
-            placements=Placements(dispatcher, self.quarantine, self.queue, self.hold_queue, metrics, timeouts.queue_s),
+            placements=Placements(
+                dispatcher, self.quarantine, self.queue, self.hold_queue, metrics, fleet, timeouts.queue_s
+            ),
             queue=self.queue,
             hold_queue=self.hold_queue,
             pins=self.pins,

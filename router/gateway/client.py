@@ -27,7 +27,7 @@ LARGE_WRITE_BYTES = 32_768
 # answer is not lost to a connection reset (RFC 9112 section 9.6).
 LINGER_S = 2.0
 LINGER_BYTES = 16_777_216
-# Between an idle connection's deadline and its end: long enough for one turn of the loop to read its socket.
+# Between an idle connection's deadline and its end: long enough for one iteration of the loop to read its socket.
 _LAST_LOOK_S = 0.001
 
 # Refusals after which the connection may be used for the next request.
@@ -38,7 +38,7 @@ class ClientConnection(asyncio.Protocol):
     """The protocol. `peer` is the client's address, empty on a Unix socket; `deadline_s` is looked at by a sweep;
     `caller` is who sent the last request, by its API key.
 
-    `write` sends to the client at the end of the loop's turn and `write_now` at once (after `flush`, if anything
+    `write` sends to the client at the end of the iteration and `write_now` at once (after `flush`, if anything
     waits); both do nothing once it is gone. `writable` is False while the client leaves more than the write buffer's
     limit unread.
     """
@@ -101,7 +101,7 @@ class ClientConnection(asyncio.Protocol):
         if self._request is not None:
             self.abort()
         else:
-            self.flush()  # the transport closes now; answers of this turn must be with it
+            self.flush()  # the transport closes now; answers of this iteration must be with it
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
@@ -167,7 +167,7 @@ class ClientConnection(asyncio.Protocol):
     # requests
 
     def _advance(self) -> None:
-        """Read one request if it is there. Bytes of further ones wait for their turn in the backlog."""
+        """Read one request if it is there. Bytes of further requests wait in the pipeline scheduler."""
         framer = self._framer
         if self._request is None and not self._over and self.writable:
             stage = framer.state
@@ -223,7 +223,7 @@ class ClientConnection(asyncio.Protocol):
         self._ahead_bytes = 0
 
     def serve_next(self) -> None:
-        """The turn of this connection in the backlog."""
+        """Serve one request that waited in the pipeline scheduler."""
         self._in_pipelines = False
         try:
             self._advance()
@@ -281,7 +281,7 @@ class ClientConnection(asyncio.Protocol):
     def request_ended(self, keep_alive: bool) -> None:
         """The request in progress has been answered, or its answer cannot be finished.
 
-        `keep_alive` is what the client was told when its answer began. A drain that began since does not take that
+        `keep_alive` is what the answer's head promised to the client. A drain that began since does not take that
         back: the next request may be on its way already, and its answer will say that it is the last.
         """
         self._request = None
@@ -397,7 +397,7 @@ class ClientConnection(asyncio.Protocol):
         self._framer.give_back()
 
     def write(self, data: bytes) -> None:
-        """To the client, at the end of this turn."""
+        """Write to the client at the end of the iteration."""
         unwritten = self._unwritten
         if not unwritten:
             self._services.outbox.add(self)
@@ -406,7 +406,7 @@ class ClientConnection(asyncio.Protocol):
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write now what waits for the end of the iteration."""
         unwritten = self._unwritten
         if unwritten:
             data = unwritten[0] if len(unwritten) == 1 else b"".join(unwritten)

@@ -237,7 +237,7 @@ async def _close_connections(parts: Assembly) -> None:
     except TimeoutError:
         for connection in list(parts.drain.connections):
             connection.abort()
-        await asyncio.sleep(0)  # aborted connections tell so in the next turn
+        await asyncio.sleep(0)  # aborted connections report it in the next iteration
 
 
 def sweep_interval_s(config: Config) -> float:

@@ -40,6 +40,10 @@ class Limits:
         self.state_s: Final = tuple(limits[state] for state in RequestState)
         """By state: from its start, in STREAMING and TUNNEL from the last byte. Attempts have their own."""
 
+    def attempt_deadline_s(self, sent: bool, since_s: float) -> float:
+        """Return the deadline of an attempt that was `sent`, or began to dial, at `since_s`."""
+        return since_s + (self.first_event_s if sent else self.connect_s)
+
 
 class Trickle:
     """Tells a stream that goes on from one that brings next to nothing."""

@@ -21,7 +21,6 @@ from router.gateway.flow.outcomes import Failure, Outcome
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import RequestClient, RequestServices
 from router.gateway.flow.transitions import Event, RequestState
-from router.gateway.http.error_format import is_error
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
 from router.gateway.http.tunnel import Tunnel
@@ -80,7 +79,6 @@ class ForwardedRequest:
 
     @property
     def account(self) -> TenantUsage | None:
-        """The tenant's account."""
         return self.client.caller.account
 
     @property
@@ -90,22 +88,18 @@ class ForwardedRequest:
 
     @property
     def body_key(self) -> int:
-        """What the quarantine knows the body by; 0 for a request without one, which is never suspected."""
         return self._services.placements.body_key(self._outbound)
 
     @property
     def unanswered(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints that have the request and have not begun to answer it."""
         attempts = self._flow.attempts
         return tuple(each.ticket.candidate.endpoint for each in attempts if each.unopened and each.sent)
 
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]:
-        """`unanswered`, and the endpoints to which a connection is dialled."""
         return tuple(each.ticket.candidate.endpoint for each in self._flow.attempts if each.unopened)
 
     def sent_to(self, worker: WorkerId | None) -> bool:
-        """Whether the request was placed on `worker`."""
         return any(ticket.candidate.id == worker for ticket in self.tickets)
 
     def offer(self) -> None:
@@ -117,11 +111,12 @@ class ForwardedRequest:
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
         """`endpoint` was ejected or removed: do not wait for it where another worker is ready."""
+        asked, placements, now_s = self._outbound, self._services.placements, self._services.time()
         try:
             for attempt in list(self._flow.attempts):
                 if attempt.unopened and attempt.ticket.candidate.endpoint is endpoint:
                     point = FailurePoint.SENT if attempt.sent else FailurePoint.CONNECT
-                    if self._replaceable(attempt, point):
+                    if len(self._flow.attempts) > 1 or placements.replaceable(asked, attempt.ticket, point, now_s):
                         attempt.give_up("the worker was ejected or removed while the request waited for it")
         except Exception:
             self.crashed()
@@ -297,31 +292,21 @@ class ForwardedRequest:
 
     def _declined(self, outcome: Outcome, attempt: Attempt) -> None:
         """A complete answer that another worker may better: a 404 about the model, or a server error."""
-        failure, connection, services = attempt.failure, attempt.connection, self._services
-        assert failure is not None and connection is not None
-        if outcome is Outcome.NOT_FOUND and attempt.ticket.request.model is not None:
-            services.fleet.unknown_model(attempt.ticket.request.model)
-        replaced = self._replaceable(attempt, failure.point)
-        if outcome is Outcome.ERRED and self._flow.commented:
-            # only an error in the API's own format can become the stream's one event
-            replaced = replaced or not is_error(b"".join(connection.pieces))
-        if replaced:
+        services, flow = self._services, self._flow
+        others_run = len(flow.attempts) > 1
+        if services.placements.bettered(
+            self._outbound, attempt, services.time(), others_run=others_run, commented=flow.commented
+        ):
             attempt.let_go(reusable=True)
             self._on(Event.FAILED, attempt)
         else:
             self._on(Event.DECLINED if outcome is Outcome.NOT_FOUND else Event.ERRED, attempt)
 
-    def _replaceable(self, attempt: Attempt, point: FailurePoint) -> bool:
-        """Whether another worker has the request, too, or is ready to take it."""
-        if len(self._flow.attempts) > 1:
-            return True
-        services = self._services
-        return services.placements.replaceable(self._outbound, attempt.ticket, point, services.time())
-
     def _send(self, attempt: Attempt) -> None:
         attempt.begin()
         if len(self._flow.attempts) == 1:
-            self.client.deadline_s = min(self._attempt_deadline_s(attempt), self._end_s, self._next_comment_s)
+            state_s = self._services.limits.attempt_deadline_s(attempt.sent, attempt.since_s)
+            self.client.deadline_s = min(state_s, self._end_s, self._next_comment_s)
         else:
             self._arm()
 
@@ -390,14 +375,10 @@ class ForwardedRequest:
     def _arm(self) -> None:
         self.client.deadline_s = min(self._state_deadline_s(), self._end_s, self._next_comment_s)
 
-    def _attempt_deadline_s(self, attempt: Attempt) -> float:
-        limits = self._services.limits
-        return attempt.since_s + (limits.first_event_s if attempt.sent else limits.connect_s)
-
     def _state_deadline_s(self) -> float:
         state, limits = self._flow.state, self._services.limits
         if state is RequestState.WAITING:
-            return min([self._attempt_deadline_s(attempt) for attempt in self._flow.attempts])
+            return min([limits.attempt_deadline_s(each.sent, each.since_s) for each in self._flow.attempts])
         if state in _BEGUN:
             return self._responder.last_read_s + limits.idle_s
         return self._since_s + limits.state_s[state]
@@ -424,7 +405,7 @@ class ForwardedRequest:
             self._on(Event.QUEUE_EXPIRED)
         elif state is RequestState.WAITING:
             for attempt in list(self._flow.attempts):
-                if now_s >= self._attempt_deadline_s(attempt):
+                if now_s >= self._services.limits.attempt_deadline_s(attempt.sent, attempt.since_s):
                     attempt.give_up("no first event in time" if attempt.sent else "connecting took too long")
         elif state is RequestState.TUNNEL:
             self._on(Event.STALLED, self._responder.answering)

@@ -11,11 +11,13 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt import Attempt
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.transitions import RequestState
+from router.gateway.http.error_format import is_error
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.quarantine import Quarantine
 from router.gateway.queues.hold import HoldQueue
 from router.gateway.queues.no_worker import NoWorkerQueue
 from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import Held, Queued, Reject, Ticket
@@ -27,7 +29,7 @@ Placement: TypeAlias = Ticket | Queued | Held | RequestError
 class Placements:
     """The dispatcher as the requests of one gateway see it: within the quarantine's and the queues' limits."""
 
-    __slots__ = ("_dispatcher", "_hold_queue", "_metrics", "_quarantine", "_queue", "_queue_s")
+    __slots__ = ("_dispatcher", "_fleet", "_hold_queue", "_metrics", "_quarantine", "_queue", "_queue_s")
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Placements:
         queue: NoWorkerQueue,
         hold_queue: HoldQueue,
         metrics: GatewayMetrics,
+        fleet: Fleet,
         queue_s: float,
     ) -> None:
         self._dispatcher = dispatcher
@@ -43,6 +46,7 @@ class Placements:
         self._queue = queue
         self._hold_queue = hold_queue
         self._metrics = metrics
+        self._fleet = fleet
         self._queue_s = queue_s
 
     def body_key(self, asked: OutboundRequest) -> int:
@@ -122,6 +126,20 @@ class Placements:
         except RequestError:
             return False
         return self._dispatcher.has_alternative(ticket, point, now_s, within=within)
+
+    def bettered(
+        self, asked: OutboundRequest, attempt: Attempt, now_s: float, *, others_run: bool, commented: bool
+    ) -> bool:
+        """Whether another worker should take over from a complete 404 about the model, or server error."""
+        failure, connection, model = attempt.failure, attempt.connection, attempt.ticket.request.model
+        assert failure is not None and connection is not None
+        if failure.point is FailurePoint.UNSERVED and model is not None:
+            self._fleet.unknown_model(model)
+        if others_run or self.replaceable(asked, attempt.ticket, failure.point, now_s):
+            return True
+        # only an error in the API's own format can become the stream's one event
+        erred = failure.point is FailurePoint.ANSWERED
+        return erred and commented and not is_error(b"".join(connection.pieces))
 
     def suspect(self, asked: OutboundRequest, attempt: Attempt) -> None:
         """The attempt's worker may have died of the request."""

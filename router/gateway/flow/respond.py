@@ -48,11 +48,11 @@ class Client(Protocol):
     """At once."""
 
     def write(self, data: bytes) -> None:
-        """At the end of the loop's turn."""
+        """Write at the end of the iteration."""
         ...
 
     def flush(self) -> None:
-        """Write now what waits for the end of the turn."""
+        """Write now what waits for the end of the iteration."""
         ...
 
 

@@ -19,7 +19,6 @@ from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import Pins
 from router.gateway.queues.hold import HoldQueue
 from router.gateway.queues.no_worker import NoWorkerQueue
-from router.placement.fleet import Fleet
 from router.placement.tickets import Ticket
 from router.security.callers import Caller
 from router.tokenization.identity import Identity
@@ -103,7 +102,6 @@ class RequestServices:
 
     __slots__ = (
         "attempts",
-        "fleet",
         "hold_queue",
         "identifier",
         "identity",
@@ -124,7 +122,6 @@ class RequestServices:
         loop: asyncio.AbstractEventLoop,
         limits: Limits,
         metrics: GatewayMetrics,
-        fleet: Fleet,
         identity: Identity,
         identifier: Identifier,
         attempts: AttemptServices,
@@ -139,7 +136,6 @@ class RequestServices:
         self.time = loop.time
         self.limits = limits
         self.metrics = metrics
-        self.fleet = fleet
         self.identity = identity
         self.identifier = identifier
         self.attempts = attempts
