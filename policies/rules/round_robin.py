@@ -18,7 +18,7 @@ class RoundRobin:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by time since the last booking."""
+        """Rank by time since the last reservation."""
         ranked = sorted((view.id for view in fleet.workers), key=self._last_used.last)
         return Decision(tuple(ranked), "least recently used")
 

@@ -19,7 +19,7 @@ _SWEEPS = 4
 """Rounds of coordinate descent per answer; each starts from the last solution."""
 
 
-class Passage(NamedTuple):
+class WorkDone(NamedTuple):
     """A worker's work counters: token-seconds of context held by its decodes, and the ended prefills as uncached
     tokens and attention. The difference of two counts the work in between."""
 
@@ -28,7 +28,7 @@ class Passage(NamedTuple):
     prefilled_attention: float
 
 
-class Passing:
+class WorkCounter:
     """Count a worker's work.
 
     The context of decodes is set when a request is reserved, and changes by the prompts of requests that begin and end
@@ -44,7 +44,7 @@ class Passing:
         self._tokens = 0.0
         self._attention = 0.0
 
-    def looked(self, context_tokens: int, now_s: float) -> None:
+    def set_context(self, context_tokens: int, now_s: float) -> None:
         """Set the context that decodes hold now."""
         self._pass(now_s)
         self._held_tokens = context_tokens
@@ -61,10 +61,10 @@ class Passing:
         self._pass(now_s)
         self._held_tokens = max(0, self._held_tokens - prompt_tokens)
 
-    def passage(self, now_s: float) -> Passage:
+    def work_done(self, now_s: float) -> WorkDone:
         """Return the counters up to now."""
         self._pass(now_s)
-        return Passage(self._context_token_s, self._tokens, self._attention)
+        return WorkDone(self._context_token_s, self._tokens, self._attention)
 
     def _pass(self, now_s: float) -> None:
         if now_s > self._at_s:

@@ -209,7 +209,7 @@ class Dispatcher:
             queued = isinstance(selection, Queued)
             reason = selection.reason if isinstance(selection, Queued) else selection.error.message
             return Explanation(seen, name, None, "queue" if queued else "reject", reason, None, None, excluded)
-        view, fleet, _ = self._view_builder.look(request, selection.candidates, now_s)
+        view, fleet, _ = self._view_builder.build(request, selection.candidates, now_s)
         decision = trial_first(self._runner.explain(view, fleet), selection)
         action: Action = "hold" if decision.hold_s > 0 else "dispatch"
         return Explanation(view, name, decision.ranked[0], action, decision.reason, fleet, decision, excluded)
@@ -233,7 +233,7 @@ class Dispatcher:
         if ticket.ended or not ticket.load.account.prefilled(ticket.reservation, now_s):
             return
         ticket.record.ttft_s = now_s - ticket.reservation.at_s
-        ticket.passage = ticket.load.account.passage(now_s)
+        ticket.work_done = ticket.load.account.work_done(now_s)
         if ticket.situation is not None:
             self._loads.observe(ticket.load, ticket.situation, ticket.record.ttft_s, now_s)
         self._succeeded(ticket, now_s, complete=False)
@@ -266,8 +266,8 @@ class Dispatcher:
             self._comparisons.compare(ticket, usage, difference)
             decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)
             self._output_lengths.observe(ticket.request, decode_s, generated)
-            if decode_s is not None and ticket.passage is not None:
-                self._loads.decoded(ticket.load, ticket.passage, generated, decode_s, now_s)
+            if decode_s is not None and ticket.work_done is not None:
+                self._loads.decoded(ticket.load, ticket.work_done, generated, decode_s, now_s)
         self._end(ticket, now_s, "finished" if served else f"finished with status {status}", served=served)
         self._counts["finished"] += 1
         self._tell_policy(LifecycleEventKind.FINISHED, ticket, now_s, usage.cached_tokens)
@@ -317,7 +317,7 @@ class Dispatcher:
     # internal
 
     def _decide(self, request: Request, selection: Selection, now_s: float) -> _Decided:
-        view, fleet, matches = self._view_builder.look(request, selection.candidates, now_s)
+        view, fleet, matches = self._view_builder.build(request, selection.candidates, now_s)
         self._loads.arrived(view.block_hashes, now_s)
         decision = trial_first(self._runner.decide(view, fleet), selection)
         return _Decided(selection, view, fleet, matches, decision)

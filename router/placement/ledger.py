@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from backends.worker import LoadReport
-from router.placement.decode_step_time import Passage, Passing
+from router.placement.decode_step_time import WorkCounter, WorkDone
 from router.placement.kv_occupancy import IdleContext, Share, SharedContext
 from router.placement.shared_load import ReservedLoad, SharedAccount
 
@@ -75,7 +75,7 @@ class LoadAccount:
     """
 
     __slots__ = (
-        "_passing",
+        "_work_counter",
         "decode_tokens",
         "foreign",
         "freed_s",
@@ -92,7 +92,7 @@ class LoadAccount:
     )
 
     def __init__(self) -> None:
-        self._passing = Passing()
+        self._work_counter = WorkCounter()
         self.shared_context = SharedContext()
         self.idle_context = IdleContext()
         self.queue: dict[LoadReservation, None] = {}
@@ -125,7 +125,7 @@ class LoadAccount:
     def reserve(self, reservation: LoadReservation) -> None:
         """Reserve a request's load."""
         others = 0 if self.shared is None else self.shared.others().decode_tokens
-        self._passing.looked(self.decode_tokens + others, reservation.at_s)
+        self._work_counter.set_context(self.decode_tokens + others, reservation.at_s)
         if not self.queue:
             self.head_since_s = reservation.at_s
         self.queue[reservation] = None
@@ -184,7 +184,7 @@ class LoadAccount:
         if reservation.stage is ReservationStage.PREFILL:
             self._leave_queue(reservation, now_s)
         else:
-            self._passing.ended(reservation.context_tokens - reservation.output_tokens, now_s)
+            self._work_counter.ended(reservation.context_tokens - reservation.output_tokens, now_s)
             self.decode_tokens -= reservation.context_tokens
         reservation.stage = ReservationStage.RELEASED
         self.running_requests -= 1
@@ -198,13 +198,13 @@ class LoadAccount:
             self.shared.publish(self)
         return True
 
-    def passage(self, now_s: float) -> Passage:
+    def work_done(self, now_s: float) -> WorkDone:
         """Return the work counters up to now: the decodes of all processes, and the prefills of this one."""
-        return self._passing.passage(now_s)
+        return self._work_counter.work_done(now_s)
 
     def _start_decode(self, reservation: LoadReservation, now_s: float) -> None:
         self._leave_queue(reservation, now_s)
-        self._passing.began(
+        self._work_counter.began(
             reservation.context_tokens - reservation.output_tokens,
             reservation.uncached_tokens,
             reservation.attention,

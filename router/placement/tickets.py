@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from policies.view import RequestView, Residency, WorkerId
 from router.errors import ErrorKind, RequestError
 from router.placement.decisions import DecisionRecord
-from router.placement.decode_step_time import Passage
+from router.placement.decode_step_time import WorkDone
 from router.placement.endpoints import Candidate, FleetEndpoint
 from router.placement.ledger import LoadReservation
 from router.placement.lifecycle_events import FailurePoint, Request
@@ -30,7 +30,6 @@ class Ticket:
         "ended",
         "id",
         "load",
-        "passage",
         "predicted_cached_tokens",
         "record",
         "refusal_s",
@@ -43,6 +42,7 @@ class Ticket:
         "trial",
         "tried",
         "view",
+        "work_done",
     )
 
     def __init__(
@@ -65,7 +65,7 @@ class Ticket:
         self.residency = Residency.UNKNOWN
         self.predicted_cached_tokens = record.predicted_cached_tokens
         self.situation: Situation | None = None
-        self.passage: Passage | None = None
+        self.work_done: WorkDone | None = None
         """The worker's work counters at the first token."""
         self.trial = False
         self.tried: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ class ViewBuilder:
         self._residency = residency
         self._output_lengths = output_lengths
 
-    def look(
+    def build(
         self, request: Request, candidates: Sequence[Candidate], now_s: float
     ) -> tuple[RequestView, FleetView, Mapping[int, Match]]:
         """Return the views of the request and of `candidates` in their order, and the prefix matches by slot."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from backends.worker import LoadReport
 from policies.view import Residency, WorkerView
-from router.placement.decode_step_time import Output, Passage, StepEstimate, decode_externality_s
+from router.placement.decode_step_time import Output, StepEstimate, WorkDone, decode_externality_s
 from router.placement.endpoints import Candidate
 from router.placement.kv_occupancy import kv_wait_s
 from router.placement.ledger import LoadAccount, LoadReservation, attention
@@ -111,15 +111,15 @@ class WorkerLoad:
         self.tested_s = now_s
         self.learned = self.estimate.learned() or self.learned
 
-    def decoded(self, since: Passage, gaps: int, decode_s: float, now_s: float) -> None:
+    def decoded(self, since: WorkDone, gaps: int, decode_s: float, now_s: float) -> None:
         """Learn from an answer that took `decode_s` after its first token, at which the work counters were `since`."""
         speed = self.speed
         if speed is None or decode_s <= 0.0:
             return
-        passed = self.account.passage(now_s)
-        prefill_s = speed.token_s * (passed.prefilled_tokens - since.prefilled_tokens)
-        prefill_s += speed.attention_s * (passed.prefilled_attention - since.prefilled_attention)
-        self.steps.observe(gaps, (passed.context_token_s - since.context_token_s) / decode_s, prefill_s, decode_s)
+        work_done = self.account.work_done(now_s)
+        prefill_s = speed.token_s * (work_done.prefilled_tokens - since.prefilled_tokens)
+        prefill_s += speed.attention_s * (work_done.prefilled_attention - since.prefilled_attention)
+        self.steps.observe(gaps, (work_done.context_token_s - since.context_token_s) / decode_s, prefill_s, decode_s)
 
     def queued_tokens(self, now_s: float, reserved: ReservedLoad) -> int:
         """Return the tokens that wait for their prefill: reserved ones, and foreign ones at the mean size of our
@@ -218,7 +218,7 @@ class WorkerLoads:
         if common is not None and load.estimate.tested:
             load.speed = load.estimate.speed(common)
 
-    def decoded(self, load: WorkerLoad, since: Passage, tokens: int | None, decode_s: float, now_s: float) -> None:
+    def decoded(self, load: WorkerLoad, since: WorkDone, tokens: int | None, decode_s: float, now_s: float) -> None:
         """Record a complete answer of `tokens`."""
         if tokens:
             load.decoded(since, tokens - 1, decode_s, now_s)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from router.placement.decode_step_time import Output, Passage, Passing, StepEstimate, decode_externality_s
+from router.placement.decode_step_time import Output, StepEstimate, WorkCounter, WorkDone, decode_externality_s
 from router.placement.ledger import LoadAccount, LoadReservation
 from router.placement.prefill_estimate import ENOUGH
 
@@ -74,15 +74,15 @@ def test_whatever_is_observed_growth_stays_finite_and_not_negative(estimate, rng
 
 
 def test_passing_counts_token_seconds_and_prefills():
-    passing = Passing()
+    passing = WorkCounter()
     passing.began(100, 50, 1_250.0, 10.0)
-    passing.looked(120, 12.0)  # it has answered 20
+    passing.set_context(120, 12.0)  # it has answered 20
     passing.began(80, 10, 750.0, 12.5)
-    assert passing.passage(13.0) == Passage(2 * 100.0 + 0.5 * 120 + 0.5 * 200, 60.0, 2_000.0)
+    assert passing.work_done(13.0) == WorkDone(2 * 100.0 + 0.5 * 120 + 0.5 * 200, 60.0, 2_000.0)
     passing.ended(90, 13.0)
     passing.ended(130, 14.0)  # more than is left
-    assert passing.passage(20.0).context_token_s == 360.0 + 110.0
-    assert passing.passage(19.0).context_token_s == 470.0  # an end that was taken for earlier
+    assert passing.work_done(20.0).context_token_s == 360.0 + 110.0
+    assert passing.work_done(19.0).context_token_s == 470.0  # an end that was taken for earlier
 
 
 def test_an_account_counts_what_its_decodes_hold():
@@ -95,7 +95,7 @@ def test_an_account_counts_what_its_decodes_hold():
     account.prefilled(second, 3.0)
     account.release(first, 4.0)  # 170 for one
     account.release(second, 6.0)  # 70 for two: what the first one had answered stays until the next look
-    assert account.passage(6.0) == Passage(100.0 + 110.0 + 170.0 + 2 * 70.0, 140.0, 100 * 50.0 + 40 * (20 + 20.0))
+    assert account.work_done(6.0) == WorkDone(100.0 + 110.0 + 170.0 + 2 * 70.0, 140.0, 100 * 50.0 + 40 * (20 + 20.0))
 
 
 def test_decode_externality_counts_both_sides_while_they_overlap():
