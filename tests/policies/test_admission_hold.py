@@ -13,7 +13,7 @@ MODELS_KEPT = 64
 
 @pytest.fixture
 def make(view, request_view):
-    """A rule that has seen prefills of so many seconds."""
+    """An admission hold that has seen prefills of `seen_s` seconds."""
 
     def build(*seen_s, limit=2.0, kv_limit=6.0, **fields):
         admission_hold = AdmissionHold(limit, kv_limit)
@@ -38,7 +38,7 @@ def reserved(placed, request, kind=LifecycleEventKind.RESERVED):
 
 @pytest.fixture
 def busy(view):
-    """Where 1.5 seconds more than a usual prefill are ahead."""
+    """A worker with 1.5 seconds more than a mean prefill in its queue."""
 
     def make(**fields):
         values = {"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True, **fields}
@@ -87,7 +87,7 @@ def test_no_prompt_is_held_when_switched_off_or_nothing_was_seen(make, busy, req
 
 @pytest.fixture
 def full(view):
-    """Nothing is being prefilled there, and of 1,000 tokens 50 fewer are free than the prompt needs."""
+    """A worker without prefills, whose cache of 1,000 tokens has 50 fewer free than the prompt needs."""
 
     def make(**fields):
         values = {

@@ -1,4 +1,4 @@
-"""What a prefill takes from those who come back to the worker that it would run on."""
+"""The delay that a prefill causes to sessions that return to its worker."""
 
 from copy import deepcopy
 
@@ -12,7 +12,7 @@ IDLE = {"a": {"prefill_s": 4.0}, "b": {"prefill_s": 4.0}}
 
 @pytest.fixture
 def came(fleet, request_view):
-    """A request is booked on `a`, where its prefill is `own_s`, and `other_s` elsewhere."""
+    """Reserve a request on `a`, where its prefill takes `own_s`, and `other_s` elsewhere."""
 
     def come(
         affinity_externality,
@@ -35,7 +35,7 @@ def came(fleet, request_view):
 
 @pytest.fixture
 def affinity_externality(came):
-    """Three of the last minute are tied to `a`, by two seconds each."""
+    """Three requests of the last minute are tied to `a`, by two seconds each."""
     rule = AffinityExternality()
     for _ in range(3):
         came(rule)

@@ -144,7 +144,7 @@ OTHER = {"learned": True, "prefill_s": 0.040, "uncached_tokens": 64}
 
 @pytest.fixture
 def running(policy, request_view):
-    """Books requests with these blocks on a worker; gives the one that is to be placed next."""
+    """Reserve requests with these blocks on a worker; return the one to place next."""
 
     def reserve(worker, count, blocks=HOT):
         for number in range(count):
@@ -186,7 +186,7 @@ def test_a_hot_prefix_is_avoided_while_its_price_is_unknown(policy, fleet, hot, 
 
 
 def test_a_worker_busy_with_other_prompts_has_no_hot_prefix(policy, fleet, hot, running):
-    """Of 20 requests 5 share the prefix: no more than chance, beside none on the other worker, would be 4."""
+    """Of 20 requests 5 share the prefix; up to 4 would be chance beside none on the other worker."""
     running("a", 15, blocks=(7, 8))
     view = fleet(a={**HOLDER, "running_requests": 20}, b=OTHER)
     assert policy.decide(hot, view).terms["a"]["hot_prefix_s"] == 0.0
@@ -196,7 +196,7 @@ def test_a_worker_busy_with_other_prompts_has_no_hot_prefix(policy, fleet, hot, 
 
 
 def test_a_prefix_on_both_workers_has_no_price_and_a_block_that_one_lacks_has(policy, fleet, request_view, running):
-    """The system prompt is everywhere, the conversation behind it on one worker: nobody else would use a copy of it."""
+    """Both workers have the system prompt, one has the conversation: no other request would use a copy of that."""
     running("a", 12)
     turn = request_view(tokens=80, blocks=(*HOT, 50, 51), decode_s=0.2)
     holder = {**HOLDER, "cached_tokens": 64, "running_requests": 12}
@@ -205,7 +205,7 @@ def test_a_prefix_on_both_workers_has_no_price_and_a_block_that_one_lacks_has(po
 
 
 def test_a_copied_policy_prices_the_same_hot_prefix(policy, fleet, hot, running):
-    """Both hold the prefix, one has all the requests: to the other one, at no cost in reuse."""
+    """Both hold the prefix and one has all requests: the other one wins, at no cost in reuse."""
     running("a", 12)
     view = fleet(a={**HOLDER, "running_requests": 12, "prefill_s": 0.0005}, b=HOLDER)
     assert policy.decide(hot, view).ranked[0] == "b"

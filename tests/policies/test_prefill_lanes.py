@@ -15,7 +15,7 @@ LEARNED = {"learned": True, "utilisation": 0.3}
 
 
 def documents(per_s, decode_s=2.0):
-    """So many a second."""
+    """A part of the workload, per second."""
     return Part(per_s, per_s * DOCUMENT_S, per_s * DOCUMENT_S**2, per_s * decode_s)
 
 
@@ -37,7 +37,7 @@ def views(view):
 
 
 class Traffic:
-    """Documents of four seconds among chats of a tenth, placed in turn, as a policy gets to see them."""
+    """Documents of four seconds among chats of a tenth, as a policy sees them."""
 
     def __init__(self, policy, view):
         self.policy, self.view, self.now_s, self.labels = policy, view, 0.0, {}

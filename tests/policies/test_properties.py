@@ -1,4 +1,4 @@
-"""What every rule must do, whatever it is shown."""
+"""Properties of every policy, for any views and events."""
 
 import random
 from math import isfinite
@@ -63,7 +63,7 @@ def fleets(draw):
 
 @st.composite
 def pasts(draw):
-    """Edges of any requests on any workers, in any order, some of bookings that nobody saw."""
+    """Events of any requests on any workers, in any order, some without a reservation."""
     events = []
     for _ in range(draw(st.integers(0, 12))):
         worker = draw(ids)

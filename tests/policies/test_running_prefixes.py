@@ -1,4 +1,4 @@
-"""Who of a worker's running requests begins as another one does."""
+"""The share of a worker's running requests that begin with the same blocks."""
 
 from copy import deepcopy
 

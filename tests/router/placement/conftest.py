@@ -44,7 +44,7 @@ def make_facts(models=("m",), ranks=1, blocks=27_500, max_model_len=None, sleepi
 
 
 class ShadowResidency:
-    """Stands in for the residency map: block hashes per slot as told, plus what bookings will bring."""
+    """Stands in for the residency map: given block hashes per slot, and those of reservations."""
 
     def __init__(self):
         self.blocks = {}

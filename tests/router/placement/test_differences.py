@@ -25,7 +25,7 @@ OTHER_IDS = [*range(500, 600)]
 
 
 class Rig(SimpleNamespace):
-    """One worker whose events are told by hand."""
+    """One worker whose events a test sends by hand."""
 
     def __init__(self, facts, prompt):
         residency = ResidencyMap()

@@ -182,7 +182,7 @@ def test_a_model_that_is_served_no_more_is_no_fault_of_its_worker(rig, facts):
 
 
 def test_a_worker_that_serves_a_model_no_more_does_not_draw_the_next_requests(rig):
-    """It is done with each at once, and so looks idle."""
+    """The worker ends each request at once, and so looks idle."""
     busy = [rig.dispatch(now_s=0.0) for _ in range(8)]
     idle = busy.pop()
     rig.dispatcher.failed(idle, FailurePoint.UNSERVED, 0.0, "404")

@@ -1,4 +1,4 @@
-"""What an answer proves: server errors that may be the request's doing, and reports that say nothing of the prompt."""
+"""Server errors that the request may have caused, and reports that say nothing about the prompt."""
 
 import random
 

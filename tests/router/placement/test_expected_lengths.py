@@ -1,4 +1,4 @@
-"""What the dispatcher has learned of answers' lengths, as a policy gets to see it."""
+"""Learned answer lengths, as a policy sees them."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from router.placement.lifecycle_events import Usage
 
 
 def expected_decode_s(rig):
-    """From here on: by decision, the decode time that was expected of its request."""
+    """The expected decode time of each request decided from here on."""
     seen = []
 
     class Listener:

@@ -1,4 +1,4 @@
-"""What must never happen: one worker taking a hot prefix's whole traffic, or a mix that round robin serves better.
+"""One worker must never take a hot prefix's whole traffic, and round robin must never serve a mix better.
 
 The real dispatcher, residency map and engine model (8B on H100) in virtual time.
 """

@@ -1,4 +1,4 @@
-"""Requests that the policy keeps back: what the dispatcher answers, and who is asked for again."""
+"""Held requests: the dispatcher's answers, and the order in which requests are decided again."""
 
 import random
 
@@ -12,7 +12,7 @@ from router.placement.lifecycle_events import FailurePoint, Usage
 
 
 class Patient:
-    """Wants everything to wait for the first worker as long as that prefills."""
+    """Holds every request for the first worker while that one prefills."""
 
     def __init__(self, hold_s):
         self.hold_s = hold_s
@@ -24,7 +24,7 @@ class Patient:
 
 @pytest.fixture
 def relieved(rig):
-    """Who was said to have no prefill left."""
+    """The workers reported to have no prefill left."""
     told = []
     rig.dispatcher.on_prefills_done.append(told.append)
     return told

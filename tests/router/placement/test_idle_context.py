@@ -1,4 +1,4 @@
-"""What of ended requests is expected to be asked for again: the dispatcher's part of it."""
+"""Idle context of ended requests, as the dispatcher accounts for it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ TURN = 160
 
 @pytest.fixture
 def talk(make_rig):
-    """A worker whose speed is known, and a conversation there that has come back at once five times."""
+    """A worker of known speed, with a conversation that has returned at once five times."""
     rig = make_rig(workers=1)
     rig.now_s = 0.0
     for number in range(10):

@@ -1,4 +1,4 @@
-"""Whether contexts are worth their room, by what came back and when."""
+"""Whether contexts are worth their space, by what returned and when."""
 
 import pytest
 
@@ -11,7 +11,7 @@ NEXT = [1, 2, 3, 4]
 
 @pytest.fixture
 def seen():
-    """After contexts of ten seconds each that were asked for again after so long, or were not (None)."""
+    """The value after contexts of ten seconds each that returned after the given times, or never (None)."""
 
     def make(*gaps_s, model="m", tokens=1_000):
         found = ReuseValue()

@@ -1,4 +1,4 @@
-"""The share that a worker with an empty cache is offered to, in virtual time."""
+"""The share of requests that a worker with an empty cache gets, in virtual time."""
 
 import random
 

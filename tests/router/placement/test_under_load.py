@@ -1,4 +1,4 @@
-"""Many requests in flight, small caches, slow answers and slow events: whatever is reported is explained.
+"""Many requests in flight, small caches, slow answers and slow events: every report is explained.
 
 The real dispatcher, residency map and engine model in virtual time, with everything a network may do in between.
 """
@@ -24,7 +24,7 @@ BLOCK = 16
 
 
 def rough_fleet(base, make_prompt):
-    """A class of fleets between whose parts everything takes its time; delays are upper bounds in seconds."""
+    """A class of fleets with delays between their parts; delays are upper bounds in seconds."""
 
     class RoughFleet(base):
         def __init__(
@@ -130,7 +130,7 @@ def rough_fleet(base, make_prompt):
                 self._next(now_s)
 
         def check(self, slot):
-            """Never more than there is room for."""
+            """Never more than fits."""
             self.most_blocks = max(self.most_blocks, self.residency.state(slot).blocks)
             assert self.most_blocks < self.blocks or not self.honest
 
@@ -140,7 +140,7 @@ def rough_fleet(base, make_prompt):
             self.upset["reset"] += self.engines[worker].reset_prefix_cache()
 
         def _relink(self, now_s, worker):
-            """The subscription drops: what is on its way is lost, and replayed."""
+            """The subscription drops: events on their way are lost, and replayed."""
             slot = self.fleet.get(worker).candidates[0].slot
             self.upset["link lost"] += 1
             self.residency.link_lost(slot)
@@ -246,7 +246,7 @@ def test_the_reasons_are_those(rough):
 
 
 def test_a_cache_reset_in_between(rough):
-    """A reset is told of with the next step's events: until then predictions are of the time before it."""
+    """A reset arrives with the next step's events: until then predictions are those from before it."""
     fleet = rough(2, 400, count=100)
     assert all(engine.reset_prefix_cache() for engine in fleet.engines.values())
     fleet.run(talk(random.Random(2), 100), in_flight=8, start_s=500.0)
@@ -266,7 +266,7 @@ def test_the_view_ends_as_the_cache_does(rough, paths):
 
 
 def without(kind, every):
-    """A wire that leaves out every so manyth event of a kind, and says nothing."""
+    """A wire that silently drops every n-th event of a kind."""
     counter = itertools.count(1)
 
     def lossy(event):
@@ -277,7 +277,7 @@ def without(kind, every):
 
 @pytest.mark.parametrize(("kind", "every"), [(BlocksCached, 3), (BlocksEvicted, 2)])
 def test_lost_events_are_found_out(rough, kind, every):
-    """What a publisher leaves out explains nothing: `other` shows it, and in the end the view is called approximate."""
+    """Events that a publisher drops explain nothing: `other` counts them, and the view becomes approximate."""
     fleet = rough(3, 300, count=600, in_flight=4, events_s=0.05, answers_s=0.05, tells=without(kind, every))
     assert fleet.differences["other"] > 10
     states = [fleet.residency.state(endpoint.candidates[0].slot) for endpoint in fleet.fleet.endpoints]
@@ -286,7 +286,7 @@ def test_lost_events_are_found_out(rough, kind, every):
 
 
 def test_events_later_than_many_requests_are_as_good_as_lost(rough):
-    """What the judgement rests on: events come within some dozens of requests' times."""
+    """The assumption of the judgement: events arrive within the time of some dozens of requests."""
     patient = rough(4, 110, in_flight=4, output=(1, 1), events_s=0.2)
     assert "other" not in patient.differences
     assert rough(4, 110, in_flight=4, output=(1, 1), events_s=3.0).differences["other"] > 0
