@@ -373,7 +373,7 @@ class ClientConnection(asyncio.Protocol):
             request.client_gone()
 
     def _crashed(self) -> None:
-        """A defect of ours, called while the exception is handled: end the request in progress, or the connection."""
+        """End the request in progress, or the connection, after a defect. Called while the exception is handled."""
         if self._request is not None:
             self._request.crashed()
         else:

@@ -68,7 +68,7 @@ class DrainState:
             self.empty.set()
 
     def accepts_again(self) -> None:
-        """Undo `accepts_no_more` and `drain`. A connection whose client was told to close still closes."""
+        """Undo `accepts_no_more` and `drain`. A connection whose response said `Connection: close` still closes."""
         self.draining = False
         self.accepts = True
         self.empty.clear()

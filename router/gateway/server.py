@@ -81,14 +81,14 @@ class Gateway:
         pins: SharedPins | None = None,
         deaths: Deaths | None = None,
     ) -> list[str]:
-        """Listen on `listeners`, which are bound and listening, or on the configured address. With
-        `accept_order`, other processes accept from them, too, and `pins` and `deaths` are what all of them know.
-        Returns the addresses:
-        ``host:port``, ``[host]:port`` or a socket's path. Who gave the path of a Unix socket removes its file, after
-        `aclose`.
+        """Listen on `listeners`, which are bound and listening, or on the configured address, and return the addresses.
+
+        With `accept_order` other processes accept from the same listeners; `pins` and `deaths` hold what all of them
+        know. An address is ``host:port``, ``[host]:port`` or a socket's path. The caller that gave the path of a Unix
+        socket removes its file after `aclose`.
 
         Raises:
-            ListenError: an address cannot be had.
+            ListenError: an address is not available.
         """
         loop = asyncio.get_running_loop()
         parts = Assembly(

@@ -76,10 +76,10 @@ class Relearning:
     are gone, except blocks with an unknown second copy that were removed with the known one. A second round of
     witnesses outlasts these.
 
-    The wait starts again after any possible use of an unknown block. One kind is a request of ours that did not ask and
-    may have found more than was known (`closed`). The other is blocks stored after an unknown block, which show
-    requests of other clients. One case stays unseen: another client's request that uses unknown blocks and fills no
-    block. The view then knows too little, never too much, and reports show it.
+    The wait starts again after any possible use of an unknown block. One kind is a request through this gateway that
+    did not ask and may have found more than was known (`closed`). The other is blocks stored after an unknown block,
+    which show requests of other clients. One case stays unseen: another client's request that uses unknown blocks and
+    fills no block. The view then knows too little, never too much, and reports show it.
     """
 
     __slots__ = (

@@ -1,12 +1,13 @@
 """The architecture page names the folders and states that the code has.
 
-Run this file as a script to write the page's figures of who may import whom.
+Run this file as a script to write the page's figures of the request flow and of who may import whom.
 """
 
 import re
 import tomllib
 from pathlib import Path
 
+from router.cli import request_flow
 from router.placement.health import WorkerState
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,13 @@ def with_figures(page: str) -> str:
     for name, container in (("the project", None), ("router", "router")):
         figure = f"<!-- layers of {name} -->\n```text\n{layers(container)}\n```"
         page = re.sub(rf"<!-- layers of {name} -->\n```text\n.*?```", figure, page, flags=re.DOTALL)
-    return page
+    figure = "\n".join(request_flow.figure())
+    return re.sub(
+        r"<!-- states of a request -->\n```mermaid\n.*?```",
+        f"<!-- states of a request -->\n{figure}",
+        page,
+        flags=re.DOTALL,
+    )
 
 
 def test_every_package_of_the_router_has_a_row():
@@ -37,7 +44,7 @@ def test_every_package_of_the_router_has_a_row():
 
 
 def test_the_figure_of_a_worker_has_exactly_its_states():
-    figure = FILE.read_text().split("stateDiagram-v2")[1].split("```")[0]
+    figure = FILE.read_text().split("## One worker")[1].split("stateDiagram-v2")[1].split("```")[0]
     assert set(re.findall(r"[a-z_]{2,}(?= -->|: |$)", re.sub(r": .*", "", figure), re.MULTILINE)) == set(WorkerState)
 
 
