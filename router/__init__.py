@@ -1,6 +1,13 @@
 """The router: from a client's socket to a worker's and back.
 
-`core` decides (pure), `prefix` knows who holds what (pure), `tokens` turns a request into its prefix identity,
-`gateway` moves the bytes, `watch` keeps the core told about workers, `admin` is the operators' API, `telemetry`
-what we count, `config` the settings, `cli` the commands. `app` is the composition root. Imported by `loadtest`.
+- `gateway`: the data plane, which moves the bytes.
+- `placement`: chooses a worker for each request (pure).
+- `residency`: knows which worker holds which blocks (pure).
+- `tokenization`: turns a request into the identity of its prompt.
+- `workers`: probes the workers, follows their KV events and tests both.
+- `process`: life cycle, handover of the listening sockets, several processes.
+- `admin`: the operators' API. `cli`: the commands. `config`: the settings. `security`: keys, TLS, tenants.
+- `telemetry`: metrics and logs.
+
+`app.System` is the composition root. Imported by `loadtest`. pyproject.toml holds the order of imports.
 """

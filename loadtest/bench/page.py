@@ -12,6 +12,9 @@ from loadtest.bench.measures.catalogue import BASELINE, FIGURES
 from loadtest.bench.plot import draw
 from loadtest.bench.results import Results, Spread, read
 
+LESSON = """\
+This page says what one request and one streamed token cost in CPU time, added latency and memory, through Warmroute and
+through other proxies. All of them ran in turn on one machine, so the ratios carry further than the absolute figures."""
 NOTES = f"""\
 Every round starts each proxy afresh in front of a stand-in worker of its own (`loadtest/bench/standin.py`: ready-made
 answers, one token per write, KV events as vLLM sends them) and takes one measure of all proxies after the other. Tables
@@ -34,6 +37,7 @@ def page(results: Results) -> str:
     relative = [name for name in FIGURES if name in results.samples and FIGURES[name].relative]
     parts = [
         "# The gateway beside other proxies, in one run",
+        LESSON,
         f"Made by `python -m loadtest.bench.page` from the results of `{results.command}`; do not edit.",
         "\n".join(_facts(results)),
         NOTES.format(connections=results.connections, memory=results.memory_connections).rstrip(),

@@ -23,11 +23,16 @@ a mean more than {MARGIN * 100:g} % worse is ruled out at 5 %; `-` worse at 5 %.
 seeds, corrected by Holm's method for the number of rules compared. No mark: undecided. TTFT counts calls
 whose client left with what they had waited; of goodput they are misses, as are those turned away."""
 
+_LESSON = """\
+This page says how long clients wait and how much work gets done under each routing rule, on each workload at several
+loads. It also names every case in which the judged rule loses, and by how much."""
+
 
 def page(scores: Scores) -> str:
     """Return the page."""
     parts = [
         "# The tournament: every rule on every workload",
+        _LESSON,
         _made(scores),
         *(f"**Left out:** {line}." for line in scores.left_out),
         _READING,

@@ -3,7 +3,9 @@
 - `http/`: framing, heads, bodies, worker connections and their pool, SSE, usage, routes.
 - `listen/`: listening sockets, accepting, the connection limit, draining.
 - `rewrites/`: the named changes to request bodies.
-- `server.Gateway` listens; `client.ClientConnection` reads requests; `exchange.Exchange` is one request's life
-  (identified, placed, sent, perhaps retried, relayed) and `attempt.Attempt` one try at one worker.
+- `flow/`: one forwarded request's life, from its identification to its end.
+- `queues/`: requests that wait for a worker.
+- `server.Gateway` listens; `client.ClientConnection` reads requests; `local` answers what needs no worker.
+- `quarantine` limits what a query of death may cost. `assembly` builds the parts.
 - `metrics_protocol` is what the gateway reports to `router.telemetry`.
 """

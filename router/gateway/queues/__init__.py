@@ -1,1 +1,6 @@
-"""Requests that wait in the gateway: no worker is ready, the policy holds them, or their worker was lost."""
+"""Requests that wait in the gateway.
+
+- `no_worker.NoWorkerQueue`: no worker is ready; all are offered again when the fleet changes.
+- `hold.HoldQueue`: the policy holds them for a better moment, at the worker they wait for.
+- `lost_workers`: requests whose worker was ejected or removed before it answered.
+"""
