@@ -215,7 +215,7 @@ class Responder:
         """Write the log, and let the client send its next request."""
         relay = self.relay
         self.log.close(relay.status or (CLIENT_LEFT if client_left else 0), relay.response_bytes)
-        self.answering = None
+        self.answering = self.error = None  # an error's traceback holds this object, and so the body
         relay.close()
         if not client_left:
             self._client.request_ended(self._keep and self._promise())
