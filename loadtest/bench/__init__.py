@@ -1,7 +1,8 @@
-"""The gateway's cost beside other proxies, in one run on one machine.
+"""Measure the cost of the gateway and of other proxies, in one run on one machine.
 
-`gateway` is ``python -m loadtest gateway-bench``: `proxies` starts each proxy in front of a stand-in worker that costs
-next to nothing, `measures` says what is taken of it, `rounds` repeats that, `results` holds the figures that `table`
-prints. The stand-in is `standin` with its `ticker`, `frames`, `asked` bodies and prefix cache (`blocks`); the load
-generator is `bodies`, `caller`, `loops`, `pacer` and `streams`. `events` is ``python -m loadtest events-bench``.
+`gateway` is ``python -m loadtest gateway-bench``. `proxies` starts each proxy in front of a stand-in worker that costs
+almost no CPU. `measures` defines the measures, `rounds` repeats them, `results` holds the figures and `table` prints
+them. `standin` is the worker, with its `ticker`, `frames`, parsed bodies (`asked`) and prefix cache (`blocks`). The
+load generator consists of `bodies`, `caller`, `loops`, `pacer` and `streams`. `events` is ``python -m loadtest
+events-bench``.
 """

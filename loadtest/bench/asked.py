@@ -1,4 +1,4 @@
-"""Requests to the stand-in, parsed once per body: the load repeats a few bodies."""
+"""Requests to the stand-in, parsed once per body, because the load repeats a few bodies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ NO_EVENTS_USAGE = (600, 592)
 
 
 class Asked(msgspec.Struct):
-    """One body's meaning: `answer` is the whole response if it is not streamed, `chain` where streams grow from."""
+    """A parsed request body.
+
+    `answer` is the whole response of a request that does not stream. `chain` is the prompt to which a stream adds
+    blocks.
+    """
 
     stream: bool
     max_tokens: int
@@ -31,7 +35,7 @@ class Asked(msgspec.Struct):
 
 
 class Prompts:
-    """Bodies seen so far, and the pages served to GET."""
+    """Cache of parsed bodies, and the pages served to GET."""
 
     def __init__(self, blocks: Blocks | None) -> None:
         self._blocks = blocks
@@ -45,11 +49,11 @@ class Prompts:
         }
 
     def page(self, url: bytes) -> bytes:
-        """The whole response to a GET; vLLM's health for what is not known."""
+        """Return the whole response to a GET; an unknown path gets that of vLLM's ``/health``."""
         return frames.json_response(self._pages.get(url, b"{}"))
 
     def read(self, url: bytes, body: bytes) -> Asked:
-        """What `body` asks for; its prompt is in the cache from now on."""
+        """Return the request that `body` contains, and keep its prompt in the cache from then on."""
         key = url, xxhash.xxh3_64_intdigest(body)
         asked = self._known.get(key)
         if asked is None:
@@ -66,7 +70,7 @@ class Prompts:
             chain, cached = self._blocks.prompt(fields)
             first, later = (chain.tokens, cached), (chain.tokens, chain.reusable_tokens)
         stream = fields.get("stream") is True
-        # a router that rebuilds the body may use the newer name
+        # A router that rebuilds the body may use the newer name.
         max_tokens = fields.get("max_tokens") or fields.get("max_completion_tokens") or frames.ANSWER_TOKENS
         if len(self._known) >= KEPT_BODIES:
             self._known.clear()

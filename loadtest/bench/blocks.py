@@ -1,8 +1,8 @@
-"""The stand-in's prefix cache, told to the world as vLLM tells it: one event batch per step.
+"""The stand-in's prefix cache. It publishes KV events as vLLM does, one batch per step.
 
-Prompts stay cached. Blocks that streams fill are kept until the cache is full and then leave in vLLM's order (least
-recently freed sequence first, of a sequence its tail first), so that in the long run each stored block has a removed
-one. Token ids of generated blocks are drawn at random: no two answers are alike.
+Prompts stay cached. Blocks filled by streams are kept until the cache is full. They are then evicted in vLLM's order:
+the least recently freed sequence first, and the last block of a sequence first. In the long run there is one removed
+block for each stored one. Token ids of generated blocks are random, so no two answers are alike.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from backends.vllm.render import ChatRenderer
 
 BLOCK_TOKENS = 16
 NUM_BLOCKS = 65_536
-"""A million tokens, as an 8B model on an H200."""
+"""A million tokens, as in the cache of an 8B model on an H200."""
 STEP_S = 0.02
 _BUFFER_STEPS = 10_000
 _HWM = 100_000
@@ -31,7 +31,7 @@ _DRAWN = 4096
 
 
 class Chain:
-    """One prompt: its length, and the last full block that a stream's own blocks hang on."""
+    """One prompt: its length, and the last full block, which is the parent of a stream's own blocks."""
 
     def __init__(self, blocks: Blocks, tokens: Sequence[int], hashes: Sequence[int]) -> None:
         self._blocks = blocks
@@ -41,11 +41,11 @@ class Chain:
 
     @property
     def reusable_tokens(self) -> int:
-        """Tokens that vLLM finds cached when the prompt returns: the last token is always computed."""
+        """Number of tokens that vLLM finds cached when the prompt returns. It always computes the last token."""
         return (self.tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
 
     def begin(self) -> Generated:
-        """A stream that goes on from here."""
+        """Return a stream that continues the prompt."""
         return Generated(self._blocks, self)
 
 
@@ -59,13 +59,13 @@ class Generated:
         self._hashes: list[int] = []
 
     def block(self) -> None:
-        """One more is full."""
+        """Store one more full block of the stream."""
         self._parent = self._blocks.store_generated(self._parent, self._tail)
         self._tail = []
         self._hashes.append(self._parent)
 
     def release(self) -> None:
-        """The stream has ended: its blocks may leave."""
+        """Make the stream's blocks evictable, because the stream has ended."""
         self._blocks.release(self._hashes)
 
 
@@ -93,7 +93,7 @@ class Blocks:
         return {"0": {"enable_kv_cache_events": True, "publisher": "zmq", **addresses, **limits, "topic": ""}}
 
     def prompt(self, fields: Mapping[str, Any]) -> tuple[Chain, int]:
-        """A body's prompt, cached from now on, and how many of its tokens were before."""
+        """Return the prompt of a body and the number of its tokens that were cached before; cache the prompt."""
         tokens = self.tokens(fields)
         hashes: list[int] = []
         self._hasher.extend(hashes, array("I", tokens))
@@ -115,7 +115,7 @@ class Blocks:
         return self._renderer.encode(prompt, True) if isinstance(prompt, str) else prompt
 
     def store_generated(self, parent: int | None, tail: list[int]) -> int:
-        """A stream filled a block behind `parent`, beginning with `tail`; returns the block's hash."""
+        """Store a block that a stream has filled after `parent`. Its ids begin with `tail`. Return its hash."""
         while self._free and len(self._prompts) + self._generated >= NUM_BLOCKS:
             self._generated -= 1
             self._add(BlocksEvicted((self._free.popleft(),)))
@@ -126,7 +126,7 @@ class Blocks:
         return block_hash
 
     def release(self, hashes: Sequence[int]) -> None:
-        """These may leave when room is needed, the last one first."""
+        """Make these blocks evictable, the last one first."""
         self._free.extend(reversed(hashes))
 
     def _store(self, hashes: Sequence[int], parent: int | None, ids: list[int]) -> None:

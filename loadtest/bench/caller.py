@@ -1,6 +1,6 @@
-"""Clients that ask for answers in one piece: lean, since they share the machine with the proxy they measure.
+"""Clients that request answers without streaming. They use little CPU, because they share the machine with the proxy.
 
-Every answer is read to its end and looked at: status 200, framed as announced, the stand-in's whole text in it.
+Each answer is read to its end and checked: status 200, framed as announced, and the stand-in's whole text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _TEXT = TEXT.encode()
 
 @dataclass(slots=True)
 class Tally:
-    """Results: good answers, failures with some reasons, seconds from sending to the first body byte."""
+    """Results of the requests.
+
+    `reasons` has some of the failures' reasons; `first_byte_s` counts from sending the request to the first body byte.
+    """
 
     good: int = 0
     errors: int = 0
@@ -32,14 +35,17 @@ class Tally:
     first_byte_s: list[float] = field(default_factory=list)
 
     def fail(self, reason: str) -> None:
-        """One request came to nothing."""
+        """Count one failed request and keep its reason."""
         self.errors += 1
         if len(self.reasons) < 5:
             self.reasons.append(reason)
 
 
 class Caller(asyncio.Protocol):
-    """One keep-alive connection; carries one request at a time. `on_free` is called after each, lost or answered."""
+    """One keep-alive connection, which carries one request at a time.
+
+    `on_free` is called after each request, answered or failed.
+    """
 
     def __init__(self, tally: Tally, on_free: Callable[[Caller], None]) -> None:
         self._tally = tally
@@ -53,21 +59,20 @@ class Caller(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether another request can go out on it."""
+        """Whether the connection can carry another request."""
         return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes) -> None:
-        """Send a whole request; the caller is free."""
+        """Send a whole request. The previous one must have ended."""
         assert self._transport is not None
         self._busy = True
         self._sent_s = time.perf_counter()
         self._transport.write(request)
 
     def close(self) -> None:
-        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -95,7 +100,7 @@ class Caller(asyncio.Protocol):
             return
         self._head, body = data[: end + 2], data[end + 4 :]
         length = _LENGTH.search(self._head)
-        # -1: ends with the last chunk, or with the connection
+        # -1: the body ends with the last chunk, or with the connection
         self._missing = int(length[1]) if length else -1
         if body or not self._missing:
             self._more(body)
@@ -132,7 +137,7 @@ class Caller(asyncio.Protocol):
 
 
 async def connect(url: str, tally: Tally, on_free: Callable[[Caller], None]) -> Caller:
-    """A new connection to the base URL `url`."""
+    """Open a connection to the base URL `url`."""
     loop = asyncio.get_running_loop()
     _, caller = await loop.create_connection(lambda: Caller(tally, on_free), *address(url))
     return caller

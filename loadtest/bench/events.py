@@ -44,7 +44,7 @@ class Cost:
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the command's flags."""
     parser.add_argument("--rounds", type=int, default=3, help="rounds with and without events (default 3)")
     parser.add_argument("--requests", type=int, default=2000, help="requests per round (default 2000)")
     parser.add_argument("--connections", type=int, default=4, help="clients (default 4)")
@@ -54,7 +54,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; 1 if any request failed."""
+    """Measure and print; return 1 if any request failed."""
     rows: dict[bool, list[tuple[Cost, float]]] = {False: [], True: []}
     for number in range(args.rounds):
         for events in (False, True):
@@ -117,7 +117,7 @@ def _publisher(stack: ExitStack, place: Place, blocks_per_s: float) -> list[str]
 
 
 def _indexed(admin: int) -> float:
-    """Blocks in the gateway's index."""
+    """Return the number of blocks in the gateway's index."""
     page = httpx.get(f"http://127.0.0.1:{admin}/metrics").text
     found = re.search(r"^warmroute_index_hashes (\S+)", page, re.MULTILINE)
     return float(found[1]) if found else 0.0
@@ -129,7 +129,7 @@ def _lag_buckets(admin: int) -> dict[float, float]:
 
 
 def _p99(before: dict[float, float], after: dict[float, float]) -> float:
-    """Upper bound of the bucket that holds the 99th percentile of what came between two readings."""
+    """Return the upper bound of the bucket that holds the 99th percentile of the samples between two readings."""
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
     total = counts[float("inf")]
     return min(bound for bound, count in counts.items() if count >= 0.99 * total)

@@ -1,4 +1,4 @@
-"""The stand-in's answers, ready made, and the bytes by which a client recognises their tokens."""
+"""The stand-in's prepared answers, and the bytes that identify their tokens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ ANSWER_TOKENS = 16
 TEXT = " token" * ANSWER_TOKENS
 """Content of every answer that is not streamed."""
 TOKEN_MARK = b'" token'
-"""In every streamed token, and nowhere else; survives a proxy that rebuilds the JSON."""
+"""Occurs in each streamed token and nowhere else, also after a proxy has rebuilt the JSON."""
 DIFFERENT_TOKENS = 10
-"""LiteLLM ends a stream that repeats the same one a hundred times."""
+"""LiteLLM ends a stream that repeats the same token a hundred times."""
 DONE = b"[DONE]"
 
 _JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
@@ -20,18 +20,18 @@ _STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\
 
 
 def json_response(body: bytes) -> bytes:
-    """A whole response."""
+    """Return a whole response with a JSON body."""
     return _JSON % (len(body), body)
 
 
 def answer(prompt_tokens: int, cached_tokens: int) -> bytes:
-    """A whole chat response that reports these counts."""
+    """Return a whole chat response that reports these counts."""
     choice = {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "length"}
     return _answer("chat.completion", choice, prompt_tokens, cached_tokens)
 
 
 def completion(prompt_tokens: int, cached_tokens: int) -> bytes:
-    """The same for plain completions."""
+    """Return a whole response of the completion API that reports these counts."""
     choice = {"index": 0, "text": TEXT, "finish_reason": "length"}
     return _answer("text_completion", choice, prompt_tokens, cached_tokens)
 

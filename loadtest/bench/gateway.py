@@ -36,7 +36,7 @@ MIN_WIDTH = 100
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the command's flags."""
     setting = Setting()
     parser.add_argument("--rounds", type=positive, default=5, help="each proxy once per round (default 5)")
     parser.add_argument(
@@ -78,7 +78,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print, write; 1 if any request failed."""
+    """Measure, print and write the results; return 1 if any request failed."""
     console = Console()
     console.width = max(console.width, MIN_WIDTH)
     _allow_files()
@@ -122,7 +122,7 @@ def _command(args: argparse.Namespace) -> str:
 
 @contextmanager
 def _folder(kept: Path | None) -> Iterator[Path]:
-    """For configurations and logs: a new one under `kept`, or one that goes again."""
+    """Yield a folder for configurations and logs: a new one under `kept`, or a temporary one."""
     if kept is None:
         with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as folder:
             yield Path(folder)
@@ -138,7 +138,7 @@ def _row(entrant: Entrant | Missing) -> Row:
 
 
 def _allow_files() -> None:
-    """2,000 streams are 4,000 sockets in a proxy; the limit is inherited by all that is started."""
+    """Raise the limit of open files, which all child processes inherit: 2,000 streams are 4,000 sockets in a proxy."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft < wanted:

@@ -1,4 +1,4 @@
-"""Closed and open loops of plain requests."""
+"""Closed and open loops of requests that do not stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRAIN_S = 30.0
 
 
 class Loop(ABC):
-    """Connections to one proxy, the requests to send and what came back; a subclass says when to send."""
+    """Connections to one proxy, the requests to send and their results. A subclass decides when to send."""
 
     def __init__(self, url: str, requests: Iterator[bytes]) -> None:
         self.tally = Tally()
@@ -28,7 +28,7 @@ class Loop(ABC):
         self._changed = asyncio.Event()
 
     async def drain(self) -> None:
-        """Wait for running answers and close. An unanswered request is an error."""
+        """Wait for the answers in progress and close. An unanswered request counts as an error."""
         try:
             async with asyncio.timeout(DRAIN_S):
                 while self._busy or self._dialling:
@@ -82,7 +82,7 @@ class Loop(ABC):
 
 
 class ClosedLoop(Loop):
-    """A number of clients, each of which sends its next request when its last one is answered."""
+    """Closed loop: each client sends its next request after the answer to its last one."""
 
     def __init__(self, url: str, requests: Iterator[bytes]) -> None:
         super().__init__(url, requests)
@@ -93,7 +93,7 @@ class ClosedLoop(Loop):
         await asyncio.gather(*(self._dial_and_send() for _ in range(connections)))
 
     async def stop(self) -> None:
-        """No further requests; then as `drain`."""
+        """Send no further requests, then `drain`."""
         self._running = False
         await self.drain()
 
@@ -107,14 +107,14 @@ class ClosedLoop(Loop):
 
 
 class OpenLoop(Loop):
-    """Poisson arrivals, whatever the answers do. One that finds no connection free opens another."""
+    """Poisson arrivals, independent of the answers. An arrival that finds no free connection opens another."""
 
     def __init__(self, url: str, requests: Iterator[bytes]) -> None:
         super().__init__(url, requests)
         self._idle: list[Caller] = []
 
     async def run(self, rate: float, window_s: float, connections: int, seed: int) -> None:
-        """`rate` arrivals per second. Those of the first tenth are not timed."""
+        """Send `rate` requests per second for `window_s`. Requests of the first tenth are not timed."""
         callers = await asyncio.gather(*(self._dial() for _ in range(connections)))
         self._idle += [caller for caller in callers if caller is not None]
         rng = random.Random(seed)
@@ -138,7 +138,7 @@ class OpenLoop(Loop):
 
 
 async def send_each_once(url: str, requests: Sequence[bytes], connections: int) -> Tally:
-    """Send every request once, over `connections` connections: afterwards each prompt is known."""
+    """Send each request once over `connections` connections, so that the stand-in knows every prompt."""
     loop = ClosedLoop(url, iter(requests))
     await loop.start(min(connections, len(requests)))
     await loop.drain()

@@ -11,7 +11,7 @@ import psutil
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Processor, cores that may be used, memory, system."""
+    """Processor, usable cores, memory and system."""
 
     cpu: str
     cores: int
@@ -21,7 +21,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def this_machine() -> Machine:
-    """Read from the system."""
+    """Return the machine that this process runs on."""
     return Machine(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)),

@@ -1,4 +1,7 @@
-"""Arrivals on time. uvloop's own timers tick in milliseconds, in which a fast proxy's requests would come in bursts."""
+"""Arrivals at exact times.
+
+uvloop's own timers have a resolution of milliseconds, so a fast proxy's requests would arrive in bursts.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Pacer:
         self.stop()
 
     def stop(self) -> None:
-        """No more arrivals. Twice is once."""
+        """Stop the arrivals; a second call does nothing."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

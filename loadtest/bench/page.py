@@ -33,7 +33,7 @@ proxies are bounded by them.
 
 
 def page(results: Results) -> str:
-    """Markdown."""
+    """Return the page as Markdown."""
     relative = [name for name in FIGURES if name in results.samples and FIGURES[name].relative]
     parts = [
         "# The gateway beside other proxies, in one run",
@@ -73,7 +73,7 @@ def _proxies(results: Results) -> Iterator[str]:
 
 
 def _table(results: Results, figures: Sequence[str], ratio: bool) -> Iterator[str]:
-    """A row per figure, a column per proxy."""
+    """Yield the lines of a table with a row per figure and a column per proxy."""
     proxies = [row.name for row in results.rows if row.missing is None]
     yield "| " + " | ".join(["", *proxies]) + " |"
     yield "|---" * (len(proxies) + 1) + "|"

@@ -1,4 +1,4 @@
-"""The figures as one picture: a panel per figure, a bar per proxy, whiskers from the least to the greatest round."""
+"""The figures as one picture: a panel per figure, a bar per proxy, whiskers from the lowest to the highest round."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from loadtest.report.chart import OTHERS, OURS, REPRODUCIBLE, WHISKER, style
 COLUMNS = 2
 WIDTH_IN, ROW_IN, PANEL_IN = 9.0, 0.2, 0.62
 FAR = 4.0
-"""A bar this many times as long as all shorter ones is cut, so that the shorter ones stay distinguishable."""
+"""A bar this many times as long as all shorter ones is cut, so that the shorter ones can be told apart."""
 
 
 def draw(path: Path, results: Results) -> None:
-    """Write `results` as SVG; the same results give the same file."""
+    """Write `results` as SVG; equal results give equal files."""
     from matplotlib.figure import Figure
 
     figures = [name for name in FIGURES if results.samples.get(name)]
@@ -73,7 +73,7 @@ def _bar(panel: Any, place: int, proxy: str, spread: Spread | None, limit: float
 
 
 def _limit(medians: Sequence[float]) -> float:
-    """The longest bar drawn in full: at most half of them are cut."""
+    """Return the length of the longest bar that is drawn in full; at most half of the bars are cut."""
     longest = sorted(medians, reverse=True)
     for place in range(len(longest) // 2):
         if longest[place] <= FAR * longest[place + 1]:

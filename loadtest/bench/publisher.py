@@ -21,13 +21,12 @@ KEPT_RUNS = 400
 
 
 def publish(port: int, blocks_per_s: float) -> None:
-    """Publish until killed."""
     socket = zmq.Context().socket(zmq.PUB)
     socket.setsockopt(zmq.SNDHWM, 100_000)
     socket.bind(f"tcp://127.0.0.1:{port}")
     rng = random.Random(0)
     runs: deque[list[int]] = deque()
-    # Half of the stated rate is stored and half removed: both cost the subscriber.
+    # Half of the stated rate is stored and half removed, since both cost the subscriber.
     gap_s = 2 * RUN_BLOCKS / blocks_per_s
     due_s = time.monotonic()
     sequence = 0
@@ -45,7 +44,7 @@ def publish(port: int, blocks_per_s: float) -> None:
 
 
 def stored(hashes: list[int], rng: random.Random) -> dict[str, object]:
-    """One run of blocks from the prompt's start."""
+    """Return one event that stores a run of blocks from the start of a prompt."""
     return {
         "type": "BlockStored",
         "block_hashes": hashes,
@@ -59,7 +58,6 @@ def stored(hashes: list[int], rng: random.Random) -> dict[str, object]:
 
 
 def main() -> None:
-    """Command line of the publisher."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--blocks-per-s", type=float, default=50_000)

@@ -15,7 +15,10 @@ from loadtest.bench.measures.subject import Sample
 
 
 class Row(msgspec.Struct):
-    """One proxy. `missing` is the reason if it was not measured; `states` is its own report after each round."""
+    """Results of one proxy.
+
+    `missing` is the reason if the proxy was not measured. `states` has its own report after each round.
+    """
 
     name: str
     version: str = ""
@@ -26,7 +29,7 @@ class Row(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, least and greatest over rounds."""
+    """Median, lowest and highest value over rounds."""
 
     median: float
     low: float
@@ -34,9 +37,10 @@ class Spread:
 
 
 class Results(msgspec.Struct):
-    """A whole run: `samples` by figure and proxy, one entry per round; `failures` are those of whole proxies.
+    """Results of a whole run.
 
-    `direct_rates` are what the clients of the closed loop reach without any proxy, per round.
+    `samples` has one entry per round, by figure and proxy. `failures` are those of whole proxies. `direct_rates` are
+    the rates of the closed loop's clients without a proxy, per round.
     """
 
     command: str
@@ -52,40 +56,40 @@ class Results(msgspec.Struct):
     samples: dict[str, dict[str, list[Sample]]] = msgspec.field(default_factory=dict)
 
     def add(self, figure: str, proxy: str, sample: Sample) -> None:
-        """One figure of one round."""
+        """Add one figure of one round."""
         self.samples.setdefault(figure, {}).setdefault(proxy, []).append(sample)
 
     def strike(self, proxy: str, reason: str) -> None:
-        """It could not be measured in every round, and so counts in none."""
+        """Exclude the proxy from the results, because it could not be measured in every round."""
         self.row(proxy).missing = reason
         self.failures.append(f"{proxy}: {reason}")
         for proxies in self.samples.values():
             proxies.pop(proxy, None)
 
     def row(self, proxy: str) -> Row:
-        """That of `proxy`."""
+        """Return the row of `proxy`."""
         return next(row for row in self.rows if row.name == proxy)
 
     def absolute(self, figure: str, proxy: str) -> Spread | None:
-        """In the figure's unit, over the rounds that count."""
+        """Return the figure in its own unit, over the rounds that count."""
         return _spread([sample.value for sample in self._of(figure, proxy) if sample.counts])
 
     def rate(self, figure: str, proxy: str) -> float | None:
-        """Median load during it, per second."""
+        """Return the median load during the figure, per second."""
         rates = [sample.rate for sample in self._of(figure, proxy) if sample.counts]
         return statistics.median(rates) if rates else None
 
     def ratio(self, figure: str, proxy: str) -> Spread | None:
-        """To the baseline, each taken within a round."""
+        """Return the ratio to the baseline, taken within each round."""
         pairs = zip(self._of(figure, proxy), self._of(figure, BASELINE), strict=False)
         return _spread([one.value / base.value for one, base in pairs if one.counts and base.counts and base.value > 0])
 
     def errors(self, figure: str, proxy: str) -> int:
-        """Requests that failed, over all rounds."""
+        """Return the number of failed requests over all rounds."""
         return sum(sample.errors for sample in self._of(figure, proxy))
 
     def skipped(self, figure: str, proxy: str) -> str:
-        """Why it was not taken, if it was not in any round."""
+        """Return why the figure was skipped, if it was measured in no round."""
         samples = self._of(figure, proxy)
         return samples[-1].skipped if samples and all(sample.skipped for sample in samples) else ""
 
@@ -108,10 +112,10 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def write(path: Path, results: Results) -> None:
-    """As JSON."""
+    """Write the results as JSON."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
 
 def read(path: Path) -> Results:
-    """What `write` wrote."""
+    """Read a file written by `write`."""
     return msgspec.json.decode(path.read_bytes(), type=Results)

@@ -1,6 +1,7 @@
-"""The rounds: each starts every proxy with a stand-in of its own, then takes one measure of all proxies after another.
+"""The rounds. Each starts every proxy with its own stand-in, and takes each measure of all proxies in turn.
 
-The figures of one measure and round thus lie close together in time. Each measure draws a new order of the proxies.
+The proxies' samples of one measure and round are therefore close in time. Each measure takes the proxies in a new
+order.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Bench:
         self._order = Random(0)
 
     def round(self, number: int, entrants: Sequence[Entrant], folder: Path) -> None:
-        """Start all that have started so far, measure, stop all."""
+        """Start the proxies that have not failed to start before, measure them and stop them."""
         begin_s = time.monotonic()
         entrants = [entrant for entrant in entrants if self._results.row(entrant.name).missing is None]
         with ExitStack() as stack:
@@ -110,7 +111,10 @@ class Bench:
 
 
 def _enter(entrant: Entrant, folder: Path) -> tuple[ExitStack, _Running] | Exception:
-    """Start a stand-in and the proxy in front of it; an error is returned, since the others go on."""
+    """Start a stand-in and the proxy in front of it.
+
+    An error is returned and not raised, because the others continue.
+    """
     folder.mkdir(parents=True)
     with ExitStack() as stack:
         try:
@@ -138,14 +142,14 @@ def _measured(kind: Kind, subject: Subject, setting: Setting) -> Mapping[str, Sa
         with _no_collections():
             return uvloop.run(bounded())
     except Exception as error:
-        # whatever one proxy does, the others' figures are not lost for it
+        # The failure of one proxy must not lose the figures of the others.
         failed = Sample(0.0, 0, 0.0, 1, (f"{type(error).__name__}: {error}",))
         return dict.fromkeys(kind.figures, failed)
 
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """A collection in the load generator would show in the proxy's percentiles."""
+    """Switch off garbage collection, since a collection in the load generator would change the proxy's percentiles."""
     gc.collect()
     gc.disable()
     try:

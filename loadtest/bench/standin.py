@@ -24,7 +24,7 @@ from loadtest.bench.ticker import Ticker
 
 CONTROL = b"/standin/"
 BLOCK_MASK = 15
-"""Every 16th token fills a block."""
+"""A token whose number has these bits clear fills a block: every 16th token."""
 
 
 class Worker(asyncio.Protocol):
@@ -52,7 +52,7 @@ class Worker(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            # a router that tries another protocol first
+            # A router may first try another protocol.
             assert self._transport is not None
             self._transport.close()
 
@@ -92,7 +92,6 @@ class Worker(asyncio.Protocol):
         self._ticker.add(self)
 
     def token(self) -> None:
-        """Send the next frame."""
         if self._transport is None:
             return
         if not self._left:
@@ -105,7 +104,6 @@ class Worker(asyncio.Protocol):
             self._generated.block()
 
     def finish(self) -> None:
-        """Send the stream's end."""
         self._end()
         if self._transport is not None:
             self._transport.write(frames.LAST)
@@ -129,7 +127,7 @@ async def serve(port: int, interval_s: float, kv_events: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Command line of the stand-in."""
+    """Parse the command line and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--interval-s", type=float, default=0.02, help="time between two tokens of a stream")

@@ -1,4 +1,4 @@
-"""Clients of streamed answers: they count tokens as they come and check that each stream ends as it should."""
+"""Clients of streamed answers, which count tokens on arrival and check that each stream ends correctly."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from loadtest.bench.frames import DONE, TOKEN_MARK
 START_LIMIT_S = 60.0
 END_LIMIT_S = 60.0
 _AT_ONCE = 64
-"""Streams being opened at the same time."""
+"""Number of streams that are opened at the same time."""
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 @dataclass(slots=True)
 class StreamTally:
-    """Tokens so far, streams that have begun and that ended well, and failures with a few of their reasons."""
+    """Tokens so far, the number of streams that have begun and that ended correctly, and some failure reasons."""
 
     tokens: int = 0
     begun: int = 0
@@ -32,20 +32,20 @@ class StreamTally:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def fail(self, reason: str) -> None:
-        """One stream came to nothing, or to a wrong end."""
+        """Count one failed stream and keep its reason."""
         self.errors += 1
         if len(self.reasons) < 5:
             self.reasons.append(reason)
         self.changed.set()
 
     def end(self) -> None:
-        """One stream came to its proper end."""
+        """Count one stream that ended correctly."""
         self.ended += 1
         self.changed.set()
 
 
 class StreamClient(asyncio.Protocol):
-    """One connection, one stream."""
+    """One connection that carries one stream."""
 
     def __init__(self, tally: StreamTally) -> None:
         self._tally = tally
@@ -61,13 +61,12 @@ class StreamClient(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes) -> None:
-        """Ask for the stream."""
+        """Send the request for the stream."""
         assert self._transport is not None
         self._ended = False
         self._transport.write(request)
 
     def close(self) -> None:
-        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -78,7 +77,7 @@ class StreamClient(asyncio.Protocol):
             data = self._rest + data
             self._rest = b""
         if not data.endswith(b"\n"):
-            # events and chunk sizes end a line: what does not was cut by a full read
+            # Events and chunk sizes end with a line feed. A piece without one was cut by a read that filled the buffer.
             cut = data.rfind(b"\n") + 1
             data, self._rest = data[:cut], data[cut:]
         self._take(data)
@@ -94,7 +93,7 @@ class StreamClient(asyncio.Protocol):
             self._end("" if self._done else f"the stream ended without [DONE]: {said}")
 
     def _begin(self, data: bytes) -> bytes:
-        """Returns the body so far once its first event has begun to come."""
+        """Return the body so far once its first event has begun to arrive, and b"" before."""
         self._head += data
         head, end, body = self._head.partition(b"\r\n\r\n")
         if end and head[9:12] != b"200":
@@ -124,7 +123,7 @@ class StreamClient(asyncio.Protocol):
 
 
 class Streams:
-    """Many streams through one proxy. The stand-in holds, starts and ends them, told directly."""
+    """Many streams through one proxy. Requests sent directly to the stand-in hold, release and end them."""
 
     def __init__(self, url: str, standin_url: str) -> None:
         self.tally = StreamTally()
@@ -149,7 +148,7 @@ class Streams:
         self._clients.append(client)
 
     async def begin(self, requests: Sequence[bytes]) -> None:
-        """Ask for a stream on every connection and wait for each one's first event; then let them run."""
+        """Request a stream on each connection, wait for the first event of all streams, then release them."""
         self._sent_before = self._order("hold")
         gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -167,7 +166,7 @@ class Streams:
         self._order("go")
 
     async def finish(self) -> None:
-        """End all streams properly and see that every token that was sent has come through."""
+        """End all streams correctly, and check that every token sent has arrived."""
         self._order("finish")
         with suppress(TimeoutError):
             async with asyncio.timeout(END_LIMIT_S):

@@ -41,7 +41,7 @@ def _table(results: Results, name: str, figure: Figure) -> Table:
 
 
 def cells(results: Results, figure: str, proxy: str) -> list[str]:
-    """Figure, ratio and load per second; a proxy with failures has none of them."""
+    """Return figure, ratio and load per second, or the reason why there are none."""
     shape = FIGURES[figure]
     if errors := results.errors(figure, proxy):
         return [f"{errors} failed: does not count", "", ""]

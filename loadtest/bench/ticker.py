@@ -21,7 +21,7 @@ class Stream(Protocol):
 
 
 class Ticker:
-    """Calls each stream once per interval, in one of `PHASES` groups. Stands still while there is no stream."""
+    """Calls each stream once per interval, in one of `PHASES` groups. It does not run while there is no stream."""
 
     def __init__(self, interval_s: float) -> None:
         self._groups: list[dict[Stream, None]] = [{} for _ in range(PHASES)]
@@ -37,11 +37,11 @@ class Ticker:
 
     @property
     def sent(self) -> int:
-        """Tokens of all streams that have ended."""
+        """Number of tokens sent on streams that have ended."""
         return self._ended_sent
 
     def order(self, word: str) -> None:
-        """``hold``, ``go`` or ``finish``; anything else changes nothing."""
+        """Carry out ``hold``, ``go`` or ``finish``; any other word does nothing."""
         if word in ("hold", "go"):
             self._held = word == "hold"
             self._start()
@@ -50,13 +50,13 @@ class Ticker:
                 stream.finish()
 
     def add(self, stream: Stream) -> None:
-        """From the next interval on."""
+        """Call `stream` from the next interval on."""
         self._place[stream] = place = len(self._place) % PHASES
         self._groups[place][stream] = None
         self._start()
 
     def remove(self, stream: Stream, sent: int) -> None:
-        """Forget it; `sent` are the tokens it wrote."""
+        """Remove `stream`, which has written `sent` tokens."""
         place = self._place.pop(stream, None)
         if place is not None:
             del self._groups[place][stream]
@@ -75,6 +75,7 @@ class Ticker:
         for stream in tuple(self._groups[self._turn]):
             stream.token()
         self._turn = (self._turn + 1) % PHASES
-        # Where the machine is too slow streams slow down: a debt that grew would be paid in bursts no worker sends.
+        # On a machine that is too slow, streams run slower. Without this limit, late frames would add up and then be
+        # sent in a burst, which no worker does.
         self._due_s = max(self._due_s + self._step_s, self._loop.time() - self._interval_s)
         self._loop.call_at(self._due_s, self._tick)

@@ -1,4 +1,4 @@
-"""What is measured of a proxy, one file each; `catalogue` names them, `subject` is what each is given.
+"""The measures of a proxy, one per file. `catalogue` names them, and `subject` has their arguments and results.
 
-Every measure returns samples by figure. Imported by `loadtest.bench`.
+Each measure returns samples by figure. Imported by `loadtest.bench`.
 """

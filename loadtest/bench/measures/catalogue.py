@@ -15,7 +15,10 @@ BASELINE = "nginx"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One column of the results. `relative`: shown as a ratio to nginx; else differences near zero make no ratio."""
+    """One column of the results.
+
+    With `relative` the figure is shown as a ratio to nginx. Differences near zero have no meaningful ratio.
+    """
 
     title: str
     unit: str
@@ -48,7 +51,7 @@ class Kind:
 
 
 KINDS = (
-    # first, while the proxy is fresh: memory once taken is not given back
+    # First, while the proxy is fresh: a process does not give back memory that it has used.
     Kind("memory", (memory.IDLE, memory.STREAM), memory.memory),
     Kind("request-2k", ("request-2k", "rate"), requests_of(2_000, "request-2k", "rate")),
     Kind("request-200k", ("request-200k",), requests_of(200_000, "request-200k")),
@@ -58,9 +61,9 @@ KINDS = (
     Kind("first-byte", (first_byte.P50, first_byte.P99, first_byte.CPU), first_byte.first_byte),
 )
 NAMES = (*(kind.name for kind in KINDS), "rate")
-"""As a user may choose them; the rate is that of request-2k's loop."""
+"""Names that a user may choose. `rate` is measured in the loop of request-2k."""
 
 
 def chosen(names: Collection[str]) -> list[Kind]:
-    """The measures to take for these names, in the order in which they are taken."""
+    """Return the measures with these names, in the order in which they are taken."""
     return [kind for kind in KINDS if kind.name in names or ("rate" in names and "rate" in kind.figures)]

@@ -1,7 +1,8 @@
 """Added time to the first body byte, and CPU time per request, at a third of the proxy's own capacity.
 
-Open loop, Poisson arrivals of the 2 kB request, at a third of the rate that the proxy reached in the closed loop of
-the same round. The stand-in is then asked directly at the same rate and times, and its percentile taken off.
+Open loop: Poisson arrivals of the 2 kB request, at a third of the proxy's rate in the closed loop of the same round.
+Then the stand-in directly gets requests at the same rate and times. The result is the proxy's percentile minus the
+stand-in's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ async def first_byte(subject: Subject, setting: Setting) -> Mapping[str, Sample]
         requests = plain_requests(subject.url, PROMPT_CHARS)
         probe = await closed_loop(subject, requests, setting.connections, setting.window_s / 2)
         subject.capacity = probe.rate
-    # most of the prompts are known to the stand-in by now, but not where a proxy rewrites bodies
+    # The stand-in knows most of the prompts by now, but not if the proxy rewrites bodies.
     await send_each_once(subject.standin_url, plain_requests(subject.standin_url, PROMPT_CHARS), 8)
     rate = max(1.0, subject.capacity * SHARE)
     cpu_s = tree_cpu_s(subject.pid)

@@ -1,7 +1,7 @@
-"""Resident memory per idle client connection and per active stream, of a proxy that has done next to nothing before.
+"""Resident memory per idle client connection and per active stream of a proxy that has just started.
 
-Connections are opened, each asks once and rests; then each carries a stream. A stream's figure includes its
-connection. The sum is over the proxy's process tree.
+Each connection first carries one request and is then idle; later it carries a stream. A stream's figure includes its
+connection. The figures are sums over the proxy's process tree.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def memory(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
 
 
 async def _rest(subject: Subject, count: int) -> tuple[list[Caller], Tally]:
-    """Open connections, each of which has had one answer."""
+    """Open connections, send one request over each, and leave them idle."""
     tally = Tally()
     answered = asyncio.Semaphore(0)
     requests = plain_requests(subject.url, PROMPT_CHARS)
@@ -61,6 +61,6 @@ async def _rest(subject: Subject, count: int) -> tuple[list[Caller], Tally]:
 
 
 def rss_kib(pid: int) -> float:
-    """Resident KiB of a process and its living children."""
+    """Return the resident KiB of a process and its living children."""
     root = psutil.Process(pid)
     return sum(process.memory_info().rss for process in (root, *root.children(recursive=True))) / 1024

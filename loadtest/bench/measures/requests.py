@@ -1,7 +1,7 @@
-"""CPU time per request, and the rate that goes with it.
+"""CPU time per request, and the request rate at the same time.
 
-Closed loop: so many clients as the setting says, each sending its next request once the last is answered. The rate is
-that of this loop; clients, stand-in and proxy share the machine, so a cheap proxy's is bounded by the load generator.
+Closed loop: each client sends its next request after the answer to its last one. The setting has the number of clients.
+Clients, stand-in and proxy share the machine, so the load generator limits the rate of a cheap proxy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from loadtest.bench.measures.subject import Measure, Sample, Setting, Subject
 from loadtest.peers.cpu import tree_cpu_s
 
 WARM_SHARE = 0.2
-"""Of the window, before it."""
+"""Length of the warm-up as a share of the window."""
 
 
 def requests_of(system_chars: int, figure: str, rate_figure: str | None = None) -> Measure:
-    """Requests with about `system_chars` bytes of body; with `rate_figure` their rate is a figure too."""
+    """Return the measure with bodies of about `system_chars` bytes. With `rate_figure` the rate is a figure, too."""
 
     async def measure(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
         requests = plain_requests(subject.url, system_chars)
@@ -36,7 +36,7 @@ def requests_of(system_chars: int, figure: str, rate_figure: str | None = None) 
 
 
 async def closed_loop(subject: Subject, requests: Sequence[bytes], connections: int, window_s: float) -> Sample:
-    """CPU microseconds per request over the window; every prompt is known when it begins."""
+    """Measure CPU microseconds per request over the window. The stand-in knows every prompt when it begins."""
     first = await send_each_once(subject.url, requests, 8)
     loop = ClosedLoop(subject.url, itertools.cycle(requests))
     await loop.start(connections)

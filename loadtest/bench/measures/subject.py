@@ -1,4 +1,4 @@
-"""What a measure is given, and what it returns."""
+"""The arguments and results of a measure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How long and with how much load to measure.
+    """Duration and load of the measures.
 
     `connections` is the number of clients in the closed loop, `memory_connections` that of the memory measure.
     """
@@ -20,10 +20,10 @@ class Setting:
 
 @dataclass(slots=True)
 class Subject:
-    """A proxy under test, the stand-in behind it, and what earlier measures of the round found out.
+    """A proxy under test, its stand-in, and results of earlier measures in the round.
 
-    `capacity` is its closed-loop rate of 2 kB requests per second, `tokens_per_s` what it passes
-    of streams at most, None while it has always kept up.
+    `capacity` is the proxy's closed-loop rate of 2 kB requests per second. `tokens_per_s` is the most that its streams
+    can deliver, or None if no measure has exceeded that.
     """
 
     name: str
@@ -39,8 +39,8 @@ class Subject:
 class Sample:
     """One figure of one round: `value` in the figure's unit, over `count` requests, tokens or connections.
 
-    `rate` is the load during it: requests or tokens per second. With `errors` it does not count. `skipped` says why it
-    was not taken at all.
+    `rate` is the load meanwhile: requests or tokens per second. A sample with `errors` does not count. `skipped` is the
+    reason why the figure was not measured.
     """
 
     value: float
@@ -52,7 +52,7 @@ class Sample:
 
     @property
     def counts(self) -> bool:
-        """It was taken, and nothing failed."""
+        """Whether the figure was measured without errors."""
         return not self.errors and not self.skipped
 
 

@@ -1,7 +1,7 @@
-"""CPU time per streamed token, over the tokens that were counted coming through.
+"""CPU time per streamed token, over the tokens that arrived at the clients.
 
-All streams are begun first, then let run: neither their starts nor their ends are in the window. Where the machine is
-too slow for 50 tokens/s on each, they run slower: the rate says so.
+All streams are begun first and then released together, so that the window contains no start or end of a stream. On a
+machine that is too slow for 50 tokens/s per stream they run slower, which the rate shows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from loadtest.peers.cpu import tree_cpu_s
 PROMPT_CHARS = 2000
 TOKENS_PER_S = 50
 SETTLE_S = 0.5
-"""After the streams were let run, before the window."""
+"""Pause between the release of the streams and the window."""
 KEEPS_UP = 0.9
-"""Below this share of the tokens what a proxy passes is taken for all that it can."""
+"""A proxy that delivers less than this share of the tokens is considered at its limit."""
 MAX_DRAIN_S = 15.0
-"""A proxy that would take longer to pass on what has piled up in the window is not asked for so many streams."""
+"""A measure is skipped if the proxy would take longer to deliver the tokens queued at the end of the window."""
 
 
 def tokens_of(count: int, figure: str) -> Measure:
-    """`count` streams at a time."""
+    """Return the measure with `count` streams at a time."""
 
     async def measure(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
         passes = subject.tokens_per_s
@@ -41,7 +41,7 @@ def tokens_of(count: int, figure: str) -> Measure:
 
 
 def _drain_s(passes: float, count: int, window_s: float) -> float:
-    """Return the seconds that a proxy passing `passes` tokens per second needs for the rest after the window."""
+    """Return the seconds that a proxy of `passes` tokens per second needs for the tokens queued in the window."""
     return (count * TOKENS_PER_S - passes) * (SETTLE_S + window_s) / passes
 
 

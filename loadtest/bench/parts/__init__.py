@@ -1,5 +1,5 @@
 """Benches of single parts, each run by hand as ``python -m loadtest.bench.parts.NAME``.
 
-`decision`: CPU time of one placement. `identity`: a prompt's tokens and block hashes. `residency`: the index.
-`sim`: the simulator's speed. `ingest_placement`: where KV events are ingested. `processes`: one against two processes.
+`decision`: CPU time of one placement. `identity`: a prompt's tokens and block hashes. `residency`: the index. `sim`:
+the simulator's speed. `ingest_placement`: where to ingest KV events. `processes`: one and two processes compared.
 """

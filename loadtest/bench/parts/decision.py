@@ -49,7 +49,7 @@ def make_request(index: int, prompt: Prompt) -> Request:
 
 
 def placed(dispatcher: Dispatcher, request: Request, now_s: float) -> Ticket:
-    """Dispatch a request that a worker takes at once."""
+    """Dispatch a request that a worker accepts at once."""
     ticket = dispatcher.dispatch(request, now_s)
     assert isinstance(ticket, Ticket)
     return ticket
@@ -63,7 +63,7 @@ def make_dispatcher(workers: int, policy: str, rng: random.Random) -> Dispatcher
     for index in range(workers):
         endpoint = fleet.add(Endpoint("http", "127.0.0.1", 1024 + index), 0.0)
         fleet.probe_succeeded(endpoint.id, FACTS, 0.0)
-    for index in range(workers * 12):  # every worker learns its speed, and some requests stay
+    for index in range(workers * 12):  # every worker learns its speed, and some requests stay in progress
         prompt = make_prompt([rng.randrange(30_000) for _ in range(rng.randint(64, 512))])
         ticket = placed(dispatcher, make_request(index, prompt), index * 0.01)
         dispatcher.first_token(ticket, index * 0.01 + prompt.tokens * 2e-5 + 0.01)
@@ -80,7 +80,7 @@ def measure(workers: int, policy: str, rounds: int, tokens: int) -> dict[str, An
     now_s, times_us = workers * 0.12, []
     for index in range(rounds):
         prompt = make_prompt([*conversation, index])
-        prompt.chain(BLOCK)  # hashing is the tokeniser's part
+        prompt.chain(BLOCK)  # the tokeniser computes the hashes, so their time does not count
         request = make_request(index, prompt)
         started = time.thread_time()
         ticket = dispatcher.dispatch(request, now_s)

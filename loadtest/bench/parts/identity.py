@@ -34,7 +34,7 @@ def sources() -> str:
 
 
 def conversation(text: str, tokens: int, turn_chars: int) -> list[dict[str, str]]:
-    """Messages of about `tokens` tokens in all."""
+    """Return messages with about `tokens` tokens in total."""
     chars = int(tokens * 4.45)
     pieces = [text[start : start + turn_chars] for start in range(0, chars, turn_chars)]
     return [
@@ -44,7 +44,7 @@ def conversation(text: str, tokens: int, turn_chars: int) -> list[dict[str, str]
 
 
 def body(messages: list[dict[str, str]], path: str = CHAT_PATH) -> bytes:
-    """The conversation as a body of that API; blocks and items, as agents send them."""
+    """Return the conversation as a body for the API at `path`, with content blocks and items as agents send them."""
     if path == MESSAGES_PATH:
         return json.dumps({"model": "m", "max_tokens": 9, "system": "S", "messages": as_blocks(messages[1:])}).encode()
     if path == RESPONSES_PATH:
@@ -73,7 +73,6 @@ def place(identity: Identity, data: bytes, path: str = CHAT_PATH) -> Prompt | No
 
 
 def place_one(identity: Identity, bodies: Sequence[bytes], number: int, *, path: str = CHAT_PATH) -> None:
-    """Place one of `bodies`."""
     place(identity, bodies[number], path)
 
 

@@ -46,7 +46,7 @@ Lock = AbstractContextManager[Any]
 
 
 def make_prompt() -> Prompt:
-    """2,048 tokens."""
+    """Return a prompt of 2,048 tokens."""
     rng = random.Random(0)
     tokens = [rng.getrandbits(15) for _ in range(2_048)]
     prompt = Prompt(len(tokens), PromptSource.IDS, lambda size: extend_chain(SEED, pack_tokens(tokens), size))
@@ -97,7 +97,7 @@ def clients(port: int, seconds: float, results: Queue[list[float]]) -> None:
 
 def take(residency: ResidencyMap, frames: list[bytes]) -> None:
     if residency.ingest(0, *split_frames(frames)).replay_from is not None:
-        residency.replay_ended(0, False)  # joined in mid-stream, and there is no replay socket
+        residency.replay_ended(0, False)  # subscribed in mid-stream, and there is no replay socket
 
 
 def follow_in_thread(endpoint: str, residency: ResidencyMap, lock: Lock, ended: threading.Event) -> None:

@@ -75,7 +75,7 @@ def cost(rounds: int, window_s: float, connections: int) -> None:
 
 
 def one_cost(worker: int, count: int, window_s: float, connections: int) -> tuple[float, float]:
-    """CPU microseconds per request, and requests per second."""
+    """Return CPU microseconds per request, and requests per second."""
     ports = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--log-level", "info"]
     command = warmroute("serve", *ports, "--processes", str(count), "--worker", f"http://127.0.0.1:{worker}")
     gateway = Process(command, "gateway")
@@ -94,7 +94,7 @@ def one_cost(worker: int, count: int, window_s: float, connections: int) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One run. Imbalances are the busiest worker over the mean."""
+    """Figures of one run. Imbalances are the busiest worker's value over the mean."""
 
     cached_share: float
     prefill_imbalance: float
@@ -104,7 +104,11 @@ class Quality:
 
 
 class SharedTime(VirtualTime):
-    """Each gateway reads loads for as long as anything is pending; the other gateways' next reading is nothing."""
+    """Virtual time for several gateways, each of which reads loads for as long as anything is pending.
+
+    The next readings of the other gateways do not count as pending. Otherwise the gateways would keep each other
+    reading for ever.
+    """
 
     def __init__(self, gateways: int) -> None:
         super().__init__()
@@ -116,7 +120,7 @@ class SharedTime(VirtualTime):
 
 
 class Dealt:
-    """Several gateways in front of one fleet; each session is one client's, and stays with one gateway."""
+    """Several gateways in front of one fleet. Each session stays with one gateway, as a client's connection does."""
 
     def __init__(self, gateways: list[SimulatedGateway]) -> None:
         self._gateways = gateways
@@ -129,7 +133,7 @@ class Dealt:
 
 
 def simulated(workload: Workload, seed: int, count: int, shared: bool) -> Quality:
-    """One run in virtual time."""
+    """Play one run in virtual time."""
     time_, delays = SharedTime(count), Delays()
     workers = [
         EngineWorker(time_, f"worker-{number}", spec, seed + number, delays.response_s)
@@ -192,7 +196,7 @@ def real_quality(rounds: int, workers: int, conversations: int) -> None:
 
 
 def line(runs: list[Quality], middle: Callable[[list[float]], float] = statistics.median) -> str:
-    """The runs' figures, each by its median (or another middle)."""
+    """Return the runs' figures in one line, each by its median or another middle."""
 
     def of(field: str) -> float:
         return middle([getattr(run, field) for run in runs])
@@ -205,13 +209,13 @@ def line(runs: list[Quality], middle: Callable[[list[float]], float] = statistic
 
 
 def one_quality(count: int, workers: int, shape: Shape, seed: int) -> Quality:
-    """A fresh fleet, the conversations once."""
+    """Start a fresh fleet, play the conversations once and return the figures."""
     flags = ("--time-scale", "3")
     with fleet.running(workers, "marginal_cost", flags, ("--processes", str(count))) as running:
         model = wait_until_ready(running.admin_url, workers)
         while httpx.get(f"{running.admin_url}/readyz").json().get("processes_ready") != count:
             time.sleep(0.05)
-        time.sleep(1.0)  # self-tests
+        time.sleep(1.0)  # time for the self-tests
         before = [worker_tokens(url) for url in running.worker_urls]
         timings = uvloop.run(play(running.public_url, model, generate(shape, seed)))
         row = summarise("", timings)
@@ -228,18 +232,18 @@ def one_quality(count: int, workers: int, shape: Shape, seed: int) -> Quality:
 
 
 def worker_tokens(url: str) -> float:
-    """Prompt tokens that a worker has looked up and not found in its cache."""
+    """Return the number of prompt tokens that a worker has looked up and not found in its cache."""
     page = httpx.get(f"{url}/metrics").text
     return sample_sum(page, "vllm:prefix_cache_queries_total") - sample_sum(page, "vllm:prefix_cache_hits_total")
 
 
 def sample_sum(page: str, name: str) -> float:
-    """Sum of a metric's samples."""
+    """Return the sum of a metric's samples."""
     return sum(float(text.rsplit(" ", 1)[1]) for text in page.splitlines() if text.startswith((name + "{", name + " ")))
 
 
 def by_worker(admin_url: str) -> dict[str, float]:
-    """Requests placed on each worker."""
+    """Return the number of requests placed on each worker."""
     served: dict[str, float] = {}
     for text in httpx.get(f"{admin_url}/metrics").text.splitlines():
         if text.startswith("warmroute_decisions_total{"):
@@ -249,7 +253,7 @@ def by_worker(admin_url: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Both parts, or those named."""
+    """Run the parts named on the command line, or cost and quality."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=["cost", "quality", "fleet", []], default=["cost", "quality"])
     parser.add_argument("--seeds", type=int, default=8)

@@ -24,14 +24,14 @@ from router.residency.residency_map import ResidencyMap
 
 BLOCK_TOKENS = 16
 EVENT_BLOCKS = 128
-"""2,048 tokens: a chunk of a prompt."""
+"""2,048 tokens, the size of a prompt chunk."""
 VOCABULARY = 128_256
 
 BARS = {"ingest_blocks_per_s": 400_000, "first_holder_bytes": 230, "further_holder_bytes": 100, "match_64_us": 200}
 
 
 def stored(rng: random.Random, shape: str, tokens: list[int], parent: int | None) -> tuple[object, int]:
-    """One BlockStored event and the hash of its last block. Hashes are random: only their size matters."""
+    """Return one BlockStored event and the hash of its last block. Hashes are random: only their size matters."""
     hashes = [rng.getrandbits(64) for _ in range(len(tokens) // BLOCK_TOKENS)]
     fields = {
         "type": "BlockStored",
@@ -47,7 +47,10 @@ def stored(rng: random.Random, shape: str, tokens: list[int], parent: int | None
 
 
 def batches(shape: str, blocks: int, seed: int, tokens_seed: int) -> Iterator[bytes]:
-    """Payloads of `blocks` blocks: sequences of 16 chunks, one chunk a batch. Row shape when not "map"."""
+    """Yield payloads of `blocks` blocks in total: sequences of 16 chunks, one chunk a batch.
+
+    `shape` "map" encodes events as maps, any other as rows.
+    """
     rng, words = random.Random(seed), random.Random(tokens_seed)
     parent: int | None = None
     for number in range(blocks // EVENT_BLOCKS):
@@ -58,7 +61,7 @@ def batches(shape: str, blocks: int, seed: int, tokens_seed: int) -> Iterator[by
 
 
 def ingest_rate(shape: str, blocks: int) -> float:
-    """Blocks per second of CPU time, best of three fresh maps."""
+    """Return blocks per second of CPU time, the best of three fresh maps."""
     payloads = list(batches(shape, blocks, 1, 2))
     best = 0.0
     for _ in range(3):
@@ -73,7 +76,7 @@ def ingest_rate(shape: str, blocks: int) -> float:
 
 
 def churn_rate(blocks: int) -> float:
-    """As `ingest_rate`, in a full cache: each stored block evicts another. Stored blocks are counted."""
+    """Return blocks stored per second of CPU time in a full cache, where each stored block evicts another."""
     kept: list[list[int]] = []
     payloads = []
     for payload in batches("map", blocks, 3, 4):
@@ -109,7 +112,7 @@ def bytes_per_block(blocks: int) -> tuple[float, float]:
 
 
 def median_us(call: Callable[[], object], times: int = 300) -> float:
-    """Median wall time of a call, microseconds."""
+    """Return the median wall time of a call in microseconds."""
     taken = []
     for _ in range(times):
         started = time.perf_counter()
@@ -119,7 +122,10 @@ def median_us(call: Callable[[], object], times: int = 300) -> float:
 
 
 def deciding(slots: int, distinct_lengths: bool) -> dict[str, float]:
-    """Times of a match and a booking: a chain of 2,048 blocks, held to random lengths or to one of four."""
+    """Return the times of a match and a reservation for a chain of 2,048 blocks.
+
+    The views hold it to random lengths, or each to one of four lengths.
+    """
     rng = random.Random(9)
     tokens = rng.choices(range(VOCABULARY), k=2048 * BLOCK_TOKENS + 5)
     residency = ResidencyMap()
@@ -149,7 +155,6 @@ def deciding(slots: int, distinct_lengths: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=1_000_000, help="blocks in the index for the memory figures")
     parser.add_argument("--ingest-blocks", type=int, default=200_000, help="blocks per ingest run")

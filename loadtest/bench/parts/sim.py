@@ -52,7 +52,7 @@ SHARES = {
 
 @dataclass
 class Played:
-    """One run."""
+    """Figures of one run."""
 
     cpu_s: float
     reference_s: float
@@ -62,7 +62,7 @@ class Played:
 
 
 def reference() -> float:
-    """CPU seconds of a loop that never changes."""
+    """Return the CPU seconds of a fixed loop, which show how fast the core is at the moment."""
     begun_s, total = time.process_time(), 0.0
     kept: dict[int, int] = {}
     for number in range(150_000):
@@ -74,7 +74,7 @@ def reference() -> float:
 def play(plan: Plan, spec: WorkerSpec, workers: int, policy: str, seed: int, every_step: bool) -> Played:
     """Play the plan from its first call to its last token."""
     gc.collect()
-    gc.disable()  # as one `VirtualTime.run` would have it; here there are as many as parts
+    gc.disable()  # as one `VirtualTime.run` does; here there is one run per part
     begun_s = time.process_time()
     virtual, delays = VirtualTime(), Delays()
     fleet = [
@@ -99,7 +99,7 @@ def play(plan: Plan, spec: WorkerSpec, workers: int, policy: str, seed: int, eve
 
 
 def shares(profile: cProfile.Profile) -> Counter[str]:
-    """Seconds by part of the project; what is built in counts where it was called from."""
+    """Return seconds by part of the project. Time in built-in functions counts for their caller."""
     found: Counter[str] = Counter()
     stats: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]  # typeshed leaves it out
     for (file, _, _), (_, _, own_s, _, callers) in stats.items():
@@ -112,7 +112,7 @@ def shares(profile: cProfile.Profile) -> Counter[str]:
 
 
 def part_of(file: str) -> str:
-    """Which part of the project a file is."""
+    """Return the part of the project that a file belongs to."""
     try:
         inside = Path(file).relative_to(ROOT).as_posix()
     except ValueError:
@@ -121,7 +121,7 @@ def part_of(file: str) -> str:
 
 
 def main() -> None:
-    """One line per profile and policy: the best of the rounds; then where the time goes."""
+    """Print one line per profile and policy, the best of the rounds; then the distribution of time over parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path, metavar="TRACE", help="Mooncake's conversation_trace.jsonl[.gz|.zst]")
     parser.add_argument("--workers", type=int, default=8)
@@ -150,7 +150,7 @@ def main() -> None:
             flush=True,
         )
     if not str(engine.__file__).endswith(".py"):
-        return  # compiled: a profiler sees into none of it
+        return  # compiled: a profiler does not see its functions
     profiled = cProfile.Profile()
     profiled.runcall(run, *CASES[1], 0)
     found = shares(profiled)

@@ -1,5 +1,5 @@
-"""Each proxy that is measured, one file per kind; `entrants` lists those that take part.
+"""The proxies to measure, one file per kind. `entrants` lists the proxies of a run.
 
-An `Entrant` knows its version and how to start in front of a stand-in worker; a `Proxy` runs. Imported by
-`loadtest.bench`.
+An `Entrant` has its version and a function that starts it in front of a stand-in worker. A `Proxy` is a running one.
+Imported by `loadtest.bench`.
 """

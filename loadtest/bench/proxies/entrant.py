@@ -1,4 +1,4 @@
-"""A proxy that can be started, one that runs, and the worker behind it."""
+"""A proxy that can be started, a running proxy, and its worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPEN_LIMIT_S = 60.0
 class Proxy:
     """A running proxy: its name, base URL and the process whose tree is measured.
 
-    `inspect` is asked after a round's measures for what it has to say about them.
+    `inspect` is called after the measures of a round and returns the proxy's own report.
 
     Raises (`inspect`):
         NotAsStated: the proxy was not in the state that its row claims.
@@ -33,12 +33,12 @@ class Proxy:
 
 
 class NotAsStated(RuntimeError):
-    """A proxy was not in the state that its row claims; the message says in which."""
+    """A proxy was not in the state that its row claims; the message names its state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A proxy's environment: the port of its stand-in, and a folder for its files and logs."""
+    """The environment of a proxy: the port of its stand-in, and a folder for its files and logs."""
 
     worker_port: int
     folder: Path
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A proxy that takes part: how to start it, its version, and how it is set up in a few words."""
+    """A proxy to measure: its start function, its version, and a short description of its settings."""
 
     name: str
     version: str
@@ -61,7 +61,7 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A proxy that does not take part, and why."""
+    """A proxy that is not measured, and the reason."""
 
     name: str
     reason: str
@@ -71,10 +71,10 @@ class Missing:
 def running(
     name: str, command: list[str], port: int, folder: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[Process]:
-    """`command` as a process of which something listens on `port`; stopped on leaving.
+    """Run `command` as a process and wait until `port` accepts connections; stop it on leaving.
 
     Raises:
-        StartError: nothing listens there in time, or it ended.
+        StartError: the port did not accept connections in time, or the process ended.
     """
     process = Process(command, name, environment, log=folder / f"{name.replace(' ', '-')}.log")
     try:
@@ -98,7 +98,7 @@ def _wait_until_open(process: Process, port: int) -> None:
 
 @contextmanager
 def standin(folder: Path, interval_s: float = 0.02, kv_events: bool = False) -> Iterator[int]:
-    """The stand-in worker as a process; yields its port."""
+    """Run the stand-in worker as a process; yield its port."""
     port = free_ports(1)
     command = [sys.executable, "-m", "loadtest.bench.standin", "--port", str(port), "--interval-s", str(interval_s)]
     with running("stand-in", [*command, *(["--kv-events"] if kv_events else [])], port, folder):

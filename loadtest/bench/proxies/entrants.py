@@ -1,4 +1,4 @@
-"""Who takes part in a run."""
+"""The proxies of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtest.bench.proxies.entrant import Entrant, Missing
 def entrants(
     peers_env: Path | None, compiled_env: Path | None, only: Sequence[str], say: Callable[[str], None]
 ) -> list[Entrant | Missing]:
-    """In the order of the tables; `only` names those wanted, empty for all."""
+    """Return the proxies in the order of the tables. `only` names those to include; empty means all."""
     found: list[Entrant | Missing] = [nginx.found(), haproxy.found(), *warmroute.ours()]
     if compiled_env is not None:
         found.append(warmroute.compiled(compiled_env))

@@ -1,4 +1,4 @@
-"""One virtual environment per peer, made when it is first needed."""
+"""One virtual environment per peer, created when it is first needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSION = "import sys; from importlib.metadata import version; print(version(sy
 
 
 class InstallError(RuntimeError):
-    """A peer could not be installed; the message is pip's last word."""
+    """A peer could not be installed; the message is the last line of pip's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """As pip takes it."""
+        """The requirement in pip's notation."""
         return f"{self.distribution}{self.extra}=={self.version}"
 
 
 def prepare(parent: Path, package: Package, say: Callable[[str], None]) -> Path:
-    """The environment of `package` under `parent`, made if it is not there.
+    """Return the environment of `package` under `parent`; create it if it does not exist.
 
     Raises:
-        InstallError: it could not be.
+        InstallError: the environment could not be created.
     """
     folder = parent / package.distribution
     if _installed(folder, package):

@@ -31,7 +31,7 @@ backend workers
 
 
 def found() -> Entrant | Missing:
-    """HAProxy, if it is installed."""
+    """Return HAProxy if it is installed."""
     binary = find_binary("haproxy")
     if binary is None:
         return Missing("haproxy", "not installed (apt install haproxy)")

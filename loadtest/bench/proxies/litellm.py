@@ -20,11 +20,11 @@ litellm_settings: {{num_retries: 0, telemetry: false}}
 general_settings: {{dangerously_permit_weak_or_unset_master_key: true}}
 """
 _ENVIRONMENT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
-"""As its guide to production says; and no download of prices at the start."""
+"""Settings that its production guide recommends, and no download of prices at the start."""
 
 
 def entrant(package: Package, environment: Path) -> Entrant:
-    """LiteLLM from `environment`."""
+    """Return LiteLLM from `environment`."""
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:

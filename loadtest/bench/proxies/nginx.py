@@ -31,7 +31,7 @@ http {{
 
 
 def found() -> Entrant | Missing:
-    """nginx, if it is installed."""
+    """Return nginx if it is installed."""
     binary = find_binary("nginx")
     if binary is None:
         return Missing("nginx", "not installed (apt install nginx)")
@@ -51,5 +51,5 @@ def found() -> Entrant | Missing:
 
 
 def find_binary(name: str) -> str | None:
-    """A program, also where an ordinary user's PATH does not reach."""
+    """Return the path of a program, also from folders that an ordinary user's PATH lacks."""
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin")))

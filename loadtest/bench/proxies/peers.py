@@ -1,4 +1,4 @@
-"""The routers from PyPI, each in an environment of its own and with its own round robin."""
+"""The routers from PyPI, each in its own environment and with its own round robin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_PACKAGED = Missing(
 
 
 def from_pypi(parent: Path, say: Callable[[str], None]) -> list[Entrant | Missing]:
-    """Every peer, its environment under `parent` made where it was missing."""
+    """Return all peers; create the environments that are missing under `parent`."""
     found: list[Entrant | Missing] = []
     for package in (*ROUTERS, litellm.PACKAGE):
         try:

@@ -1,4 +1,4 @@
-"""The gateway: round robin without a view of caches, and as it comes, with an exact one."""
+"""The gateway twice: with round robin and no view of caches, and with defaults and an exact view."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READY_LIMIT_S = 60.0
 
 
 def ours() -> list[Entrant]:
-    """Two entrants from this very tree."""
+    """Return the two gateways that run from this source tree."""
     program = our_own()
     version = _version(program)
     return [
@@ -34,7 +34,7 @@ def ours() -> list[Entrant]:
 
 
 def compiled(environment: Path) -> Entrant | Missing:
-    """The same as the second, from another environment with a compiled build."""
+    """Return the gateway with defaults, from another environment with a compiled build."""
     name = "warmroute compiled"
     program = [str(environment.absolute() / "bin" / "warmroute")]
     try:
@@ -50,7 +50,7 @@ def _version(program: Sequence[str]) -> str:
 
 
 def exact(name: str, program: Sequence[str]) -> Callable[[Place], AbstractContextManager[Proxy]]:
-    """Start with every default; it counts as started once its view of the stand-in's cache is exact."""
+    """Return a start function with default settings, which waits until the view of the stand-in's cache is exact."""
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
@@ -65,7 +65,7 @@ def exact(name: str, program: Sequence[str]) -> Callable[[Place], AbstractContex
 def starter(
     name: str, flags: Sequence[str], program: Sequence[str] | None = None
 ) -> Callable[[Place], AbstractContextManager[Proxy]]:
-    """Start with `flags`. With ``--config`` among them the file names the worker."""
+    """Return a start function with `flags`. If they contain ``--config``, that file names the worker."""
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
@@ -78,7 +78,7 @@ def starter(
             admin = int(flags[flags.index("--admin-port") + 1])
         else:
             command += ["--admin-port", str(admin)]
-        # the path that leads to this tree must not lead another environment's build here
+        # PYTHONPATH may lead to this tree; another environment must import its own build instead.
         environment = {} if program is None else {"PYTHONPATH": ""}
         with running(name, command, port, place.folder, environment) as process:
             _wait_until_ready(name, admin)
@@ -111,7 +111,7 @@ def _wait_until_exact(name: str, admin: int) -> None:
 
 
 def _inspect(admin: int) -> str:
-    """Is the view still exact, and did it foretell what the worker found in its cache?"""
+    """Check that the view is still exact, and that it predicted the tokens that the worker found cached."""
     (candidate,) = _candidates(admin)
     if candidate["residency"] != "exact":
         raise NotAsStated(f"the view of the worker is {candidate['residency']}: {candidate['reason']}")
