@@ -1,4 +1,5 @@
-"""Real HTTP load over `http`, the client.
+"""Real HTTP load, sent by the client in `http`.
 
-`chat` is one timed request, `seen` one whose end is classified; `conversations` plays a workload against a URL.
+`chat` sends and times one request. `seen` sends one and classifies its end. `conversations` plays a workload against a
+URL.
 """

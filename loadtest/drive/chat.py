@@ -1,5 +1,7 @@
-"""One request, timed: a chat, or the completion of a prompt in token ids. Clocks start at the intended send time, so a
-late generator counts against itself."""
+"""Send and time one request: a chat, or the completion of a prompt in token ids.
+
+Times count from the intended send time, so a delay in the load generator makes the result worse, not better.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from loadtest.drive.http import Client
 
 @dataclass(slots=True)
 class Timing:
-    """What one request saw. Times are seconds; `ttft_s` ends at the first frame with text.
+    """Timing of one request. Times are seconds; `ttft_s` ends at the first frame with text.
 
-    `gaps_s` are the times between later frames with text; `error` is None if the answer was whole.
+    `gaps_s` are the times between later frames with text. `error` is None if the answer was complete.
     """
 
     started_s: float
@@ -31,7 +33,7 @@ class Timing:
     worker: str | None = None
     predicted_cached_tokens: int | None = None
     engine_ttft_s: float | None = None
-    """From the engine's queue to its first token, where vLLM says so (``--enable-per-request-metrics``)."""
+    """Seconds from the engine's queue to its first token, if vLLM reports it (``--enable-per-request-metrics``)."""
     error: str | None = None
 
     @property
@@ -62,7 +64,7 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    """A chat's has a delta, a completion's the text itself."""
+    """A choice of a response. A chat's choice has a delta, a completion's has the text itself."""
 
     delta: _Delta | None = None
     text: str | None = None
@@ -98,8 +100,10 @@ async def complete(
     intended_s: float | None = None,
     headers: dict[str, str] | None = None,
 ) -> Timing:
-    """The same for the completion of a prompt: `prompt` is its token ids as the inside of a JSON array, so that a long
-    one costs the load generator no more than a copy."""
+    """Send one streamed completion of a prompt in token ids and read it to its end. Failures are recorded, not raised.
+
+    `prompt` is the inside of a JSON array of ids, so a long prompt costs the load generator only a copy.
+    """
     rest = msgspec.json.encode({**body, **_STREAMED})
     payload = b'{"prompt":[%b],%b' % (prompt, rest[1:])
     return await _send(client, "/v1/completions", payload, intended_s, headers)

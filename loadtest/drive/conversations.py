@@ -1,4 +1,4 @@
-"""Play conversations against a URL, each in its own task, turns one after the other."""
+"""Play conversations against a URL. Each has its own task and sends its turns one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtest.workload.conversations import Conversation
 
 
 def turn_body(model: str, conversation: Conversation, index: int, messages: list[dict[str, str]]) -> dict[str, Any]:
-    """The request of turn `index`, given the messages so far (its own question included)."""
+    """Return the request of turn `index`. `messages` are the messages so far, including the question of this turn."""
     return {
         "model": model,
         "messages": messages,
@@ -28,9 +28,9 @@ async def play(
     progress: Callable[[Timing], None] = lambda timing: None,
     session_header: str | None = None,
 ) -> list[Timing]:
-    """Run all conversations at their start times; returns one timing per request sent, conversation by conversation.
+    """Start each conversation at its time; return one timing per request sent, conversation by conversation.
 
-    With `session_header` each request carries its conversation's id under that name.
+    With `session_header` each request has a header of that name with its conversation's id.
     """
     client = Client(base_url)
     begin_s = asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 client for load: pooled keep-alive connections, bodies handed over as they are read.
+"""A small HTTP/1.1 client for load: pooled keep-alive connections, and bodies passed on in pieces as they are read.
 
-General client libraries cost the generator more CPU per streamed token than the proxies under test; on a shared
-machine that would be the thing measured.
+General client libraries use more CPU per streamed token than the proxies under test. On a shared machine the test would
+then measure the client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ import httptools
 
 @dataclass(slots=True)
 class Response:
-    """A response whose body is still to be read. `parts` ends with None; a broken one ends with an exception."""
+    """A response whose body has not been read yet.
+
+    `parts` ends with None, or with an exception if the response is broken.
+    """
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -27,7 +30,7 @@ class Response:
     transport: asyncio.Transport | None = None
 
     async def dawdle(self, wait_s: float) -> None:
-        """Take nothing from the network for a while, as a slow reader does."""
+        """Read nothing from the network for `wait_s`, as a slow reader does."""
         if self.transport is None or self.transport.is_closing():
             return
         self.transport.pause_reading()
@@ -36,19 +39,19 @@ class Response:
             self.transport.resume_reading()
 
     async def stream(self) -> AsyncIterator[tuple[float, bytes]]:
-        """(arrival time on the loop's clock, bytes) for each read, as framed by the parser."""
+        """Yield (arrival time on the loop's clock, bytes) for each piece of the body, as the parser delivers it."""
         while (part := await self.parts.get()) is not None:
             if isinstance(part, Exception):
                 raise part
             yield part
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """Return the whole body."""
         return b"".join([data async for _, data in self.stream()])
 
 
 class Connection(asyncio.Protocol):
-    """One connection; carries one request at a time."""
+    """One connection, which carries one request at a time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -72,7 +75,7 @@ class Connection(asyncio.Protocol):
         return await self._head
 
     def close(self) -> None:
-        """Close at once; what is still unread is lost."""
+        """Close at once; unread data is lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -94,7 +97,7 @@ class Connection(asyncio.Protocol):
             self._head.set_exception(error)
         self._response.parts.put_nowait(error)
 
-    # httptools callbacks
+    # Callbacks of httptools.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._response.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -113,7 +116,7 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """Connections to one base URL. A small `receive_buffer_bytes` lets a slow reader be felt by the other side."""
+    """Connections to one base URL. With a small `receive_buffer_bytes` the server notices a slow reader sooner."""
 
     def __init__(self, base_url: str, receive_buffer_bytes: int | None = None) -> None:
         parts = urlsplit(base_url)
@@ -123,7 +126,7 @@ class Client:
         self._idle: list[Connection] = []
 
     def request_bytes(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
-        """A whole request, ready to send any number of times."""
+        """Return a whole request, which can be sent any number of times."""
         lines = [f"{method} {path} HTTP/1.1", f"host: {self._host}:{self._port}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body or method == "POST":
@@ -132,7 +135,7 @@ class Client:
 
     @asynccontextmanager
     async def exchange(self, request: bytes) -> AsyncIterator[Response]:
-        """Send `request`; the connection is kept if the body was read to its end, else closed."""
+        """Send `request`. The connection is kept if the body was read to its end, and closed otherwise."""
         connection = await self._connection()
         try:
             yield await connection.send(request)
@@ -153,7 +156,7 @@ class Client:
             return connection
         made = socket.socket()
         made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)  # before it is connected
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)  # before connecting only
         try:
             await loop.sock_connect(made, (self._host, self._port))
             _, connection = await loop.create_connection(Connection, sock=made)

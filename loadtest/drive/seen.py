@@ -1,7 +1,7 @@
-"""What one client saw of one request, put into one of a few kinds: the evidence of soak and fault tests.
+"""The result of one request as its client sees it, classified for soak and fault tests.
 
-An answer is only complete if it is well-formed to its end and as long as was asked for; an error only counts as a
-clean one if it has the shape that the docs promise. Whatever fits nowhere is `BROKEN`.
+An answer is complete only if it is well-formed to its end and has the requested length. An error is clean only if it
+has the documented shape. Every other result is `BROKEN`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class Kind(StrEnum):
 
     COMPLETE = "complete"
     REFUSED = "refused"
-    """An error with a status and a code, before the first byte of an answer."""
+    """An error with a status and a code before the first byte of an answer."""
     ERROR_EVENT = "error_event"
-    """An answer, or comments, then an error event and a clean end."""
+    """An answer or comments, followed by an error event and a clean end."""
     CUT = "cut"
-    """An answer that began; then the connection was closed, so that the truncation shows."""
+    """An answer that began and whose connection was then closed, so that the client notices the loss."""
     UNANSWERED = "unanswered"
-    """The connection was closed, or never came about, without a byte of an answer."""
+    """The connection was closed, or could not be opened, before the first byte of an answer."""
     LEFT = "left"
-    """The client left of its own will."""
+    """The client left on purpose."""
     BROKEN = "broken"
 
 
 @dataclass(slots=True)
 class Seen:
-    """One request's end. Times are the loop's; `worker` and `request_id` are what the response's head says.
+    """The end of one request. Times are the loop's; `worker` and `request_id` come from the response's head.
 
-    `code` is the error's; `detail` says what did not fit; `text` is the answer.
+    `code` is the error's code, `detail` the reason for the classification, and `text` the answer.
     """
 
     began_s: float
@@ -56,12 +56,12 @@ class Seen:
     text: str = ""
 
     def end(self, kind: Kind, detail: str = "") -> None:
-        """Settle on `kind`."""
+        """Classify the request as `kind`."""
         self.kind, self.detail = kind, detail
 
 
 class _Fault(msgspec.Struct):
-    """OpenAI's shape; vLLM's own codes are numbers."""
+    """An error in OpenAI's shape. vLLM's own codes are numbers."""
 
     code: str | int
     message: str
@@ -79,7 +79,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def words(self) -> str:
-        """Of a completion, a message, or a piece of one."""
+        """The text of a completion, of a message, or of a piece of either."""
         part = self.delta or self.message
         return (part.content if part is not None else self.text) or ""
 
@@ -104,7 +104,8 @@ async def observe(
 ) -> Seen:
     """Send one request of OpenAI's completion or chat API and classify how it ends. Only cancellation is raised.
 
-    `max_tokens` in `body` is how long the answer must be. With `dawdle_s` the reader pauses that long after each read.
+    `max_tokens` in `body` is the required length of the answer. With `dawdle_s` the reader pauses that long after each
+    read.
     """
     loop = asyncio.get_running_loop()
     seen = Seen(began_s=loop.time())

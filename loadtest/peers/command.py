@@ -21,11 +21,11 @@ from loadtest.peers.workers import BLOCK_TOKENS, FleetShape
 from loadtest.workload.groups import GroupShape
 
 MAX_GROUPS = 40
-"""As many long source files as every standard library has."""
+"""Every supported version of the standard library has at least this number of long source files."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the command's flags."""
     _add_contest(parser)
     _add_fleet(parser.add_argument_group("workers"))
     _add_workload(parser.add_argument_group("workload"))
@@ -95,7 +95,7 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare; 0 if every contender answered every request."""
+    """Compare; return 0 if every contender answered every request."""
     fleet = FleetShape(
         workers=args.workers,
         simulated=args.simulated,

@@ -31,7 +31,10 @@ WARM_UP = GroupShape(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One comparison. `seed` draws text, times and the order of contenders; `baseline` is what ratios are taken to."""
+    """One comparison.
+
+    `seed` draws text, times and the order of contenders. `baseline` is the denominator of the ratios.
+    """
 
     fleet: FleetShape
     workload: GroupShape
@@ -50,8 +53,8 @@ class Setting:
 
 
 def run(setting: Setting, contenders: Sequence[Contender], json: Path | None, logs: Path | None) -> int:
-    """Compare, print, write; 0 if every contender answered every request."""
-    # a file or a pipe has no width of its own, and six columns do not fit into the 80 assumed for it
+    """Compare, print and write; return 0 if every contender answered every request."""
+    # A file or a pipe has no width, and the default of 80 is too narrow for six columns.
     console = Console() if sys.stdout.isatty() else Console(width=180)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -91,13 +94,13 @@ def _installed(console: Console, setting: Setting, contenders: Sequence[Contende
 
 
 def _warm_up(cut: Cut) -> list[Conversation]:
-    # the first words keep it apart from the workload, which may draw the same files
+    # The first words distinguish it from the workload, which may draw the same files.
     drawn = generate_groups(WARM_UP, 0, cut)
     return [replace(conversation, system=f"Warm-up.\n{conversation.system}") for conversation in drawn]
 
 
 class _Comparison:
-    """One comparison and what it has found so far."""
+    """One comparison and its results so far."""
 
     def __init__(self, console: Console, setting: Setting, contenders: Sequence[Contender], logs: Path) -> None:
         self._console = console
@@ -110,7 +113,7 @@ class _Comparison:
         self._errors: list[str] = []
 
     def run(self, json: Path | None) -> int:
-        """Every round, then the tables."""
+        """Run every round, then print and write the tables. Return 1 if anything failed."""
         with ExitStack() as stack:
             workers = self._start(stack)
             stages = [self._stage(workers, number) for number in range(1, self._setting.rounds + 1)]
@@ -156,7 +159,7 @@ class _Comparison:
             try:
                 self._trial(number, stage, contender, title)
             except StartError as error:
-                # the other contenders' minutes are not lost for one that fails
+                # The failure of one contender must not lose the runs of the others, which take minutes.
                 self._errors.append(str(error))
                 self._console.print(str(error), style="red", highlight=False)
 

@@ -1,8 +1,8 @@
 """The contenders, and the command line of each.
 
-A contender is written ``ROUTER:POLICY`` with further flags of that router behind it, as in
-``sglang-router:cache_aware --balance-abs-threshold 4``. Settings are each router's own defaults, except for what its
-documentation asks for before a policy can work at all: the KV event sources of vllm-router's ``kv_aware``.
+A contender is written ``ROUTER:POLICY``, followed by further flags of that router: ``sglang-router:cache_aware
+--balance-abs-threshold 4``. Each router runs with its own defaults. The only exception is a setting without which a
+policy cannot work at all: the KV event sources of vllm-router's ``kv_aware``.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ DEFAULTS = (
 )
 BASELINE = "warmroute:round_robin"
 PACKAGES = {"sglang-router": "sglang-router", "vllm-router": "vllm-router", "smg": "smg"}
-"""The peers, each a command of the same name in the environment, and the distribution on PyPI it comes from."""
+"""Command of each peer in the environment, and its distribution on PyPI."""
 
 
 class UnknownContender(ValueError):
-    """No router is known by this name; the message lists those there are."""
+    """No router has this name; the message lists the known ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where one router is put: its two ports, the workers behind it, the model they serve, the peers' environment.
+    """The environment of one router: its two ports, its workers, the model that they serve, and the peers' environment.
 
-    The side port carries metrics, and Warmroute's admin API.
+    The side port serves metrics, and Warmroute's admin API.
     """
 
     port: int
@@ -70,18 +70,18 @@ class Contender:
     flags: tuple[str, ...] = ()
 
     def command(self, site: Site) -> list[str]:
-        """Its command line at `site`."""
+        """Return its command line for `site`."""
         return [*_ROUTERS[self.router].command(self.policy, site), *self.flags]
 
     def registered(self, site: Site) -> int:
-        """How many workers it says it can use now; 0 while it does not answer yet."""
+        """Return the number of workers that the router reports as usable; 0 while it does not answer yet."""
         try:
             return _ROUTERS[self.router].registered(site)
         except httpx.HTTPError:
             return 0
 
     def version(self, environment: Path) -> str | None:
-        """The installed version, None if it is not installed in `environment`."""
+        """Return the installed version, or None if it is not installed in `environment`."""
         python = environment / "bin" / "python" if self.router in PACKAGES else Path(sys.executable)
         program = [str(python), "-c", _VERSION, PACKAGES.get(self.router, self.router)]
         try:
@@ -94,10 +94,10 @@ _VERSION = "import sys; from importlib.metadata import version; print(version(sy
 
 
 def parse_contender(text: str) -> Contender:
-    """Read ``ROUTER:POLICY [FLAGS]``.
+    """Parse ``ROUTER:POLICY [FLAGS]``.
 
     Raises:
-        UnknownContender: naming the routers there are.
+        UnknownContender: no router has this name.
     """
     first, *flags = shlex.split(text) or [""]
     router, _, policy = first.partition(":")

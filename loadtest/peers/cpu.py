@@ -1,4 +1,4 @@
-"""CPU time of process trees, threads that have ended included."""
+"""CPU time of process trees, including threads that have ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def tree_cpu_s(pid: int) -> float:
-    """User and system seconds of a process and its living children; 0 once it is gone."""
+    """Return user and system seconds of a process and its living children; 0 after its end."""
     try:
         root = psutil.Process(pid)
         processes = [root, *root.children(recursive=True)]
@@ -19,8 +19,8 @@ def tree_cpu_s(pid: int) -> float:
 
 
 def _process_cpu_s(process: psutil.Process) -> float:
-    # The process's own clock, as clock_getcpuclockid(3) names it on Linux: nanoseconds where cpu_times counts ticks
-    # of 10 ms, which is several requests of a cheap router.
+    # Read the process's own clock under its Linux id (clock_getcpuclockid(3)), which counts nanoseconds. cpu_times
+    # counts ticks of 10 ms, the time of several requests of a cheap router.
     with suppress(OSError, ValueError):
         return time.clock_gettime((~process.pid << 3) | 2)
     with suppress(psutil.NoSuchProcess):
@@ -29,9 +29,9 @@ def _process_cpu_s(process: psutil.Process) -> float:
 
 
 def machine_cpu_s() -> tuple[float, float]:
-    """(busy, all) CPU seconds of the whole machine so far."""
+    """Return (busy, all) CPU seconds of the whole machine so far."""
     times = psutil.cpu_times()
     waiting = times.idle + getattr(times, "iowait", 0.0)
-    # a guest's time is counted in its host's user time already
+    # The host's user time already includes the time of guests.
     everything = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return everything - waiting, everything

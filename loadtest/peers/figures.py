@@ -15,10 +15,11 @@ from loadtest.workload.conversations import Conversation
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was used from the first request's start to the last one's end.
+    """Resources used from the start of the first request to the end of the last one.
 
-    `workers` are the differences of each worker's counters. `machine_cpu_s` is what all of the machine's CPUs had to
-    give, `busy_cpu_s` what was taken of it by anybody; `client_lag_p99_s` how late the load generator's own loop ran.
+    `workers` are the differences of each worker's counters. `machine_cpu_s` is the CPU time that all cores of the
+    machine offered, and `busy_cpu_s` the part that any process used. `client_lag_p99_s` is the delay of the load
+    generator's loop.
     """
 
     duration_s: float
@@ -32,12 +33,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One contender in one round. Shares run from 0 to 1; failed requests count as errors and nowhere else.
+    """One contender in one round. Shares are from 0 to 1. Failed requests count as errors and nowhere else.
 
-    `cached_share` is what the responses reported, `looked_up_share` the workers' own hits over queries. `imbalance` is
-    the largest worker's computed prompt tokens over their mean. CPU is per request answered. `busy_share` is the part
-    of the machine's CPU time that was used by anybody, `own_share` by this comparison: what lies between them is
-    foreign load, which makes the times of one run worse than those of the next.
+    `cached_share` comes from the responses, `looked_up_share` from the workers' hits over queries. `imbalance` is the
+    largest worker's computed prompt tokens over the mean. CPU is per answered request. `busy_share` is the part of the
+    machine's CPU time that any process used, `own_share` the part that this comparison used. The difference is foreign
+    load, which makes the times of a run worse.
     """
 
     contender: str
@@ -65,7 +66,7 @@ class Figures:
 
 
 def figures(contender: str, number: int, timings: Sequence[Timing], usage: Usage) -> Figures:
-    """Fold one run."""
+    """Compute the figures of one run."""
     good = [timing for timing in timings if timing.error is None]
     ttft = [timing.ttft_s * 1e3 for timing in good if timing.ttft_s is not None]
     tpot = [timing.tpot_s * 1e3 for timing in good if timing.tpot_s is not None]
@@ -109,11 +110,11 @@ def _share(part: float, whole: float) -> float:
 def reusable_share(
     conversations: Sequence[Conversation], timings: Sequence[Timing], system_tokens: int
 ) -> float | None:
-    """The share that one worker with an endless cache would have found, had it answered every request alone.
+    """Return the share that a single worker with an unlimited cache would have found, if requests ran one at a time.
 
-    `timings` as `play` returns them. A conversation's first turn finds its group's system prompt if an earlier
-    conversation brought it, a later turn all that came before it but the last token. To the block, and not counting
-    what conversations share by chance. None if a request failed.
+    `timings` are the result of `play`. The first turn of a conversation finds its group's system prompt if an earlier
+    conversation had it. A later turn finds all earlier tokens but the last. Both are rounded down to whole blocks. Text
+    that conversations share by chance does not count. The result is None if a request failed.
     """
     if len(timings) != sum(len(conversation.turns) for conversation in conversations):
         return None
@@ -133,7 +134,7 @@ def reusable_share(
 
 
 class Spread(NamedTuple):
-    """Median, least and most of one figure over rounds."""
+    """Median, lowest and highest value of one figure over rounds."""
 
     median: float
     least: float
@@ -141,11 +142,11 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Over at least one value."""
+    """Return the spread of at least one value."""
     return Spread(statistics.median(values), min(values), max(values))
 
 
 def ratios(runs: Sequence[Figures], baseline: Sequence[Figures], key: str) -> list[float]:
-    """A figure over the baseline's in the same round, for every round that has both."""
+    """Return a figure's ratio to the baseline in the same round, for every round that has both."""
     base = {run.round: float(getattr(run, key)) for run in baseline}
     return [float(getattr(run, key)) / base[run.round] for run in runs if base.get(run.round)]

@@ -1,4 +1,4 @@
-"""Start one router, wait until it knows every worker, stop it."""
+"""Start one router, wait until it knows every worker, and stop it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from loadtest.peers.contenders import Contender, Site
 
 READY_LIMIT_S = 60.0
 SETTLE_S = 1.0
-"""After the last worker is known: event subscriptions have no sign of their own in the peers."""
+"""Pause after the last worker is registered: the peers do not report when their event subscriptions are ready."""
 
 
 @contextmanager
 def running_router(contender: Contender, site: Site, log: Path) -> Iterator[Process]:
-    """The router as a process, every worker registered.
+    """Run the router as a process, and yield it once every worker is registered.
 
     Raises:
-        StartError: it ended, or did not know every worker in time.
+        StartError: the router ended, or did not register every worker in time.
     """
     with ExitStack() as stack:
         with uninterrupted():

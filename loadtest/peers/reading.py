@@ -17,7 +17,7 @@ LAG_STEP_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Every counter at one moment."""
+    """All counters at one moment."""
 
     now_s: float
     router_cpu_s: float
@@ -27,7 +27,7 @@ class Reading:
 
     @classmethod
     def take(cls, workers: Sequence[Worker], router_pid: int) -> Reading:
-        """Now."""
+        """Read all counters now."""
         counters = tuple(read_counters(worker) for worker in workers)
         return cls(time.monotonic(), tree_cpu_s(router_pid), time.process_time(), machine_cpu_s(), counters)
 
@@ -46,7 +46,7 @@ class Reading:
 
 @asynccontextmanager
 async def lags() -> AsyncIterator[list[float]]:
-    """While the block runs, how much later than asked this loop wakes up, in seconds, every `LAG_STEP_S`."""
+    """Yield a list that collects the loop's delay in seconds, measured every `LAG_STEP_S` while the block runs."""
     found: list[float] = []
     watch = asyncio.create_task(_watch(found))
     try:

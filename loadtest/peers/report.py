@@ -38,13 +38,13 @@ ByContender = Mapping[str, Sequence[Figures]]
 
 
 def by_contender(names: Sequence[str], runs: Sequence[Figures]) -> dict[str, list[Figures]]:
-    """Runs without failed requests of each contender that has any, in the order of `names`."""
+    """Return the runs without failed requests by contender, in the order of `names`."""
     grouped = {name: [run for run in runs if run.contender == name and not run.errors] for name in names}
     return {name: own for name, own in grouped.items() if own}
 
 
 def print_tables(console: Console, grouped: ByContender, baseline: str) -> None:
-    """Medians with least and most, then ratios to `baseline` in the same round if it took part."""
+    """Print medians with lowest and highest value, then ratios to `baseline` if it was measured in the same round."""
     rounds = max((len(runs) for runs in grouped.values()), default=0)
     over = "" if rounds < 2 else f", median and (least - most) of {rounds} rounds"
     table = _table(f"as the clients saw it{over}", grouped)
@@ -82,6 +82,6 @@ def _cell(values: Sequence[float], form: str) -> str:
 
 
 def write_json(path: Path, setting: Mapping[str, object], commands: Mapping[str, str], runs: Sequence[Figures]) -> None:
-    """``{"setting": ..., "commands": {contender: command line}, "runs": [every field of `Figures`]}``."""
+    """Write ``{"setting": ..., "commands": {contender: command line}, "runs": [every field of `Figures`]}``."""
     document = {"setting": setting, "commands": commands, "runs": [asdict(run) for run in runs]}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2))

@@ -1,4 +1,4 @@
-"""One contender's run: empty caches, a fresh router, a warm-up that is not counted, then the workload."""
+"""One contender's run: empty caches, a new router, a warm-up that does not count, then the workload."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from loadtest.workload.conversations import Conversation
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What every contender meets: the fleet, its model, the requests, and where the peers and the logs are.
+    """The setting that all contenders share: the fleet, its model, the requests, and where the peers and the logs are.
 
-    `warm_up` is sent first and not counted: a router that has just started is nobody's normal state, and one that
-    learns speeds online has had its first look.
+    `warm_up` is sent first and not counted, because a router that has just started is not in its normal state. It lets
+    a router that learns speeds online take its first samples.
     """
 
     workers: tuple[Worker, ...]
@@ -38,7 +38,7 @@ class Stage:
     session_header: str | None = None
 
     def site(self) -> Site:
-        """A place for one more router."""
+        """Return the environment of one more router."""
         port = free_ports(2)
         return Site(port, port + 1, self.workers, self.model, self.environment)
 
@@ -46,7 +46,7 @@ class Stage:
 def run_trial(
     stage: Stage, contender: Contender, log: str, progress: Callable[[Timing], None]
 ) -> tuple[list[Timing], Usage]:
-    """Play the workload through `contender`; its output goes to the file `log` of the stage's log folder.
+    """Play the workload through `contender`; write its output to the file `log` in the stage's log folder.
 
     Raises:
         StartError: the router did not start, or a request of the warm-up failed.

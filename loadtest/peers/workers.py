@@ -1,8 +1,8 @@
-"""The fleet that every contender gets in turn: real vLLM servers in clock mode, or embedded workers.
+"""The fleet that every contender uses in turn: real vLLM servers in clock mode, or embedded workers.
 
-Two settings are there for a peer's sake and change nothing for the others. KV events go out under vLLM's own default
-topic, the empty one, since vllm-router 0.1.17 takes no other. vLLM runs with ``--enable-scale-out``, without which it
-refuses the render paths from which vllm-router's cache-aware policies get a prompt's tokens.
+Two settings exist for one peer and change nothing for the others. KV events use vLLM's default topic, the empty one,
+because vllm-router 0.1.17 accepts no other. vLLM runs with ``--enable-scale-out``. Without it vLLM refuses the render
+paths from which vllm-router's cache-aware policies get a prompt's tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _URL = r"(http://[^\s\"',]+)"
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A running worker: its base URL, process id, and KV event addresses if it publishes."""
+    """A running worker: its base URL, process id, and KV event addresses if it publishes events."""
 
     url: str
     pid: int
@@ -40,8 +40,11 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class FleetShape:
-    """What the workers are. `kv_tokens` is each one's cache, `time_scale` stretches the modelled step times;
-    `vllm_flags` are further ones for vLLM's servers, and win over ours."""
+    """The settings of the fleet.
+
+    `kv_tokens` is the cache of each worker. `time_scale` multiplies the modelled step times. `vllm_flags` are further
+    flags for vLLM's servers, and override the flags set here.
+    """
 
     workers: int = 4
     simulated: bool = False
@@ -54,7 +57,7 @@ class FleetShape:
 
     @property
     def blocks(self) -> int:
-        """Cache blocks of one worker."""
+        """Number of cache blocks of one worker."""
         return self.kv_tokens // BLOCK_TOKENS
 
 
@@ -75,10 +78,10 @@ class Counters:
 def running_workers(
     shape: FleetShape, logs: Path, progress: Callable[[int], None] = lambda number: None
 ) -> Iterator[tuple[Worker, ...]]:
-    """Start the fleet, stop it on leaving. `progress` hears the number of each worker that became healthy.
+    """Start the fleet and stop it on leaving. `progress` is called with the number of each worker that is healthy.
 
     Raises:
-        StartError: a worker did not come up.
+        StartError: a worker did not start.
     """
     with ExitStack() as stack:
         start = _embedded if shape.simulated else _vllm
@@ -113,7 +116,10 @@ def _length(shape: FleetShape) -> tuple[str, str]:
 
 
 def longest_tokens(blocks: int) -> int:
-    """Return the longest request of a vLLM worker with these blocks: it keeps one, the null block, for itself."""
+    """Return the length of the longest request that fits a vLLM worker.
+
+    It reserves one of its blocks, the null block.
+    """
     return (blocks - 1) * BLOCK_TOKENS
 
 
@@ -146,19 +152,19 @@ def _dialled(endpoint: str | None) -> str | None:
 
 
 def served_model(worker: Worker) -> tuple[str, Path]:
-    """The model's served name, and the folder with its tokenizer."""
+    """Return the model's served name, and the folder with its tokenizer."""
     card = httpx.get(f"{worker.url}/v1/models", timeout=10).raise_for_status().json()["data"][0]
     root = Path(card["root"])
     return str(card["id"]), root if (root / "tokenizer.json").is_file() else shipped_model_dir()
 
 
 def empty_caches(workers: Sequence[Worker], model: str) -> None:
-    """Empty every worker's prefix cache, and make it tell its subscribers so.
+    """Empty every worker's prefix cache, and make the worker publish that.
 
-    vLLM sends the event of a reset with its next step: one short request directly to each worker brings that about.
+    vLLM publishes the event of a reset with its next step, so one short request goes directly to each worker.
 
     Raises:
-        StartError: a worker would not; it still had requests running.
+        StartError: a worker refused, because it still had requests in progress.
     """
     for worker in workers:
         _reset(worker)
@@ -180,7 +186,7 @@ def _reset_once(worker: Worker) -> bool:
 
 
 def read_counters(worker: Worker) -> Counters:
-    """What `worker` has counted so far."""
+    """Return the current counters of `worker`."""
     page = parse_metrics(httpx.get(f"{worker.url}/metrics", timeout=10).raise_for_status().text)
     queries = sum(load.prefix_queries or 0 for load in page.loads)
     hits = sum(load.prefix_hits or 0 for load in page.loads)

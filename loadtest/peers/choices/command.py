@@ -26,13 +26,13 @@ from loadtest.peers.launch import running_router
 from loadtest.peers.workers import FleetShape, empty_caches, running_workers, served_model
 
 SMALL = "--balance-abs-threshold 4 --balance-rel-threshold 1.2"
-"""Thresholds that a handful of held requests can cross."""
+"""Thresholds low enough for a few held requests to exceed them."""
 _SMALL: dict[str, object] = {"balance_abs_threshold": 4, "balance_rel_threshold": 1.2}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A router and its policy, our rule for it, and what that rule knows prompts by."""
+    """A router and its policy, our rule for it, and the units in which that rule reads prompts."""
 
     contender: str
     rule: str
@@ -46,7 +46,7 @@ PAIRS = (
     Pair(f"vllm-router:cache_aware {SMALL}", "cache_aware", _SMALL, "characters"),
     Pair(f"vllm-router:cache_aware {SMALL}", "cache_aware", _SMALL, "tokens"),
     Pair("vllm-router:kv_aware", "lmetric", {}, "tokens"),
-    # for contrast: the sequence tells rules apart
+    # For contrast: they show that the sequence distinguishes rules.
     Pair("vllm-router:kv_aware", "lpwl", {}, "tokens"),
     Pair("vllm-router:kv_aware", "dynamo_default", {}, "tokens"),
     Pair("vllm-router:kv_aware", "smg_spill", {}, "tokens"),
@@ -54,7 +54,7 @@ PAIRS = (
 
 
 def compare(pairs: Sequence[Pair], environment: Path, workers: int, mix: Mix, seed: int) -> list[list[Compared]]:
-    """Every pair's steps, in the order of `pairs`. Each router runs once."""
+    """Return the compared steps of each pair, in the order of `pairs`. Each router runs once."""
     steps = draw(mix, seed)
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmroute-choices-")))
@@ -81,7 +81,7 @@ def _tokens(folder: Path) -> Knowledge:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare and print; 0 whatever comes out, as there is no bar here."""
+    """Compare and print; return 0 for any result, because no limit is defined."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.peers.choices", description=__doc__)
     parser.add_argument("--peers-env", type=Path, default=Path(".venv-peers"), help="default: %(default)s")
     parser.add_argument("--workers", type=positive, default=4, help="default: %(default)s")

@@ -1,7 +1,8 @@
-"""Send a sequence through a router, one request at a time, and see which worker got each.
+"""Send a sequence through a router, one request at a time, and find the worker of each.
 
-A worker counts the prompt tokens it looks up in its cache: the one whose count has risen has the request. A held
-request is a stream of thousands of tokens; it is let go by closing it, and has gone once its worker runs one less.
+A worker counts the prompt tokens that it looks up in its cache. The worker whose count has risen has the request. A
+held request is a stream of thousands of tokens. Closing the stream releases it; it has ended once its worker runs one
+request less.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from loadtest.peers.workers import Worker
 HELD_TOKENS = 20_000
 LIMIT_S = 20.0
 SETTLE_S = 0.03
-"""After a response has ended: a router counts it as gone when it has noticed, too."""
+"""Pause after the end of a response, so that the router notices the end, too."""
 
 
 def run_through(site: Site, steps: Sequence[Step]) -> list[int]:
-    """The number of the worker that got each step.
+    """Return the number of the worker that received each step.
 
     Raises:
-        StartError: a request failed, or no worker or several seem to have got it.
+        StartError: a request failed, or the worker that received it could not be determined.
     """
     with ExitStack() as stack:
         client = stack.enter_context(httpx.Client(base_url=site.url, timeout=LIMIT_S, trust_env=False))
@@ -51,7 +52,7 @@ class _Driver:
             self._release(released)
         response = self._send(step)
         if step.hold:
-            # an iterator that is dropped closes its response
+            # Dropping the iterator closes its response.
             self._streams[number] = response.iter_raw()
             next(self._streams[number])
         else:

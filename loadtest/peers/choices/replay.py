@@ -1,7 +1,8 @@
-"""Our rule in the state in which the real router chose.
+"""Apply our rule to the state in which the real router chose.
 
-State follows the real choices, not ours, so that one difference does not bring about the next. The rule gets what the
-router had: for `cache_aware` the text, one block per character; for a rule over the workers' caches, what these held.
+The state follows the real choices, so that one difference does not cause the next. The rule receives the same knowledge
+as the router. For `cache_aware` that is the text, one block per character. For a rule over the workers' caches it is
+their contents.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from policies.view import (
 )
 
 Cut = Callable[[str], Sequence[int]]
-"""A prompt as units, characters or token ids."""
+"""Splits a prompt into units: characters or token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """A rule's key of a prompt: blocks of `block_units` units, as `cut` makes them."""
+    """How a rule reads a prompt: in blocks of `block_units` units, which `cut` makes."""
 
     cut: Cut
     block_units: int
@@ -40,7 +41,7 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One step: the real choice, the model's choice, choices that the rule ranks equal, and the reason."""
+    """One step: the real choice, our rule's choice, the choices that our rule ranks equal, and its reason."""
 
     number: int
     real: int
@@ -50,12 +51,12 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        """Whether the same worker was chosen."""
+        """Whether both chose the same worker."""
         return self.real == self.ours
 
     @property
     def acceptable(self) -> bool:
-        """Return whether the rule ranks the real choice equal to the model's."""
+        """Whether our rule ranks the real choice equal to its own."""
         return self.real in self.equals
 
 
@@ -67,7 +68,7 @@ def characters(prompt: str) -> Sequence[int]:
 def replay(
     policy: Policy, steps: Sequence[Step], real: Sequence[int], workers: int, knowledge: Knowledge
 ) -> list[Compared]:
-    """Ask `policy` at every step; `real` are the numbers of the workers that the router chose."""
+    """Apply `policy` at every step; `real` are the numbers of the workers that the router chose."""
     state = _State(workers, knowledge)
     compared = []
     for number, (step, chosen) in enumerate(zip(steps, real, strict=True)):
@@ -96,12 +97,12 @@ def replay(
 
 
 def ours(name: str, params: dict[str, object]) -> Policy:
-    """The rule called `name`."""
+    """Return the rule called `name`."""
     return build_policy(name, params, Random(0))
 
 
 class _State:
-    """The workers' loads and caches; these are large enough to keep everything."""
+    """The workers' loads and caches. The caches are large enough to keep everything."""
 
     def __init__(self, workers: int, knowledge: Knowledge) -> None:
         self.running = [0] * workers
@@ -130,7 +131,7 @@ class _State:
             residency=Residency.EXACT,
             cached_tokens=cached,
             uncached_tokens=request.prompt_tokens - cached,
-            queued_tokens=0,  # the next request is sent when the one before it has its first token
+            queued_tokens=0,  # the next request is sent after the first token of this one
             running_requests=self.running[place],
             kv_tokens=0,
             kv_capacity_tokens=0,
@@ -141,7 +142,7 @@ class _State:
 
 
 def _equal(decision: Decision, fleet: FleetView, place: int) -> bool:
-    """Whether the rule tells the worker from its choice by nothing but the order of the fleet, or turns."""
+    """Return whether the rule prefers its choice to this worker only by fleet order or by taking turns."""
     worker, chosen = WorkerId(str(place)), decision.ranked[0]
     if decision.costs:
         costs = dict(zip(decision.ranked, decision.costs, strict=True))

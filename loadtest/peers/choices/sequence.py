@@ -1,4 +1,4 @@
-"""Requests in an order, some of them held open for a while, so that loads differ."""
+"""Requests in a fixed order. Some are held open for a while, so that loads differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Send `prompt`; `hold` keeps its answer coming. Before that, the steps named in `releases` are let go."""
+    """Release the steps named in `releases`, then send `prompt`.
+
+    With `hold` its answer continues until its own release.
+    """
 
     prompt: str
     hold: bool
@@ -32,9 +35,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Shares of what comes next, sizes in words, and how many requests are held at most.
+    """Shares of the kinds of prompts, sizes in words, and the most requests held at a time.
 
-    Follow-ups go by `skew` to old conversations (1: to all alike), which makes a few of them hot.
+    `skew` distributes follow-up prompts over old conversations (1: evenly), which makes a few of them hot.
     """
 
     steps: int = 100
@@ -50,7 +53,7 @@ class Mix:
 
 
 def draw(mix: Mix, seed: int) -> list[Step]:
-    """Conversations that grow, some with a system prompt in common, and prompts that resemble nothing before."""
+    """Return growing conversations, some with a common system prompt, and prompts that resemble no earlier one."""
     random = Random(seed)
     systems = [_text(random, mix.system_words) for _ in range(mix.systems)]
     conversations: list[str] = []
@@ -87,5 +90,5 @@ def _releases(random: Random, mix: Mix, held: list[int]) -> tuple[int, ...]:
 
 
 def _text(random: Random, words: int) -> str:
-    # the number keeps texts apart from their first word on
+    # The number makes texts differ from their first word on.
     return " ".join([f"{random.choice(_WORDS)}{random.randrange(1_000)}", *random.choices(_WORDS, k=words)])
