@@ -19,7 +19,7 @@ from loadtest.workload.source import FORM
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the command's flags."""
     parser.add_argument("--trace", required=True, metavar=FORM, help="what is asked, as in `sim`")
     parser.add_argument(
         "--policy", required=True, type=policies, metavar="NAME[:key=value...],NAME...", help="rules to compare"
@@ -64,7 +64,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Both sides, then the tables."""
-    from loadtest.live.run import run as start  # late: other commands' help must not wait for it
+    """Play both sides, then print and write the tables."""
+    from loadtest.live.run import run as start  # late import: other commands' help must not wait for it
 
     return start(args)

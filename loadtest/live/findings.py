@@ -14,15 +14,15 @@ from loadtest.live.modelled import UNMEASURED
 from loadtest.live.ordering import Ordering, Values, ordering
 from loadtest.live.trial import Trial
 
-# Goodput by the second: where clients wait for answers before they ask again, a slow rule is sent fewer calls, and may
-# well serve a larger share of them.
+# Goodput is per second. Where clients wait for an answer before the next call, a slow rule gets fewer calls, and may
+# meet the SLO for a larger share of them.
 _NAMES = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2e_mean_ms", "goodput_per_s", "hit_share")
 COMPARED = tuple(one for name in _NAMES for one in MEASURES if one.name == name)
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """One seed's runs, by rule: live, and in virtual time."""
+    """One seed's runs, live and in virtual time, by rule."""
 
     seed: int
     live: dict[str, Trial]
@@ -31,8 +31,11 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Every seed that all rules were run with. `cell` is the first one: what is asked, of which fleet; its load is a
-    fraction of `saturation`, and None where only a rate was asked for."""
+    """Results of every seed that all rules were run with.
+
+    `cell` is the first one: the workload and the fleet. Its load is a fraction of `saturation`, which is None where
+    only a rate was requested.
+    """
 
     cell: Cell
     backend: str
@@ -42,15 +45,15 @@ class Findings:
     seeds: Sequence[Seed]
 
     def live(self, measure: Measure) -> Values:
-        """Each rule's values, one per seed."""
+        """Return each rule's live values, one per seed."""
         return {rule: [_value(measure, one.live[rule].measures) for one in self.seeds] for rule in self.policies}
 
     def modelled(self, measure: Measure) -> Values:
-        """The same in virtual time."""
+        """Return each rule's values in virtual time, one per seed."""
         return {rule: [_value(measure, one.modelled[rule]) for one in self.seeds] for rule in self.policies}
 
     def orderings(self) -> list[Ordering]:
-        """One per measure."""
+        """Return one ordering per measure."""
         return [
             ordering(
                 measure.title,
@@ -62,7 +65,7 @@ class Findings:
         ]
 
     def errors(self) -> list[str]:
-        """Of every call that failed, rule and seed first."""
+        """Return the errors of all failed calls, each with its rule and seed."""
         return [
             f"{rule}, seed {one.seed}: {error}"
             for one in self.seeds

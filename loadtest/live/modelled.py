@@ -1,4 +1,4 @@
-"""The other side: the same plans in virtual time, over the lab's model of the same fleet."""
+"""The same plans in virtual time, over the lab's model of the same fleet."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ UNMEASURED = Measured(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def asked(cell: Cell) -> Drawn:
-    """What both sides are asked: the seed's window, each client's limit being the length of its answer.
+    """Return the workload of both sides: the seed's window, in which each client limits the answer to its exact length.
 
-    A live worker ends an answer where its limit says, and the gateway reads the limit: so the modelled one has to.
+    A live worker ends an answer at its limit, and the gateway reads the limit. The modelled workload therefore needs
+    the same limits.
     """
     models = cell.setting.models
     found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
@@ -29,7 +30,7 @@ def asked(cell: Cell) -> Drawn:
 
 
 def play(cell: Cell, time_scale: float) -> Measures:
-    """A cell on workers whose steps take `time_scale` times as long. Equal arguments, equal measures."""
+    """Play a cell on workers whose steps take `time_scale` times as long. Equal arguments give equal measures."""
     found = asked(cell)
     stage = Stage(cell, slowed(profile_of(cell, found), time_scale), found.length_s)
     stage.play(sessions_of(found.plan, cell.setting.models.timeout_s))
@@ -38,10 +39,10 @@ def play(cell: Cell, time_scale: float) -> Measures:
 
 
 def saturates(first: Cell, time_scale: float) -> Saturation:
-    """Load 1.0 of such a fleet, found as the lab finds it.
+    """Find load 1.0 of such a fleet by the lab's method.
 
     Raises:
-        SaturationError: there is none.
+        SaturationError: no load saturates the fleet.
     """
 
     def run(cells: list[Cell]) -> list[Result]:
@@ -51,7 +52,7 @@ def saturates(first: Cell, time_scale: float) -> Saturation:
 
 
 def slowed(profile: Profile, time_scale: float) -> Profile:
-    """The same worker with every step `time_scale` times as long."""
+    """Return the same worker with every step `time_scale` times as long."""
     prefill, decode = profile.prefill, profile.decode
     return replace(
         profile,

@@ -1,8 +1,9 @@
-"""Whether two sides put rules in the same order, as far as their seeds can tell.
+"""Compare the order of rules on two sides, as far as the seeds allow.
 
-Seeds pair: with one seed every rule is asked the same. A side puts one rule before another if the 95 % interval of
-their difference, seed by seed and relative to the two's mean in that seed, leaves out 0; else they are level there.
-Relative, because some seeds are far busier than others, and would alone decide. Only its opposite contradicts an order.
+Within one seed, every rule plays the same workload, so the values of two rules can be paired. A side orders two rules
+if the 95 % interval of their difference excludes 0. Otherwise they are level there. The difference is taken seed by
+seed, relative to the mean of the two rules in that seed, because much busier seeds would decide the result alone. Only
+the opposite order on the other side contradicts an order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Values = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two rules; on either side 1 if `first` is better, -1 if `second` is, 0 if they are level."""
+    """Two rules. On either side: 1 if `first` is better, -1 if `second` is better, 0 if they are level."""
 
     first: str
     second: str
@@ -34,13 +35,13 @@ class Pair:
 
     @property
     def same(self) -> bool:
-        """Whether both sides tell the rules apart, and the same way round."""
+        """Whether both sides order the two rules, and in the same way."""
         return self.live * self.modelled > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """One measure: every pair of rules, and either side's order in words, best first."""
+    """One measure: every pair of rules, and each side's order in words, best first."""
 
     measure: str
     pairs: tuple[Pair, ...]
@@ -54,7 +55,7 @@ class Ordering:
 
     @property
     def inverted(self) -> list[Pair]:
-        """Pairs on which they contradict each other."""
+        """Pairs that the two sides put in opposite orders."""
         return [pair for pair in self.pairs if pair.inverted]
 
     @property
@@ -64,7 +65,7 @@ class Ordering:
 
 
 def ordering(measure: str, live: Values, modelled: Values, *, higher_is_better: bool) -> Ordering:
-    """Of one measure."""
+    """Compare the orders of the rules by one measure."""
     sign = 1.0 if higher_is_better else -1.0
     pairs = tuple(
         Pair(first, second, _better(live, first, second, sign), _better(modelled, first, second, sign))
@@ -79,7 +80,7 @@ def _better(values: Values, first: str, second: str, sign: float) -> int:
 
 
 def _apart(one: float, other: float) -> float:
-    """How far, in units of their mean: from -2 to 2."""
+    """Return the difference in units of their mean, from -2 to 2."""
     return 2.0 * (one - other) / ((one + other) or 1.0)
 
 

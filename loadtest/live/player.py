@@ -1,4 +1,4 @@
-"""A plan played over HTTP: sessions at their times, each call after the end of the one before, all in token ids."""
+"""Play a plan over HTTP. Sessions start at their times, and each call follows the end of the one before it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from loadtest.sim.outcome import Ending, Outcome
 from loadtest.workload.plan import Call, Plan, Session
 
 LEAD_S = 0.3
-"""Between the begin of a run and its plan's second 0, so that every session's task waits for its time by then."""
+"""Time between the begin of a run and second 0 of its plan, so that every session's task is waiting by then."""
 SESSION_HEADER = "x-session-id"
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One call as the simulator would tell of it, and what went wrong, if anything did."""
+    """One call as the simulator would report it, and its error, if any."""
 
     outcome: Outcome
     error: str | None
@@ -34,7 +34,7 @@ class Player:
         self._wording = wording
 
     async def play(self, plan: Plan, until_s: float, progress: Callable[[], None]) -> list[Answered]:
-        """Play every call that is due before `until_s` of the plan; `progress` is called as each ends."""
+        """Play every call that is due before `until_s` of the plan; `progress` is called at the end of each."""
         client = Client(self._base_url)
         begin_s = asyncio.get_running_loop().time() + LEAD_S
         try:
@@ -48,7 +48,7 @@ class Player:
 
 
 class _Run:
-    """One session. `_answers` are the ids with which the model has worded the answers so far."""
+    """One session. `_answers` has the token ids of the model's answers so far."""
 
     def __init__(self, client: Client, model: str, wording: Wording, session: Session, begin_s: float) -> None:
         self._client = client
@@ -59,7 +59,7 @@ class _Run:
         self._answers: dict[int, Sequence[int]] = {}
 
     async def play(self, until_s: float, progress: Callable[[], None]) -> list[Answered]:
-        """Stops at a call that failed: what follows it would quote an answer that there is not."""
+        """Play the session up to its first failed call, since later prompts would quote the missing answer."""
         loop = asyncio.get_running_loop()
         due_s = self._begin_s + self._session.start_s
         found: list[Answered] = []
@@ -84,7 +84,7 @@ class _Run:
         return Answered(self._outcome(f"{self._session.id}/{number}", call, timing, error), error)
 
     def _heard(self, call: Call, timing: Timing) -> str | None:
-        """Keep the answer's ids; what is wrong with it, or with the counts of tokens."""
+        """Keep the answer's ids; return the error of the answer or of its token counts, if any."""
         if timing.error is not None:
             return timing.error
         ids = self._answers[call.answer[0]] = self._wording.read(timing.text)

@@ -21,13 +21,13 @@ from loadtest.live.trial import Machine
 from loadtest.report.confidence import interval
 
 TIMES = 4
-"""So many of the compared measures are times."""
+"""Number of compared measures that are times."""
 PAGE = "live.md"
 RESULTS = "results.json"
 
 
 def sheets(findings: Findings) -> Iterator[Sheet]:
-    """Both sides' measures, the orders, the machine."""
+    """Yield the sheets: both sides' measures, the orders, and the machine."""
     note = f"mean over {len(findings.seeds)} seed(s), plus or minus its 95 % interval"
     for title, measures in (("times", COMPARED[:TIMES]), ("shares", COMPARED[TIMES:])):
         heads = ("rule", *(f"{one.title}: {side}" for one in measures for side in ("live", "model")))
@@ -83,7 +83,7 @@ def _machine(findings: Findings) -> Sheet:
 
 
 def summary(findings: Findings) -> str:
-    """Return the workload and the fleet in a sentence or two."""
+    """Return a sentence or two on the workload and the fleet."""
     setting = findings.cell.setting
     measured = fmean(one.live[rule].measures.all.calls for one in findings.seeds for rule in findings.policies)
     rate = fmean(one.modelled[rule].arrivals_per_s for one in findings.seeds for rule in findings.policies)
@@ -110,7 +110,7 @@ def _load(findings: Findings) -> str:
 
 
 def verdict(findings: Findings) -> str:
-    """The orders in one line."""
+    """Return the result of the comparison in one line."""
     found = findings.orderings()
     pairs = sum(len(one.pairs) for one in found)
     inverted = [f"{pair.first}/{pair.second} in {one.measure}" for one in found for pair in one.inverted]
@@ -123,7 +123,7 @@ def verdict(findings: Findings) -> str:
 
 
 def show(console: Console, findings: Findings) -> None:
-    """Every sheet on the console."""
+    """Print every sheet on the console."""
     console.print(summary(findings), highlight=False, markup=False)
     for sheet in sheets(findings):
         print_sheet(console, sheet)
@@ -131,7 +131,7 @@ def show(console: Console, findings: Findings) -> None:
 
 
 def page(findings: Findings) -> str:
-    """The same as Markdown."""
+    """Return every sheet as one page of Markdown."""
     parts = [summary(findings), verdict(findings)]
     for sheet in sheets(findings):
         lines = [_line(sheet.heads), _line(["---"] * len(sheet.heads)), *map(_line, sheet.rows)]
@@ -144,7 +144,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def write(folder: Path, findings: Findings) -> None:
-    """The page, and every run's measures as JSON."""
+    """Write the page, and every run's measures as JSON."""
     (folder / PAGE).write_text(page(findings), encoding="utf-8")
     (folder / RESULTS).write_bytes(msgspec.json.format(msgspec.json.encode(_document(findings)), indent=2))
 

@@ -1,4 +1,4 @@
-"""The whole of the command: virtual time first, then the fleet, and every rule on it seed by seed."""
+"""The whole command: virtual time first, then every rule on the fleet, seed by seed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from loadtest.peers.workers import running_workers, served_model
 from loadtest.workload.errors import WorkloadError
 
 WIDTH = 200
-"""Of a table where the console is narrower: a file or a pipe has no width of its own."""
+"""Width of a table on a narrower console. A file or a pipe has no width of its own."""
 
 _CORRECTABLE = (StartError, WorkloadError, SaturationError, RuleFailed, NoWords, Unplayable, OSError)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answers with the exit code: 2 where something has to be corrected first."""
+    """Run the command and return the exit code: 2 if the user has to correct something first."""
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Live:
-    """One command's work. `_seeds` are the seeds that every rule has run with."""
+    """The work of one command. `_seeds` are the seeds that every rule has finished."""
 
     def __init__(self, args: argparse.Namespace, console: Console) -> None:
         self._args = args
@@ -58,7 +58,7 @@ class _Live:
         self._logs: Path = args.out / "logs"
 
     def run(self) -> int:
-        """Every seed, then the tables; after Ctrl-C, of those seeds that are whole."""
+        """Play every seed, then write the tables. After Ctrl-C the tables have the complete seeds only."""
         first = first_cell(self._args)
         self._logs.mkdir(parents=True, exist_ok=True)
         if self._args.backend == "vllm":
@@ -92,7 +92,7 @@ class _Live:
         return found
 
     def _play(self, seeds: Sequence[Sequence[Cell]], modelled: Sequence[dict[str, Measures]]) -> None:
-        """Rules alternate on each seed in random order, so that other work on the machine affects all alike."""
+        """Play the rules on each seed in random order, so that other work on the machine affects all alike."""
         with ExitStack() as stack:
             stage = self._stage(stack)
             for same, theirs in zip(seeds, modelled, strict=True):
@@ -121,7 +121,7 @@ class _Live:
         return trial
 
     def _tell(self, first: Cell, one: Saturation | None) -> int:
-        """Print and write; 1 if the sides contradict each other, or a call failed."""
+        """Print and write the results; return 1 if the sides contradict each other, or if a call failed."""
         args = self._args
         findings = Findings(first, args.backend, args.time_scale, args.policy, one, self._seeds)
         report.write(args.out, findings)

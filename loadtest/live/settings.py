@@ -1,4 +1,4 @@
-"""From flags to settings of both sides: the lab's cell, and a fleet of processes that matches it."""
+"""Turn flags into the settings of both sides: the lab's cell, and a fleet of processes that matches it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtest.live.modelled import asked
 from loadtest.peers.workers import BLOCK_TOKENS, FleetShape, longest_tokens
 
 LONGEST_TOKENS = 131_072
-"""Prompt and answer together, as the config.json of the model that the workers serve has it."""
+"""Most tokens of prompt and answer together, from the config.json of the model that the workers serve."""
 
 
 class Unplayable(Exception):
@@ -22,7 +22,7 @@ class Unplayable(Exception):
 
 
 def first_cell(args: argparse.Namespace) -> Cell:
-    """Seed 0 at the trace's own rate. Live workers are all alike, so the modelled ones are.
+    """Return seed 0 at the trace's own rate. Modelled workers are all alike, as live ones are.
 
     Raises:
         Unplayable: nothing would be measured.
@@ -44,7 +44,7 @@ def first_cell(args: argparse.Namespace) -> Cell:
 
 
 def cells(args: argparse.Namespace, one: Saturation | None) -> list[list[Cell]]:
-    """Each seed's, a cell per rule, at the load that is asked for; at ``--rate`` where `one` is None.
+    """Return a list of cells for each seed, one per rule, at the requested load; at ``--rate`` if `one` is None.
 
     Raises:
         Unplayable: a call is too long for a worker.

@@ -1,4 +1,4 @@
-"""One rule's run on real processes: empty caches, a fresh gateway, the seed's plan, the lab's measures of it."""
+"""One rule's run on real processes: empty caches, a new gateway, the seed's plan, and the lab's measures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from loadtest.workload.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The stage that all rules share: the fleet, its model, and the folder of the gateway's log."""
+    """What all rules share: the fleet, its model, and the folder of the gateway's log."""
 
     workers: tuple[Worker, ...]
     model: str
@@ -38,16 +38,16 @@ class Stage:
     logs: Path
 
     def site(self) -> Site:
-        """A place for one more gateway."""
+        """Return the environment of one more gateway."""
         port = free_ports(2)
         return Site(port, port + 1, self.workers, self.model, self.logs)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a run took of the machine, as shares of all its CPUs' time or per call.
+    """Load of the machine during a run: shares of all CPU time, and times per call.
 
-    `busy_share` was taken by anybody, `own_share` by this run; `client_lag_p99_ms` is how late the load generator ran.
+    `busy_share` was used by any process, `own_share` by this run. `client_lag_p99_ms` is the load generator's delay.
     """
 
     busy_share: float
@@ -60,7 +60,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came out."""
+    """Results of one run."""
 
     measures: Measures
     machine: Machine
@@ -68,7 +68,7 @@ class Trial:
 
 
 def run_trial(stage: Stage, cell: Cell, progress: Callable[[], None]) -> Trial:
-    """Play a cell for real.
+    """Play a cell on real processes.
 
     Raises:
         StartError: the gateway did not start, or a worker did not empty its cache.
@@ -85,7 +85,7 @@ def run_trial(stage: Stage, cell: Cell, progress: Callable[[], None]) -> Trial:
 
 
 def gateway_of(policy: str) -> Contender:
-    """Warmroute with a rule as the lab names it, parameters included."""
+    """Return Warmroute with a rule and its parameters, given by the lab's name for them."""
     name, params = parse_policy(policy)
     flags = [word for key, value in params.items() for word in ("--policy-param", f"{key}={_said(value)}")]
     return Contender(f"warmroute:{policy}", "warmroute", name, tuple(flags))

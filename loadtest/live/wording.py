@@ -1,4 +1,4 @@
-"""Texts that stand for words, as words: token ids of the model that the workers serve."""
+"""Turn a plan's pieces of text into words: token ids of the model that the workers serve."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PIECES_KEPT = 2_048
 
 
 class NoWords(Exception):
-    """The tokenizer has no words to write prompts with."""
+    """The tokenizer has too few words to write prompts with."""
 
 
 class Wording:
-    """Words for the pieces of a plan, equal ones for equal ids as far as both reach.
+    """Words for the pieces of a plan. Pieces with equal ids have equal words up to the length of the shorter one.
 
-    Each token is a whole word with a space in front: text that a worker decodes, and reads back, as these very ids.
+    Each token is a whole word after a space. A worker decodes such text and encodes it again to the same ids.
 
     Raises:
-        NoWords: the model folder's tokenizer has hardly any.
+        NoWords: the model folder's tokenizer has too few whole words.
     """
 
     def __init__(self, model_dir: Path) -> None:
@@ -38,12 +38,15 @@ class Wording:
         self._packed = lru_cache(PIECES_KEPT)(self._pack)
 
     def ids(self, piece: Piece) -> list[int]:
-        """A piece's token ids."""
+        """Return a piece's token ids."""
         id_, tokens = piece
         return Random(id_).choices(self._words, k=tokens)
 
     def prompt(self, text: Text, answers: Mapping[int, Sequence[int]]) -> bytes:
-        """All of a prompt's ids as the inside of a JSON array; `answers` are those pieces that a model has worded."""
+        """Return all ids of a prompt as the inside of a JSON array.
+
+        `answers` has the ids of pieces that the model itself has written.
+        """
         return b",".join(
             [
                 _json(answers[piece[0]][: piece[1]]) if piece[0] in answers else self._packed(piece)
@@ -52,7 +55,7 @@ class Wording:
         )
 
     def read(self, answer: str) -> list[int]:
-        """The ids of an answer's text, as a next prompt quotes it."""
+        """Return the ids of an answer's text, as a later prompt quotes it."""
         ids: list[int] = self._tokenizer.encode(answer, add_special_tokens=False).ids
         return ids
 

@@ -1,2 +1,5 @@
-"""Rolling restarts under load: `command` is ``python -m loadtest rollout``, `run` the whole of it, `clients` the load
-and what counts as a failed request, `fleet` the gateway and the workers and how each is replaced."""
+"""Rolling restarts under load.
+
+`command` is ``python -m loadtest rollout``, and `run` is the whole run. `clients` sends the load and counts failed
+requests. `fleet` starts and replaces the gateway and the workers.
+"""

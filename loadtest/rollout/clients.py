@@ -1,4 +1,4 @@
-"""Closed-loop clients that forgive nothing: no retry, and every answer must be whole."""
+"""Closed-loop clients that accept no error: they do not retry, and every answer must be complete."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ _TEXT = "the quick brown fox jumps over a lazy dog while rain falls on the old m
 
 @dataclass(slots=True)
 class Tally:
-    """What the clients saw. `failures` says how each failed request failed; `closes` counts answers that told a
-    keep-alive client to close its connection."""
+    """Results of the clients.
+
+    `failures` has the reason of each failed request. `closes` counts answers that made a client close its kept
+    connection.
+    """
 
     requests: int = 0
     streams: int = 0
@@ -38,7 +41,10 @@ class BadAnswer(Exception):
 
 
 class LoadClient:
-    """One client: asks, thinks, asks again. `keeps` its connection for as long as the gateway does."""
+    """One client, which sends a request, pauses, and repeats.
+
+    If `keeps`, it uses one connection while the gateway allows.
+    """
 
     def __init__(
         self, host: str, port: int, tally: Tally, rng: random.Random, say: Callable[[str], None], *, keeps: bool
@@ -51,7 +57,7 @@ class LoadClient:
         self._connection: Connection | None = None
 
     async def run(self, over: asyncio.Event) -> None:
-        """Until `over` is set; the request then in progress is finished."""
+        """Send requests until `over` is set, and finish the last one."""
         while not over.is_set():
             await self._ask()
             await asyncio.sleep(self._rng.uniform(0.0, THINK_S))
@@ -121,7 +127,7 @@ class LoadClient:
 
 
 def check_whole(body: bytes, tokens: int) -> None:
-    """A chat completion of `tokens` tokens.
+    """Check that `body` is a chat completion of `tokens` tokens.
 
     Raises:
         BadAnswer: it is not.
@@ -136,10 +142,10 @@ def check_whole(body: bytes, tokens: int) -> None:
 
 
 def check_stream(body: bytes, tokens: int) -> None:
-    """A stream that ran to its end.
+    """Check that `body` is a stream of `tokens` tokens that ran to its end.
 
     Raises:
-        BadAnswer: it did not.
+        BadAnswer: it is not.
     """
     if not body.endswith(b"data: [DONE]\n\n"):
         raise BadAnswer(f"the stream ends with {body[-200:]!r}")

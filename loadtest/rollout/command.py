@@ -23,7 +23,7 @@ from loadtest.rollout.run import Outcome, Plan, rollout
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the command's flags."""
     parser.add_argument("--restarts", type=positive, default=100, help="of gateways and workers together (default 100)")
     parser.add_argument("--workers", type=positive, default=3, help="embedded workers, at least 2 (default 3)")
     parser.add_argument("--clients", type=positive, default=12, help="closed-loop clients (default 12)")
@@ -33,7 +33,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run, print, return the exit code."""
+    """Run and print; return the exit code."""
     if args.workers < 2:
         sys.stderr.write("rollout needs --workers 2 or more: one serves while another restarts\n")
         return 2

@@ -21,11 +21,11 @@ _URL = r"(http://[^\s\"',]+)"
 
 
 class RolloutError(RuntimeError):
-    """A restart did not go as it should: the run does not count."""
+    """A restart failed, so the run does not count."""
 
 
 class Children:
-    """Every process started here; all are stopped in the end."""
+    """All processes of the run, which are stopped at its end."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -34,7 +34,7 @@ class Children:
         self._alive: set[Process] = set()
 
     def start(self, arguments: Sequence[str]) -> Process:
-        """One ``warmroute`` command."""
+        """Start one ``warmroute`` command."""
         with self._lock, uninterrupted():
             self._started += 1
             name = f"{arguments[0]}-{self._started}"
@@ -43,7 +43,7 @@ class Children:
         return child
 
     def ended(self, child: Process) -> None:
-        """A process that has ended as it should: forget it."""
+        """Wait for the end of a process that should end with 0, and forget it."""
         code = child.wait(END_LIMIT_S)
         if code != 0:
             raise RolloutError(f"{child.name} ended with {code}:\n{child.tail()}")
@@ -51,7 +51,7 @@ class Children:
             self._alive.discard(child)
 
     def stop(self) -> None:
-        """All that are left."""
+        """Stop all remaining processes."""
         for child in list(self._alive):
             child.terminate()
         for child in list(self._alive):
@@ -70,7 +70,7 @@ class Workers:
 
     @property
     def ids(self) -> list[str]:
-        """As the gateway calls them."""
+        """The workers' ids in the gateway."""
         return [f"127.0.0.1:{self._first + 3 * number}" for number in range(len(self._running))]
 
     def _start(self, number: int) -> Process:
@@ -79,7 +79,7 @@ class Workers:
         return self._children.start(["worker", "--port", str(port), *events, "--seed", str(number)])
 
     async def replace(self, number: int, admin: Admin) -> None:
-        """Drain, wait, SIGTERM, start a new one, undrain."""
+        """Drain a worker, wait, send SIGTERM, start a new one and undrain it."""
         worker_id = self.ids[number]
         await admin.ask(f"/admin/v1/workers/{worker_id}/drain?wait_s={DRAIN_WAIT_S}")
         self._running[number].terminate()
@@ -90,7 +90,7 @@ class Workers:
 
 
 class Gateways:
-    """One gateway at a time takes requests; those it took over from finish what they have."""
+    """The gateway that accepts requests, and its predecessors, which finish their own requests."""
 
     def __init__(self, children: Children, workers: Sequence[str], takeover: Path) -> None:
         self._children = children
@@ -104,7 +104,7 @@ class Gateways:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def replace(self) -> None:
-        """Start a successor and wait until it has taken over; the old one ends in its own time."""
+        """Start a successor and wait until it has taken over. The old gateway ends later by itself."""
         old, fresh = self._running, await asyncio.to_thread(self._children.start, self._arguments)
         await asyncio.to_thread(fresh.wait_for, rf"admin port.*{_URL}")
         self._running = fresh
@@ -115,22 +115,22 @@ class Gateways:
             ended.result()
 
     async def stop(self) -> None:
-        """SIGTERM to the last one; every one must have ended with 0."""
+        """Send SIGTERM to the last gateway and check that all gateways ended with 0."""
         self._running.terminate()
         await asyncio.gather(*self._ending, asyncio.to_thread(self._children.ended, self._running))
 
 
 class Admin:
-    """The admin port, asked on a new connection each time, and again where the process behind it was taken over."""
+    """The admin port. Each request uses a new connection, and is repeated if another process has taken over."""
 
     def __init__(self, base_url: str) -> None:
         self._base_url = base_url
 
     async def ask(self, path: str, method: str = "POST") -> httpx.Response:
-        """The answer.
+        """Send a request and return its answer.
 
         Raises:
-            RolloutError: another than 200.
+            RolloutError: the status is not 200.
         """
         for _ in range(ASKS):
             async with httpx.AsyncClient(base_url=self._base_url, timeout=DRAIN_WAIT_S + 10) as client:
@@ -145,7 +145,7 @@ class Admin:
         raise RolloutError(f"{method} {path}: {answer.status_code} {answer.text}")
 
     async def in_flight(self) -> int:
-        """Requests at all workers now."""
+        """Return the number of requests in progress at all workers."""
         listed = (await self.ask("/admin/v1/workers", "GET")).json()["workers"]
         return sum(worker["in_flight"] for worker in listed)
 

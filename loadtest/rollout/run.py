@@ -16,7 +16,7 @@ from loadtest.rollout.fleet import Admin, Children, Gateways, Workers
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much. `logs` keeps what the processes print; None: thrown away."""
+    """Settings of a run. `logs` is the folder for the processes' output; None discards it."""
 
     gateway_restarts: int
     worker_restarts: int
@@ -28,7 +28,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result. `left` is the load that the last gateway still had at its workers after the clients ended."""
+    """Result of a run. `left` is the load that the last gateway still had on its workers after the clients' end."""
 
     tally: Tally
     gateway_restarts: int = 0
@@ -50,7 +50,7 @@ async def rollout(plan: Plan, say: Say) -> Outcome:
         children = Children(plan.logs or Path(folder))
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        for number in (signal.SIGTERM, signal.SIGHUP):  # like Ctrl-C: leave no process behind
+        for number in (signal.SIGTERM, signal.SIGHUP):  # like Ctrl-C, so that no process is left
             loop.add_signal_handler(number, task.cancel)
         try:
             workers = await asyncio.to_thread(Workers, children, plan.workers)
@@ -67,7 +67,7 @@ async def _under_load(plan: Plan, workers: Workers, gateways: Gateways, say: Say
     outcome, over = Outcome(Tally()), asyncio.Event()
     admin = Admin(f"http://{gateways.host}:{gateways.admin_port}")
     for worker_id in workers.ids:
-        await admin.ask(f"/admin/v1/workers/{worker_id}/undrain?wait_s=30")  # answers once it is ready
+        await admin.ask(f"/admin/v1/workers/{worker_id}/undrain?wait_s=30")  # answers once the worker is ready
     began_s = loop.time()
     load = [asyncio.create_task(client.run(over)) for client in _clients(plan, gateways, outcome.tally, say)]
     try:
@@ -105,7 +105,7 @@ async def _workers(plan: Plan, workers: Workers, admin: Admin, outcome: Outcome)
 
 
 def progress(outcome: Outcome) -> str:
-    """How far it has come, in one line."""
+    """Return the progress in one line."""
     tally = outcome.tally
     return (
         f"{outcome.gateway_restarts} gateway and {outcome.worker_restarts} worker restarts, "

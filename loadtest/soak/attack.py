@@ -1,4 +1,4 @@
-"""The attacker beside a soak: a process of its own, and the outcome of its requests."""
+"""The attacker during a soak: a process of its own, and the results of its requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Attack:
             self.counts["ended early"] += 1
 
     def _read(self, line: str) -> None:
-        """One line of the attacker: ``attack NAME STATUS=COUNT ...``."""
+        """Count one line of the attacker's output: ``attack NAME STATUS=COUNT ...``."""
         word, _, rest = line.strip().partition(" ")
         if word == "attack":
             name, *counts = rest.split()
@@ -46,6 +46,6 @@ class Attack:
 
     @property
     def troubles(self) -> list[str]:
-        """Return the reasons why the attack shows nothing; empty if it ran."""
+        """Return the reasons why the attack proves nothing; empty if it ran."""
         ended = self.counts["ended early"]
         return [f"the attacker ended early:\n{self._process.tail()}"] if ended or not self.counts else []

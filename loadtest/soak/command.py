@@ -24,11 +24,11 @@ from loadtest.soak.run import Setting, soak
 
 GROWTH_MB = 8.0
 ATTACKED_GROWTH_MB = 100.0
-"""What an attack may leave behind for a minute."""
+"""Allowed memory growth with an attacker: an attack may leave memory in use for a minute."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the command's flags."""
     shape = FleetShape()
     parser.add_argument("--minutes", type=above_zero, default=30.0, help="default 30")
     parser.add_argument("--seed", type=int, default=0, help="of text, clients and faults (default 0)")
@@ -71,7 +71,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Soak; 0 if nothing was found."""
+    """Soak; return 0 if no problem was found."""
     console = Console(soft_wrap=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.logs is not None:

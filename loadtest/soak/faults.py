@@ -1,4 +1,4 @@
-"""Faults: drawn from a seed, carried out, and remembered for the judgement."""
+"""Faults: drawn from a seed, carried out, and recorded for the judgement."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _READY_LIMIT_S = 60.0
 
 
 class Fault(StrEnum):
-    """One way to break a worker, or to bother it."""
+    """One way to break or disturb a worker."""
 
     KILL = "kill"
-    """SIGKILL, and a new process on the same port some time later."""
+    """SIGKILL, and later a new process on the same port."""
     PAUSE = "pause"
-    """SIGSTOP for a while: it accepts and answers nothing."""
+    """SIGSTOP for a while: the worker accepts connections and answers nothing."""
     LOST_EVENTS = "lost_events"
-    """KV event batches do not arrive; some more than its replay buffer holds."""
+    """KV event batches do not arrive. Some losses exceed the worker's replay buffer."""
     DRAIN = "drain"
-    """Drained and taken back through the admin port."""
+    """Drained and later undrained through the admin port."""
 
 
 WEIGHTS = {Fault.KILL: 4, Fault.PAUSE: 3, Fault.LOST_EVENTS: 2, Fault.DRAIN: 2}
@@ -33,13 +33,13 @@ DURATION_S = {
     Fault.LOST_EVENTS: (0.0, 0.0),
     Fault.DRAIN: (0.5, 4.0),
 }
-"""How long each lasts, drawn evenly: pauses on both sides of the stream's idle limit."""
+"""Range of durations, drawn uniformly. Some pauses are shorter than the stream's idle limit, some longer."""
 LOST_BATCHES = (1, 400)
 
 
 @dataclass(slots=True)
 class Window:
-    """A fault on one worker. `end_s` is when the worker was ready again, infinite until then."""
+    """A fault on one worker. `end_s` is the time when the worker was ready again, and infinite until then."""
 
     fault: Fault
     worker: str
@@ -47,29 +47,29 @@ class Window:
     end_s: float = float("inf")
 
     def overlaps(self, begin_s: float, end_s: float) -> bool:
-        """Whether it was on at some time in between."""
+        """Return whether the fault was active at any time between the two."""
         return self.begin_s <= end_s and begin_s <= self.end_s
 
 
 @dataclass(slots=True)
 class FaultLog:
-    """All faults so far, in the order of their begin."""
+    """All faults so far, in the order in which they began."""
 
     windows: list[Window] = field(default_factory=list)
 
     def on(self, worker: str, begin_s: float, end_s: float, kinds: frozenset[Fault]) -> bool:
-        """Whether one of `kinds` was on at `worker` in between."""
+        """Return whether one of `kinds` was active at `worker` between the two times."""
         return any(
             each.worker == worker and each.fault in kinds and each.overlaps(begin_s, end_s) for each in self.windows
         )
 
     def counts(self) -> dict[str, int]:
-        """Faults by kind."""
+        """Return the number of faults of each kind."""
         return {fault.value: sum(each.fault is fault for each in self.windows) for fault in Fault}
 
 
 class Breaker:
-    """Breaks a random worker every few seconds, at most `at_once` at a time, until cancelled; then heals."""
+    """Breaks a random worker every few seconds, at most `at_once` at a time, until cancelled; then heals all."""
 
     def __init__(self, fleet: Fleet, admin: Admin, rng: Random, every_s: float, at_once: int) -> None:
         self._fleet = fleet
@@ -80,13 +80,13 @@ class Breaker:
         self._broken: dict[Worker, asyncio.Task[None]] = {}
         self.log = FaultLog()
         self.troubles: list[str] = []
-        """Workers that did not come back: the gateway's failure, not a client's."""
+        """Workers that did not recover. This is a failure of the gateway, not of a client."""
 
     async def run(self) -> None:
         """Break until cancelled."""
         while True:
             await asyncio.sleep(self._rng.expovariate(1 / self._every_s))
-            # draw in any case, so that how fast workers come back does not change what is drawn
+            # Draw before the check, so that the time in which workers recover does not change the later draws.
             worker = self._rng.choice(self._fleet.workers)
             fault = self._rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
             duration_s = self._rng.uniform(*DURATION_S[fault])
@@ -106,7 +106,7 @@ class Breaker:
         return done
 
     async def heal(self) -> None:
-        """Wait until what is broken has come back."""
+        """Wait until all broken workers have recovered."""
         while self._broken:
             await asyncio.wait(list(self._broken.values()))
 

@@ -1,4 +1,4 @@
-"""Embedded workers on ports that they keep through restarts, and the gateway in front of them."""
+"""Embedded workers, which keep their ports through restarts, and the gateway in front of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PORTS_EACH = 3
 ATTACKED = "attacked"
 """The model that an attacker's requests name."""
 _REPLAY_STEPS = 200
-"""Short, so that some losses are beyond replay and the view has to be relearned."""
+"""A short replay buffer, so that some losses exceed it and the view has to be relearned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,18 @@ class FleetShape:
     logs: Path | None = None
     worker_flags: tuple[str, ...] = ()
     worker_program: tuple[str, ...] = ()
-    """Command line that takes the flags of ``warmroute worker`` in its place."""
+    """Command line that replaces ``warmroute worker`` and takes the same flags."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """Laid over the gateway's, section by section."""
+    """Settings that override the gateway's, section by section."""
     open_files: int | None = None
-    """The gateway's limit of open descriptors, soft and hard."""
+    """Soft and hard limit of the gateway's open descriptors."""
     memory_limit_bytes: int | None = None
-    """Of the gateway, by a memory cgroup."""
+    """Memory limit of the gateway, set by a memory cgroup."""
     attacked: bool = False
-    """One more worker, of the model `ATTACKED`, which takes any body at once: what an attacker sends is to meet the
-    gateway, and not the workers of others."""
+    """Start one more worker, of the model `ATTACKED`, which accepts any body at once.
+
+    The attacker's requests then burden the gateway, and not the workers of other clients.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +65,7 @@ class Worker:
 
     @property
     def id(self) -> str:
-        """As the gateway names it."""
+        """The worker's id in the gateway."""
         return f"127.0.0.1:{self.port}"
 
 
@@ -73,12 +75,15 @@ GATEWAY: dict[str, Any] = {
     "timeouts": {"first_event_s": 30, "stream_idle_s": 5, "header_delay_s": 3, "comment_interval_s": 2},
     "residency": {"memo_bytes": 4_194_304, "approximate_bytes": 4_194_304},
 }
-"""Small memories, so that they are full long before the soak ends and only a leak still grows; short limits, so that
-stalls run into them."""
+"""Gateway settings of the soak.
+
+Caches and logs are small, so that they are full long before the end and only a leak still grows. Limits are short, so
+that stalls reach them.
+"""
 
 
 class Fleet:
-    """Workers, relays and gateway within a ``with``. Methods that break a worker block: call them from a thread."""
+    """Workers, relays and gateway within a ``with``. Methods that break a worker block, so call them from a thread."""
 
     def __init__(self, shape: FleetShape, folder: Path) -> None:
         self.shape = shape
@@ -177,28 +182,28 @@ class Fleet:
         for worker in self.workers:
             worker.process.stop()
 
-    # what breaks a worker, and what mends it
+    # Breaking and repairing a worker.
 
     def kill(self, worker: Worker) -> None:
-        """SIGKILL."""
+        """Send SIGKILL to a worker."""
         worker.process.kill()
 
     def restart(self, worker: Worker, flags: Sequence[str] = ()) -> None:
-        """A new process on the ports of the killed one, with an empty cache. Its `flags` win."""
+        """Start a new process with an empty cache on the ports of the killed one. `flags` override the worker's own."""
         worker.process = self._worker(worker.index, worker.port, flags)
         worker.process.wait_for("kv events")
 
     def pause(self, worker: Worker) -> None:
-        """SIGSTOP: its sockets stay, and take what their buffers hold."""
+        """Send SIGSTOP to a worker. Its sockets stay open and accept data until their buffers are full."""
         os.kill(worker.process.pid, signal.SIGSTOP)
 
     def resume(self, worker: Worker) -> None:
-        """SIGCONT."""
+        """Send SIGCONT to a worker."""
         with suppress(ProcessLookupError):
             os.kill(worker.process.pid, signal.SIGCONT)
 
     def restart_gateway(self) -> None:
-        """SIGKILL to the gateway, and a new one on its ports."""
+        """Send SIGKILL to the gateway and start a new one on its ports."""
         self.gateway.kill()
         with uninterrupted():
             self.gateway = self._gateway()
@@ -214,42 +219,40 @@ def _laid_over(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 class Admin:
-    """The gateway's admin port."""
+    """Client of the gateway's admin port."""
 
     def __init__(self, url: str) -> None:
-        # connections are let go before the other side does so under a request
+        # Close idle connections before the server does, which could be during a request.
         limits = httpx.Limits(keepalive_expiry=2)
         self._client = httpx.AsyncClient(base_url=url, timeout=20, limits=limits)
 
     async def workers(self) -> list[dict[str, Any]]:
-        """Every worker as listed."""
+        """Return all workers as the admin API lists them."""
         listed: list[dict[str, Any]] = (await self._client.get("/admin/v1/workers")).json()["workers"]
         return listed
 
     async def states(self) -> dict[str, str]:
-        """State by worker."""
+        """Return the state of each worker."""
         return {worker["id"]: worker["state"] for worker in await self.workers()}
 
     async def decisions(self, request_id: str) -> list[dict[str, Any]]:
-        """The attempts at one request, as far as they are still known."""
+        """Return the attempts at one request, as far as the gateway has kept them."""
         kept = (await self._client.get("/admin/v1/decisions", params={"limit": 500})).json()["decisions"]
         return [each for each in kept if each["request_id"] == request_id]
 
     async def drain(self, worker_id: str, on: bool) -> None:
-        """Take a worker out, or in again."""
+        """Drain a worker, or undrain it."""
         answer = await self._client.post(f"/admin/v1/workers/{worker_id}/{'drain' if on else 'undrain'}")
         answer.raise_for_status()
 
     async def add(self, url: str) -> httpx.Response:
-        """Let a worker join."""
         return await self._client.post("/admin/v1/workers", json={"url": url})
 
     async def remove(self, worker_id: str) -> httpx.Response:
-        """Forget a worker."""
         return await self._client.delete(f"/admin/v1/workers/{worker_id}")
 
     async def metrics(self) -> dict[str, float]:
-        """Sums over all labels, by metric."""
+        """Return the sum over all labels of each metric."""
         sums: dict[str, float] = {}
         for line in (await self._client.get("/metrics")).text.splitlines():
             if not line.startswith("#"):
@@ -258,7 +261,7 @@ class Admin:
         return sums
 
     async def until_ready(self, worker_ids: list[str], limit_s: float) -> bool:
-        """Wait until each of them takes requests; False if that takes too long."""
+        """Wait until all these workers take requests; return False if that takes too long."""
         end_s = asyncio.get_running_loop().time() + limit_s
         while asyncio.get_running_loop().time() < end_s:
             states = await self.states()
@@ -268,5 +271,4 @@ class Admin:
         return False
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._client.aclose()

@@ -1,4 +1,4 @@
-"""The gateway from outside: memory, descriptors, tasks, and whether its books are empty at rest."""
+"""Measurements of the gateway from outside: memory, descriptors, tasks, and the ledger at rest."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ AT_REST = (
     "warmroute_buffered_body_bytes",
     "warmroute_client_connections",
 )
-"""Metrics that are 0 when no client is there."""
+"""Metrics that are 0 without clients."""
 BOOKED = ("queued_requests", "queued_tokens", "running_requests", "kv_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The gateway at rest: open descriptors and asyncio tasks."""
+    """Counts of the gateway at rest: open descriptors and asyncio tasks."""
 
     descriptors: int
     tasks: int
@@ -31,45 +31,45 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the process."""
+    """One measurement of the process."""
 
     at_s: float
     rss_bytes: int
 
 
 class Gauges:
-    """Samples of one process."""
+    """Measurements of one process."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self._cost = ProcessCost(pid)
         self.samples: list[Sample] = []
         self.blocks: list[float] = []
-        """What Python had in use, by the gateway's metrics, every now and then."""
+        """Memory blocks that Python uses, sampled from the gateway's metrics."""
 
     def sample(self, now_s: float) -> None:
-        """Note the memory in use."""
+        """Record the memory in use."""
         self.samples.append(Sample(now_s, self._process.memory_info().rss))
 
     @property
     def descriptors(self) -> int:
-        """Open now."""
+        """Number of open descriptors."""
         return self._process.num_fds()
 
     @property
     def peak_rss_bytes(self) -> int:
-        """The most memory that was ever in use."""
+        """Highest resident memory so far."""
         return self._cost.peak_rss_bytes
 
     @property
     def cpu_s(self) -> float:
-        """CPU time so far."""
+        """CPU seconds so far."""
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
 
 def slope_bytes_per_s(samples: Sequence[Sample]) -> float:
-    """Least squares over the second half of the samples; 0 for fewer than two."""
+    """Return the slope of memory by least squares over the second half of the samples; 0 for fewer than two."""
     half = samples[len(samples) // 2 :]
     if len(half) < 2:
         return 0.0
@@ -80,7 +80,7 @@ def slope_bytes_per_s(samples: Sequence[Sample]) -> float:
 
 
 def growth_bytes(samples: Sequence[Sample]) -> float:
-    """Return the growth over the second half by its slope."""
+    """Return the growth over the second half, computed from its slope."""
     half = samples[len(samples) // 2 :]
     return slope_bytes_per_s(samples) * (half[-1].at_s - half[0].at_s) if half else 0.0
 

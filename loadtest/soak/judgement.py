@@ -1,7 +1,7 @@
-"""Whether what a client saw follows from what was broken: of every error, or it counts against the gateway.
+"""Decide whether the faults explain an error that a client saw. An unexplained error counts against the gateway.
 
-A fault explains only what no gateway could have hidden. A killed worker explains an answer of its own that broke off,
-in the documented way; it does not explain an error before the first byte while another worker was well.
+A fault explains only an error that no gateway could have hidden. A killed worker explains that its own answer broke off
+in the documented way. It does not explain an error before the first byte while another worker was healthy.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ from loadtest.soak.faults import Fault, FaultLog
 _FATAL = frozenset({Fault.KILL})
 _STALLING = frozenset({Fault.PAUSE, Fault.KILL})
 _IN_STREAM = {"worker_died_in_stream": _FATAL, "stream_idle_timeout": _STALLING}
-"""Codes of the error event of a started answer, and the faults that excuse them."""
+"""Codes of the error event in a started answer, and the faults that excuse each."""
 _BEFORE = frozenset({"worker_failed", "overloaded", "no_worker_available"})
-"""Codes of errors before an answer: excused when every worker that was tried was broken."""
+"""Codes of errors before an answer. They are excused if every worker that was tried was broken."""
 
 
 def needs_attempts(seen: Seen) -> bool:
-    """Whether the decisions about it are wanted. The list is long, and making it costs the gateway memory."""
+    """Return whether the decisions about the request are needed.
+
+    The gateway's list of decisions is long, and building it costs the gateway memory.
+    """
     return seen.code in _BEFORE or not seen.worker
 
 
 def unexplained(
     seen: Seen, attempts: Sequence[Mapping[str, Any]], faults: FaultLog, workers: Iterable[str]
 ) -> str | None:
-    """What is wrong about `seen`; None when nothing is.
+    """Return the reason why `seen` is a failure, or None if it is none.
 
-    `attempts` are the decisions about it, newest first; `workers` are the fleet.
+    `attempts` are the decisions about the request, newest first; `workers` are the fleet.
     """
-    # the head of an answer behind comments went out before its worker was known
+    # If comments came first, the response head was sent before the worker was known.
     worker = seen.worker or (str(attempts[0]["worker"]) if attempts else "")
     match seen.kind:
         case Kind.COMPLETE | Kind.LEFT:

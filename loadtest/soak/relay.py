@@ -1,4 +1,4 @@
-"""A relay between the workers' KV events and the gateway, which can lose some."""
+"""A relay between the workers' KV events and the gateway, which can lose batches."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class _Line:
 
 
 class LossyRelays:
-    """One relay per publisher, all in one thread: the load's event loop is busy enough.
+    """One relay per publisher, all in one thread, to keep the work off the load's event loop.
 
-    A publisher may come back at its address after a restart. `lose` leaves out batches, which its replay socket, where
-    no relay stands, may still have.
+    A publisher may return at its address after a restart. `lose` drops batches. The publisher's replay socket, which
+    has no relay, may still have them.
     """
 
     def __init__(self, sources: Sequence[str]) -> None:
@@ -47,11 +47,11 @@ class LossyRelays:
 
     @property
     def endpoints(self) -> list[str]:
-        """Where the gateway subscribes, in the order of the sources."""
+        """Addresses to which the gateway subscribes, in the order of the sources."""
         return [line.endpoint for line in self._lines]
 
     def lose(self, index: int, batches: int) -> None:
-        """The next `batches` of one publisher do not arrive."""
+        """Drop the next `batches` of one publisher."""
         self._lines[index].to_drop = batches
 
     def _pump(self) -> None:
@@ -65,14 +65,14 @@ class LossyRelays:
                     _pass_on(line)
 
     def close(self) -> None:
-        """Stop; harmless the second time."""
+        """Stop the relays; a second call does nothing."""
         if not self._stop.is_set():
             self._stop.set()
             self._thread.join()
             self._context.destroy(linger=0)
 
     def statistics(self) -> dict[str, Any]:
-        """Batches passed on and lost, per publisher."""
+        """Return the number of batches passed on and dropped, per publisher."""
         return {
             "passed": [line.passed for line in self._lines],
             "dropped": [line.dropped for line in self._lines],

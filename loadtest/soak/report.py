@@ -1,4 +1,4 @@
-"""How a soak went, for people and as JSON."""
+"""The result of a soak, printed and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _MB = 1e6
 
 @dataclass(slots=True)
 class Verdict:
-    """Everything measured, and `failures`: what makes the exit code 1. `outcomes` counts requests by what was seen."""
+    """All measurements of a soak.
+
+    `failures` make the exit code 1; `outcomes` counts requests by what the client saw.
+    """
 
     seed: int
     duration_s: float
@@ -26,27 +29,27 @@ class Verdict:
     lost_batches: int = 0
     unexplained: list[str] = field(default_factory=list)
     rss_mb: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """At the beginning, after half of the time, and at the end."""
+    """At the start, at half of the time, and at the end."""
     allocated_blocks: tuple[int, int, int] = (0, 0, 0)
-    """What Python had in use at about the same times."""
+    """Memory blocks that Python used at about the same times."""
     rss_slope_mb_per_min: float = 0.0
     rss_growth_mb: float = 0.0
     rss_growth_bound_mb: float = 0.0
     descriptors: tuple[int, int] = (0, 0)
-    """At rest before and after."""
+    """At rest, before and after."""
     tasks: tuple[int, int] = (0, 0)
     cpu_s: float = 0.0
     failed_requests: int = 0
-    """Neither answered whole nor left by their client."""
+    """Requests that were neither answered completely nor left by their client."""
     first_byte_ms: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """From request to first byte of the answer: median, 99th percentile, maximum."""
     first_byte_attacked_ms: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """The same beside the attacker, who comes after a fifth of the time."""
+    """The same times while the attacker is active, which begins after a fifth of the time."""
     peak_rss_mb: float = 0.0
     memory_limit_mb: float | None = None
     attacks: dict[str, int] = field(default_factory=dict)
     attacker_requests: dict[str, int] = field(default_factory=dict)
-    """By status, or by what was done with them. What the gateway refuses an attacker is no failure."""
+    """By status, or by how they ended. A refused attack is no failure."""
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -56,7 +59,7 @@ class Verdict:
 
 
 def print_verdict(console: Console, verdict: Verdict) -> None:
-    """Tables, then what failed."""
+    """Print tables, then the failures."""
     console.print(_counts("what clients saw", verdict.outcomes, verdict.requests))
     console.print(_counts("faults", verdict.faults, None))
     if verdict.attacks:
@@ -103,6 +106,6 @@ def _counts(title: str, counts: dict[str, int], total: int | None) -> Table:
 
 
 def write_json(path: Path, verdict: Verdict) -> None:
-    """Everything in `verdict`."""
+    """Write all fields of `verdict` as JSON."""
     document = asdict(verdict) | {"passed": verdict.passed}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

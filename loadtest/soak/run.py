@@ -29,43 +29,46 @@ READY_LIMIT_S = 60.0
 CALIBRATION_CLIENTS = 48
 HALF = 0.5
 QUARTER = 0.25
-"""Of the highest rate, beside an attacker: it takes the cores that workers and clients need, too."""
+"""Share of the highest rate with an attacker, which uses the cores of workers and clients, too."""
 END_LIMIT_S = 60.0
-"""How long requests may take to end after the last one has begun: longer than any one limit of the gateway."""
+"""Limit for requests to end after the last one has begun. It is longer than any single limit of the gateway."""
 REST_LIMIT_S = 30.0
 SPARE_DESCRIPTORS = 6
-"""At rest a probe's connection, or an event link that is being made again, may be open or not."""
+"""Tolerated descriptors at rest, because a probe's connection or a new event link may be open or not."""
 SPARE_TASKS = 6
 SAMPLE_S = 1.0
 QUIET = 0.2
-"""The share of the time before the attacker begins, with which the rest is compared."""
+"""Share of the time before the attacker begins. The rest is compared with it."""
 UNHARMED = frozenset({Kind.COMPLETE, Kind.LEFT})
-"""How requests end that did not fail."""
+"""Ends of a request that are no failure."""
 SHOWN = 20
-"""Unexplained errors that are printed in full."""
+"""Number of unexplained errors that are printed in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings of a run. With `requests_per_s` None the rate is half of the maximum found in `calibrate_s`."""
+    """The settings of a run.
+
+    If `requests_per_s` is None, the rate is half of the highest one, found in `calibrate_s`.
+    """
 
     duration_s: float
     fleet: FleetShape = field(default_factory=FleetShape)
     mix: Mix = field(default_factory=Mix)
     seed: int = 0
     fault_every_s: float | None = 5.0
-    """None: nothing breaks."""
+    """Mean time between faults; None disables them."""
     faults_at_once: int = 2
     requests_per_s: float | None = None
     calibrate_s: float = 15.0
     progress_s: float = 10.0
     growth_bound_mb: float = 8.0
     attack: bool = False
-    """A hostile client beside the others."""
+    """Add a hostile client."""
 
 
 class Soak:
-    """One run; `verdict` fills as it goes."""
+    """One run, which fills `verdict`."""
 
     def __init__(self, setting: Setting, fleet: Fleet, console: Console) -> None:
         self._setting = setting
@@ -83,7 +86,7 @@ class Soak:
         self.verdict = Verdict(setting.seed, setting.duration_s, setting.requests_per_s or 0.0, None)
 
     async def run(self) -> Verdict:
-        """From a fresh fleet to the verdict."""
+        """Run the soak on a new fleet and return the verdict."""
         verdict, workers = self.verdict, [worker.id for worker in self._fleet.workers]
         if not await self._admin.until_ready(workers, READY_LIMIT_S):
             verdict.failures.append(f"the workers were not ready within {READY_LIMIT_S:.0f} s")
@@ -92,7 +95,7 @@ class Soak:
         traffic = Traffic(self._fleet.url, model, self._setting.seed, self._setting.mix, self._saw)
         await self._choose_rate(traffic)
         before = await self._rest(None)
-        self._first_byte_s.clear()  # those of the calibration
+        self._first_byte_s.clear()  # those of the calibration do not count
         with contextlib.ExitStack() as stack:
             await self._break_and_watch(traffic, stack)
         cut_off = await traffic.stop(END_LIMIT_S)
@@ -106,7 +109,10 @@ class Soak:
         return verdict
 
     async def _choose_rate(self, traffic: Traffic) -> None:
-        """Also fills the gateway's memories, so that what is measured after it is at rest."""
+        """Find the rate.
+
+        This also fills the gateway's caches and logs, so that later measurements start from a steady state.
+        """
         setting, verdict = self._setting, self.verdict
         highest = await traffic.calibrate(CALIBRATION_CLIENTS, setting.calibrate_s)
         verdict.highest_requests_per_s = highest
@@ -119,7 +125,7 @@ class Soak:
 
     @contextlib.contextmanager
     def _attacked(self) -> Iterator[None]:
-        """A hostile client beside the others, for the length of a ``with``."""
+        """Run a hostile client for the length of a ``with``."""
         self._attack = Attack(self._fleet.url.removeprefix("http://"), self._setting.seed)
         with self._attack as attack:
             yield
@@ -162,7 +168,7 @@ class Soak:
             highlight=False,
         )
 
-    # clients
+    # Clients.
 
     def _saw(self, seen: Seen, manner: Manner) -> None:
         name = str(seen.kind) if not seen.code else f"{seen.kind}: {seen.code}"
@@ -191,10 +197,10 @@ class Soak:
                 f"{seen.ended_s - seen.began_s:.1f} s: {wrong}; {seen.detail}; attempts {story}; {manner}"
             )
 
-    # the end
+    # End of the run.
 
     async def _rest(self, before: Rest | None) -> Rest:
-        """Wait until nothing is booked or open any more, or for as long as that may take."""
+        """Wait until nothing is reserved or open any more, or until the time limit."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + REST_LIMIT_S
         while True:
@@ -242,7 +248,7 @@ class Soak:
 
 
 def first_byte_ms(waits_s: Sequence[float]) -> tuple[float, float, float]:
-    """Median, 99th percentile and maximum, in milliseconds; 0 where there are none."""
+    """Return median, 99th percentile and maximum in milliseconds; zeros if there are no waits."""
     ordered = sorted(waits_s) or [0.0]
     return tuple(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3 for share in (0.5, 0.99, 1.0))  # type: ignore[return-value]
 

@@ -1,5 +1,7 @@
-"""Conversations without end, played by clients of every manner: whole answers and streams, kept connections and fresh
-ones, some that leave, some that read slowly."""
+"""Endless conversations, played by different kinds of clients.
+
+Answers are whole or streamed, connections kept or new. Some clients leave early, and some read slowly.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ SHAPE = Shape(conversations=_BATCH, turns=4, pause_s=1.0, answer_tokens=48, docu
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Shares of the conversations, each drawn on its own. `leaving` is the chance of each request to be left."""
+    """Shares of the conversations, each drawn independently.
+
+    `leaving` is the probability that a request is abandoned.
+    """
 
     whole: float = 0.3
     fresh: float = 0.3
@@ -35,7 +40,7 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How one conversation's client behaves. `text`: the completion API instead of the chat API."""
+    """Behaviour of one conversation's client. `text` uses the completion API instead of the chat API."""
 
     stream: bool
     fresh: bool
@@ -44,13 +49,13 @@ class Manner:
 
 
 def conversations(seed: int) -> Iterator[Conversation]:
-    """Conversations without end; equal seeds give equal ones."""
+    """Yield conversations without end; equal seeds give equal conversations."""
     for batch in itertools.count():
         yield from generate(SHAPE, seed * 1_000_003 + batch)
 
 
 class Traffic:
-    """Plays conversations. `seen` gets the end of each request and its client's behaviour."""
+    """Plays conversations. `seen` is called with the end of each request and its client's behaviour."""
 
     def __init__(self, url: str, model: str, seed: int, mix: Mix, seen: Callable[[Seen, Manner], None]) -> None:
         self._url = url
@@ -65,7 +70,7 @@ class Traffic:
         self.running: set[asyncio.Task[None]] = set()
 
     async def calibrate(self, clients: int, duration_s: float) -> float:
-        """Requests per second that patient clients without pauses get through, before anything breaks."""
+        """Return the highest rate of patient clients without pauses, before anything breaks, in requests per second."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + duration_s
         finished = 0
@@ -79,11 +84,11 @@ class Traffic:
 
         began_s = loop.time()
         await asyncio.gather(*(player() for _ in range(clients)))
-        self._kept.close()  # the next client dials again
+        self._kept.close()  # the next request opens new connections
         return finished / (loop.time() - began_s)
 
     async def run(self, requests_per_s: float) -> None:
-        """Start conversations as a Poisson process until cancelled; those begun go on."""
+        """Start conversations as a Poisson process until cancelled. Started conversations then continue."""
         starts_per_s = requests_per_s / SHAPE.turns
         while True:
             await asyncio.sleep(self._rng.expovariate(starts_per_s))
@@ -94,7 +99,7 @@ class Traffic:
             task.add_done_callback(self.running.discard)
 
     async def stop(self, limit_s: float) -> int:
-        """Let requests end; after `limit_s` the rest is cut off. How many conversations were."""
+        """Let requests end, and cut off the rest after `limit_s`; return the number of conversations cut off."""
         self._stopping = True
         if self.running:
             await asyncio.wait(list(self.running), timeout=limit_s)
@@ -119,7 +124,7 @@ class Traffic:
     async def _play(
         self, conversation: Conversation, manner: Manner, rng: Random, *, pauses: bool, leaving: float
     ) -> int:
-        """One conversation, until its end or its first request without a whole answer. Requests answered."""
+        """Play one conversation up to its end or its first incomplete answer; return the number of complete answers."""
         messages = conversation.opening()
         for index, turn in enumerate(conversation.turns):
             if pauses:
