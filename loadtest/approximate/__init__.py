@@ -1,5 +1,5 @@
-"""``python -m loadtest approximate``: how good the modelled view of a cache is where workers publish no events.
+"""``python -m loadtest approximate``: how accurate the modelled cache view is for workers without KV events.
 
-`workloads` are what is asked, `contenders` the ways to know what is cached, `score` folds a run into figures, `table`
-prints them. Everything runs in `loadtest.sim`.
+`workloads` defines the load, `contenders` the kinds of views, `score` computes figures of a run, and `table` prints
+them. Everything runs in `loadtest.sim`.
 """

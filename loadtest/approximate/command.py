@@ -32,7 +32,7 @@ TRACE = Path("../shared/traces/conversation_trace.jsonl.zst")
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Add its options."""
+    """Add the command's flags."""
     parser.add_argument(
         "--seeds", type=positive, default=8, help="runs per view and workload, seeds 0, 1, ... (default 8)"
     )
@@ -47,7 +47,7 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table per workload, and one that compares."""
+    """Print a table per workload, and a table that compares the views."""
     console = Console(width=table.WIDTH)
     try:
         chosen = _chosen(args)
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run; crosses into another process."""
+    """One run; must be picklable, because another process runs it."""
 
     workload: Workload
     contender: Contender
@@ -77,7 +77,7 @@ class Task:
     seed: int
 
     def run(self) -> Score:
-        """Play the workload through the contender's view."""
+        """Play the workload with the contender's view."""
         contender = self.contender
         setting = Setting(
             self.workload.workers,
@@ -91,10 +91,10 @@ class Task:
 
 
 def _chosen(args: argparse.Namespace) -> list[Workload]:
-    """The workloads asked for.
+    """Return the selected workloads.
 
     Raises:
-        TraceError: the trace was asked for and cannot be read.
+        TraceError: the trace was selected and cannot be read.
     """
     wanted: list[str] | None = args.workload
     trace: Path | None = args.trace if args.trace != TRACE or TRACE.exists() or wanted == ["trace"] else None

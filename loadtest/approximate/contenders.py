@@ -1,4 +1,4 @@
-"""The views of a cache that are compared: the gateway's, and those of other routers."""
+"""The cache views that are compared: the gateway's, and those of other routers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TTLS_S = (30.0, 60.0, DYNAMO_TTL_S, 300.0)
 
 
 class Family(StrEnum):
-    """The kind of a view. The best baseline of each kind represents it."""
+    """The kind of a view. The best baseline of a kind represents it."""
 
     EXACT = "exact"
     OURS = "ours"
@@ -30,7 +30,7 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A view under its name. `policy` None: the one all are compared with."""
+    """A named view. With `policy` None it runs with the policy that all views are compared with."""
 
     name: str
     family: Family
@@ -41,7 +41,7 @@ class Contender:
 
 
 def contenders(cache_tokens: int) -> list[Contender]:
-    """All of them, for workers whose caches hold `cache_tokens`."""
+    """Return all contenders, for workers whose caches hold `cache_tokens`."""
     return [
         Contender("exact, by events", Family.EXACT, _ours, publishes_events=True),
         Contender("approximate", Family.OURS, _ours),

@@ -14,10 +14,10 @@ from loadtest.sim.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One view's run with one seed: calls that went through the gateway and were answered to the end.
+    """One view's run with one seed, over the calls that the gateway placed and that were answered to the end.
 
-    `errors_tokens` are predicted minus found, one per call; empty where the view predicts nothing. `prompt_tokens` and
-    `cached_tokens` are sums.
+    `errors_tokens` are predicted minus found tokens, one per call; empty if the view predicts nothing. `prompt_tokens`
+    and `cached_tokens` are sums.
     """
 
     seed: int
@@ -32,13 +32,13 @@ class Score:
 
     @property
     def cached_share(self) -> float:
-        """Of the prompts' tokens."""
+        """Cached prompt tokens divided by all prompt tokens."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Distribution of predicted minus found, in tokens; shares of calls that were right, or within a block of it."""
+    """Distribution of predicted minus found tokens; shares of calls without error and with at most one block."""
 
     mean: float
     p10: float
@@ -51,19 +51,19 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """A view and its scores, seed by seed."""
+    """A view and its scores, one per seed."""
 
     contender: Contender
     scores: tuple[Score, ...]
 
     @property
     def ttft_mean_ms(self) -> float:
-        """Mean over seeds."""
+        """Mean over the seeds."""
         return fmean(score.ttft_mean_ms for score in self.scores)
 
 
 def score(run: Run, seed: int) -> Score:
-    """Fold one run."""
+    """Compute the score of one run."""
     answered = [outcome for outcome in run.outcomes if not outcome.direct and outcome.ending is Ending.FINISHED]
     ttfts_ms = [outcome.ttft_s * 1e3 for outcome in answered if outcome.ttft_s is not None]
     busy_s = sum(worker["busy_s"] for worker in run.workers)
@@ -85,7 +85,7 @@ def _errors(outcomes: Sequence[Outcome]) -> list[int]:
 
 
 def errors(scores: Sequence[Score], block_tokens: int) -> Errors | None:
-    """All seeds' calls together; None for a view that predicts nothing."""
+    """Return the errors of all seeds' calls together; None for a view that predicts nothing."""
     found = [error for score in scores for error in score.errors_tokens]
     if not found:
         return None

@@ -17,14 +17,14 @@ from loadtest.approximate.workloads import Workload
 from loadtest.report.confidence import Interval, interval
 
 WIDTH = 132
-"""Of the tables, whatever they are printed to."""
+"""Width of the tables on any output."""
 
 RIVALS = (Family.FIXED_TTL, Family.BLIND_LRU, Family.SIZED_LRU, Family.NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ours over a rival, seed by seed, in mean TTFT and in cached share."""
+    """The ratio of our view to a rival in mean TTFT and in cached share, seed by seed."""
 
     workload: str
     ours: str
@@ -34,14 +34,14 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """By mean TTFT."""
+        """Result of the comparison by mean TTFT."""
         if self.ttft.high < 1.0:
             return "better"
         return "worse" if self.ttft.low > 1.0 else "no difference shown"
 
 
 def print_workload(console: Console, workload: Workload, showings: Sequence[Showing]) -> None:
-    """One row per view."""
+    """Print a table with one row per view."""
     calls = sum(score.calls for score in showings[0].scores)
     seeds = ", ".join(str(score.seed) for score in showings[0].scores)
     console.print(f"\n{workload.name}: {workload.about}", highlight=False)
@@ -96,7 +96,7 @@ def _compared(workload: str, own: Showing, rival: Showing) -> Comparison:
 
 
 def print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """Where ours beats the best of each family, and where not."""
+    """Print where our view beats the best of each family, and where not."""
     table = Table(
         title="ours over the best of each kind (ratio per seed, 95 % interval)", title_justify="left", box=SIMPLE
     )
@@ -112,7 +112,7 @@ def print_comparisons(console: Console, comparisons: Sequence[Comparison]) -> No
 
 
 def write_json(path: Path, showings: dict[str, list[Showing]]) -> None:
-    """Workload -> view -> its scores, without the single errors."""
+    """Write workload -> view -> its scores, without the individual errors."""
     document = {
         workload: {showing.contender.name: [_plain(score) for score in showing.scores] for showing in listed}
         for workload, listed in showings.items()

@@ -18,7 +18,7 @@ from loadtest.workload.schemas import mooncake
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`sessions` draws what is asked from a seed; `workers` are what it is asked of."""
+    """`sessions` draws the load from a seed; `workers` are the fleet that serves it."""
 
     name: str
     about: str
@@ -27,12 +27,12 @@ class Workload:
 
     @property
     def block_tokens(self) -> int:
-        """Of every worker."""
+        """Block size of every worker."""
         return self.workers[0].profile.block_size
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens that each worker's cache holds; the engine never uses its first block."""
+        """Number of tokens that each worker's cache holds; the engine never uses its first block."""
         spec = self.workers[0]
         return ((spec.num_blocks or spec.profile.num_blocks) - 1) * spec.profile.block_size
 
@@ -41,8 +41,8 @@ class Workload:
 class Shape:
     """Conversations, each about one of several prefixes. Ranges are inclusive, in tokens; times are means.
 
-    Prefix number k is taken with weight ``(k + 1) ** -skew``. `direct_share` of the sessions go past the gateway, and
-    `leaving_share` of the calls are given up by their client, within `leaving_s`.
+    Prefix number k is chosen with weight ``(k + 1) ** -skew``. `direct_share` of the sessions bypass the gateway. In
+    `leaving_share` of the calls the client leaves within `leaving_s`.
     """
 
     sessions: int
@@ -83,13 +83,13 @@ DRIFT = Shape(
 )
 
 CACHE_TOKENS = 65_000
-"""Per worker, in all workloads but the trace."""
+"""Cache size per worker, in all workloads but the trace."""
 TRACE_ROWS = 1_000
 NAMES = ("shared-prompts", "long-tail", "drift", "trace")
 
 
 def workloads(trace: Path | None, trace_rows: int = TRACE_ROWS) -> list[Workload]:
-    """All of them; the trace's only where there is a file."""
+    """Return all workloads; the trace's only if its file is given."""
     small = small_workers()
     tokens = len(small) * CACHE_TOKENS
     listed = [
@@ -104,19 +104,19 @@ def workloads(trace: Path | None, trace_rows: int = TRACE_ROWS) -> list[Workload
 
 
 def small_workers(count: int = 4) -> tuple[WorkerSpec, ...]:
-    """8B on one H100 each, most of whose memory is taken by something else."""
+    """Return workers with 8B on one H100 each, where other uses take most of the memory."""
     profile = load_profile("llama-3.1-8b-h100")
     return (WorkerSpec(profile, num_blocks=CACHE_TOKENS // profile.block_size + 1),) * count
 
 
 def large_workers(count: int = 8) -> tuple[WorkerSpec, ...]:
-    """70B on four H100 each, with the trace's own block size."""
+    """Return workers with 70B on four H100 each, with the trace's own block size."""
     profile: Profile = replace(load_profile("llama-3.1-70b-4xh100"), block_size=mooncake.BLOCK_TOKENS)
     return (WorkerSpec(profile),) * count
 
 
 def conversations(shape: Shape, workers: int, seed: int) -> list[Session]:
-    """Sessions as a Poisson process, the same for equal arguments."""
+    """Return sessions that start as a Poisson process; equal arguments give equal sessions."""
     rng = Random(seed)
     prefixes = [tokens(rng, shape.prefix_tokens) for _ in range(shape.prefixes)]
     weights = list(accumulate((number + 1) ** -shape.skew for number in range(shape.prefixes)))
@@ -130,7 +130,7 @@ def conversations(shape: Shape, workers: int, seed: int) -> list[Session]:
 
 
 def _calls(shape: Shape, prefix: array[int], rng: Random) -> list[Call]:
-    """The turns of one conversation. An answer that its client did not wait for is not in the next prompt."""
+    """Return the turns of one conversation. An answer that its client abandoned is not in the next prompt."""
     said, calls = array("I", prefix), []
     for _ in range(rng.randint(*shape.turns)):
         said = said + tokens(rng, shape.question_tokens)
@@ -144,12 +144,12 @@ def _calls(shape: Shape, prefix: array[int], rng: Random) -> list[Call]:
 
 
 def tokens(rng: Random, length: tuple[int, int]) -> array[int]:
-    """Tokens that occur nowhere else."""
+    """Return tokens that occur nowhere else."""
     return array("I", rng.randbytes(4 * rng.randint(*length)))
 
 
 def trace_sessions(trace: Path, count: int, seed: int) -> list[Session]:
-    """`count` rows, as one call each: who asked is not in the trace. Seeds take turns with its parts.
+    """Return `count` rows as one call each, since the trace does not name users. Seeds use its parts in turn.
 
     Raises:
         TraceError: the trace cannot be read.

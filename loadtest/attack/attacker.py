@@ -31,7 +31,7 @@ _CHAT_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: ap
 
 
 class Attacker:
-    """One attacker's gateway address, the model that takes its bodies, and its random source."""
+    """One attacker: the gateway's address, the model that accepts its bodies, and a random source."""
 
     def __init__(self, address: str, model: str, rng: Random, key: str | None = None) -> None:
         self._address = address
@@ -42,40 +42,40 @@ class Attacker:
         self._deck: list[str] = []
 
     def next(self) -> tuple[str, Mapping[str, int]]:
-        """Carry out the next attack of a shuffled deck: its name, and its requests by how they ended."""
+        """Carry out the next attack of a shuffled deck; return its name, and its number of requests by status."""
         if not self._deck:
             self._deck = self._rng.sample(list(ATTACKS), len(ATTACKS))
         name = self._deck.pop()
         return name, ATTACKS[name](self)
 
     def flood(self) -> Mapping[str, int]:
-        """Pipelined requests whose answers are never read."""
+        """Send pipelined requests and never read the answers."""
         kind = self._rng.choice(list(FLOODS))
         taken = flood(self._address, kind, self._rng.choice((1, 8)), SECONDS)
         return {"flooded": taken // len(FLOODS[kind])}
 
     def form(self) -> Mapping[str, int]:
-        """Multipart forms whose parts are slow to read."""
+        """Send multipart forms whose parts are slow to read."""
         return self._send(shapes.TRANSCRIPTIONS, self._rng.choice(shapes.MULTIPART_SHAPES), 2)
 
     def body(self) -> Mapping[str, int]:
-        """JSON bodies that are dear to decode or to tokenise."""
+        """Send JSON bodies that are expensive to decode or to tokenise."""
         return self._send(self._rng.choice(_PATHS), self._rng.choice(shapes.JSON_SHAPES), 2)
 
     def eight(self) -> Mapping[str, int]:
-        """Eight bodies of 15 MB at the same time."""
+        """Send eight bodies of 15 MB at the same time."""
         shape = self._rng.choice(shapes.JSON_SHAPES)
         body = shapes.build(shapes.CHAT, shape, _LARGE_BYTES, self._model, self._word())
         return at_once(self._address, [request(body, self._key)] * 8).statuses
 
     def one_byte_chunks(self) -> Mapping[str, int]:
-        """A body in chunks of one byte."""
+        """Send a body in chunks of one byte."""
         body = shapes.build(shapes.CHAT, "text", 400_000, self._model, self._word())
         sent = request(body, self._key, chunked=True)
         return attack(self._address, lambda number: sent, 2, SECONDS).statuses
 
     def small_bodies(self) -> Mapping[str, int]:
-        """Many short prompts at once, all of them new."""
+        """Send many short prompts at once, all of them new."""
 
         def make(number: int) -> bytes:
             return request(shapes.build(shapes.CHAT, "text", 2_000, self._model, f"{number} {self._word()}"), self._key)
@@ -83,24 +83,24 @@ class Attacker:
         return attack(self._address, make, 32, SECONDS).statuses
 
     def half_heads(self) -> Mapping[str, int]:
-        """Heads that come a byte at a time, and never end."""
+        """Send heads one byte at a time that never end."""
         return self._hold(_CHAT_HEAD[:20], trickle=True)
 
     def half_handshakes(self) -> Mapping[str, int]:
-        """The beginning of a TLS handshake."""
+        """Send the beginning of a TLS handshake."""
         return self._hold(_CLIENT_HELLO)
 
     def idle(self) -> Mapping[str, int]:
-        """Connections that send nothing."""
+        """Open connections and send nothing."""
         return self._hold(b"")
 
     def half_bodies(self) -> Mapping[str, int]:
-        """Bodies of announced length that stop before their end."""
+        """Send bodies that stop before their announced length."""
         body = shapes.build(shapes.CHAT, "short_messages", 1_000_000, self._model, self._word())
         return self._hold(head(body, self._key) + body.data[:500_000], count=20)
 
     def aborts(self) -> Mapping[str, int]:
-        """Requests whose client resets the connection in mid-body or before the answer."""
+        """Send requests and reset the connection during the body or before the answer."""
         body = shapes.build(shapes.CHAT, "text", 20_000, self._model, self._word())
         sent = request(body, self._key)
         count, end_s = 0, time.monotonic() + SECONDS
@@ -118,7 +118,7 @@ class Attacker:
         return attack(self._address, lambda number: sent, connections, SECONDS).statuses
 
     def _hold(self, data: bytes, count: int = 200, *, trickle: bool = False) -> Mapping[str, int]:
-        """Keep `count` connections that have sent `data` and wait."""
+        """Open `count` connections, send `data` on each, and keep them open."""
         with ExitStack() as stack:
             connections = [stack.enter_context(self._dial()) for _ in range(count)]
             end_s = time.monotonic() + SECONDS
@@ -158,7 +158,7 @@ ATTACKS: dict[str, Callable[[Attacker], Mapping[str, int]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Attack until killed, or until the process that started this one is gone."""
+    """Attack until killed, or until the parent process has ended."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.attack.attacker", description=__doc__)
     parser.add_argument("--address", required=True, metavar="HOST:PORT")
     parser.add_argument("--model", required=True)
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     while os.getppid() == parent:
         try:
             name, counts = attacker.next()
-        except OSError as error:  # a gateway that takes no connection is for its other clients to judge
+        except OSError as error:  # the gateway's other clients judge refused connections
             name, counts = "refused", {type(error).__name__: 1}
         print("attack", name, " ".join(f"{key}={count}" for key, count in counts.items()), flush=True)
         time.sleep(PAUSE_S)

@@ -1,4 +1,4 @@
-"""Connections that send requests one after the other until a deadline, each in a thread of its own."""
+"""Connections that send requests one after the other until a deadline, each in its own thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = b"1\r\n%c\r\n"
 
 @dataclass(slots=True)
 class Sent:
-    """Bytes sent and responses by status. `statuses` has ``closed`` for connections that ended without one."""
+    """Bytes sent and responses by status. ``closed`` in `statuses` counts connections that ended without a response."""
 
     bodies: int = 0
     body_bytes: int = 0
@@ -26,7 +26,7 @@ class Sent:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, body_bytes: int, status: str) -> None:
-        """One request has ended."""
+        """Record the end of one request."""
         with self.lock:
             self.bodies += 1
             self.body_bytes += body_bytes
@@ -34,7 +34,7 @@ class Sent:
 
 
 def head(body: Body, key: str | None, *, chunked: bool = False, close: bool = True) -> bytes:
-    """The request's head. Headers: host, content type, framing, and the API key if there is one."""
+    """Return the request's head: host, content type, framing, and the API key if there is one."""
     lines = [f"POST {body.path} HTTP/1.1", "Host: attacker", f"Content-Type: {body.content_type}"]
     lines.append("Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body.data)}")
     if key is not None:
@@ -51,11 +51,11 @@ def request(body: Body, key: str | None, *, chunked: bool = False) -> bytes:
 
 
 def post(address: str, data: bytes) -> str:
-    """Send one request and read its answer; the status, or ``closed``."""
+    """Send one request and read its answer; return the status, or ``closed``."""
     status = ""
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), ANSWER_LIMIT_S) as connection:
-        with suppress(OSError):  # it may be refused before its end; the answer is still there
+        with suppress(OSError):  # the gateway may refuse the request before its end; the answer can still be read
             connection.sendall(data)
         while piece := connection.recv(65_536):
             status = status or piece[9:12].decode("latin-1")
@@ -63,7 +63,7 @@ def post(address: str, data: bytes) -> str:
 
 
 def attack(address: str, requests: Callable[[int], bytes], connections: int, seconds: float, least: int = 1) -> Sent:
-    """Send ``requests(0)``, ``requests(1)``, ... on `connections` at once, for `seconds`, at least `least` of them."""
+    """Send ``requests(0)``, ``requests(1)``, ... over `connections` for `seconds`, and at least `least` requests."""
     sent, counter = Sent(), iter(range(1_000_000_000))
     end_s = time.monotonic() + seconds
 

@@ -1,4 +1,4 @@
-"""CPU time, memory and waiting of one process, from ``/proc``."""
+"""CPU time, memory and scheduling delays of one process, from ``/proc``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _KB = 1_024
 _NS = 1e-9
 
 Scheduled = Mapping[str, tuple[float, float]]
-"""By thread: seconds on a core, and seconds ready to run without one."""
+"""By thread: seconds on a core, and seconds ready to run but without a core."""
 
 
 class ProcessCost:
     """Readings of the process `pid`.
 
     Raises:
-        OSError: at a reading, where the process is gone.
+        OSError: at a reading, if the process has ended.
     """
 
     def __init__(self, pid: int) -> None:
@@ -26,33 +26,33 @@ class ProcessCost:
 
     @property
     def cpu_s(self) -> float:
-        """User and system time of all its threads."""
+        """Return user and system seconds of all its threads."""
         fields = (self._home / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
     @property
     def rss_bytes(self) -> int:
-        """Memory in use."""
+        """Return the memory in use."""
         return self._status("VmRSS")
 
     @property
     def peak_rss_bytes(self) -> int:
-        """The most memory that was in use since `reset_peak`."""
+        """Return the highest memory use since `reset_peak`."""
         return self._status("VmHWM")
 
     def scheduled(self) -> Scheduled:
-        """CPU seconds of its threads so far."""
+        """Return the times of its threads so far."""
         threads = {}
         for thread in os.listdir(self._home / "task"):
             try:
                 figures = Path(self._home, "task", thread, "schedstat").read_text().split()
             except OSError:
-                continue  # it may end at any time
+                continue  # a thread may end at any time
             threads[thread] = (int(figures[0]) * _NS, int(figures[1]) * _NS)
         return threads
 
     def reset_peak(self) -> None:
-        """Let `peak_rss_bytes` begin at the memory in use now."""
+        """Reset `peak_rss_bytes` to the memory in use now."""
         (self._home / "clear_refs").write_text("5")
 
     def _status(self, name: str) -> int:
@@ -63,16 +63,16 @@ class ProcessCost:
 
 
 def core_wait_s(before: Scheduled, after: Scheduled) -> float:
-    """The longest that any one thread was ready to run while other threads had the cores, between two readings."""
+    """Return the longest time between two readings that any thread was ready to run but had no core."""
     return max(_differences(before, after, 1), default=0.0)
 
 
 def own_share_s(took_s: float, before: Scheduled, after: Scheduled) -> float:
-    """How much of `took_s` was the process's own doing, and not that of other programs on the same cores.
+    """Return the part of `took_s` that the process caused itself, without that of other programs on the same cores.
 
-    The event loop waits for a core itself, or for a thread that does so with the interpreter's lock. Those waits follow
-    each other or overlap: taking off all of them is too much, and taking off the longest too little. In between, the
-    process can have worked for no longer than it had a core.
+    The event loop waits for a core, or for another thread that holds the interpreter's lock and waits for a core. The
+    waits of the threads may follow each other or overlap. So subtracting their sum can be too much, and subtracting the
+    longest too little. The result is the time that the process had a core, limited to the range between the two.
     """
     waits = _differences(before, after, 1)
     longest, all_of_them = max(waits, default=0.0), sum(waits)

@@ -1,4 +1,4 @@
-"""Requests without end on connections whose answers nobody reads."""
+"""Endless requests on connections whose answers nobody reads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ FLOODS: dict[str, bytes] = {
     "options": b"OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\n"
     b"Access-Control-Request-Method: POST\r\n\r\n",
 }
-"""One request of each kind that the gateway answers by itself."""
+"""One request of each kind that the gateway answers itself."""
 
 
 def flood(address: str, kind: str, connections: int, seconds: float) -> int:
-    """Pipeline the requests of one kind, never read, and then close. Bytes that the gateway took."""
+    """Pipeline requests of one kind without reading, then close.
+
+    Return the number of bytes that the gateway accepted.
+    """
     data = FLOODS[kind] * _PIPELINED
     taken = [0] * connections
     end_s = time.monotonic() + seconds
@@ -34,7 +37,7 @@ def flood(address: str, kind: str, connections: int, seconds: float) -> int:
             try:
                 sent = connection.send(rest)
             except OSError:
-                return  # the gateway takes no more, or has closed
+                return  # the gateway accepts no more, or has closed
             taken[index] += sent
             rest = rest[sent:] or memoryview(data)
 

@@ -1,7 +1,7 @@
-"""Request bodies of a given size that are cheap to send and dear to read, as a table of shapes.
+"""Request bodies of a given size that are cheap to send and expensive to read, as a table of shapes.
 
-A shape fills the field that a path reads as its prompt, or a field beside it. Each body holds a word of its own near
-its start, so that nothing remembered about an earlier body helps.
+A shape fills the field that a path reads as its prompt, or another field. Each body has a unique word near its start,
+so that no cache of earlier bodies helps.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _PROMPT_FIELD = {
     EMBEDDINGS: "input",
     TOKENIZE: "prompt",
 }
-"""Where each path's prompt stands; other paths get a field that nobody reads."""
+"""Field of each path's prompt; other paths get a field that is not read."""
 _BOUNDARY = "frontier"
 _DEEP = 100_000
 
 
 def _repeated(unit: str, size_bytes: int, first: str) -> str:
-    """A JSON list of `first` and as many `unit` as fit."""
+    """Return a JSON list of `first` and as many `unit` as fit."""
     return f"[{first}" + f",{unit}" * max(1, (size_bytes - len(first)) // (len(unit) + 1)) + "]"
 
 
 def _text(unit: str) -> Callable[[str, int, str], str]:
-    """One long string: as a chat's only message where the path wants messages."""
+    """Return a shape with one long string. It is the only message where the path requires messages."""
 
     def build(path: str, size_bytes: int, word: str) -> str:
         text = f'"{word} ' + unit * (size_bytes // len(unit.encode())) + '"'
@@ -48,7 +48,7 @@ def _text(unit: str) -> Callable[[str, int, str], str]:
 
 
 def _list_of(unit: str) -> Callable[[str, int, str], str]:
-    """A list of many equal values, the first of which is the body's own word."""
+    """Return a shape with a list of many equal values after the body's own word."""
     return lambda path, size_bytes, word: _repeated(unit, size_bytes, json.dumps(word))
 
 
@@ -70,7 +70,7 @@ def _number(path: str, size_bytes: int, word: str) -> str:
 
 
 def _short(path: str, size_bytes: int, word: str) -> str:
-    """A prompt as it should be, for shapes that fill another field."""
+    """Return a normal prompt, for shapes that fill another field."""
     return _messages(path, 0, word) if _PROMPT_FIELD.get(path) == "messages" else json.dumps(word)
 
 
@@ -87,7 +87,7 @@ PROMPTS: dict[str, Callable[[str, int, str], str]] = {
     "huge_number": _number,
     "floats": _list_of("1e9"),
 }
-"""What fills the prompt's field: (path, size, word) -> JSON."""
+"""Shapes for the prompt's field: (path, size, word) -> JSON."""
 
 
 def _many_keys(size_bytes: int) -> str:
@@ -106,22 +106,20 @@ FIELDS: dict[str, Callable[[int], str]] = {
     "model": lambda size_bytes: '"model":"' + "m" * size_bytes + '"',
     "metadata": lambda size_bytes: f'"metadata":{{"a":{_repeated(chr(34) * 2, size_bytes, "0")}}}',
 }
-"""What stands beside a short prompt: size -> one or more members of the body."""
+"""Shapes for other fields beside a short prompt: size -> one or more members of the body."""
 JSON_SHAPES = (*PROMPTS, *FIELDS, "nan", "utf16", "not_json")
 MULTIPART_SHAPES = ("file", "many_parts", "long_heads", "repeated_disposition")
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One request's body and its content type."""
-
     path: str
     data: bytes
     content_type: str = "application/json"
 
 
 def build(path: str, shape: str, size_bytes: int, model: str, word: str) -> Body:
-    """A body of about `size_bytes`; equal arguments give equal bodies.
+    """Return a body of about `size_bytes`; equal arguments give equal bodies.
 
     Raises:
         KeyError: there is no such shape.
@@ -149,7 +147,7 @@ def _object(path: str, shape: str, size_bytes: int, model: str, word: str) -> st
 
 
 def _multipart(shape: str, size_bytes: int, model: str) -> bytes:
-    """A form whose last part names the model, behind `size_bytes` of other parts."""
+    """Return a form whose last part names the model, after `size_bytes` of other parts."""
     fence = f"--{_BOUNDARY}\r\n".encode()
     named = b'Content-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
     if shape == "file":

@@ -17,7 +17,7 @@ import uvloop
 
 CONTEXT_TOKENS = 131_072
 _LARGEST_BYTES = CONTEXT_TOKENS * 16
-"""A longer body is refused, as vLLM refuses what cannot fit."""
+"""Longer bodies are refused, as vLLM refuses prompts that cannot fit."""
 _PIECE = b"1," * 32_768
 
 
@@ -52,13 +52,13 @@ _ANSWER = _page(json.dumps({"id": "a", "object": "x", "choices": [_CHOICE], "usa
 
 
 def _tokens(body_bytes: int) -> bytes:
-    """As /tokenize answers: a token for every four bytes."""
+    """Return the answer of /tokenize: one token for every four bytes."""
     count = max(1, body_bytes // 4)
     return _page(b'{"count":%d,"max_model_len":131072,"tokens":[%b1]}' % (count, b"1," * (count - 1)))
 
 
 class Sink:
-    """Connections of the gateway, served one request after the other."""
+    """Serves the gateway's connections, each one request after the other."""
 
     def __init__(self, model: str, root: str, endless: Sequence[str], trickle: Sequence[str]) -> None:
         self._pages = _pages(model, root)
@@ -66,7 +66,7 @@ class Sink:
         self._trickle = {path.encode() for path in trickle}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until its other side closes it."""
+        """Serve one connection until the gateway closes it."""
         try:
             while True:
                 await self._answer(reader, writer)
@@ -98,7 +98,7 @@ def _reply(path: bytes, size: int) -> bytes:
 
 
 async def _discard(reader: asyncio.StreamReader, head: bytes) -> int:
-    """Read the body and forget it; its size."""
+    """Read and discard the body; return its size."""
     lines = head.lower().split(b"\r\n")
     if b"transfer-encoding: chunked" in lines:
         return await _discard_chunks(reader)

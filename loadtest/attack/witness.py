@@ -1,10 +1,10 @@
-"""The other client: asks for ``/livez`` every few milliseconds, in a process of its own, and notes how long each took.
+"""Another client: requests ``/livez`` every few milliseconds from a process of its own, and records the answer times.
 
     python -m loadtest.attack.witness 127.0.0.1:8000 127.0.0.1:9000
 
-Each line it prints is one answer: the address, when it was due, when it came (monotonic clock), how long it counts as
-having taken, and how much of that was the gateway's own doing (`cost.own_share_s`), all in seconds. The last two are
-equal until a line ``ADDRESS PID`` on standard input names the gateway's process.
+Each line that it prints is one answer: the address, the due time and the arrival time (monotonic clock), the time
+taken, and the part of it that the gateway caused itself (`cost.own_share_s`), all in seconds. The last two are equal
+until a line ``ADDRESS PID`` on standard input names the gateway's process.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from loadtest.attack.cost import ProcessCost, Scheduled, own_share_s
 PERIOD_S = 0.005
 ANSWER_LIMIT_S = 30.0
 DIALS_EVERY = 10
-"""One request in so many comes on a connection of its own."""
+"""One request in this number uses a new connection."""
 _REQUEST = b"GET /livez HTTP/1.1\r\nHost: witness\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long another client waited, in seconds."""
+    """Waiting times of another client, in seconds."""
 
     count: int
     p99_s: float
     max_s: float
     raw_p99_s: float
     raw_max_s: float
-    """The same with what other programs on the machine took."""
+    """Maximum that includes the waits caused by other programs on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. `own_s` of `took_s` was the gateway's own doing."""
+    """One answer. The gateway caused `own_s` of `took_s` itself."""
 
     due_s: float
     ended_s: float
@@ -52,7 +52,7 @@ class Answer:
 
 
 def summary(answers: Sequence[Answer]) -> Waits:
-    """The waits for the gateway, and with those for a core."""
+    """Return the waits for the gateway, without and with the waits for a core."""
     own = spread([answer.own_s for answer in answers])
     raw = spread([answer.took_s for answer in answers])
     return Waits(len(answers), *_p99_and_max(own), *_p99_and_max(raw))
@@ -63,9 +63,9 @@ def _p99_and_max(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def spread(answers_s: Sequence[float], period_s: float = PERIOD_S) -> list[float]:
-    """The waits, in order, of a client that comes at any time, from those of requests sent one after the other.
+    """Return the sorted waits of a client that arrives at any time, from the times of sequential requests.
 
-    A request that took long kept those behind it from being sent; each of them counts with the wait it would have had.
+    A slow request delays the ones after it. Each of these counts with the wait that it would have had.
     """
     every: list[float] = []
     for took_s in answers_s:
@@ -75,7 +75,7 @@ def spread(answers_s: Sequence[float], period_s: float = PERIOD_S) -> list[float
 
 
 class Witness:
-    """The process, for the length of a ``with``; `seen` is what it saw in a span of time."""
+    """The process, for the length of a ``with``. `seen` returns the waits within a span of time."""
 
     def __init__(self, *addresses: str) -> None:
         self._addresses = addresses
@@ -98,7 +98,7 @@ class Witness:
                 pipe.close()
 
     def serves(self, address: str, pid: int) -> None:
-        """Say which process serves `address` from now on."""
+        """Set the process that serves `address` from now on."""
         assert self._child.stdin is not None
         self._child.stdin.write(f"{address} {pid}\n")
         self._child.stdin.flush()
@@ -120,7 +120,7 @@ class Witness:
             time.sleep(PERIOD_S)
 
     def seen(self, address: str, begin_s: float, end_s: float) -> Waits:
-        """The requests to `address` that were on the way between the two times (monotonic)."""
+        """Return the waits of the requests to `address` that were in progress between the two times (monotonic)."""
         with self._lock:
             answers = list(self._answers[address])
         return summary([answer for answer in answers if answer.due_s <= end_s and answer.ended_s >= begin_s])
@@ -137,7 +137,7 @@ def _ask(connection: socket.socket) -> None:
 
 
 class _Pids:
-    """Which process serves each address, as standard input says."""
+    """The process that serves each address, read from standard input."""
 
     def __init__(self) -> None:
         self._costs: dict[str, ProcessCost] = {}
@@ -156,7 +156,7 @@ class _Pids:
 
 
 def _waited_s() -> float:
-    """How long this thread itself has been ready to run without a core."""
+    """Return the seconds for which this thread has been ready to run without a core."""
     with open("/proc/thread-self/schedstat", encoding="ascii") as file:
         return int(file.read().split()[1]) * 1e-9
 
@@ -180,7 +180,7 @@ def _watch(address: str, pids: _Pids) -> None:
             least_s = 0.0
         except OSError:
             connection = None
-            least_s = ANSWER_LIMIT_S  # what is not answered counts as the longest wait
+            least_s = ANSWER_LIMIT_S  # an unanswered request counts as the longest wait
             time.sleep(0.1)
         ended_s = time.monotonic()
         took_s = max(least_s, ended_s - due_s)
@@ -189,7 +189,7 @@ def _watch(address: str, pids: _Pids) -> None:
 
 
 def main(addresses: Sequence[str]) -> None:
-    """Watch each address in one thread until killed."""
+    """Watch each address in its own thread until killed."""
     pids = _Pids()
     threads = [threading.Thread(target=_watch, args=(address, pids)) for address in addresses]
     for thread in threads:

@@ -18,7 +18,7 @@ BOTH = ("async", "sync")
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Add the command's flags."""
     parser.add_argument("--only", choices=("served", "recorded"), help="run one of the two parts (default: both)")
     parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment that holds vLLM (default: found)")
     parser.add_argument("--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="default: %(default)s")
@@ -47,6 +47,6 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run both parts, print the tables, return the exit code."""
-    from loadtest.fidelity.run import run as start  # late: other commands' help must not wait for it
+    from loadtest.fidelity.run import run as start  # late import: other commands' help must not wait for it
 
     return start(args)

@@ -1,4 +1,4 @@
-"""Two sides of a scenario, or a recording and its replay, as the numbers that are held to a bar."""
+"""Compare two sides of a scenario, or a recording and its replay, by figures that have limits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from loadtest.report.summary import percentile
 
 QUANTILES = (0.5, 0.9)
 CACHED_BAR = 0.01
-"""Of the sum of cached tokens, under load. With one request in flight every request has to agree."""
+"""Limit for the sum of cached tokens under load. With one request in flight every request has to agree."""
 TIME_BAR = 0.10
 
 
 class Timed(Protocol):
-    """Anything with the two times that count, in seconds."""
+    """An object with the two times that are compared, in seconds."""
 
     @property
     def ttft_s(self) -> float:
@@ -42,17 +42,17 @@ class Quantile:
 
     @property
     def error(self) -> float:
-        """Of the model, as a share of the reference."""
+        """Error of the model as a share of the reference."""
         return self.modelled_ms / self.reference_ms - 1.0 if self.reference_ms else 0.0
 
     @property
     def within_bar(self) -> bool:
-        """Whether the error is at most `TIME_BAR` either way."""
+        """Whether the error is at most `TIME_BAR` in either direction."""
         return abs(self.error) <= TIME_BAR
 
 
 def quantiles(reference: Sequence[Timed], modelled: Sequence[Timed], *, less_s: float = 0.0) -> tuple[Quantile, ...]:
-    """TTFT and TPOT at `QUANTILES`; `less_s` is taken off every reference TTFT."""
+    """Return TTFT and TPOT at `QUANTILES`; `less_s` is subtracted from every reference TTFT."""
     times = (
         ("TTFT", [max(0.0, one.ttft_s - less_s) for one in reference], [one.ttft_s for one in modelled]),
         ("TPOT", [one.tpot_s for one in reference], [one.tpot_s for one in modelled]),
@@ -65,7 +65,7 @@ def quantiles(reference: Sequence[Timed], modelled: Sequence[Timed], *, less_s: 
 
 
 def missed(rows: Sequence[Quantile]) -> list[str]:
-    """The quantiles that miss the bar, in words."""
+    """Return one sentence for each quantile that exceeds the limit."""
     return [f"{row.measure} p{row.share * 100:.0f} is off by {row.error:+.1%}" for row in rows if not row.within_bar]
 
 
@@ -75,7 +75,7 @@ def _quantile_ms(values_s: Sequence[float | None], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CachedTokens:
-    """Cached tokens of all requests on both sides, and every request where they differ."""
+    """Sums of cached tokens on both sides, and every request in which they differ."""
 
     requests: int
     prompt_tokens: int
@@ -85,18 +85,18 @@ class CachedTokens:
 
     @property
     def error(self) -> float:
-        """Of the model's sum, as a share of what was served."""
+        """Error of the model's sum, as a share of the served sum."""
         return self.modelled / self.served - 1.0 if self.served else float(self.modelled > 0)
 
     @property
     def causes(self) -> Counter[Cause]:
-        """How many requests differ, by cause."""
+        """Number of differing requests by cause."""
         return Counter(difference.cause for difference in self.differences)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One scenario under one way of scheduling. `times` have the front end's time taken off, `raw_times` have not."""
+    """One scenario with one scheduling mode. `times` exclude the front end's time, `raw_times` include it."""
 
     scenario: str
     one_at_a_time: bool
@@ -107,7 +107,7 @@ class Comparison:
     preemptions: tuple[int, int]
     """Modelled, served."""
     evictions: tuple[int, int]
-    """Blocks; modelled, served."""
+    """In blocks: modelled, served."""
 
     @property
     def failures(self) -> list[str]:
@@ -123,7 +123,7 @@ class Comparison:
 
 
 def cached_tokens(modelled: Played, served: Played, found: Sequence[Difference]) -> CachedTokens:
-    """The sums, beside the differences already found."""
+    """Return the sums together with the differences already found."""
     return CachedTokens(
         requests=len(served.outcomes),
         prompt_tokens=sum(outcome.prompt_tokens for outcome in served.outcomes),

@@ -1,8 +1,8 @@
 """Why two runs of one scenario reported different cached tokens for a request.
 
-Under load the two sides do not step at exactly the same moments, so a request may be looked up on one side just before
-a block is stored or just after it is evicted, and on the other the other way round. Which of the two it was is read
-from the block's history on the side that missed it.
+Under load the two sides do not step at exactly the same moments. On one side a request may look up a block just before
+it is stored or just after it is evicted, and on the other side not. The block's history on the side that missed it
+shows the cause.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One request's cached tokens on either side, and the cause at the first block that only one of them hit."""
+    """One request's cached tokens on each side, and the cause at the first block that only one side hit."""
 
     id: str
     modelled: int
@@ -37,7 +37,7 @@ class Difference:
 def differences(
     modelled: Played, served: Played, prompts: Mapping[str, Sequence[int]], block_size: int
 ) -> list[Difference]:
-    """One entry per request whose cached tokens differ."""
+    """Return one entry per request whose cached tokens differ."""
     found = []
     for ours, theirs in zip(modelled.outcomes, served.outcomes, strict=True):
         if ours.cached_tokens != theirs.cached_tokens:
@@ -50,9 +50,10 @@ def differences(
 
 
 def _cause(missed: Played, outcome: Outcome, block_hash: int) -> Cause:
-    """Why there was no copy on the side that missed it, when the request was looked up there.
+    """Return why the side that missed the block had no copy of it when it looked up the request.
 
-    That was somewhere between its arrival and its first token: a copy that was there all the time must have been hit.
+    The look-up was between the request's arrival and its first token. A copy that existed all that time would have been
+    hit.
     """
     history, arrived_s = missed.history, outcome.arrived_s
     if not history.stored_before(block_hash, arrived_s):

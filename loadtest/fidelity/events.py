@@ -1,4 +1,4 @@
-"""KV events of a vLLM worker, in the engine model's own hashes."""
+"""KV events of a vLLM worker, translated to the engine model's hashes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from backends.worker import KvEventSource
 from loadtest.fidelity.outcome import BlockHistory
 
 SETTLE_S = 0.3
-"""How long an idle worker must have been silent before its events count as all there."""
+"""An idle worker's events count as complete after it has sent none for this time."""
 
 
 class EventLog:
-    """Every batch of one publisher, with its own time."""
+    """All batches of one publisher, each with its own time."""
 
     def __init__(self) -> None:
         self._payloads: list[bytes] = []
@@ -29,7 +29,7 @@ class EventLog:
         self._lost = 0
 
     def add(self, frames: list[bytes]) -> None:
-        """One message."""
+        """Record one message."""
         seq, payload = split_frames(frames)
         if self._next_seq is not None:
             self._lost += seq - self._next_seq
@@ -38,17 +38,19 @@ class EventLog:
 
     @property
     def messages(self) -> int:
-        """Messages so far."""
+        """Number of messages so far."""
         return len(self._payloads)
 
     @property
     def lost(self) -> int:
-        """Messages that did not come."""
+        """Number of messages that did not arrive."""
         return self._lost
 
     def history(self, begin_s: float, time_scale: float) -> BlockHistory:
-        """Comings and goings in modelled seconds since `begin_s` (wall clock). What came before the last reset of the
-        cache that lies before `begin_s` is left out."""
+        """Return when blocks came and went, in modelled seconds since `begin_s` (wall clock).
+
+        Events before the last reset of the cache are left out.
+        """
         history = BlockHistory()
         local: dict[int | bytes, int] = {}
         for payload in self._payloads:
@@ -66,12 +68,12 @@ class EventLog:
         return history
 
     def statistics(self) -> dict[str, int]:
-        """Messages had and lost."""
+        """Return the numbers of messages received and lost."""
         return {"messages": self.messages, "lost": self._lost}
 
 
 def _hashed(event: BlockStored, local: dict[int | bytes, int]) -> list[int]:
-    """The run's hashes as `BlockHasher` makes them (no adapter, no salt)."""
+    """Return the hashes of the event's blocks as `BlockHasher` computes them (no adapter, no salt)."""
     parent = SEED if event.parent_block_hash is None else local[event.parent_block_hash]
     hashes = []
     for index, engine_hash in enumerate(event.block_hashes):
@@ -83,7 +85,7 @@ def _hashed(event: BlockStored, local: dict[int | bytes, int]) -> list[int]:
 
 @asynccontextmanager
 async def listening(source: KvEventSource) -> AsyncIterator[EventLog]:
-    """Subscribe for as long as the block runs."""
+    """Subscribe while the block runs."""
     log = EventLog()
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.SUB)
@@ -102,7 +104,7 @@ async def listening(source: KvEventSource) -> AsyncIterator[EventLog]:
 
 
 async def settled(log: EventLog) -> None:
-    """Until nothing has come for a while."""
+    """Wait until no event has arrived for `SETTLE_S`."""
     seen = -1
     while seen != log.messages:
         seen = log.messages

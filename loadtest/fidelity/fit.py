@@ -1,8 +1,9 @@
-"""A profile's step costs from a recording's timestamps.
+"""Fit a profile's step costs to a recording's timestamps.
 
-What is known is when each request was first scheduled, and when its first and last token came. In between lie whole
-steps, and the engine model says what they computed: so the sum of their costs, linear in the profile's constants, is
-what was observed. The constants follow by least squares, the replay with new constants gives new steps, and so on.
+A recording has the time when each request was first scheduled, and the times of its first and last token. Whole steps
+lie between them, and the engine model computes the work of each step. So the sum of their costs, which is linear in the
+profile's constants, equals the observed time. Least squares give the constants. A replay with the new constants gives
+new steps, and the next round starts.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from loadtest.fidelity.replay import Replay, replay
 
 ROUNDS = 12
 TOLERANCE = 0.02
-"""Relative error from which on a row counts less: the recordings do not say which prompts were cached in part."""
+"""Rows with a higher relative error count less, because the recordings do not say which prompts were partly cached."""
 FIRST_TOKEN_WEIGHT = 0.2
-"""Of the time to the first token: two or three steps of which the model may have one too many, against hundreds
-between the first and the last token."""
+"""Weight of the time to the first token, in which the model may be wrong by one of two or three steps.
+
+From the first to the last token there are hundreds of steps.
+"""
 _EDGE_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """A profile's costs with one fixed part for prefill and decode: both read the weights once."""
+    """A profile's costs with one fixed part for prefill and decode, since both read the weights once."""
 
     a_ms: float
     prefill_b_us: float
@@ -38,7 +41,7 @@ class Constants:
     decode_k_ns: float
 
     def applied_to(self, profile: Profile) -> Profile:
-        """The profile with these costs."""
+        """Return the profile with these costs."""
         return replace(
             profile,
             prefill=PrefillCost(self.a_ms, self.prefill_b_us, self.prefill_d_ns),
@@ -47,9 +50,10 @@ class Constants:
 
 
 def fit(recording: Recording, start: Profile, training: Sequence[int], *, async_scheduling: bool = True) -> Profile:
-    """`start` with its costs fitted to the requests with the indices in `training`; no other request's times are read.
+    """Return `start` with costs fitted to the requests at the indices in `training`; other requests' times are not
+    read.
 
-    Every round moves half way to its solution; the round that came closest to the training requests is kept.
+    Each round moves half way to its solution. The result is the round with the smallest error on the training requests.
     """
     constants = [start.decode.a_ms, start.prefill.b_us, start.prefill.d_ns, start.decode.b_ms, start.decode.k_ns]
     best: tuple[float, Profile] | None = None
@@ -66,8 +70,11 @@ def fit(recording: Recording, start: Profile, training: Sequence[int], *, async_
 
 
 def training_error(recording: Recording, played: Replay, training: Sequence[int]) -> float:
-    """Mean relative error of the time between first and last token, plus that of the time to the first one, weighted
-    as in the fit."""
+    """Return the mean relative error of the time between first and last token, plus the weighted one of the first
+    token.
+
+    The weight is `FIRST_TOKEN_WEIGHT`, as in the fit.
+    """
     total = 0.0
     modelled = played.modelled(recording.requests)
     for index in training:
@@ -96,7 +103,10 @@ def _rows(recording: Recording, played: Replay, training: Sequence[int]) -> Iter
 
 
 class _Sums:
-    """Running sums of what each step's cost depends on, in the order of `Constants`, in milliseconds per unit."""
+    """Running sums of the quantities that determine a step's cost.
+
+    They are in the order of `Constants`, in milliseconds per unit.
+    """
 
     def __init__(self, steps: Sequence[StepResult]) -> None:
         self._ends_s = [step.started_s + step.duration_s for step in steps]
@@ -104,7 +114,7 @@ class _Sums:
         self._totals = list(accumulate(map(_features, steps), _add, initial=none))
 
     def between(self, after_s: float, until_s: float) -> list[float]:
-        """Sums over the steps that end within (`after_s`, `until_s`]."""
+        """Return the sums over the steps that end within (`after_s`, `until_s`]."""
         first, last = (self._totals[bisect_right(self._ends_s, time_s + _EDGE_S)] for time_s in (after_s, until_s))
         return [b - a for a, b in zip(first, last, strict=True)]
 

@@ -16,15 +16,18 @@ from loadtest.fidelity.replay import replay
 PROFILES = MappingProxyType(
     {"meta-llama/Llama-3.1-8B": "llama-3.1-8b-rtxpro6000", "Qwen/Qwen3-32B": "qwen3-32b-2xrtxpro6000"}
 )
-"""Packaged profiles fitted to these recordings, by recorded model."""
+"""Packaged profiles that were fitted to these recordings, by recorded model."""
 START = "qwen3-32b-2xh100"
-"""Where a fit begins for a model that has no profile."""
+"""Initial profile of a fit for a model that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A recording's requests beside the model's. `part` names the requests compared; `*_error` are means over each
-    request's own relative error; `profile` the costs that were used."""
+    """A recording's requests compared with the model's.
+
+    `part` names the compared requests. `*_error` are means over the relative errors of the requests. `profile` has the
+    costs that were used.
+    """
 
     name: str
     part: str
@@ -41,12 +44,12 @@ class Judgement:
 
 
 def training(recording: Recording) -> range:
-    """Indices of the requests that a fit may read: every other one."""
+    """Return the indices of the requests that a fit may read: every other one."""
     return range(0, len(recording.requests), 2)
 
 
 def judge(name: str, recording: Recording, profile: Profile, *, async_scheduling: bool) -> Judgement:
-    """Replay `recording` with `profile`, and compare the requests that no fit has read."""
+    """Replay `recording` with `profile`, and compare the requests that the fit did not read."""
     played = replay(recording, profile, async_scheduling=async_scheduling)
     reference, modelled = recording.requests[1::2], played.modelled(recording.requests)[1::2]
     return Judgement(
@@ -61,10 +64,9 @@ def judge(name: str, recording: Recording, profile: Profile, *, async_scheduling
 
 
 def judge_folder(folder: Path, names: Sequence[str], *, refit: bool) -> list[Judgement]:
-    """Each recording with its packaged profile, or a new fit where there is none or `refit` asks for it.
+    """Judge each recording with its packaged profile, or with a new fit if there is none or `refit` is set.
 
-    With a new fit, scheduling between steps is shown too, fitted by itself: what it would have cost to leave async
-    scheduling out of the model.
+    With a new fit, the result also has a fit without async scheduling. It shows the error of a model without it.
 
     Raises:
         RecordingError: a recording cannot be read.

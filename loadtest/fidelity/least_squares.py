@@ -13,7 +13,7 @@ _REWEIGHTINGS = 10
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One observation: ``sum(features * parameters)`` should be `observed`; errors count relative to it."""
+    """One observation: ``sum(features * parameters)`` should be `observed`; errors are relative to it."""
 
     features: Sequence[float]
     observed: float
@@ -21,10 +21,10 @@ class Row:
 
 
 def fit_relative(rows: Sequence[Row], tolerance: float) -> list[float]:
-    """Parameters of at least 0 that fit `rows` best in relative error.
+    """Return parameters of at least 0 that fit `rows` best in relative error.
 
-    An error within `tolerance` (0.02 = 2 %) counts squared, a larger one in proportion to its size (Huber's loss,
-    by iteratively reweighted least squares), so that a few rows with a cause of their own do not bend the rest.
+    An error within `tolerance` (0.02 = 2 %) counts squared, a larger one in proportion to its size. This is Huber's
+    loss, by iteratively reweighted least squares. So a few rows with a cause of their own do not distort the fit.
     """
     weights = [row.weight / row.observed**2 for row in rows]
     parameters = _solve_not_negative(rows, weights)
@@ -38,7 +38,7 @@ def fit_relative(rows: Sequence[Row], tolerance: float) -> list[float]:
 
 
 def relative_error(row: Row, parameters: Sequence[float]) -> float:
-    """Absolute error of one row, as a share of what was observed."""
+    """Return the absolute error of one row, as a share of the observed value."""
     return abs(sum(f * p for f, p in zip(row.features, parameters, strict=True)) / row.observed - 1.0)
 
 
@@ -46,7 +46,7 @@ def _solve_not_negative(rows: Sequence[Row], weights: Sequence[float]) -> list[f
     """Return the weighted least-squares solution without negative parameters; an unused parameter is 0."""
     scale = np.sqrt(np.array(weights))
     matrix = np.array([row.features for row in rows]) * scale[:, None]
-    # Features differ by many orders of magnitude (steps, tokens, tokens squared), and `nnls` has one tolerance for all.
+    # Features differ by many orders of magnitude (steps, tokens, tokens squared), but `nnls` has one tolerance for all.
     norms = np.linalg.norm(matrix, axis=0)
     norms[norms == 0.0] = 1.0
     solution, _ = nnls(matrix / norms, np.array([row.observed for row in rows]) * scale)

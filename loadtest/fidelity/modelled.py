@@ -22,7 +22,7 @@ class EngineSettings:
     async_scheduling: bool
 
     def engine(self) -> Engine:
-        """A fresh engine, its cache empty."""
+        """Return a new engine with an empty cache."""
         return Engine(
             self.profile,
             sample=unmatched,
@@ -33,7 +33,7 @@ class EngineSettings:
 
 
 def play(scenario: Scenario, prompts: Mapping[str, Sequence[int]], settings: EngineSettings) -> Played:
-    """Run `scenario` through a fresh engine."""
+    """Run `scenario` through a new engine."""
     history = BlockHistory()
     worker = VirtualWorker(settings.engine(), lambda result: _note(result, history))
     states = []

@@ -22,12 +22,12 @@ class Outcome:
 
     @property
     def ttft_s(self) -> float:
-        """Waiting included."""
+        """Time from arrival to first token, waiting included."""
         return self.first_token_s - self.arrived_s
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time per output token after the first; None for a single one."""
+        """Mean time per output token after the first; None if there is only one."""
         if self.output_tokens < 2:
             return None
         return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)
@@ -35,30 +35,30 @@ class Outcome:
 
 @dataclass(slots=True)
 class BlockHistory:
-    """When physical copies of blocks came and went, by block hash (`BlockHasher`'s, both sides)."""
+    """When physical copies of blocks came and went, by block hash (`BlockHasher`'s, on both sides)."""
 
     changes: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
     evictions: int = 0
 
     def stored(self, block_hash: int, at_s: float) -> None:
-        """A copy became hittable."""
+        """Record a copy that requests can hit."""
         self.changes.setdefault(block_hash, []).append((at_s, 1))
 
     def removed(self, block_hash: int, at_s: float) -> None:
-        """A copy was evicted."""
+        """Record the eviction of a copy."""
         self.changes.setdefault(block_hash, []).append((at_s, -1))
         self.evictions += 1
 
     def copies_at(self, block_hash: int, time_s: float) -> int:
-        """Copies there were at that time."""
+        """Return the number of copies at that time."""
         return sum(change for at_s, change in self.changes.get(block_hash, ()) if at_s <= time_s)
 
     def stored_before(self, block_hash: int, time_s: float) -> bool:
-        """Whether a copy had come by then."""
+        """Return whether any copy had been stored by then."""
         return any(change > 0 for at_s, change in self.changes.get(block_hash, ()) if at_s <= time_s)
 
     def fewest_copies(self, block_hash: int, after_s: float, until_s: float) -> int:
-        """The least number of copies at any time between the two."""
+        """Return the lowest number of copies at any time between the two."""
         fewest = copies = self.copies_at(block_hash, after_s)
         for at_s, change in self.changes.get(block_hash, ()):
             if after_s < at_s <= until_s:
@@ -67,7 +67,7 @@ class BlockHistory:
         return fewest
 
     def statistics(self) -> dict[str, int]:
-        """Distinct blocks seen and copies evicted."""
+        """Return the numbers of distinct blocks and of evicted copies."""
         return {"blocks": len(self.changes), "evictions": self.evictions}
 
 

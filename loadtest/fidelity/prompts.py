@@ -1,4 +1,4 @@
-"""Prompts as token ids: a scenario's messages, rendered and tokenised by the gateway's own code."""
+"""Prompts as token ids. The gateway's own code renders and tokenises a scenario's messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loadtest.fidelity.scenarios import Scenario
 
 
 def prompt_ids(scenario: Scenario, model_dir: Path) -> dict[str, list[int]]:
-    """Token ids by request id."""
+    """Return the token ids of each request by its id."""
     renderer = ChatRenderer.load(model_dir)
     return {
         arrival.id: renderer.encode(renderer.render(arrival.body("")), add_special_tokens=False)

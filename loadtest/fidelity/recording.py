@@ -38,12 +38,12 @@ class RecordedRequest:
 
     @property
     def ttft_s(self) -> float:
-        """From arrival, waiting included."""
+        """Time from arrival to first token, waiting included."""
         return self.first_token_s - self.arrived_s
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time per output token after the first; None for a single one."""
+        """Mean time per output token after the first; None if there is only one."""
         if self.output_tokens < 2:
             return None
         return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)
@@ -51,7 +51,7 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One run. `ranks` are data-parallel replicas that shared the requests; `max_*` are vLLM's flags."""
+    """One run. `ranks` are the data-parallel replicas that shared the requests; `max_*` are vLLM's flags."""
 
     model: str
     vllm_version: str
@@ -87,7 +87,7 @@ class _Row(msgspec.Struct):
 
 
 def recording_names(folder: Path) -> list[str]:
-    """Names of the recordings in `folder`, sorted; none where there is no such folder."""
+    """Return the sorted names of the recordings in `folder`; empty if there is no such folder."""
     return sorted(path.name.removesuffix(META) for path in folder.glob(PATTERN))
 
 
@@ -95,7 +95,7 @@ def read_recording(folder: Path, name: str) -> Recording:
     """Read one recording.
 
     Raises:
-        RecordingError: a file is missing or of another shape, or there is no ``zstd`` command.
+        RecordingError: a file is missing or malformed, or there is no ``zstd`` command.
     """
     path = folder / f"{name}{REQUESTS}"
     try:
@@ -128,8 +128,8 @@ def _decompressed(path: Path) -> bytes:
 
 
 def _requests(rows: list[_Row]) -> tuple[RecordedRequest, ...]:
-    # Arrivals are wall-clock times at the front end, the rest is the engine's monotonic clock: the quickest hand-over
-    # between the two is taken as no time at all.
+    # Arrivals are wall-clock times at the front end, all other times the engine's monotonic clock. To align them, the
+    # fastest transfer from front end to engine is assumed to take no time.
     offset_s = min(row.queued_ts - row.arrival_time for row in rows)
     start_s = min(row.arrival_time for row in rows) + offset_s
     read = [

@@ -1,4 +1,4 @@
-"""A recording played through the engine model: the recorded arrivals and lengths, the engine's own scheduling."""
+"""Play a recording through the engine model: recorded arrivals and lengths, with the engine's own scheduling."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ _IDS_PER_REQUEST = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The model's result: one state per recorded request, and the steps of its rank."""
+    """The model's result: one state per recorded request, and the steps of each rank."""
 
     states: tuple[EngineRequestState, ...]
     steps: tuple[tuple[StepResult, ...], ...]
     rank_of: tuple[int, ...]
 
     def modelled(self, recorded: Sequence[RecordedRequest]) -> list[RecordedRequest]:
-        """The recorded requests with the model's times in place of the recorded ones."""
+        """Return the recorded requests with the model's times."""
         return [_with_times(request, state) for request, state in zip(recorded, self.states, strict=True)]
 
 
 def replay(recording: Recording, profile: Profile, *, async_scheduling: bool = True) -> Replay:
-    """Play it through one engine per data-parallel rank; each request goes to the least loaded one, as in vLLM.
+    """Play the recording through one engine per data-parallel rank; each request goes to the least loaded one, as in
+    vLLM.
 
-    The recordings hold no text, so every prompt is new to the cache; ranks run on clocks of their own.
+    The recordings hold no text, so every prompt is new to the cache. Each rank runs on its own clock.
     """
     steps: list[list[StepResult]] = [[] for _ in range(recording.ranks)]
     ranks = [VirtualWorker(_engine(recording, profile, async_scheduling), taken.append) for taken in steps]

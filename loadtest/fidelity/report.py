@@ -1,4 +1,4 @@
-"""The comparison as tables for people, and as JSON."""
+"""The comparison as printed tables and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadtest.fidelity.judgement import Judgement
 
 
 def print_cached(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """Cached tokens, and why they differ where they do."""
+    """Print cached tokens, and the causes of differences."""
     table = _table("cached tokens", ("scenario", "requests", "vLLM", "model", "error", "requests that differ"))
     for one in comparisons:
         cached = one.cached
@@ -35,7 +35,7 @@ def print_pressure(console: Console, comparisons: Sequence[Comparison]) -> None:
 
 
 def print_times(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """TTFT and TPOT quantiles in modelled milliseconds, with the front end's time on and off."""
+    """Print TTFT and TPOT quantiles in modelled milliseconds, with and without the front end's time."""
     headings = ("scenario", "ms", "vLLM, client's view", "less front end", "model", "error")
     table = _table("time to first token, and per output token", headings)
     for one in comparisons:
@@ -47,7 +47,7 @@ def print_times(console: Console, comparisons: Sequence[Comparison]) -> None:
 
 
 def print_judgements(console: Console, judgements: Sequence[Judgement]) -> None:
-    """The recorded runs beside their replays."""
+    """Print the recorded runs next to their replays."""
     headings = ("recorded run", "ms", "recorded", "model", "error", "mean error of a request")
     table = _table("recorded on a real GPU, replayed; requests that no fit has read", headings)
     for one in judgements:
@@ -60,7 +60,7 @@ def print_judgements(console: Console, judgements: Sequence[Judgement]) -> None:
 
 
 def print_costs(console: Console, judgements: Sequence[Judgement]) -> None:
-    """The constants that were used, as a profile writes them."""
+    """Print the constants that were used, as a profile writes them."""
     for one in judgements:
         prefill, decode = one.profile.prefill, one.profile.decode
         console.print(
@@ -73,13 +73,13 @@ def print_costs(console: Console, judgements: Sequence[Judgement]) -> None:
 
 
 def title(one: Comparison | Judgement) -> str:
-    """The scenario or recording, and vLLM's way of scheduling."""
+    """Return the scenario or recording, and vLLM's scheduling mode."""
     name = one.scenario if isinstance(one, Comparison) else one.name
     return f"{name}, {'async' if one.async_scheduling else 'sync'}"
 
 
 def write_json(path: Path, comparisons: Sequence[Comparison], judgements: Sequence[Judgement]) -> None:
-    """Everything that was printed, and each differing request."""
+    """Write all printed figures and each differing request."""
     plain: dict[str, list[dict[str, Any]]] = {
         "served": [{**asdict(one), "failures": one.failures} for one in comparisons],
         "recorded": [{**asdict(one), "failures": one.failures} for one in judgements],

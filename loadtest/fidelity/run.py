@@ -30,11 +30,11 @@ from loadtest.fleet.vllm import VllmWorker, find_vllm, running_vllm
 
 _KIB_PER_GIB = 1 << 20
 SHIPPED_KIB_PER_TOKEN = 1
-"""KV bytes per token of the shipped model shape."""
+"""KV size per token of the shipped model shape."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the chosen parts; 1 if anything misses its bar or could not be run."""
+    """Run the selected parts; return 1 if a limit is missed or a part could not run."""
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _served(args: argparse.Namespace, console: Console) -> list[Comparison]:
-    """The first part: one server per way of scheduling, each scenario on an emptied cache."""
+    """Run the first part: one server per scheduling mode, each scenario with an empty cache."""
     executable = find_vllm(args.vllm_env)
     scenarios = [SCENARIOS[name](args.seed) for name in args.scenario]
     prompts = [prompt_ids(scenario, shipped_model_dir()) for scenario in scenarios]
@@ -75,7 +75,7 @@ def _served(args: argparse.Namespace, console: Console) -> list[Comparison]:
 def server_to_compare(
     executable: Path, profile: Profile, cache_tokens: int, time_scale: float, *, async_scheduling: bool
 ) -> VllmWorker:
-    """A vLLM server in clock mode that `compare` knows the model of: batch limits of the profile, no jitter."""
+    """Return a vLLM server in clock mode that `compare` can model: the profile's batch limits, no jitter."""
     flags = ["--max-num-batched-tokens", str(profile.max_num_batched_tokens)]
     flags += ["--max-num-seqs", str(profile.max_num_seqs), "--max-model-len", str(cache_tokens // 2)]
     flags += ["--enable-per-request-metrics", *([] if async_scheduling else ["--no-async-scheduling"])]
@@ -87,10 +87,10 @@ def server_to_compare(
 async def compare(
     url: str, worker: VllmWorker, scenarios: Sequence[tuple[Scenario, dict[str, list[int]]]], console: Console
 ) -> list[Comparison]:
-    """Each scenario, with its prompts by request id, through the server at `url` and through the model.
+    """Play each scenario, with its prompts by request id, through the server at `url` and through the model.
 
-    What the front end (HTTP, rendering, tokenising, the way to the engine) takes before the engine has a request is no
-    part of the model. It is measured where one request is in flight, and taken off the times under load.
+    The front end (HTTP, rendering, tokenising, transfer to the engine) takes time before the engine has a request, and
+    is not modelled. Its time is measured with one request in flight, and subtracted from the times under load.
     """
     server = await learn(url, worker.clock.time_scale)
     ahead = "--no-async-scheduling" not in worker.flags
@@ -133,7 +133,7 @@ def _compare(
 
 
 def _recorded(args: argparse.Namespace, console: Console) -> list[Judgement]:
-    """The second part; a folder that is not there is said, and an error only where it was named."""
+    """Run the second part. A missing folder is reported, and is an error only if the user named it."""
     folder: Path = args.recorded or RECORDED
     names = recording_names(folder)
     if not names:

@@ -1,8 +1,8 @@
-"""The scenarios of both sides: requests with fixed text and fixed arrival times, whatever the answers.
+"""The scenarios of both sides: requests with fixed text and fixed arrival times, independent of the answers.
 
-The text is that of `loadtest.workload.conversations`. A later turn holds an earlier one's question and an answer
-written beforehand, not the one that was generated: so both sides see the same prompts, and what they generated stays
-in their caches without ever being asked for.
+The text is that of `loadtest.workload.conversations`. A later turn holds an earlier question and an answer written
+beforehand, not the generated one. So both sides see the same prompts. The generated tokens stay in the caches and are
+never requested.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from loadtest.workload.conversations import QUESTIONS, RULES, Conversation, Shape, documents, generate
 
 ANSWER_TIME_S = 0.4
-"""What the schedule allows for an answer before the pause that precedes the next question."""
+"""Time in the schedule for an answer, followed by the pause before the next question."""
 EXCERPT_CHARS = (2_000, 5_000)
-"""Of a file that a later turn brings along, where it does: a prefill that takes longer than the way to the engine."""
+"""Length of the file excerpt in some later turns. Its prefill takes longer than the transfer to the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request: when it is sent (seconds after the begin), its messages, and how many tokens the answer has."""
+    """One request: its send time (seconds after the begin), its messages, and the number of tokens in its answer."""
 
     id: str
     at_s: float
@@ -31,7 +31,7 @@ class Arrival:
     answer_tokens: int
 
     def body(self, model: str) -> dict[str, Any]:
-        """The chat completions body, less what streaming adds."""
+        """Return the chat completions body, without the members for streaming."""
         return {
             "model": model,
             "messages": list(self.messages),
@@ -43,7 +43,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Arrivals, by time. `one_at_a_time`: the times count for nothing, each request waits for the one before it."""
+    """Arrivals, by time. With `one_at_a_time` the times are ignored, and each request waits for the previous one."""
 
     name: str
     about: str
@@ -52,7 +52,7 @@ class Scenario:
 
 
 def one_at_a_time(seed: int, conversations: int = 18) -> Scenario:
-    """Conversations whose turns take their turns at random; together they exceed the cache."""
+    """Return conversations whose turns are interleaved at random; together they exceed the cache."""
     shape = Shape(conversations=conversations, turns=4, answer_tokens=24, document_chars=(4_000, 18_000))
     arrivals = _scheduled(generate(shape, seed), "talk", excerpts_seed=seed)
     about = f"{len(arrivals)} requests, each after the end of the one before; more text than the cache holds"
@@ -60,14 +60,14 @@ def one_at_a_time(seed: int, conversations: int = 18) -> Scenario:
 
 
 def low(seed: int, conversations: int = 16) -> Scenario:
-    """A few requests at once, seldom any that waits."""
+    """Return a few concurrent requests that rarely wait."""
     shape = Shape(conversations, 4, 1.0, 1.5, 48, (2_000, 10_000))
     arrivals = _scheduled(generate(shape, seed), "talk", excerpts_seed=seed)
     return _open("low load", "conversations about files; few requests at once", arrivals)
 
 
 def high(seed: int, conversations: int = 80) -> Scenario:
-    """Long prompts with short answers beside short prompts with long ones, near what the GPU can do."""
+    """Return long prompts with short answers and short prompts with long ones, near the limit of the GPU."""
     return _open(
         "high load",
         "long prompts beside long answers; the GPU is busy nearly all the time",
@@ -76,7 +76,7 @@ def high(seed: int, conversations: int = 80) -> Scenario:
 
 
 def pressure(seed: int, conversations: int = 64) -> Scenario:
-    """More running requests than the cache can hold: preemption, and eviction of prefixes that return."""
+    """Return more running requests than the cache can hold: preemption, and eviction of prefixes that return."""
     shape = Shape(conversations, 2, 16.0, 1.0, 320, (3_000, 9_000))
     arrivals = _scheduled(generate(shape, seed), "pressure")
     return _open(
@@ -89,7 +89,7 @@ def pressure(seed: int, conversations: int = 64) -> Scenario:
 SCENARIOS: Mapping[str, Callable[[int], Scenario]] = MappingProxyType(
     {"one": one_at_a_time, "low": low, "high": high, "pressure": pressure}
 )
-"""By the name that the command line takes."""
+"""Scenarios by their name on the command line."""
 
 
 def _open(name: str, about: str, arrivals: list[Arrival]) -> Scenario:
@@ -104,7 +104,7 @@ def _mixed(seed: int, conversations: int) -> list[Arrival]:
 
 
 def _scheduled(conversations: Iterable[Conversation], prefix: str, excerpts_seed: int | None = None) -> list[Arrival]:
-    """Every turn at its time; with `excerpts_seed` each turn after the first brings an excerpt of a file along."""
+    """Return every turn at its time; with `excerpts_seed` each turn after the first contains an excerpt of a file."""
     rng = Random(excerpts_seed)
     arrivals: list[Arrival] = []
     for number, conversation in enumerate(conversations):
@@ -122,13 +122,13 @@ def _scheduled(conversations: Iterable[Conversation], prefix: str, excerpts_seed
 
 
 def _written_answer(number: int, index: int) -> str:
-    """An assistant turn that no worker generates: the clock answers in lower-case words, this begins with a digit."""
+    """Return an answer that no worker generates: it begins with a digit, and the clock answers in lower-case words."""
     rule, question = RULES[(number + index) % len(RULES)], QUESTIONS[(number * 3 + index) % len(QUESTIONS)]
     return f"{index + 1}. {rule} The next thing to ask would be: {question}"
 
 
 def _shuffled(arrivals: list[Arrival], rng: Random) -> tuple[Arrival, ...]:
-    """All arrivals in random order, a conversation's own turns in theirs."""
+    """Return all arrivals in random order, but each conversation's turns in their own order."""
     slots = [arrival.id.rsplit("-", 1)[0] for arrival in arrivals]
     rng.shuffle(slots)
     queues: dict[str, list[Arrival]] = {}

@@ -1,4 +1,4 @@
-"""vLLM's side: a scenario over HTTP against a server in clock mode, in stretched time."""
+"""Play a scenario over HTTP against a vLLM server in clock mode, in stretched time."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from loadtest.fidelity.outcome import Outcome, Played
 from loadtest.fidelity.scenarios import Arrival, Scenario
 
 LEAD_S = 0.5
-"""Between the begin of a run and its first arrival, in real seconds."""
+"""Time between the begin of a run and its first arrival, in real seconds."""
 _PREEMPTIONS = "vllm:num_preemptions_total"
 
 
 class ServingError(RuntimeError):
-    """The server did not do what the comparison needs; the message says what."""
+    """The server did not do what the comparison needs; the message has the details."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One run. `front_end_s` is the real time that each request spent outside the engine before its first token, where
-    known: the client's time to first token less the engine's."""
+    """One run.
+
+    `front_end_s` is the real time that each request spent outside the engine before its first token, where known: the
+    client's time to first token minus the engine's.
+    """
 
     played: Played
     front_end_s: tuple[float, ...]
@@ -38,7 +41,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A vLLM server in clock mode, as the comparison knows it."""
+    """A vLLM server in clock mode, with the settings that the comparison needs."""
 
     url: str
     model: str
@@ -69,7 +72,8 @@ class Server:
         return Served(Played(outcomes, history, preempted), _front_end_s(timings))
 
     async def _empty(self, control: httpx.AsyncClient) -> None:
-        """Reset the prefix cache, and step once: an idle engine tells of the reset with its next step's events.
+        """Reset the prefix cache and run one step, because an idle engine publishes the reset with its next step's
+        events.
 
         The one token and its prompt fill no block.
         """
@@ -111,10 +115,10 @@ class Server:
 
 
 async def learn(url: str, time_scale: float) -> Server:
-    """What `url` is.
+    """Read the settings of the server at `url`.
 
     Raises:
-        ServingError: it does not answer, or lacks a cache size or event publisher.
+        ServingError: it does not answer, or does not report a cache size or event publisher.
     """
     async with WorkerClient() as client:
         try:

@@ -1,4 +1,4 @@
-"""Drives the engine model in virtual time: arrivals in, one step after another."""
+"""Run the engine model in virtual time: requests arrive, and one step follows another."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from backends.engine.engine import Engine, EngineRequest, EngineRequestState, StepResult
 
 UNMATCHED_ID = 1 << 31
-"""Generated tokens count up from here: no prompt holds them, so none is ever hit by a prompt."""
+"""Generated tokens count up from this id. No prompt contains them, so no prompt hits their blocks."""
 
 
 def unmatched(state: EngineRequestState) -> int:
-    """A next token that no prompt holds."""
+    """Return a next token that no prompt contains."""
     return UNMATCHED_ID + state.output_tokens
 
 
@@ -27,12 +27,12 @@ class VirtualWorker:
 
     @property
     def load(self) -> int:
-        """vLLM's own measure for choosing between data-parallel ranks: a waiting request counts as four running."""
+        """vLLM's own measure for choosing a data-parallel rank: a waiting request counts as four running ones."""
         statistics = self._engine.statistics()
         return int(4 * statistics["waiting"] + statistics["running"])
 
     def run_until(self, time_s: float) -> None:
-        """Start every step that starts before `time_s`."""
+        """Run every step that starts before `time_s`."""
         while self._engine.has_work and self.now_s < time_s:
             result = self._engine.step(self.now_s)
             assert result is not None
@@ -40,15 +40,15 @@ class VirtualWorker:
             self.now_s += result.duration_s
 
     def arrive(self, request: EngineRequest, time_s: float) -> EngineRequestState:
-        """A request arrives; if a step runs, it is seen when that step ends."""
+        """Add a request. If a step runs, the engine sees the request when that step ends."""
         self.run_until(time_s)
         self.now_s = max(self.now_s, time_s)
         return self._engine.add(request, time_s)
 
     def finish(self) -> None:
-        """Run until nothing is left."""
+        """Run until no request is left."""
         self.run_until(float("inf"))
 
     def statistics(self) -> dict[str, int | float]:
-        """The engine's."""
+        """Return the engine's statistics."""
         return self._engine.statistics()

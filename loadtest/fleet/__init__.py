@@ -1,4 +1,5 @@
-"""Fleets of real processes on loopback: embedded workers, vLLM without a GPU, the gateway in front. `warmroute fleet`.
+"""Fleets of real processes on loopback, and ``warmroute fleet``.
 
-Nouns: `Process` (a child whose output is read), `VllmWorker` (the settings of one vLLM server), `running_vllm`.
+They are embedded workers or vLLM without a GPU, with the gateway in front. Nouns: `Process` (a child process whose
+output is read), `VllmWorker` (the settings of one vLLM server), `running_vllm`.
 """

@@ -67,7 +67,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run(args: argparse.Namespace) -> int:
     """Start the workers and wait for Ctrl-C."""
-    from loadtest.fleet.run import run as start  # late: other commands' help must not wait for HTTP clients
+    from loadtest.fleet.run import run as start  # late import: other commands' help must not wait for HTTP clients
 
     return start(args)
 

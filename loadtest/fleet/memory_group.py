@@ -1,7 +1,7 @@
-"""A memory cgroup (v1 or v2) for a child process, which limits and measures it and its children together.
+"""A memory cgroup (v1 or v2) that limits and measures the memory of a child process and its children together.
 
-An address-space limit (RLIMIT_AS) is no substitute: it counts what is reserved, not what is used, and fails
-allocations where the kernel would end the process.
+An address-space limit (RLIMIT_AS) cannot replace it. That limit counts reserved instead of used memory. It also fails
+allocations in cases where the kernel would end the process.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ _REMOVE_LIMIT_S = 10.0
 
 
 class NoMemoryGroup(RuntimeError):
-    """No memory cgroup can be made here; the message says why."""
+    """No memory cgroup can be created; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Files of one cgroup version."""
+    """File names of one cgroup version."""
 
     limit: str
     swap: str
     swap_value: str
-    """`swap` gets this: v1 limits memory and swap together, v2 swap alone. ``{limit}`` stands for the limit."""
+    """Value for the file `swap`: v1 limits memory and swap together, v2 swap alone.
+
+    ``{limit}`` stands for the limit.
+    """
     peak: str
     kills: str
-    """A file with a line ``oom_kill N``."""
+    """Name of the file that contains a line ``oom_kill N``."""
 
 
 _V1 = _Names(
@@ -44,10 +47,10 @@ _V2 = _Names("memory.max", "memory.swap.max", "0", "memory.peak", "memory.events
 
 
 class MemoryGroup:
-    """A new cgroup with a limit, removed at the end of a ``with``, after its processes have ended.
+    """A new cgroup with a limit. It is removed at the end of a ``with``, after its processes have ended.
 
     Raises:
-        NoMemoryGroup: none can be made.
+        NoMemoryGroup: it cannot be created.
     """
 
     def __init__(self, limit_bytes: int, root: Path = ROOT) -> None:
@@ -61,26 +64,26 @@ class MemoryGroup:
         self.remove()
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The same command, started inside the group."""
+        """Return the command that starts `command` inside the group."""
         return ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self._folder / "cgroup.procs"), *command]
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most that was in use, page cache included; None where the kernel does not say."""
+        """Highest memory use, including page cache, or None if the kernel does not report it."""
         with suppress(OSError):
             return int((self._folder / self._names.peak).read_text())
         return None
 
     @property
     def kills(self) -> int:
-        """Processes that the kernel ended because the limit was reached."""
+        """Number of processes that the kernel ended because the limit was reached."""
         for line in (self._folder / self._names.kills).read_text().splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
         return 0
 
     def remove(self) -> None:
-        """Remove the group; a second call does nothing. A group with running processes stays."""
+        """Remove the group; a second call does nothing. A group with running processes is kept."""
         end_s = time.monotonic() + _REMOVE_LIMIT_S
         while self._folder.exists():
             with suppress(OSError):
@@ -114,7 +117,11 @@ def _make(limit_bytes: int, root: Path) -> tuple[Path, _Names]:
 
 
 def _try_to_enter(folder: Path) -> None:
-    """Start a program in the group, which the kernel may refuse although the group could be made."""
+    """Start a program in the group. The kernel may refuse that even for a group that it let us create.
+
+    Raises:
+        OSError: no process may enter the group.
+    """
     procs = folder / "cgroup.procs"
     entered = subprocess.run(["/bin/sh", "-c", 'echo $$ >"$0"', str(procs)], capture_output=True, check=False)
     if entered.returncode != 0:
@@ -122,7 +129,7 @@ def _try_to_enter(folder: Path) -> None:
 
 
 def _parents(root: Path) -> Iterator[tuple[Path, _Names]]:
-    """Groups that a new one may be made in: our own, those above it, up to the root of the memory hierarchy."""
+    """Yield the groups that can hold a new one: our own and its ancestors, up to the root of the memory hierarchy."""
     own: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` ports in a row that nothing listens on.
+    """Return the first of `count` consecutive ports on which nothing listens.
 
-    They are free when this returns, and chosen at random so that neighbours who ask at the same time hardly collide.
-    The range lies below the one from which systems draw ports for outgoing connections.
+    The ports are free when this returns. They are chosen at random, so that concurrent callers rarely get the same
+    ones. The range is below the one from which systems choose ports for outgoing connections.
     """
     for _ in range(1_000):
         first = random.randrange(12_000, 32_000 - count)

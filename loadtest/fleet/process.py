@@ -1,4 +1,4 @@
-"""Child processes: started in a session of their own, read for what they print, and never left behind."""
+"""Child processes: each has a session of its own, has its output read, and is always stopped."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STOP_LIMIT_S = 10.0
 
 
 class StartError(RuntimeError):
-    """A process did not come up; the message holds its last lines."""
+    """A process did not start; the message holds its last lines."""
 
 
 class Process:
-    """One child process whose output is read for the line that says it is ready.
+    """One child process, whose output is searched for the line that reports it ready.
 
-    `environment` is added to our own; `log` names a file that gets everything the child prints.
+    `environment` is added to the parent's. `log` names a file for all of the child's output.
     """
 
     def __init__(
@@ -36,7 +36,8 @@ class Process:
         self._fresh: Queue[str | None] = Queue()
         self._log = log
         self.name = name
-        # its own session: Ctrl-C reaches us alone, and we then stop our children in order
+        # With a session of its own the child does not get Ctrl-C. The parent gets it alone and stops the children in
+        # order.
         self._child = subprocess.Popen(
             list(command),
             stdout=subprocess.PIPE,
@@ -50,12 +51,11 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
         return self._child.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process still runs."""
         return self._child.poll() is None
 
     def _read(self) -> None:
@@ -72,10 +72,10 @@ class Process:
         self._fresh.put(None)
 
     def wait_for(self, pattern: str, limit_s: float = START_LIMIT_S) -> re.Match[str]:
-        """The first match of `pattern` in what the process prints.
+        """Return the first match of `pattern` in the output of the process.
 
         Raises:
-            StartError: it ended, or printed no such line in time.
+            StartError: it ended, or did not print such a line in time.
         """
         end_s = time.monotonic() + limit_s
         while (left_s := end_s - time.monotonic()) > 0:
@@ -95,18 +95,18 @@ class Process:
             yield line
 
     def ended(self) -> StartError:
-        """The error that says how it ended."""
+        """Return the error that describes how the process ended."""
         return StartError(f"{self.name} ended with code {self._child.wait()}:\n{self.tail()}")
 
     def tail(self) -> str:
-        """The last lines it printed."""
+        """Return the last lines that the process printed."""
         return "\n".join(self._lines)
 
     def wait(self, limit_s: float) -> int:
-        """Its exit code, once it has ended.
+        """Wait for the end of the process and return its exit code.
 
         Raises:
-            StartError: it has not in time.
+            StartError: it did not end in time.
         """
         try:
             return self._child.wait(limit_s)
@@ -114,18 +114,18 @@ class Process:
             raise StartError(f"{self.name} still runs after {limit_s:.0f} s:\n{self.tail()}") from None
 
     def terminate(self) -> None:
-        """Ask it to stop, without waiting."""
+        """Send SIGTERM without waiting."""
         if self.alive:
             self._child.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to it and every process it started."""
+        """Send SIGKILL to the process and all processes that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL to what stays of it and of what it started."""
+        """Send SIGTERM, then SIGKILL to the remaining processes, including those that it started."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(STOP_LIMIT_S)
@@ -134,9 +134,10 @@ class Process:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off the signals that end a command until the block is done: a child is started and noted down, or neither.
+    """Delay the signals that end a command until the end of the block.
 
-    They cannot be blocked instead, since a child would inherit that.
+    A child process is thus either started and recorded, or not started. The signals cannot be blocked instead, because
+    a child would inherit the blocked signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -155,6 +156,6 @@ def uninterrupted() -> Iterator[None]:
 
 
 def warmroute(*arguments: str) -> list[str]:
-    """The command line of ``warmroute`` with these arguments, run by this very Python."""
-    # -P: a folder called router/ where the user stands must not shadow ours
+    """Return the command line of ``warmroute`` with these arguments, run by the current Python."""
+    # -P: a folder called router/ in the current directory must not replace Warmroute's own package.
     return [sys.executable, "-P", "-m", "warmroute", *arguments]

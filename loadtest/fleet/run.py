@@ -1,4 +1,4 @@
-"""``warmroute fleet``: start, show progress, print the addresses, wait, stop."""
+"""``warmroute fleet``: start the fleet, show progress, print the addresses, wait, stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WATCH_S = 0.5
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start what `args` asks for; returns the exit code."""
+    """Start the fleet that `args` describes, wait for its end, and return the exit code."""
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -110,7 +110,7 @@ def _show(console: Console, urls: list[str]) -> None:
 
 
 def _watch(processes: list[Process]) -> int:
-    """Wait until a process ends by itself; the caller then stops the rest."""
+    """Wait until a process ends by itself; the caller then stops the others."""
     while True:
         for process in processes:
             if not process.alive:

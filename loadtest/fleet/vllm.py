@@ -1,4 +1,4 @@
-"""vLLM's own servers in clock mode (`backends/clock`), each a process: found, told, started, waited for, stopped."""
+"""vLLM's own servers in clock mode (`backends/clock`), one process each: find, configure, start and stop them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, StartError, uninterrupted
 
 ENVIRONMENT = Path(".venv-vllm")
-"""Where ``make vllm-env`` builds."""
+"""Folder that ``make vllm-env`` creates."""
 START_LIMIT_S = 300.0
-"""A server needs 25 to 60 s of one core; several start at once on few cores."""
+"""A server needs 25 to 60 s of one core, and several start at once on few cores."""
 MAX_RANKS = 8
-"""Data-parallel ranks for which ports are kept free: vLLM counts event ports up from the first rank's."""
+"""Number of data-parallel ranks for which ports are reserved: vLLM counts event ports up from the first rank's."""
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
@@ -31,10 +31,10 @@ _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"
 class VllmWorker:
     """One ``vllm serve`` in clock mode.
 
-    `model_dir` None is the shipped tokenizer and model shape (1 KiB of KV per token), served under its own name; a
-    folder of one's own is served under its path, as vLLM does by itself. `flags` come last and so win over ours. A port
-    of 0 is chosen when the worker starts; `events_port` is the first of `MAX_RANKS` for events, behind which come as
-    many for replay. `dev_mode` opens vLLM's ``/reset_prefix_cache`` and the like.
+    If `model_dir` is None, the shipped tokenizer and model shape (1 KiB of KV per token) are served under their own
+    name. Any other folder is served under its path, as is vLLM's default. `flags` come last and override the flags set
+    here. A `port` of 0 is chosen when the worker starts. `events_port` is the first of `MAX_RANKS` ports for events;
+    the same number of ports for replay follows. `dev_mode` enables ``/reset_prefix_cache`` and similar paths of vLLM.
     """
 
     executable: Path
@@ -51,7 +51,7 @@ class VllmWorker:
     environment: tuple[tuple[str, str], ...] = ()
 
     def command(self, port: int, events_port: int) -> list[str]:
-        """The command line, listening on `port`, with KV events from `events_port` on."""
+        """Return the command line of a server that listens on `port` and publishes KV events from `events_port` on."""
         model = [str(self.model_dir)]
         if self.model_dir is None:
             model = [str(shipped_model_dir()), "--served-model-name", SHIPPED_MODEL]
@@ -96,7 +96,7 @@ class RunningVllm:
         return source
 
     def healthy(self) -> bool:
-        """Whether it answers now.
+        """Return whether the server answers now.
 
         Raises:
             StartError: the process has ended.
@@ -109,7 +109,7 @@ class RunningVllm:
             return False
 
     def wait_healthy(self, limit_s: float = START_LIMIT_S) -> None:
-        """Until it answers.
+        """Wait until the server answers.
 
         Raises:
             StartError: it ended, or did not answer in time.
@@ -121,7 +121,7 @@ class RunningVllm:
             time.sleep(0.2)
 
     def reset_prefix_cache(self) -> None:
-        """Empty its cache (needs `VllmWorker.dev_mode`)."""
+        """Empty the prefix cache (needs `VllmWorker.dev_mode`)."""
         httpx.post(f"{self.url}/reset_prefix_cache", timeout=10).raise_for_status()
 
 
@@ -131,10 +131,10 @@ def running_vllm(
     progress: Callable[[int], None] = lambda number: None,
     logs: Path | None = None,
 ) -> Iterator[list[RunningVllm]]:
-    """Start them all at once, yield when all are healthy, stop them all. `progress` hears of each that became so.
+    """Start all servers at once, yield when all are healthy, and stop all. `progress` is called for each healthy one.
 
     Raises:
-        StartError: one did not come up; the others are stopped.
+        StartError: a server did not start; the others are stopped.
     """
     with ExitStack() as stack:
         servers: list[RunningVllm] = []
@@ -143,7 +143,7 @@ def running_vllm(
             with uninterrupted():
                 servers.append(RunningVllm(worker, f"vllm {number}", log))
                 stack.callback(servers[-1].process.stop)
-        # Ask all before waiting for any: each takes seconds to shut down.
+        # Send the signal to all before waiting for one, since each takes seconds to end.
         stack.callback(_terminate, servers)
         waiting = dict(enumerate(servers))
         end_s = time.monotonic() + START_LIMIT_S
@@ -163,10 +163,13 @@ def _terminate(servers: Sequence[RunningVllm]) -> None:
 
 
 def find_vllm(environment: Path | None = None) -> Path:
-    """The ``vllm`` command: of `environment` if given, else beside this Python, in `.venv-vllm` here, or on PATH.
+    """Return the path of the ``vllm`` command.
+
+    The folder is that of `environment`, if given. Otherwise it is searched beside this Python, in `.venv-vllm` in the
+    current directory, and on PATH.
 
     Raises:
-        StartError: there is none; the message says how to get one.
+        StartError: it was not found; the message says how to install it.
     """
     if environment is not None:
         candidates: list[Path] = [environment / "bin" / "vllm"]
