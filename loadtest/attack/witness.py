@@ -2,9 +2,9 @@
 
     python -m loadtest.attack.witness 127.0.0.1:8000 127.0.0.1:9000
 
-Each line that it prints is one answer: the address, the due time and the arrival time (monotonic clock), the time
-taken, and the part of it that the gateway caused itself (`cost.own_share_s`), all in seconds. The last two are equal
-until a line ``ADDRESS PID`` on standard input names the gateway's process.
+Each line that it prints is one answer: the address and four times in seconds. They are the due time and the arrival
+time (monotonic clock), the time taken, and the part of it that the gateway caused itself (`cost.own_share_s`). The last
+two are equal until a line ``ADDRESS PID`` on standard input names the gateway's process.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from loadtest.report.chart import OTHERS, OURS, REPRODUCIBLE, WHISKER, style
 COLUMNS = 2
 WIDTH_IN, ROW_IN, PANEL_IN = 9.0, 0.2, 0.62
 FAR = 4.0
-"""A bar this many times as long as all shorter ones is cut, so that the shorter ones can be told apart."""
+"""A bar this many times as long as all shorter ones is cut, so that the shorter ones stay distinguishable."""
 
 
 def draw(path: Path, results: Results) -> None:

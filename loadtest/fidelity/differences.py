@@ -1,8 +1,8 @@
 """Why two runs of one scenario reported different cached tokens for a request.
 
 Under load the two sides do not step at exactly the same moments. On one side a request may look up a block just before
-it is stored or just after it is evicted, and on the other side not. The block's history on the side that missed it
-shows the cause.
+it is stored, or just after it is evicted. The other side may have the block at that time. The block's history on the
+side that missed it shows the cause.
 """
 
 from __future__ import annotations

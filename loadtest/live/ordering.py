@@ -1,9 +1,9 @@
 """Compare the order of rules on two sides, as far as the seeds allow.
 
 Within one seed, every rule plays the same workload, so the values of two rules can be paired. A side orders two rules
-if the 95 % interval of their difference excludes 0. Otherwise they are level there. The difference is taken seed by
-seed, relative to the mean of the two rules in that seed, because much busier seeds would decide the result alone. Only
-the opposite order on the other side contradicts an order.
+if the 95 % interval of their difference excludes 0; otherwise they are level there. The difference is taken seed by
+seed, relative to the mean of the two rules in that seed, because some seeds are much busier than others and would
+decide alone. Only the opposite order on the other side contradicts an order.
 """
 
 from __future__ import annotations
