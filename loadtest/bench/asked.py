@@ -68,6 +68,7 @@ class Prompts:
         first, later, chain = NO_EVENTS_USAGE, NO_EVENTS_USAGE, None
         if self._blocks is not None:
             chain, cached = self._blocks.prompt(fields)
+            # The first answer reports the tokens that were cached before it. Repeats of the body find the whole prompt.
             first, later = (chain.tokens, cached), (chain.tokens, chain.reusable_tokens)
         stream = fields.get("stream") is True
         # A router that rebuilds the body may use the newer name.

@@ -108,7 +108,7 @@ class Blocks:
         return chain, min(known * BLOCK_TOKENS, chain.reusable_tokens)
 
     def tokens(self, fields: Mapping[str, Any]) -> list[int]:
-        """Token ids of a chat or completion body."""
+        """Return the token ids of a chat or completion body."""
         if "messages" in fields:
             return self._renderer.encode(self._renderer.render(fields), False)
         prompt = fields["prompt"]

@@ -165,8 +165,8 @@ def _terminate(servers: Sequence[RunningVllm]) -> None:
 def find_vllm(environment: Path | None = None) -> Path:
     """Return the path of the ``vllm`` command.
 
-    The folder is that of `environment`, if given. Otherwise it is searched beside this Python, in `.venv-vllm` in the
-    current directory, and on PATH.
+    With `environment` it is the one installed there. Otherwise the folder of this Python, `.venv-vllm` in the current
+    directory, and PATH are searched.
 
     Raises:
         StartError: it was not found; the message says how to install it.

@@ -25,7 +25,7 @@ _READY_CONNECTIONS = 16
 
 
 async def first_byte(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
-    """Milliseconds added, median and 99th percentile, and CPU microseconds per request."""
+    """Measure the added milliseconds, median and 99th percentile, and CPU microseconds per request."""
     if subject.capacity is None:
         requests = plain_requests(subject.url, PROMPT_CHARS)
         probe = await closed_loop(subject, requests, setting.connections, setting.window_s / 2)

@@ -33,6 +33,7 @@ def tokens_of(count: int, figure: str) -> Measure:
         if passes is not None and _drain_s(passes, count, setting.window_s) > MAX_DRAIN_S:
             return {figure: Sample(0.0, 0, 0.0, 0, skipped=f"not measured: passes {passes:,.0f} tokens/s at most")}
         sample = await _streamed(subject, setting, count)
+        # The proxy is at its limit. Measures with more streams are skipped if they would take too long to drain.
         if sample.rate < KEEPS_UP * count * TOKENS_PER_S:
             subject.tokens_per_s = max(1.0, sample.rate)
         return {figure: sample}

@@ -61,7 +61,7 @@ class Compared:
 
 
 def characters(prompt: str) -> Sequence[int]:
-    """One unit per character."""
+    """Return one unit per character."""
     return [ord(character) for character in prompt]
 
 
