@@ -14,7 +14,7 @@ from loadtest.sim.outcome import Ending, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Facts of a call before the run: its kind, and the tokens that an endless cache would hold."""
+    """Facts of a call that are known before the run: its kind, and the tokens that an endless cache would hold."""
 
     kind: str
     reusable_tokens: int
@@ -22,9 +22,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A run's measured part. `asked` and `regrets_s` go by the outcomes' ids; `executed_tokens` and `preemptions`,
-    one per worker, are counted from the end of the warm-up on, and `useful_tokens` are the prompt tokens of all calls
-    sent since then that no cache could have saved."""
+    """The measured part of a run. `asked` and `regrets_s` are keyed by the outcomes' ids.
+
+    `executed_tokens` and `preemptions` have one value per worker, counted from the end of the warm-up.
+    """
 
     outcomes: Sequence[Outcome]
     asked: Mapping[str, Asked]
@@ -37,7 +38,7 @@ class Played:
 
 
 def aggregate(played: Played, slo: Slo) -> Measures:
-    """All measures of a run."""
+    """Compute all measures of a run."""
     kinds: dict[str, list[Outcome]] = {}
     for outcome in played.outcomes:
         kinds.setdefault(played.asked[outcome.id].kind, []).append(outcome)
@@ -105,8 +106,11 @@ def _answered(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def _ttfts_ms(outcomes: Iterable[Outcome]) -> list[float]:
-    """Of all that were not turned away. Whoever left without a token counts with what they had waited, the least that
-    it would have been: a rule must not look the better for starving the calls that it serves worst."""
+    """Return the TTFT of all calls that were not rejected.
+
+    A call whose client left without a token counts with the time waited, the least that its TTFT would have been.
+    Otherwise a rule would look better if it starved the calls that it serves worst.
+    """
     return [
         (outcome.ended_s - outcome.sent_s if outcome.ttft_s is None else outcome.ttft_s) * 1e3
         for outcome in outcomes
@@ -127,7 +131,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Linear interpolation between the two nearest ranks of ordered values; 0 for none."""
+    """Interpolate linearly between the two nearest ranks of ordered values; 0 for none."""
     if not ordered:
         return 0.0
     place = share * (len(ordered) - 1)

@@ -30,7 +30,7 @@ _WHAT_DECIDES = (
     "loadtest.workload",
     "loadtest.lab",
 )
-"""Packages whose code can change what a cell measures; of `policies` only what its own rule is made of counts."""
+"""Packages whose code can change what a cell measures. Of `policies`, only the rule's own modules count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The service level: a call meets it with its first token by `ttft_ms` and a mean time per token by `tpot_ms`."""
+    """The service level. A call meets it if its TTFT is at most `ttft_ms` and its mean time per token `tpot_ms`."""
 
     ttft_ms: float
     tpot_ms: float
@@ -51,7 +51,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all cells of a sweep share. A sensitivity run varies `models`."""
+    """The settings that all cells of a sweep share. A sensitivity run varies `models`."""
 
     fleet: Fleet
     slo: Slo
@@ -62,8 +62,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. Sessions arrive `rate` times as fast as in the trace. `load` is this rate as a fraction of saturation,
-    None during the search for saturation."""
+    """The configuration of one run. Sessions arrive `rate` times as fast as in the trace.
+
+    `load` is this rate as a fraction of saturation; None during the search for saturation.
+    """
 
     trace: str
     policy: str
@@ -110,14 +112,14 @@ def _foreign(kind: type) -> list[Traversable]:
     """Return the file of a third-party rule, or all files of its package."""
     try:
         file = Path(inspect.getfile(kind))
-    except (OSError, TypeError):  # made on the fly: there is no file that could change
+    except (OSError, TypeError):  # a class made at run time has no file that could change
         return []
     packed = "." in kind.__module__ or file.name == "__init__.py"
     return _sources(file.parent) if packed else [file]
 
 
 def _imported(module: str) -> set[str]:
-    """The module and those of `policies` that it imports, directly or not."""
+    """Return the module and all modules of `policies` that it imports, directly or not."""
     found, waiting = {module}, [module]
     while waiting:
         tree = ast.parse(_module(waiting.pop()).read_bytes())
@@ -147,7 +149,7 @@ def _digest(sources: Iterable[Traversable]) -> str:
 
 
 def _sources(folder: Traversable) -> list[Traversable]:
-    """Modules and profiles, at any depth, in a fixed order."""
+    """Return the modules and profiles of a folder, at any depth, in a fixed order."""
     found: list[Traversable] = []
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir():
@@ -159,10 +161,10 @@ def _sources(folder: Traversable) -> list[Traversable]:
 
 @cache
 def _contents(trace: str) -> str:
-    """A digest of a trace's file; generators are code."""
+    """Return a digest of a trace's file; empty for a generator, whose code is in the code digest."""
     return "" if trace.startswith(GENERATOR) else hashlib.sha256(Path(trace).read_bytes()).hexdigest()
 
 
 def as_json(cell: Cell) -> dict[str, Any]:
-    """The cell as plain values."""
+    """Return the cell as plain values."""
     return asdict(cell)

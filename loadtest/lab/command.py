@@ -20,6 +20,6 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the missing cells, write the files, print the tables."""
-    from loadtest.lab.run import run as start  # late: other commands' help must not wait for it
+    from loadtest.lab.run import run as start  # imported here so that other commands' help need not wait
 
     return start(args)

@@ -1,7 +1,7 @@
-"""Rules side by side: means over seeds, and what can be said of each against the best one.
+"""Rules side by side: means over seeds, and a test of each rule against the best one.
 
-Seeds pair: with one seed every rule is asked the same of the same workers. So rules are compared by the difference
-per seed, taken relative to the best rule's mean. The best rule is the one with the best mean; each other rule is
+Seeds pair: with one seed every rule receives the same requests for the same workers. So rules are compared by the
+difference per seed, relative to the best rule's mean. The best rule is the one with the best mean. Each other rule is
 
 - *not inferior* if it can be ruled out (one-sided paired t test at 5 %) that its mean is more than 2 % worse;
 - *worse* if its mean is significantly worse (one-sided paired t test at 5 %).
@@ -26,10 +26,10 @@ LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One rule in one measure. `half` is the mean's 95 % interval's half width, None with one seed.
+    """One rule in one measure. `half` is the half width of the mean's 95 % interval, None with one seed.
 
-    `difference` is how much worse it is than the best rule, relative to that one's mean, with the half width of its
-    paired 95 % interval (`difference_half`); 0 and None for the best itself. With one seed nothing is tested.
+    `difference` is how much worse the rule is than the best one, relative to the best mean. `difference_half` is the
+    half width of its paired 95 % interval. They are 0 and None for the best rule. With one seed nothing is tested.
     """
 
     policy: str
@@ -43,7 +43,7 @@ class Standing:
 
 
 def standings(values: Mapping[str, Sequence[float]], *, higher_is_better: bool) -> list[Standing]:
-    """Each rule's, in the order of `values`: one value per seed, the same seeds for all."""
+    """Compare the rules, in the order of `values`: one value per seed, the same seeds for all."""
     means = {policy: fmean(found) for policy, found in values.items()}
     sign = 1.0 if higher_is_better else -1.0
     best = max(means, key=lambda policy: sign * means[policy])
@@ -72,8 +72,10 @@ def standings(values: Mapping[str, Sequence[float]], *, higher_is_better: bool) 
 
 
 def holm(chances: Mapping[str, float | None]) -> dict[str, bool | None]:
-    """Which hypotheses fall, by Holm's step-down: the smallest p against LEVEL / m, the next against LEVEL / (m - 1),
-    ... until one stands. None where nothing could be tested."""
+    """Return which hypotheses are rejected, by Holm's step-down; None for those that could not be tested.
+
+    The smallest p is compared with LEVEL / m, the next with LEVEL / (m - 1), and so on until a hypothesis stands.
+    """
     falls: dict[str, bool | None] = dict.fromkeys(chances)
     tested = sorted((chance, name) for name, chance in chances.items() if chance is not None)
     standing = False
@@ -84,7 +86,7 @@ def holm(chances: Mapping[str, float | None]) -> dict[str, bool | None]:
 
 
 def _chance(differences: Sequence[float], margin: float = 0.0) -> float | None:
-    """The p value of "the mean is at least `margin`", against it being less. None with fewer than two values."""
+    """Return the p value of "the mean is at least `margin`" against "it is less"; None with fewer than two values."""
     if len(differences) < 2:
         return None
     gap = margin - fmean(differences)

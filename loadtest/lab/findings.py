@@ -14,7 +14,7 @@ from loadtest.lab.store import Result
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of a result, how it is printed, and which way is better (None: neither)."""
+    """One number of a result, its format, and whether higher is better (None: neither)."""
 
     name: str
     title: str
@@ -39,13 +39,13 @@ MEASURES = (
 )
 MEASURED = Measure("decision_p50_us", "decision p50, CPU us", lambda one: one.measured.decision_p50_us, ",.0f", None)
 RANKED_BY = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "goodput_per_s"))
-"""What a sensitivity run looks at. Goodput by the second: where clients wait for answers before they ask again, a slow
-rule is sent fewer calls, and may well serve a larger share of them."""
+"""The measures of a sensitivity run. Goodput is taken per second, not as a share of calls. If clients wait for answers
+before they ask again, a slow rule receives fewer calls, and may serve a larger share of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """The same cells with one parameter of the models changed: which, and what came out."""
+    """The results of the same cells with one parameter of the models changed."""
 
     variant: str
     results: tuple[Result, ...]
@@ -53,8 +53,10 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Results of every cell of one trace: by seed, then load, then rule. `round_robin` is None where that one holds
-    the service level at no rate, or was not `asked_round_robin`."""
+    """Results of every cell of one trace, ordered by seed, then load, then rule.
+
+    `round_robin` is None if it holds the service level at no rate, or was not `asked_round_robin`.
+    """
 
     trace: str
     setting: Setting
@@ -68,7 +70,7 @@ class Findings:
 
     @property
     def seeds(self) -> int:
-        """How many."""
+        """The number of seeds."""
         return len(self.results) // (len(self.policies) * len(self.loads))
 
     def measures(self) -> list[Measure]:
@@ -76,32 +78,32 @@ class Findings:
         return [one for one in MEASURES if self.setting.regret or not one.name.startswith("regret")]
 
     def at(self, policy: str, load: float, results: Sequence[Result] | None = None) -> list[Result]:
-        """One rule's results at one load, by seed."""
+        """Return one rule's results at one load, by seed."""
         among = self.results if results is None else results
         return [one for one in among if one.cell["policy"] == policy and one.cell["load"] == load]
 
     def standings(self, measure: Measure, load: float, results: Sequence[Result] | None = None) -> list[Standing]:
-        """The rules in one measure at one load."""
+        """Compare the rules in one measure at one load."""
         values = {policy: [measure.of(one) for one in self.at(policy, load, results)] for policy in self.policies}
         return standings(values, higher_is_better=bool(measure.higher_is_better))
 
     def mean(self, measure: Measure, policy: str, load: float, results: Sequence[Result] | None = None) -> float:
-        """Over the seeds."""
+        """Return a rule's mean over the seeds."""
         return fmean(measure.of(one) for one in self.at(policy, load, results))
 
     def ranking(self, measure: Measure, load: float, results: Sequence[Result] | None = None) -> list[str]:
-        """The rules, best mean first."""
+        """Return the rules, best mean first."""
         sign = -1.0 if measure.higher_is_better else 1.0
         return sorted(self.policies, key=lambda policy: sign * self.mean(measure, policy, load, results))
 
     def kinds(self) -> list[str]:
-        """Kinds of calls, if there are several."""
+        """Return the kinds of calls; empty if there is only one."""
         found = sorted({kind for one in self.results for kind in one.measures.kinds})
         return found if len(found) > 1 else []
 
 
 def verdict(standing: Standing) -> str:
-    """A word on a rule beside the best."""
+    """Return the table's word for a rule's comparison with the best one."""
     if standing.best:
         return "best"
     if standing.not_inferior:

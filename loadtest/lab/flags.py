@@ -17,7 +17,7 @@ from policies.registry import PolicyError, policy_names
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Add them all."""
+    """Add all flags."""
     parser.add_argument(
         "--trace",
         required=True,
@@ -108,7 +108,7 @@ def problem(args: argparse.Namespace) -> str | None:
 
 
 def policies(text: str) -> list[str]:
-    """Rules that can be built, each once."""
+    """Parse names of rules, check that each can be built, and drop repetitions."""
     names = [name for name in text.split(",") if name]
     if not names:
         raise argparse.ArgumentTypeError("names no rule")
@@ -121,7 +121,7 @@ def policies(text: str) -> list[str]:
 
 
 def loads(text: str) -> list[float]:
-    """Numbers above 0, in order, each once."""
+    """Parse numbers above 0; return them in order, each once."""
     try:
         return sorted({above_zero(one) for one in text.split(",")})
     except argparse.ArgumentTypeError as error:
@@ -129,7 +129,7 @@ def loads(text: str) -> list[float]:
 
 
 def slo(text: str) -> Slo:
-    """Two numbers above 0."""
+    """Parse two numbers above 0."""
     ttft, _, tpot = text.partition(":")
     try:
         return Slo(above_zero(ttft), above_zero(tpot))
@@ -138,7 +138,7 @@ def slo(text: str) -> Slo:
 
 
 def share(text: str) -> float:
-    """0 or more, and below 1."""
+    """Parse a number of at least 0 and below 1."""
     value = _number(text)
     if not 0.0 <= value < 1.0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share; write a number from 0 to below 1")
@@ -146,7 +146,7 @@ def share(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """From 0 to 1."""
+    """Parse a number from 0 to 1."""
     value = _number(text)
     if not 0.0 <= value <= 1.0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a fraction; write a number from 0 to 1")
@@ -154,7 +154,7 @@ def fraction(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """0 or more."""
+    """Parse a number of at least 0."""
     value = _number(text)
     if not 0.0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; write seconds, 0 or more")

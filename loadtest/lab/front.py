@@ -1,4 +1,4 @@
-"""The clients' side of the routers in the lab: one, or several that see each other late. It notes each decision."""
+"""The routers of the lab as clients see them: one, or several that see each other late. It notes each decision."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 
 Note = Callable[[str, Asked, GatewayPlacement], None]
-"""Hears of each call that was placed, before its worker does."""
+"""Receives each placed call before its worker does."""
 
 
 class Front:
-    """Deals sessions out to the routers in turn, as connections are; each stays where it began.
+    """Deals sessions out to the routers in turn, as connections are dealt out; a session stays with its router.
 
-    `decisions_s` is what each call's first decision took by `clock`, lookups included. Before it, what streams have
-    brought since the last one is caught up with, as a live gateway does that token by token, and the prompt's blocks
-    (of `block_tokens`) are hashed: the time of that is modelled.
+    `decisions_s` is the time by `clock` of each call's first decision, lookups included. Two parts are done before the
+    time is taken. A live gateway counts the streams' tokens as they come, so they are counted first. The prompt's
+    blocks (of `block_tokens`) are hashed first too, because the models already have a time for hashing.
     """
 
     def __init__(
@@ -58,13 +58,15 @@ class Front:
             self._note(name, call, placed)
 
     def statistics(self) -> dict[str, int]:
-        """Sessions dealt out, decisions noted."""
+        """Count the sessions dealt out and the decisions timed."""
         return {"sessions": len(self._sessions), "decisions": len(self.decisions_s)}
 
 
 class Notes:
-    """Writes down what regret needs of each decision: what the prompt would have found on each worker. `way_s` is the
-    way to a worker."""
+    """Records for regret what the prompt of each decision would have found on each worker.
+
+    `way_s` is the delay from a router to a worker.
+    """
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Notes:
         self._profile = profile
 
     def note(self, name: str, call: Asked, placement: GatewayPlacement) -> None:
-        """A call has been placed."""
+        """Record a call that has been placed."""
         tokens, profile, now_s = call.prompt_tokens, self._profile, self._time.now_s
         hashes = call.prompt().chain(profile.block_size)
         own = [
@@ -95,8 +97,10 @@ class Notes:
 
 
 class Finds:
-    """What a prompt will find cached on one worker once that is through with all it was given before: what its cache
-    holds, and the prompts that it has, or that are on their way to it, and has not answered yet."""
+    """Predicts what a prompt will find cached on one worker after all requests sent there before it.
+
+    That is the content of the worker's cache, and the prompts without a first token, on the worker or on their way.
+    """
 
     def __init__(self, engine: Engine, way_s: float) -> None:
         self._engine = engine
@@ -104,11 +108,11 @@ class Finds:
         self._coming: dict[str, tuple[float, Sequence[int]]] = {}
 
     def add(self, name: str, hashes: Sequence[int], now_s: float) -> None:
-        """A prompt has been sent there."""
+        """Note a prompt that has been sent to the worker."""
         self._coming[name] = (now_s + self._way_s, hashes)
 
     def tokens(self, hashes: Sequence[int], prompt_tokens: int, now_s: float) -> int:
-        """Of a prompt with these block hashes."""
+        """Return the tokens that a prompt with these block hashes will find cached."""
         engine, coming = self._engine, self._coming
         for name in [name for name, (there_s, _) in coming.items() if there_s < now_s]:
             if not engine.awaits_first_token(name):
@@ -119,7 +123,7 @@ class Finds:
 
 
 def _common(hashes: Sequence[int], others: Sequence[int]) -> int:
-    """Blocks with which both begin. The hashes are chained: where they differ once, they differ from there on."""
+    """Count the first blocks that are equal in both. Chained hashes that differ once differ from there on."""
     low, high = 0, min(len(hashes), len(others))
     while low < high:
         middle = (low + high + 1) // 2

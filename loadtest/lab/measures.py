@@ -8,12 +8,12 @@ QUANTILES = 100
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Measures of some calls of one run. Times are in milliseconds and cover complete answers. TTFT also covers calls
-    whose client left; without a token it counts the time waited.
+    """Measures of some calls of one run. Times are in milliseconds and cover complete answers.
 
-    `goodput_share` is the share of all calls that met the SLO, `goodput_per_s` their number per second of arrivals.
-    Rejected calls, and calls whose client left, do not meet it. `itl_p99_ms` covers all gaps between two tokens of
-    one answer. `hit_share` is cached over all prompt tokens; `reuse_share` is cached over reusable tokens, which an
+    TTFT also covers calls whose client left; without a token it counts the time that the client waited. Rejected
+    calls, and calls whose client left, do not meet the SLO. `goodput_share` is the share of all calls that met the
+    SLO, `goodput_per_s` their number per second of arrivals. `itl_p99_ms` covers all gaps between two tokens of one
+    answer. `hit_share` is cached tokens over prompt tokens. `reuse_share` is cached tokens over the tokens that an
     endless cache would hold. Regret comes from `regret`; None if it was not computed.
     """
 
@@ -46,7 +46,7 @@ class Measures(msgspec.Struct, frozen=True):
 
     `amplification` is prefill tokens executed over those that an endless cache would leave to execute. `imbalance` is
     the busiest worker's executed tokens over the mean. Both, and `preemptions`, count from the end of the warm-up.
-    `arrivals_per_s` is the rate of measured calls, `ttft_quantiles_ms` the 0th to 100th percentile.
+    `arrivals_per_s` is the rate of measured calls. `ttft_quantiles_ms` holds the 0th to the 100th percentile.
     """
 
     all: Figures
@@ -60,8 +60,10 @@ class Measures(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Times of a run by this machine's clocks: CPU time of a decision, with the lookup and without hashing, and the
-    speed of the run. `speedup` is virtual seconds per CPU second."""
+    """Times of a run by this machine's clocks: CPU time of a decision (with lookup, without hashing), and run times.
+
+    `speedup` is virtual seconds per CPU second.
+    """
 
     decision_mean_us: float
     decision_p50_us: float

@@ -10,10 +10,10 @@ from typing import Any
 def parameter(
     default: object, help_: str, *others: object, metavar: str = "N", beside: Mapping[str, object] | None = None
 ) -> Any:
-    """A model's parameter; `others` are the further values of a sensitivity run.
+    """Declare a model's parameter; `others` are the further values of a sensitivity run.
 
-    `beside` are other parameters without which this one does nothing, and the values that they then take from their
-    defaults.
+    Without the parameters in `beside` this one has no effect. A sensitivity run sets each of them to the value given
+    there, unless the user has set it.
     """
     return field(
         default=default, metadata={"help": help_, "others": others, "metavar": metavar, "beside": beside or {}}
@@ -22,9 +22,9 @@ def parameter(
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Everything about a fleet and its surroundings that is not the trace, the rule or the load.
+    """Everything about a fleet and its surroundings except the trace, the rule and the load.
 
-    None is the profile's own value. Times are seconds, shares run from 0 to 1.
+    None means the profile's own value. Times are in seconds, shares run from 0 to 1.
     """
 
     kv_late_s: float = parameter(0.002, "delay of KV events between their step and the router", 0.0, 0.2, metavar="S")
@@ -104,9 +104,9 @@ class Models:
     )
 
     def variants(self, profile_values: dict[str, int]) -> Iterator[tuple[str, Models]]:
-        """Each parameter changed, with those that it needs beside it: what was changed, and the models then.
+        """Yield the models with each parameter changed, and the flags that say so.
 
-        Where None stands for the profile's value, its `others` are factors of it, taken from `profile_values`.
+        A parameter in `profile_values` takes the profile's value where it is None, and its `others` are factors.
         """
         for one in fields(self):
             now = getattr(self, one.name)
@@ -119,25 +119,25 @@ class Models:
                     yield " ".join(said), replace(self, **changed)
 
     def _beside(self, one: Field[Any]) -> dict[str, object]:
-        """Return the parameters that must change with it and still have their defaults."""
+        """Return the parameters that must change with `one` and still have their defaults."""
         defaults = {field_.name: default(field_) for field_ in fields(self)}
         needed: Mapping[str, object] = one.metadata["beside"]
         return {name: value for name, value in needed.items() if getattr(self, name) == defaults[name]}
 
 
 def _set(one: Field[Any], value: Any) -> str:
-    """How a command line would say it."""
+    """Return the flag that sets the value."""
     if isinstance(value, bool):
         return flag(one) if value else flag(one).replace("--", "--no-", 1)
     return f"{flag(one)} {value:g}" if isinstance(value, float) else f"{flag(one)} {value}"
 
 
 def flag(one: Field[Any]) -> str:
-    """The flag that sets a parameter."""
+    """Return the name of the flag that sets a parameter."""
     return "--" + one.name.replace("_", "-")
 
 
 def default(one: Field[Any]) -> Any:
-    """The default of a parameter."""
+    """Return the default of a parameter."""
     assert one.default is not MISSING
     return one.default

@@ -1,4 +1,4 @@
-"""The files in --out beside the finished cells."""
+"""The files that the command writes to --out, next to the finished cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadtest.lab.store import Result
 
 
 def write(folder: Path, findings: Findings) -> None:
-    """results.json, cells.csv, the plots, and report.html with all of it inside."""
+    """Write results.json, cells.csv, the plots, and report.html, which contains the plots."""
     packed = msgspec.json.encode(as_json(findings))
     (folder / "results.json").write_bytes(msgspec.json.format(packed, indent=1) + b"\n")
     _write_cells(folder / "cells.csv", findings)
@@ -27,7 +27,7 @@ def write(folder: Path, findings: Findings) -> None:
 
 
 def as_json(findings: Findings) -> dict[str, Any]:
-    """Everything: what was set, load 1.0, every cell, how rules stand, the sensitivity run's cells."""
+    """Return everything: the settings, load 1.0, every cell, the comparison of the rules, and the sensitivity cells."""
     return {
         "code": code_version(),
         "trace": findings.trace,
@@ -46,7 +46,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
 
 
 def _write_cells(path: Path, findings: Findings) -> None:
-    """A line per cell and kind of call; kind "all" is every call."""
+    """Write a line per cell and kind of call; kind "all" covers every call."""
     lines = [line for one in findings.results for line in _lines(one, "")]
     lines += [line for doubt in findings.doubts for one in doubt.results for line in _lines(one, doubt.variant)]
     with path.open("w", newline="", encoding="utf-8") as file:

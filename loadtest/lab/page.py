@@ -1,4 +1,4 @@
-"""One HTML page with everything in it: opens offline, loads nothing."""
+"""One HTML page that contains all its images and styles, so that it opens offline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ figure { display: inline-block; margin: .5em } img { max-width: 100% }
 
 
 def page(findings: Findings, pictures: Mapping[str, bytes]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     body = [
         "<h1>Rules on a trace</h1>",
         *(f"<p>{escape(line)}</p>" for line in summary(findings).splitlines()),

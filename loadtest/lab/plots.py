@@ -17,22 +17,22 @@ DPI = 110
 _LOG_FROM = 20.0
 """A vertical axis is logarithmic where its values differ by more than this factor."""
 _LEGEND_WITHIN = 6
-"""Rules. The names of more would cover the lines, and stand beside them."""
+"""Number of rules. The legend of more rules would cover the lines, so it stands next to the plot."""
 
 
 def draw(findings: Findings) -> dict[str, bytes]:
-    """PNG by name. The same findings give the same pictures."""
+    """Draw all plots; return PNG images by name. The same findings give the same images."""
     distributions = {f"ttft_cdf_load_{load:g}": _picture(partial(_cdf, findings, load)) for load in findings.loads}
     return curves(findings) | distributions
 
 
 def curves(findings: Findings, names: Sequence[str] = CURVES) -> dict[str, bytes]:
-    """The load curves of the measures named, as PNG by name."""
+    """Draw the load curves of the named measures; return PNG images by name."""
     return {f"{one.name}_by_load": _picture(partial(_curve, findings, one)) for one in MEASURES if one.name in names}
 
 
 def _picture(paint: Callable[[Any], None]) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # late: slow to load
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # imported here because it is slow to load
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_IN, layout="constrained")
@@ -75,7 +75,7 @@ def _cdf(findings: Findings, load: float, axes: Any) -> None:
 
 
 def _line(number: int, policy: str) -> dict[str, Any]:
-    """Ten colours, then the same ones dashed, then dotted; the rule named first stands out."""
+    """Return a rule's line style: ten colours, then the same dashed, then dotted. The first rule's line stands out."""
     return {
         "label": policy,
         "color": f"C{number % 10}",

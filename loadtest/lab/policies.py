@@ -1,4 +1,4 @@
-"""How rules are named on the command line: NAME, or NAME:key=value:key=value with parameters."""
+"""Names of rules on the command line: NAME, or NAME:key=value:key=value with parameters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from policies.registry import PolicyError, build_policy
 
 
 def parse_policy(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and parameters; a value is read as JSON where it is JSON (numbers, true), else as it stands.
+    """Return the name and the parameters. A value is parsed as JSON if it is JSON (numbers, true), else kept as text.
 
     Raises:
-        PolicyError: a parameter without a value.
+        PolicyError: a parameter has no value.
     """
     name, *pairs = text.split(":")
     params = {}
@@ -27,7 +27,7 @@ def parse_policy(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_policy(text: str) -> None:
-    """Build it once.
+    """Check that the policy can be built.
 
     Raises:
         PolicyError: it cannot be built.

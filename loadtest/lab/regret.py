@@ -1,16 +1,19 @@
-"""Regret: what a decision cost beyond the best one, judged once the run is over.
+"""Regret: the cost of a decision above that of the best one, computed after the run.
 
-The cost of candidate w for a request placed at t is what its first token would have waited for there:
+The cost of candidate w for a request placed at t is the time that its first token would have taken there:
 
     wait_w(t) + prefill_w(u_w, c_w)
 
-`wait_w(t)` is the time until the last first token of the requests that had been placed on w before t: as realised, so
-with what chunking, decodes beside it, preemption and jitter really did to that queue, and none of what came later.
-`prefill_w` is the profile's time, at w's true speed, for the u_w tokens of the prompt that w would not have held after
-that wait: by the engine's own cache at t, not by the router's index, and by the prompts that are waited for. Without
-these, whoever joins a sibling's prefill would be charged for one of its own. Regret is the chosen worker's cost minus
-the least one, so it is never negative, and one formula prices both. It is the request's own delay: what a choice does
-to later requests, by evicting, queueing or stalling, is not in it, and the run is not played again with another choice.
+`wait_w(t)` is the time until the last first token of the requests that had been placed on w before t. It is the
+realised time: it contains what chunking, parallel decodes, preemption and jitter did to that queue, and nothing of
+later requests. `prefill_w` is the profile's time, at w's true speed, for the u_w tokens of the prompt that w would not
+have cached after that wait. The cached tokens come from the engine's own cache at t, not from the router's index, and
+from the prompts in the queue. Without those prompts, a request that shares a sibling's prefill would be charged for a
+prefill of its own.
+
+Regret is the chosen worker's cost minus the least one. It is never negative, and one formula prices both. It is the
+request's own delay. The effects on later requests, by eviction, queueing or stalls, are not part of it, and the run is
+not repeated with another choice.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from backends.engine.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One decision: when, for which call, which worker, and the call's own prefill on each worker."""
+    """One decision: the call's name, its time, the chosen worker, and the call's own prefill time on each worker."""
 
     name: str
     now_s: float
@@ -33,9 +36,10 @@ class Placed:
 
 
 def regrets_s(placed: Sequence[Placed], first_token_s: Mapping[str, float]) -> dict[str, float]:
-    """Each call's regret. `placed` is in order of time; `first_token_s` is when calls had their first token, or left.
+    """Return each call's regret; `placed` is in order of time.
 
-    A call that is missing there is taken to have got its token when it was placed.
+    `first_token_s` is when a call got its first token or left. A call that is missing there counts as if it had its
+    first token when it was placed.
     """
     workers = len(placed[0].prefill_s) if placed else 0
     free_s = [0.0] * workers
@@ -48,7 +52,7 @@ def regrets_s(placed: Sequence[Placed], first_token_s: Mapping[str, float]) -> d
 
 
 def prefill_s(profile: Profile, speed: float, prompt_tokens: int, cached_tokens: int) -> float:
-    """Seconds for the prompt's uncached tokens alone on a worker, in chunks."""
+    """Return the seconds of the prefill of the prompt's uncached tokens, alone on a worker, in chunks."""
     new = prompt_tokens - cached_tokens
     cost = profile.prefill
     pairs = new * (cached_tokens + 0.5 * new)

@@ -31,11 +31,11 @@ from loadtest.lab.sweep import Sweep, SweepError
 from loadtest.workload.errors import WorkloadError
 
 INTERRUPTED = 130
-"""What a shell says of a command that Ctrl-C has ended."""
+"""The exit code that shells give a command that Ctrl-C has ended."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answers with the exit code; 2 where a flag is wrong."""
+    """Run the command and return the exit code: 2 if a flag is wrong, 130 after Ctrl-C."""
     console = Console()
     wide = Console(width=max(console.width, tables.WIDTH))
     try:
@@ -70,7 +70,7 @@ def _unreadable(args: argparse.Namespace) -> str | None:
 
 
 def _no_room(args: argparse.Namespace, trace_block_tokens: int) -> str | None:
-    """A worker's cache has two blocks at least, of which vLLM never uses one."""
+    """Return an error if the cache has no space for two blocks. vLLM never uses one, so a cache needs at least two."""
     kv_tokens = args.kv_tokens or load_profile(args.profile).kv_tokens
     block_tokens = args.block_tokens or trace_block_tokens
     least = kv_tokens // 2 if args.sensitivity else kv_tokens
@@ -84,7 +84,7 @@ def _no_room(args: argparse.Namespace, trace_block_tokens: int) -> str | None:
 
 
 class _Lab:
-    """One command's work."""
+    """The work of one command."""
 
     def __init__(self, args: argparse.Namespace, console: Console, store: Store) -> None:
         self._args = args
@@ -137,12 +137,12 @@ class _Lab:
         ]
 
     def _doubt(self, bar: Progress, sweep: Sweep, one: Saturation, name: str, setting: Setting) -> Doubt:
-        """The same cells, at the same rates, with one parameter changed."""
+        """Run the same cells, at the same rates, with one parameter changed."""
         return Doubt(name, tuple(_watched(bar, sweep, name, self._study.cells(one, setting))))
 
 
 def _bar(console: Console) -> Progress:
-    """In 80 columns: a cropped one would lose the time left first."""
+    """Return a progress bar for 80 columns: a narrower terminal would cut off the time left."""
     name = Column(max_width=28, no_wrap=True, overflow="ellipsis")
     return Progress(
         TextColumn("{task.description}", table_column=name),
@@ -157,7 +157,7 @@ def _bar(console: Console) -> Progress:
 
 
 def _watched(bar: Progress, sweep: Sweep, name: str, cells: Sequence[Cell]) -> list[Result]:
-    """Where there is no terminal for the bar, a line at each tenth says how far it is."""
+    """Run cells under the bar. Without a terminal for the bar, print a line at each tenth."""
     task: TaskID = bar.add_task(name, total=len(cells))
     done = 0
 

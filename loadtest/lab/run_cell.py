@@ -1,4 +1,4 @@
-"""A cell, played: a fleet, its routers and clients on virtual time, from the first call to the last token."""
+"""One run of a cell: a fleet, its routers and clients on virtual time, from the first call to the last token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RuleFailed(Exception):
 
 
 def run_cell(cell: Cell) -> tuple[Measures, Measured]:
-    """Run a cell. Equal cells give equal measures; what is `Measured` is this machine's affair.
+    """Run a cell. Equal cells give equal measures; `Measured` depends on this machine.
 
     Raises:
         RuleFailed: the rule did not decide every call itself.
@@ -49,7 +49,7 @@ def run_cell(cell: Cell) -> tuple[Measures, Measured]:
 
 
 def profile_of(cell: Cell, found: Drawn) -> Profile:
-    """The fleet's profile with the models' sizes."""
+    """Return the fleet's profile with the models' sizes."""
     models = cell.setting.models
     profile = load_profile(cell.setting.fleet.profile)
     return replace(
@@ -62,7 +62,7 @@ def profile_of(cell: Cell, found: Drawn) -> Profile:
 
 
 def speeds(cell: Cell) -> list[float]:
-    """Each worker's, times the profile's: drawn from the seed alone, so that every rule meets the same fleet."""
+    """Return each worker's factor on the profile's speed, from the seed alone: every rule gets the same fleet."""
     rng, spread = random.Random(f"speeds {cell.seed}"), cell.setting.models.speed_spread
     return [1.0 + rng.uniform(-spread, spread) for _ in range(cell.setting.fleet.workers)]
 
@@ -74,7 +74,7 @@ class _Counts:
 
 
 class Stage:
-    """Everything on virtual time that a cell needs."""
+    """A cell's fleet, routers and clients on virtual time."""
 
     def __init__(self, cell: Cell, profile: Profile, length_s: float) -> None:
         models = cell.setting.models
@@ -141,14 +141,14 @@ class Stage:
         return self._time.now_s < self._length_s or self._clients.waiting
 
     def play(self, sessions: Iterable[Session]) -> None:
-        """To the last token."""
+        """Run the sessions to the last token."""
         for session in sessions:
             self._clients.play(session)
         self._time.at(self._warm_s, self._warm)
         self._time.run()
 
     def check(self) -> None:
-        """See that the rule has decided every call.
+        """Check that the rule has decided every call.
 
         Raises:
             RuleFailed: it has not.
@@ -185,7 +185,7 @@ class Stage:
 
 
 def _began_s(outcome: Outcome) -> float:
-    """When it had its first token, or left without one."""
+    """Return when the call got its first token, or left without one."""
     return outcome.ended_s if outcome.ttft_s is None else outcome.sent_s + outcome.ttft_s
 
 

@@ -1,6 +1,6 @@
 """Load 1.0: the rate at which a rule's 90th percentile of the time to first token crosses the service level.
 
-Found by bisection, per trace and fleet, over the mean of a few seeds. Each try is a cell like any other, and kept.
+A bisection finds it per trace and fleet, over the mean of a few seeds. Each try is a cell like any other, and stored.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from loadtest.lab.store import Result
 RULE = "lpwl"
 SEEDS = 3
 PRECISION = 0.02
-"""Of the rate."""
+"""Relative precision of the rate."""
 USUAL_TRIES = 9
-"""Three until the rate lies between two, and six halvings of that factor of two down to the precision."""
+"""Three tries until the rate lies between two, then six halvings of that factor of two down to the precision."""
 LEAST_CALLS = 10
-"""Per seed: a percentile of fewer says nothing."""
+"""Least number of calls per seed: a percentile of fewer says nothing."""
 WIDEST = 2.0**12
-"""Rates looked at reach from the trace's own over this to the trace's own times this."""
+"""The search covers rates from 1 / WIDEST to WIDEST times the trace's own."""
 
 HOPELESS_TRIES = 2
-"""So many halvings of the rate in a row have brought next to nothing: the rest of the way down would be for nothing. A
-recorded trace's calls are the same at every rate, so at the lowest one they are spread over weeks of virtual time."""
+"""Give up after this number of consecutive halvings that hardly lowered the TTFT.
+
+A recorded trace has the same calls at every rate, so the lowest rates spread them over weeks of virtual time. Trying
+them all would take long, and could not succeed.
+"""
 
 Run = Callable[[list[Cell]], list[Result]]
 
 
 class SaturationError(Exception):
-    """There is no such rate; the message says what to change."""
+    """No rate is load 1.0; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """`rate` is a factor on the trace's own arrivals; `arrivals_per_s` the calls that are then sent per second."""
+    """`rate` is a factor on the trace's own arrivals; `arrivals_per_s` is the resulting number of calls per second."""
 
     policy: str
     rate: float
@@ -51,10 +54,10 @@ class _Try:
 
 
 def saturation(like: Cell, policy: str, run: Run, seeds: int = SEEDS) -> Saturation:
-    """Where `policy` saturates on the trace, fleet and models of `like`.
+    """Find the rate at which `policy` saturates on the trace, fleet and models of `like`.
 
     Raises:
-        SaturationError: it never does, or always has.
+        SaturationError: the policy saturates at no rate, or at every rate.
     """
     base = replace(like, policy=policy, load=None)
     limit_ms = like.setting.slo.ttft_ms
@@ -76,7 +79,10 @@ def saturation(like: Cell, policy: str, run: Run, seeds: int = SEEDS) -> Saturat
 
 
 def _check(results: list[Result], base: Cell, rate: float) -> None:
-    """Rejected calls have no TTFT; without them an overloaded fleet would seem to keep up."""
+    """Refuse a try with too few answered calls.
+
+    Rejected calls have no TTFT; without this check an overloaded fleet would seem to keep up.
+    """
     rejected = sum(result.measures.all.rejected for result in results)
     calls = sum(result.measures.all.calls for result in results) - rejected
     if calls < LEAST_CALLS * len(results):
@@ -90,7 +96,7 @@ def _check(results: list[Result], base: Cell, rate: float) -> None:
 
 
 def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[_Try, _Try]:
-    """The last rate that holds and the first that does not, a factor of two apart."""
+    """Return the last rate that holds and the first that does not, a factor of two apart."""
     one = least = at(1.0)
     holds = one.ttft_p90_ms <= limit_ms
     hopeless = 0
@@ -120,10 +126,10 @@ def _bracket(at: Callable[[float], _Try], limit_ms: float, trace: str) -> tuple[
 
 
 def _out_of_reach(one: _Try, half: _Try, limit_ms: float) -> bool:
-    """Whether the limit is further off than all halvings that are left can bring it.
+    """Return whether the remaining halvings of the rate cannot bring TTFT down to the limit.
 
-    No halving brings more than twice what the one before it brought: so much where the calls still queue for each
-    other, since the time between them doubles, and ever less where they do not.
+    A halving lowers TTFT by at most twice as much as the halving before it. It does so while calls still queue for each
+    other, because the time between them doubles. Once they no longer queue, it lowers TTFT less and less.
     """
     brought_ms = abs(one.ttft_p90_ms - half.ttft_p90_ms)
     most_ms = brought_ms * (2.0 * WIDEST * half.rate)

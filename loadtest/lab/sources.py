@@ -1,4 +1,4 @@
-"""From a trace or generator to the requests of a cell: a seed's window, and what is known of each call beforehand."""
+"""From a trace or generator to the requests of a cell: a seed's window, and the facts known of each call beforehand."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ PLANS_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a seed stands for. `asked` goes by the names that the simulator gives calls; sessions may start until
-    `length_s`."""
+    """The requests of one seed. `asked` is keyed by the simulator's names of calls. Sessions start until `length_s`."""
 
     plan: Plan
     asked: dict[str, Asked]
     length_s: float
 
     def faster(self, rate: float) -> Drawn:
-        """The same sessions, arriving `rate` times as fast."""
+        """Return the same sessions, arriving `rate` times as fast."""
         sessions = tuple(replace(session, start_s=session.start_s / rate) for session in self.plan.sessions)
         return Drawn(replace(self.plan, sessions=sessions), self.asked, self.length_s / rate)
 
 
 def drawn(trace: str, seed: int, window_s: float, rate: float, block_tokens: int | None) -> Drawn:
-    """A seed's window, at `rate` times the source's own rate of arrivals.
+    """Draw a seed's window, at `rate` times the source's own rate of arrivals.
 
-    Of a trace whose rows are calls of their own, `window_s` of its own time: the same calls at every rate, sooner or
-    later. Of a generator, and of a trace of sessions, whose pauses stay as they are, as much as fills `window_s` at
-    that rate: with the same calls a session would get less far at a higher one.
+    If the rows of a trace are independent calls, the window is `window_s` of the trace's own time: the same calls at
+    every rate, sooner or later. A generator, or a trace of sessions, gives as many calls as fill `window_s` at that
+    rate. Its pauses do not shrink, so with the same calls the sessions would get less far at a higher rate.
 
     Raises:
         WorkloadError: there is no such trace or generator, or it cannot be read.
@@ -55,7 +54,7 @@ def _drawn(trace: str, seed: int, window_s: float, rate: float, block_tokens: in
 
 
 def _asked(plan: Plan, block_tokens: int) -> Iterator[tuple[str, Asked]]:
-    """Each call's name with what an endless cache would have of it: all but the last token of a prompt, at most."""
+    """Yield each call's name, and the tokens that an endless cache would hold: at most all but the prompt's last."""
     for session, number, shared in shared_by_call(plan.sessions):
         call = session.calls[number]
         usable = min(shared, call.prompt.tokens - 1)

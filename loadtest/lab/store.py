@@ -1,4 +1,4 @@
-"""Finished cells on disk: one line of JSON each, appended as they end, found by digest."""
+"""Finished cells on disk: one line of JSON each, appended when the cell ends, found by digest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StoreError(Exception):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A finished cell. `measured` was read from this machine's clock, and differs from run to run."""
+    """A finished cell. `measured` comes from this machine's clock, and differs from run to run."""
 
     digest: str
     code: str
@@ -41,7 +41,7 @@ class Store:
     """The results in one folder.
 
     Raises:
-        StoreError: it cannot be used.
+        StoreError: the folder cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,12 +55,12 @@ class Store:
         self.foreign = kept.foreign
 
     def get(self, cell: Cell) -> Result | None:
-        """The cell's result, if it has been run with these settings and this code; under whatever load it was asked."""
+        """Return the cell's result if it ran with these settings and this code, under any load."""
         kept = self._results.get(digest(cell))
         return None if kept is None else msgspec.structs.replace(kept, cell=as_json(cell))
 
     def add(self, cell: Cell, measures: Measures, measured: Measured) -> Result:
-        """Keep a finished cell; on disk when this returns."""
+        """Store a finished cell; it is on disk when this returns."""
         result = Result(digest(cell), code_version(), as_json(cell), measures, measured)
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(result) + b"\n")
@@ -69,7 +69,7 @@ class Store:
 
 
 def _read(path: Path) -> Kept:
-    """All results of today's code. A last line that was cut off is cut off for good."""
+    """Read all results of today's code. Remove an incomplete last line from the file."""
     if not path.exists():
         return Kept({}, 0)
     packed = path.read_bytes()
@@ -82,7 +82,7 @@ def _read(path: Path) -> Kept:
 
 
 def _results(path: Path, whole: bytes) -> Iterator[Result | None]:
-    """Each line's result; None for one of other code whose shape is not today's."""
+    """Yield each line's result; None for a result of other code, which may have another format."""
     code = msgspec.json.Decoder(_Code)
     decoder = msgspec.json.Decoder(Result)
     for number, line in enumerate(whole.splitlines(), 1):

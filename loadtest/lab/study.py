@@ -22,15 +22,16 @@ class Study:
     setting: Setting
     first_seed: int = 0
     round_robin: bool = True
-    """Whether round robin's rate is looked for as well."""
+    """Whether to find round robin's saturation too."""
 
     def first(self) -> Cell:
         """Return the bisection's first cell: the trace at its own rate."""
         return Cell(self.trace, RULE, 1.0, 0, self.setting)
 
     def saturations(self, run: Run) -> tuple[Saturation, Saturation | None]:
-        """Load 1.0, and where round robin saturates; None if it holds the level at no rate, or is not
-        asked.
+        """Return load 1.0, and the rate at which round robin saturates.
+
+        The latter is None if it is not wanted, or if round robin holds the service level at no rate.
 
         Raises:
             SaturationError: there is no load 1.0.
@@ -40,7 +41,7 @@ class Study:
             return one, None
         try:
             return one, saturation(self.first(), "round_robin", run)
-        except SaturationError:  # computing long contexts again at every turn is too slow even for an idle fleet
+        except SaturationError:  # prefilling long contexts again at every turn is too slow even for an idle fleet
             return one, None
 
     def cells(self, one: Saturation, setting: Setting | None = None) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""Many cells in parallel processes, each kept as it ends."""
+"""Many cells in parallel processes; each result is stored as soon as its cell ends."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Done = Callable[[Result], None]
 
 
 class SweepError(Exception):
-    """A process died under its cell."""
+    """A process died while it ran a cell."""
 
 
 class Sweep:
-    """Runs cells that the store lacks.
+    """Runs the cells that the store lacks.
 
-    Leaving its block early, by Ctrl-C say, drops what has not been started and ends what has.
+    If an error or Ctrl-C ends its block early, waiting cells are dropped and running ones are terminated.
     """
 
     def __init__(self, store: Store, jobs: int) -> None:
         self._store = store
-        # Spawned, not forked: a fork of a process with threads (the progress bar's) may hang.
+        # Spawned, because a fork of a process with threads (such as the progress bar's) may hang.
         self._pool = ProcessPoolExecutor(jobs, get_context("spawn"), _follow_the_parent)
 
     def __enter__(self) -> Sweep:
@@ -47,7 +47,7 @@ class Sweep:
         self._pool.shutdown(cancel_futures=True)
 
     def results(self, cells: Sequence[Cell], on_done: Done = lambda result: None) -> list[Result]:
-        """Every cell's result, in the order of `cells`; `on_done` hears of each as it is found, or finished.
+        """Return every cell's result, in the order of `cells`; `on_done` receives each as it is found or finished.
 
         Raises:
             SweepError: a process was killed.

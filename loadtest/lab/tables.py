@@ -14,13 +14,13 @@ from loadtest.lab.findings import MEASURED, MEASURES, RANKED_BY, Findings, Measu
 from loadtest.lab.measures import Figures
 
 TIMES = [measure.name for measure in MEASURES].index("hit_share")
-"""So many of the measures are times and what follows from them; the others say how work was placed."""
+"""The number of measures that are times or follow from times; the others say how work was placed."""
 WIDTH = 150
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table: its title, its column heads and its rows; what stands under it."""
+    """A table: its title, column heads and rows, and the notes under it."""
 
     title: str
     heads: tuple[str, ...]
@@ -29,14 +29,14 @@ class Sheet:
 
 
 def print_findings(console: Console, findings: Findings) -> None:
-    """Every sheet."""
+    """Print every table."""
     console.print(summary(findings), highlight=False, markup=False)
     for sheet in sheets(findings):
         print_sheet(console, sheet)
 
 
 def print_sheet(console: Console, sheet: Sheet) -> None:
-    """One table."""
+    """Print one table."""
     table = Table(title=sheet.title, title_justify="left", caption=sheet.note, caption_justify="left")
     for place, head in enumerate(sheet.heads):
         table.add_column(head, justify="right" if place else "left")
@@ -60,7 +60,7 @@ def summary(findings: Findings) -> str:
 
 
 def sheets(findings: Findings) -> Iterator[Sheet]:
-    """Rules by measures, a sheet per load; by kinds of calls; and the doubts."""
+    """Yield the tables: rules by measures for each load, rules by kinds of calls, and the sensitivity run."""
     for load in findings.loads:
         yield from _rules(findings, load)
     for load in findings.loads:
@@ -92,7 +92,7 @@ def _titles(measures: Sequence[Measure]) -> list[str]:
 
 
 def _rows(findings: Findings, load: float, measures: Sequence[Measure]) -> Iterator[tuple[str, ...]]:
-    """A row per rule, a column per measure."""
+    """Yield a row per rule, with a column per measure."""
     columns = [findings.standings(measure, load) for measure in measures]
     for place, policy in enumerate(findings.policies):
         yield policy, *(_standing(column[place], measure) for column, measure in zip(columns, measures, strict=True))
@@ -153,6 +153,6 @@ def _doubts(findings: Findings) -> Iterator[Sheet]:
 
 
 def swapped(usual: list[str], order: list[str]) -> int:
-    """Pairs that stand the other way round (Kendall's distance)."""
+    """Count the pairs whose order differs (Kendall's distance)."""
     place = {policy: number for number, policy in enumerate(order)}
     return sum(place[first] > place[second] for number, first in enumerate(usual) for second in usual[number + 1 :])

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from backends.engine.engine import EngineRequestState, FinishReason
 
 Follow = Callable[[int, FinishReason | None], None]
-"""Told how many tokens have reached the asker, and the reason once the last one has. Told in time of the first and the
-last one; of those between them when somebody looks (`EngineWorker.catch_up`)."""
+"""Called with the number of tokens that have reached the caller, and with the finish reason once the last one has. The
+first and the last token are reported on time, the others when `EngineWorker.catch_up` is called."""
 
 
 class StepEnds:
-    """End times of a worker's steps, past and looked ahead; their tokens arrive `later_s` later."""
+    """End times of a worker's steps, past and computed ahead; a step's tokens arrive `later_s` after its end."""
 
     __slots__ = ("arrived", "ends_s", "later_s")
 
@@ -22,15 +22,15 @@ class StepEnds:
         self.later_s = later_s
         self.ends_s = array("d")
         self.arrived = 0
-        """Steps whose tokens were there when that was last looked at."""
+        """Number of steps whose tokens had arrived at the last `look`."""
 
     def look(self, now_s: float) -> bool:
-        """Bring `arrived` up to date; False if nothing has come since. `now_s` is never less than before."""
+        """Update `arrived`; return False if nothing new has arrived. `now_s` must never decrease."""
         ends_s, later_s, before = self.ends_s, self.later_s, self.arrived
         if before == len(ends_s) or ends_s[before] + later_s > now_s:
             return False
         arrived = bisect_right(ends_s, now_s - later_s, before)
-        # What counts is the sum; the difference may be off by its rounding.
+        # The sum decides, as in the event queue; the difference above may be off by a rounding error.
         while arrived > before and ends_s[arrived - 1] + later_s > now_s:
             arrived -= 1
         while arrived < len(ends_s) and ends_s[arrived] + later_s <= now_s:
@@ -39,14 +39,14 @@ class StepEnds:
         return True
 
     def statistics(self) -> dict[str, int]:
-        """How many there are."""
+        """Count the steps, and those whose tokens have arrived."""
         return {"steps": len(self.ends_s), "arrived": self.arrived}
 
 
 class Answer:
-    """One request's tokens as they reach its asker: `tokens` so far, each from a step of the worker.
+    """One request's tokens as they reach the caller: `tokens` so far, each from one step of the worker.
 
-    Which steps these are is kept in runs, since most answers get a token from every step from their first one on.
+    The steps are kept as runs, since most answers get a token from every step after their first one.
     """
 
     __slots__ = ("_runs", "_steps", "follow", "output_ids", "state", "tokens")
@@ -60,8 +60,10 @@ class Answer:
         self._runs: list[tuple[int, int]] = []
 
     def comes(self, token: int, step: int) -> None:
-        """Token number `token`, counted from 1, is made in that step, and if nothing else is said, later ones in the
-        steps after it."""
+        """Note that `step` makes token number `token`, counted from 1.
+
+        Later tokens come from the steps after it, unless another call says otherwise.
+        """
         if self._runs:
             first_token, first_step = self._runs[-1]
             if token - first_token == step - first_step:
@@ -69,7 +71,7 @@ class Answer:
         self._runs.append((token, step))
 
     def made_by(self, steps: int, most: int) -> int:
-        """Tokens of the first `steps` steps, of which there are at most `most` in all."""
+        """Return how many tokens the first `steps` steps have made; `most` is the upper limit."""
         for first_token, first_step in reversed(self._runs):
             if first_step < steps:
                 return min(most, first_token + steps - first_step - 1)
@@ -77,7 +79,7 @@ class Answer:
         return 0
 
     def times_s(self, tokens: int) -> array[float]:
-        """When its first `tokens` arrived."""
+        """Return the arrival times of the first `tokens` tokens."""
         ends_s, later_s = self._steps.ends_s, self._steps.later_s
         times_s = array("d")
         for first_token, first_step in reversed(self._runs):

@@ -1,4 +1,4 @@
-"""Clients that play their sessions: through the gateway, or past it."""
+"""Clients that send the calls of their sessions, through the gateway or past it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadtest.sim.worker import EngineWorker
 
 
 class Places(Protocol):
-    """Chooses a worker for a call: a gateway, or several that share the clients."""
+    """Chooses a worker for a call: one gateway, or several that share the clients."""
 
     def place(self, name: str, session: str, call: Asked) -> Placement | Rejected | HeldCall:
         """Choose a worker for a call that has just arrived, now or later."""
@@ -23,10 +23,10 @@ class Places(Protocol):
 
 
 class Clients:
-    """Sends every session's calls in order, each after the end of the one before; collects `outcomes` as they end.
+    """Sends each session's calls in order, each after the end of the one before, and collects `outcomes` as they end.
 
-    A call is placed `arrival_s` after it was sent: the way to the gateway, and what that does before it can choose.
-    Nothing is sent from `until_s` on.
+    A call is placed `arrival_s` after it was sent: the time to reach the gateway, and the gateway's work before the
+    decision. Nothing is sent from `until_s` on.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Clients:
 
     @property
     def waiting(self) -> bool:
-        """Whether an answer is still to come."""
+        """Whether an answer is still pending."""
         return len(self.outcomes) < self._sent
 
     def play(self, session: Session) -> None:
-        """Let a session begin at its time."""
+        """Schedule the session's first call."""
         self._time.at(session.start_s, self._send, session, 0)
 
     def _send(self, session: Session, number: int) -> None:
@@ -113,5 +113,5 @@ class Clients:
             self._time.after(session.calls[number + 1].pause_s, self._send, session, number + 1)
 
     def statistics(self) -> dict[str, int]:
-        """Calls that have ended."""
+        """Count the calls that have ended."""
         return {"ended": len(self.outcomes)}

@@ -14,7 +14,7 @@ from loadtest.sim.worker import EngineWorker
 
 
 class Placement(Protocol):
-    """Where a call was placed, and the receiver of its progress."""
+    """The place of a call, which receives the call's progress."""
 
     @property
     def worker(self) -> EngineWorker:
@@ -23,24 +23,24 @@ class Placement(Protocol):
 
     @property
     def predicted_tokens(self) -> int | None:
-        """Of its prompt, expected in that worker's cache; None for no idea."""
+        """Prompt tokens that the gateway expects in the worker's cache; None if unknown."""
         ...
 
     def progressed(self, tokens: int) -> None:
-        """The answer has `tokens` tokens. Called for the first and the last, and between them if it matters."""
+        """Note that the answer has `tokens` tokens. Called for the first and last one, and on demand between."""
 
     def finished(self, state: EngineRequestState) -> None:
-        """It is complete."""
+        """Note that the answer is complete."""
 
     def left(self) -> None:
-        """Its client has gone."""
+        """Note that the client has left."""
 
     def refused(self) -> None:
-        """The worker answered that it can never run there."""
+        """Note that the worker can never run the call."""
 
 
 class Direct:
-    """A worker asked past the gateway, which learns nothing of it."""
+    """A worker called past the gateway, which therefore learns nothing of the call."""
 
     __slots__ = ("worker",)
 
@@ -65,7 +65,7 @@ class Direct:
 class PlacedCall:
     """Carries one placed call. `request_s` is the delay to the worker; `ended` gets the outcome, once.
 
-    `sent_s` is when its client sent it, if that was not just now.
+    `sent_s` is the time at which the client sent the call; None means now.
     """
 
     __slots__ = (

@@ -28,9 +28,9 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How late things are: a loopback or rack network, vLLM's publisher thread, the watcher's default interval.
+    """Delays of a loopback or rack network, vLLM's publisher thread and the watcher's default interval, in seconds.
 
-    Of batches of KV events `kv_lost_share` get lost; `kv_replays` says whether their publisher sends them again.
+    `kv_lost_share` is the share of KV event batches that get lost; with `kv_replays` the publisher sends them again.
     """
 
     request_s: float = 0.0005
@@ -42,12 +42,13 @@ class Delays:
 
 
 class SimulatedGateway:
-    """Places calls and follows their edges.
+    """Places calls and passes their lifecycle events to the dispatcher.
 
-    `residency` says which worker holds what. Where it is a `ResidencyMap` and `publishes_events`, workers' KV events
-    reach it on vLLM's wire, late and with losses as `Delays` has it (`seed` draws which); otherwise workers say that
-    they publish none. Of the responses `usage_share` tell their usage. With a `ledger` it is one of several that share
-    these workers. Workers' loads are read for as long as there is `more` to come: by default, any event at all.
+    `residency` knows which worker holds which blocks. If it is a `ResidencyMap` and `publishes_events` is set, the
+    workers' KV events reach it in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost
+    batches. Otherwise the workers say that they publish none. `usage_share` is the share of responses that report
+    usage. With a `ledger` the gateway is one of several that share these workers. It reads the workers' loads while
+    `more` returns true; by default, while any event is pending.
     """
 
     def __init__(
@@ -87,15 +88,15 @@ class SimulatedGateway:
 
     @property
     def time(self) -> VirtualTime:
-        """Its clock."""
+        """The virtual clock."""
         return self._time
 
     def tells_usage(self) -> bool:
-        """Whether the answer that ends now does."""
+        """Draw whether the answer that ends now reports its usage."""
         return self._usage_share >= 1.0 or self._usage_draws.random() < self._usage_share
 
     def hear(self) -> None:
-        """Count the streams' tokens. It suffices to count them before each decision."""
+        """Count the tokens that the streams have received; it suffices to do so before each decision."""
         for worker in self._workers.values():
             worker.catch_up()
 
@@ -125,7 +126,7 @@ class SimulatedGateway:
         return Rejected(answer.error.message if isinstance(answer, Reject) else answer.reason)
 
     def statistics(self) -> dict[str, object]:
-        """The dispatcher's."""
+        """Return the dispatcher's statistics."""
         self.hear()
         return self.dispatcher.statistics()
 
@@ -145,7 +146,7 @@ class SimulatedGateway:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The gateway would not take a call."""
+    """A call that the gateway did not accept."""
 
     reason: str
 
@@ -162,12 +163,12 @@ class HeldCall:
         self.heard: list[Callable[[GatewayPlacement | Rejected], None]] = []
 
     def leave(self) -> bool:
-        """Its client closed the connection; False if it does not wait any more."""
+        """End the wait, because the client closed its connection; return False if the call no longer waits."""
         return self._among.leave(self)
 
 
 class _HeldCalls:
-    """Offers again, on virtual time, what waits: as `router.gateway.queues.hold` does, in the same order."""
+    """Offers held calls to the dispatcher again, on virtual time, in the order of `router.gateway.queues.hold`."""
 
     def __init__(self, time: VirtualTime, dispatch: Callable[[Request], GatewayPlacement | Rejected | Held]) -> None:
         self._time = time
@@ -175,17 +176,20 @@ class _HeldCalls:
         self._waiting: HeldByWorker[HeldCall] = HeldByWorker()
 
     def enter(self, request: Request, held: Held) -> HeldCall:
-        """A call is to wait."""
+        """Let a call wait."""
         call = HeldCall(self, request, held)
         self._wait(call)
         return call
 
     def leave(self, call: HeldCall) -> bool:
-        """A call waits no longer; False if it did not."""
+        """End a call's wait; return False if it did not wait."""
         return self._waiting.leave(call)
 
     def relieved(self, worker: WorkerId) -> None:
-        """No prefill is left on the worker. The dispatcher calls this in the middle of its work, so act later."""
+        """Offer the calls held for a worker that has no prefill left.
+
+        The dispatcher calls this in the middle of its own work, so the offer follows as an event of its own.
+        """
         if self._waiting.first(worker):
             self._time.after(0.0, self._offer, worker)
 
@@ -203,7 +207,7 @@ class _HeldCalls:
             self._again(call)
 
     def _again(self, call: HeldCall) -> WorkerId | None:
-        """Where it has been placed now, if anywhere."""
+        """Dispatch a held call again; return its worker if it was placed."""
         if not self.leave(call):
             return None
         answer = self._dispatch(call.request)
@@ -217,7 +221,7 @@ class _HeldCalls:
 
 
 class GatewayPlacement:
-    """A ticket and the edges of its request's life."""
+    """The ticket of a placed call, which passes the call's lifecycle events to the dispatcher."""
 
     __slots__ = ("_gateway", "_progress", "_ticket", "_time", "worker")
 
@@ -230,34 +234,34 @@ class GatewayPlacement:
 
     @property
     def worker_id(self) -> WorkerId:
-        """The worker's name in the gateway."""
+        """The candidate's id in the gateway."""
         return self._ticket.candidate.id
 
     @property
     def predicted_tokens(self) -> int | None:
-        """As the dispatcher keeps it for comparison."""
+        """Predicted cached tokens, which the dispatcher compares with those reported."""
         return self._ticket.predicted_cached_tokens
 
     def progressed(self, tokens: int) -> None:
-        """An event of the stream."""
+        """Report that the stream has `tokens` tokens."""
         now_s = self._time.now_s
         if tokens == 1:
             self._gateway.dispatcher.first_token(self._ticket, now_s)
         self._progress(self._ticket, tokens)
 
     def finished(self, state: EngineRequestState) -> None:
-        """The stream ended, perhaps with a usage block."""
+        """Report the end of the stream, perhaps with a usage block."""
         usage = Usage()
         if self._gateway.tells_usage():
             usage = Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens)
         self._gateway.dispatcher.finished(self._ticket, usage, self._gateway.time.now_s)
 
     def refused(self) -> None:
-        """The worker answered with a 400: the request does not fit there."""
+        """Report that the worker answered 400, because the request does not fit there."""
         self._gateway.dispatcher.finished(self._ticket, Usage(), self._gateway.time.now_s, status=400)
 
     def left(self) -> None:
-        """The client closed its connection."""
+        """Report that the client closed its connection."""
         self._gateway.dispatcher.cancelled(self._ticket, self._gateway.time.now_s)
 
 

@@ -1,5 +1,4 @@
-"""A ledger that sees late: several routers that share one see each other, and each may see its own bookings, some time
-after they were made."""
+"""A shared ledger with delay: several routers see each other's reservations late, and perhaps their own as well."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from router.placement.shared_load import OthersLoad, OwnLoad
 
 
 class _Booked(NamedTuple):
-    """One router's row for one worker, as of one moment."""
+    """One router's row for one worker, at one moment."""
 
     queue: int = 0
     queued_tokens: int = 0
@@ -29,10 +28,10 @@ _NOTHING = _Booked()
 
 
 class LateLedgers:
-    """The rows of all routers; `of` is one router's side of them. Without delay it is as one host's processes see it.
+    """The rows of all routers; `of` returns one router's side. Without delay it behaves as one host's processes do.
 
-    What was written is seen by the others once it is `delay_s` old, and then it is seen at once. Its own router sees it
-    once it is `own_delay_s` old: 0, at once, is what a ledger is for.
+    The other routers see a write once it is `delay_s` old. The router that wrote it sees it once it is `own_delay_s`
+    old; 0, the default, means at once, as in the real ledger.
     """
 
     def __init__(self, routers: int, delay_s: float, now: Callable[[], float], own_delay_s: float = 0.0) -> None:
@@ -43,40 +42,40 @@ class LateLedgers:
         self._rows: dict[str, list[_Row]] = {}
 
     def of(self, router: int) -> LateLedger:
-        """One router's side."""
+        """Return one router's side."""
         return LateLedger(self, router)
 
     def rows(self, candidate_id: str) -> list[_Row]:
-        """A candidate's rows, one per router."""
+        """Return a candidate's rows, one per router."""
         rows = self._rows.get(candidate_id)
         if rows is None:
             rows = self._rows[candidate_id] = [_Row(self._now, self._delay_s) for _ in range(self._routers)]
         return rows
 
     def late(self) -> _Row | None:
-        """Where a router reads what it has booked itself; None: in its books."""
+        """Return a row in which a router sees its own reservations late; None if it sees them at once."""
         return _Row(self._now, self._own_delay_s) if self._own_delay_s else None
 
 
 class LateLedger:
-    """One router's side. Satisfies `router.placement.shared_load.SharedLedger`."""
+    """One router's side of the ledgers, a `router.placement.shared_load.SharedLedger`."""
 
     def __init__(self, ledgers: LateLedgers, router: int) -> None:
         self._ledgers = ledgers
         self._router = router
 
     def account(self, candidate_id: str) -> LateAccount:
-        """The candidate's row, emptied."""
+        """Return the candidate's row, emptied."""
         rows = self._ledgers.rows(candidate_id)
         others = [row for row in rows if row is not rows[self._router]]
         return LateAccount(rows[self._router], others, self._ledgers.late())
 
 
 class LateAccount:
-    """What one router has booked on one worker, and what it has heard of the others; `late` is what it sees of its own.
+    """One router's reservations on one worker, and those that it has seen of the others.
 
-    A router adds what it has booked to `others()`. Where it is to see the former late, the latter is short of what is
-    not to be seen yet.
+    A router adds its own reservations to `others()`. If it must see its own late (`late`), `others()` subtracts the
+    reservations that it must not see yet.
     """
 
     def __init__(self, own: _Row, others: Sequence[_Row], late: _Row | None = None) -> None:
@@ -102,11 +101,11 @@ class LateAccount:
         )
 
     def worked(self, work: Work) -> None:
-        """This router has dispatched another prefill."""
+        """Publish that this router has dispatched another prefill."""
         self._write(self._own.latest._replace(work=work))
 
     def others(self) -> OthersLoad:
-        """Return the other routers' reservations that have arrived, less own ones that do not count yet."""
+        """Return the other routers' reservations that have arrived, less own ones that must not count yet."""
         seen = [row.seen() for row in self._others]
         work = None
         for row in seen:
@@ -129,7 +128,7 @@ class LateAccount:
         )
 
     def close(self) -> None:
-        """The candidate has left."""
+        """Clear the row: the candidate has left."""
         self._write(_NOTHING)
 
     def _write(self, reserved: _Booked) -> None:

@@ -1,4 +1,4 @@
-"""The path of KV events from a worker to the gateway: a publisher that counts, and a subscription that is late."""
+"""The path of KV events from a worker to the gateway: a publisher with sequence numbers, and a delayed subscription."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from router.residency.residency_map import ResidencyMap
 from router.residency.view import Ingest
 
 REPLAYED_BATCHES = 10_000
-"""What a publisher keeps for replay (vLLM's ``buffer_steps``)."""
+"""Batches that a publisher keeps for replay (vLLM's ``buffer_steps``)."""
 
 
 class EventLink:
-    """Takes each step's events to `residency`, `delay_s` late, on vLLM's wire.
+    """Delivers each step's events to `residency` after `delay_s`, in vLLM's wire format.
 
-    Blocks of a request in hashes go without token ids, under hashes that are the gateway's own. Batches for which
-    `lost` says so do not arrive; when the gap shows they are replayed, a round trip of delays later, unless not
-    `replays`: then the gateway hears at once that nothing will come.
+    Blocks of a hashed request go without token ids, under the gateway's own hashes. A batch is lost if `lost` returns
+    true. With `replays`, lost batches are replayed a round trip of delays after the sequence gap shows. Without it,
+    the gateway learns at once that no replay will come.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class EventLink:
         residency.accept_hashes(slot)
 
     def published(self, events: list[CacheEvent]) -> None:
-        """A step has ended, and changed the cache."""
+        """Publish the events of a step that has ended."""
         wire = [to_wire(event) for event in _together(events)]
         seq, payload = self._next_seq, self._encode([self._time.now_s, wire, 0])
         self._next_seq += 1
@@ -80,12 +80,12 @@ class EventLink:
         self._answer(self._residency.replay_ended(self._slot, True))
 
     def statistics(self) -> dict[str, int]:
-        """Batches published, and how many of them were lost on their way."""
+        """Count the published batches, and those lost on their way."""
         return {"published_batches": self._next_seq, "lost_batches": self._lost_batches}
 
 
 def _together(events: list[CacheEvent]) -> list[CacheEvent]:
-    """Removals that follow each other as one: vLLM tells of each block by itself, to the same effect."""
+    """Merge consecutive removals into one event. vLLM sends one event per block, to the same effect."""
     joined: list[CacheEvent] = []
     removed: list[int] = []
     for event in events:

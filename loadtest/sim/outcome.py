@@ -23,9 +23,9 @@ class Ending(StrEnum):
 class Outcome:
     """One call, as its client and its worker saw it.
 
-    `predicted_tokens` is what the gateway expected to be cached when it chose the worker, None where it had no idea;
-    `cached_tokens` what the worker found, None where it never began. `direct`: sent past the gateway. `answer` is None
-    where the call never reached a worker.
+    `predicted_tokens` is the number of cached tokens that the gateway expected at the decision, None if unknown.
+    `cached_tokens` is the number that the worker found, None if the call never began there. `direct` calls went past
+    the gateway. `answer` is None if the call never reached a worker.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time per output token after the first one; None where there is no second."""
+        """Mean time per output token after the first one; None with fewer than two tokens."""
         if self.ttft_s is None or self.output_tokens < 2:
             return None
         return (self.ended_s - self.sent_s - self.ttft_s) / (self.output_tokens - 1)
@@ -54,13 +54,13 @@ class Outcome:
         return array("d") if self.answer is None else self.answer.times_s(self.output_tokens)
 
     def gaps_s(self) -> array[float]:
-        """Times between one token and the next."""
+        """Return the times between one token and the next."""
         times_s = self.token_times_s()
         return array("d", map(float.__sub__, times_s[1:], times_s))
 
     @property
     def error_tokens(self) -> int | None:
-        """Predicted minus found; None where either is missing."""
+        """Predicted minus cached tokens; None if either is missing."""
         if self.predicted_tokens is None or self.cached_tokens is None:
             return None
         return self.predicted_tokens - self.cached_tokens

@@ -18,12 +18,12 @@ from router.placement.residency_source import ResidencySource
 from router.residency.residency_map import ResidencyMap
 
 MakeResidency = Callable[[VirtualTime], ResidencySource]
-"""Makes what says which worker holds what; some need the time."""
+"""Makes the source of the knowledge which worker holds which blocks; some sources need the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings of a run. `seed` draws the engines' jitter and feeds the policy."""
+    """The settings of a run. `seed` seeds the engines' jitter and the policy."""
 
     workers: tuple[WorkerSpec, ...]
     policy: str = "marginal_cost"
@@ -37,7 +37,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result: one outcome per call, in order of their ends, and each worker's figures."""
+    """The result: one outcome per call, in order of their ends, and each worker's statistics."""
 
     outcomes: tuple[Outcome, ...]
     workers: tuple[dict[str, int | float], ...]

@@ -1,7 +1,7 @@
-"""Requests of clients, drawn before the run: every router and every view gets the same ones.
+"""Requests of clients, drawn before the run, so that every router and every cache view gets the same ones.
 
-Answers are drawn in advance too, so that a later turn's prompt does not depend on who served the earlier one. Times do:
-a turn follows the end of the answer before it.
+Answers are drawn in advance too: a later turn's prompt does not depend on the worker that served the earlier turn.
+Only the times depend on the run, since a turn follows the end of the answer before it.
 """
 
 from __future__ import annotations
@@ -19,49 +19,48 @@ from router.residency.prompt import Prompt, PromptSource
 
 
 class Asked(Protocol):
-    """One request, to the gateway and to the worker that it sends it to.
+    """One request, as the gateway and the worker receive it.
 
-    It is sent `pause_s` after the call before it ended (the first one after the session's start). A client that
-    `leaves_after_s` closes its connection so long after sending, whatever it has got by then.
+    The client sends it `pause_s` after the end of the previous call. For the first call, the pause counts from the
+    start of the session. A client with `leaves_after_s` closes its connection that long after sending, whatever part
+    of the answer it has received.
     """
 
     @property
     def pause_s(self) -> float:
-        """From the end of the call before."""
+        """Seconds since the end of the previous call."""
         ...
 
     @property
     def leaves_after_s(self) -> float | None:
-        """None: it waits for the end."""
+        """Seconds after which the client leaves; None if it waits for the end."""
         ...
 
     @property
-    def prompt_tokens(self) -> int:
-        """Length of the prompt."""
-        ...
+    def prompt_tokens(self) -> int: ...
 
     @property
     def max_tokens(self) -> int | None:
-        """The client's limit, None where it sends none."""
+        """The client's limit, None if it sends none."""
         ...
 
     @property
     def output_ids(self) -> Sequence[int]:
-        """The answer; empty where only its length is known."""
+        """The answer's token ids; empty if only the length is known."""
         ...
 
     def prompt(self) -> Prompt:
-        """The prompt as the gateway identifies it."""
+        """Return the prompt as the gateway identifies it."""
         ...
 
     def request(self, name: str, block_tokens: int) -> EngineRequest:
-        """The request as a worker with such blocks takes it."""
+        """Return the request as a worker with blocks of `block_tokens` receives it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request in token ids: what is asked and what the model will answer."""
+    """A request in token ids: the prompt, and the answer that the model will give."""
 
     prompt_ids: array[int]
     output_ids: array[int]
@@ -70,30 +69,29 @@ class Call:
 
     @property
     def prompt_tokens(self) -> int:
-        """Length of the prompt."""
         return len(self.prompt_ids)
 
     @property
     def max_tokens(self) -> int:
-        """It asks for what it gets."""
+        """The number of tokens that the model will answer."""
         return len(self.output_ids)
 
     def prompt(self) -> Prompt:
-        """Hashed by its ids."""
+        """Return the prompt, hashed by its token ids."""
         packed = self.prompt_ids.tobytes()
         return Prompt(
             len(self.prompt_ids), PromptSource.IDS, lambda block_tokens: extend_chain(SEED, packed, block_tokens)
         )
 
     def request(self, name: str, block_tokens: int) -> EngineRequest:
-        """With its ids."""
+        """Return the request with its token ids."""
         return EngineRequest(name, self.prompt_ids, len(self.output_ids))
 
 
 class TextCall:
-    """A request in pieces of text: gateway and worker know it by one and the same chain of hashes.
+    """A request in pieces of text, which the gateway and the worker know by the same chain of hashes.
 
-    `before` is the call that this one follows; where its prompt goes on from there, only what is new is hashed.
+    `before` is the previous call. If this prompt continues it, only the new part is hashed.
     """
 
     __slots__ = ("_before", "_chains", "_text", "kind", "leaves_after_s", "max_tokens", "output_ids", "pause_s", "said")
@@ -111,11 +109,10 @@ class TextCall:
 
     @property
     def prompt_tokens(self) -> int:
-        """Length of the prompt."""
         return self.said.prompt.tokens
 
     def chain(self, block_tokens: int) -> list[int]:
-        """Hashes of the full blocks of prompt and answer together; kept."""
+        """Return the hashes of the full blocks of prompt and answer together, computed once per block size."""
         chain = self._chains.get(block_tokens)
         if chain is None:
             known = [] if self._before is None else self._before.chain(block_tokens)
@@ -123,12 +120,12 @@ class TextCall:
         return chain
 
     def prompt(self) -> Prompt:
-        """Known by its part of the chain."""
+        """Return the prompt, known by its part of the chain."""
         tokens = self.prompt_tokens
         return Prompt(tokens, PromptSource.IDS, lambda size: self.chain(size)[: tokens // size])
 
     def request(self, name: str, block_tokens: int) -> EngineRequest:
-        """Known by the chain; the answer stops where it does, limit or no limit."""
+        """Return the request, known by the chain; the answer ends where it was drawn to end, whatever the limit."""
         answer_tokens = self.said.answer[1]
         hashed = HashedText(self.prompt_tokens, self.chain(block_tokens))
         return EngineRequest(name, (), self.max_tokens or answer_tokens, stop_after=answer_tokens, hashed=hashed)
@@ -136,7 +133,7 @@ class TextCall:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Calls of one client, one after the other. `direct` names the worker (by number) that it asks past the gateway."""
+    """Calls of one client, one after the other. `direct` is the number of the worker that it calls past the gateway."""
 
     id: str
     start_s: float
@@ -145,7 +142,7 @@ class Session:
 
 
 def sessions_of(planned: plan.Plan, leaves_after_s: float | None = None) -> Iterator[Session]:
-    """A plan's sessions as clients play them, each call given up by its client after `leaves_after_s`."""
+    """Yield the plan's sessions; each client leaves `leaves_after_s` after it sent a call."""
     for session in planned.sessions:
         calls: list[TextCall] = []
         for call in session.calls:

@@ -14,7 +14,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class VirtualTime:
-    """Events in order of time, and of scheduling at equal times, so that runs repeat."""
+    """Events in order of time. Events at equal times run in the order of scheduling, so that runs repeat."""
 
     __slots__ = ("_done", "_order", "_queue", "now_s")
 
@@ -26,25 +26,25 @@ class VirtualTime:
 
     @property
     def pending(self) -> int:
-        """Events still to come."""
+        """The number of events still to come."""
         return len(self._queue)
 
     def at(self, at_s: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
-        """Call `action` with `arguments` at `at_s`.
+        """Schedule `action` with `arguments` at `at_s`.
 
         Raises:
-            ValueError: that time has passed.
+            ValueError: `at_s` has passed.
         """
         if at_s < self.now_s:
             raise ValueError(f"{at_s} s has passed: it is {self.now_s} s")
         heapq.heappush(self._queue, (at_s, next(self._order), action, arguments))
 
     def after(self, delay_s: float, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
-        """Call `action` with `arguments` in `delay_s`."""
+        """Schedule `action` with `arguments` in `delay_s` seconds."""
         self.at(self.now_s + delay_s, action, *arguments)
 
     def run(self, until_s: float = inf) -> None:
-        """Let events happen until there are none left, or the next one is later than `until_s`."""
+        """Run events until none is left or the next one is later than `until_s`."""
         queue, pop = self._queue, heapq.heappop
         with _without_collections():
             while queue and queue[0][0] <= until_s:
@@ -53,13 +53,16 @@ class VirtualTime:
                 action(*arguments)
 
     def statistics(self) -> dict[str, float]:
-        """The time, and events done and to come."""
+        """Return the time, and the number of events done and pending."""
         return {"now_s": self.now_s, "done": self._done, "pending": self.pending}
 
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Runs make hardly any cycles, and objects without number: looking for cycles would cost a sixth of the time."""
+    """Disable the garbage collector.
+
+    A run makes few reference cycles but very many objects, so the search for cycles would take a sixth of the time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

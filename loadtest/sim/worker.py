@@ -14,14 +14,14 @@ from loadtest.sim.answers import Answer, Follow, StepEnds
 from loadtest.sim.virtual_time import VirtualTime
 
 _Report = tuple[str, int, FinishReason | None]
-"""Request, tokens so far, and the reason if that was the last one."""
+"""A request's id, its tokens so far, and the finish reason with the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """One worker of a fleet. None and the defaults are the profile's own; `speed` 2.0 is twice as fast.
+    """One worker of a fleet. None and the defaults are the profile's values; `speed` 2.0 is twice as fast.
 
-    `async_scheduling` is vLLM's default since 0.14; off is ``--no-async-scheduling``.
+    `async_scheduling` False corresponds to ``--no-async-scheduling``; vLLM switches it on by default since 0.14.
     """
 
     profile: Profile
@@ -34,13 +34,14 @@ class WorkerSpec:
 
 
 class EngineWorker:
-    """Steps its engine while there is work; tokens reach whoever asked for them `response_s` after their step's end.
+    """Steps its engine while there is work. Tokens reach the caller `response_s` after the end of their step.
 
-    Steps that only decode are looked ahead at and gone through at once, up to the next one that does more or the next
-    call from outside. What comes in at the very moment at which such a step ends finds the next one begun. With
-    `every_step` the engine goes step by step, and every token is reported: equal results, slower.
+    A run of steps that only decode is computed at once, which saves an event per step. The run ends before the first
+    step that does more, or with the next call from outside. A request that arrives at the exact end of such a step
+    finds the next step begun. With `every_step` the engine goes step by step and reports every token: results are
+    equal, but it is slower.
 
-    `on_events` hears at each step's end of what changed in the cache.
+    Callbacks in `on_events` receive each step's cache events at the end of the step.
     """
 
     __slots__ = (
@@ -86,16 +87,16 @@ class EngineWorker:
         self._answers: dict[str, Answer] = {}
         self._steps = StepEnds(response_s)
         self._foreseen_from: int | None = None
-        """Number of the first step that the engine has looked ahead at and not gone through yet."""
+        """Number of the first step that was computed ahead and not applied to the engine yet."""
         self._plan = 0
-        """Counts changes of what was foreseen: its end, as it was planned before, is none any more."""
+        """Version of the look-ahead. An end event that was scheduled under an older version does nothing."""
         self._busy = False
 
     def submit(self, request: EngineRequest, output_ids: Sequence[int], follow: Follow) -> Answer:
-        """Begin a request that will be answered with `output_ids`; a hashed one needs none.
+        """Begin a request whose answer will be `output_ids`; a hashed request needs none.
 
         Raises:
-            RequestRefused: it can never run here.
+            RequestRefused: the request can never run on this worker.
         """
         self._settle()
         state = self.engine.add(request, self._time.now_s)
@@ -104,7 +105,7 @@ class EngineWorker:
         return answer
 
     def abort(self, name: str) -> None:
-        """Drop a request if it is still here; it reports nothing further."""
+        """Drop a request if it still runs; nothing more is reported for it."""
         self._settle()
         self._answers.pop(name, None)
         self.engine.abort(name)
@@ -116,7 +117,7 @@ class EngineWorker:
         arrived = self._steps.arrived
         foreseen = 0 if self._foreseen_from is None else max(0, arrived - self._foreseen_from)
         for answer in self._answers.values():
-            if answer.tokens:  # else its first token is reported in time
+            if answer.tokens:  # the first token has an event of its own
                 state = answer.state
                 tokens = answer.made_by(arrived, state.output_tokens + (foreseen if state.blocks else 0))
                 if tokens > answer.tokens:
@@ -124,7 +125,7 @@ class EngineWorker:
                     answer.follow(tokens, None)
 
     def load(self) -> LoadReport:
-        """Its gauges, as a scrape would find them."""
+        """Return the gauges that a scrape would find."""
         engine = self.engine
         return LoadReport(0, len(engine.running), engine.waiting_requests, engine.kv_usage)
 
@@ -155,7 +156,7 @@ class EngineWorker:
         self._time.at(ends_s[-1], self._foreseen_ended, self._plan)
 
     def _settle(self) -> None:
-        """Go through the foreseen steps that have begun, and forget the others: something happens now."""
+        """Apply the steps of the look-ahead that have begun, and drop the others, which a call may now change."""
         first = self._foreseen_from
         if first is None:
             return
@@ -176,7 +177,7 @@ class EngineWorker:
         self._wake()
 
     def _news(self, outputs: list[StepOutput]) -> list[_Report]:
-        """Note the step of these tokens, and return the answers that need a report in time."""
+        """Note the step of these tokens, and return the answers whose arrival needs an event of its own."""
         step = len(self._steps.ends_s) - 1
         news: list[_Report] = []
         for name, _, finish in outputs:
@@ -209,6 +210,6 @@ class EngineWorker:
             answer.follow(tokens, finish)
 
     def statistics(self) -> dict[str, int | float]:
-        """The engine's, a step that has begun included."""
+        """Return the engine's statistics, with the step that has begun."""
         self._settle()
         return self.engine.statistics()

@@ -72,6 +72,6 @@ def workloads(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Play the missing runs, write the files, print the ranking."""
-    from loadtest.tournament.run import run as start  # late: other commands' help must not wait for it
+    from loadtest.tournament.run import run as start  # imported here so that other commands' help need not wait
 
     return start(args)

@@ -13,19 +13,19 @@ from loadtest.workload.source import GENERATOR
 from policies.registry import BUILT_IN
 
 WARM_UP_SHARE = 0.2
-"""Of the window: the lab's 240 s of 1200."""
+"""Share of the window that is warm-up: the lab's 240 s of 1200."""
 
 ENOUGH_SEEDS = 10
 
 SLOS = {"llama-3.1-8b": Slo(2_000.0, 100.0), "llama-3.1-70b": Slo(2_000.0, 200.0)}
-"""By the model's size, MLPerf Inference's server scenario: Llama-3.1-8B 2000/100 ms, Llama-2-70B 2000/200 ms."""
+"""By model size, from MLPerf Inference's server scenario: Llama-3.1-8B 2000/100 ms, Llama-2-70B 2000/200 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """One workload. `trace` is a generator, or the beginning of a file's name in ``--traces``.
+    """One workload. `trace` is a generator, or the start of a file name in ``--traces``.
 
-    `block_tokens` is the KV block, None the trace's own; `half` says on which side of the held-out check it stands.
+    `block_tokens` is the size of a KV block, None for the trace's own; `half` is its side in the held-out check.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Contest:
 
     @property
     def slo(self) -> Slo:
-        """The profile's."""
+        """The service level of the profile's model."""
         return next(slo for model, slo in SLOS.items() if self.fleet.profile.startswith(model))
 
     @property
     def recorded(self) -> bool:
-        """Whether it is a file."""
+        """Whether the trace is a file."""
         return not self.trace.startswith(GENERATOR)
 
     def source(self, traces: Path | None) -> str | None:
@@ -57,12 +57,12 @@ _EIGHT = Fleet(8, "llama-3.1-8b-h100")
 _HALF = Fleet(4, "llama-3.1-8b-h100")
 _LARGE = Fleet(4, "llama-3.1-70b-4xh100")
 
-# The trace is replayed faster than it was recorded: the more workers, the shorter its window lasts, and with eight a
-# queue has no time to settle.
+# The trace runs on four workers. More workers would replay it faster, so that its window would last less time: with
+# eight, a queue has no time to settle.
 #
-# Generators' rates are about their load 1.0, so that the bisection begins near its end and the first cell costs about
-# what a mean one does. Prompts are longer than the generators' defaults where those would make tens of calls a second:
-# twenty minutes of that cost minutes of computing, fifty times for each rule.
+# Each generator's rate is near its load 1.0, so that the bisection begins near its end and the first cell costs about
+# as much as a mean one. Prompts are longer than the generators' defaults if the defaults would make tens of calls a
+# second. Twenty minutes of such traffic take minutes to compute, fifty times for each rule.
 CONTESTS = (
     Contest("conversation", "conversation trace", "conversation_trace.jsonl", _HALF, "B", None),
     Contest("agents", "agents", "generator:agents:rate_per_s=0.09", _EIGHT, "A", 256),
@@ -104,8 +104,10 @@ CONTESTS = (
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is played: `policies` (the first is the one judged) at `loads` with `seeds` windows of `window_s`,
-    drawn from `first_seed` on."""
+    """How much is played: `policies` at `loads`, with `seeds` windows of `window_s` from `first_seed` on.
+
+    The first of `policies` is the judged one.
+    """
 
     policies: Sequence[str]
     loads: Sequence[float]
@@ -115,21 +117,21 @@ class Extent:
 
     @property
     def quick(self) -> bool:
-        """Too few seeds for anything that is published."""
+        """Whether there are too few seeds for a published table."""
         return self.seeds < ENOUGH_SEEDS
 
     def study(self, contest: Contest, trace: str) -> Study:
-        """A contest as the lab plays it."""
+        """Return a contest as a study of the lab."""
         models = Models(block_tokens=contest.block_tokens, warm_up_s=WARM_UP_SHARE * self.window_s)
         setting = Setting(contest.fleet, contest.slo, models, self.window_s, regret=False)
         return Study(trace, self.policies, self.loads, self.seeds, setting, self.first_seed)
 
 
 def full(policies: Sequence[str] = tuple(BUILT_IN)) -> Extent:
-    """The published table's."""
+    """Return the extent of the published table."""
     return Extent(policies, (0.3, 0.6, 0.8, 0.95, 1.05), ENOUGH_SEEDS, 1_200.0)
 
 
 def quick(policies: Sequence[str] = tuple(BUILT_IN)) -> Extent:
-    """A look: enough to see who leads, not enough to publish."""
+    """Return an extent that shows which rule leads, and that is too small to publish."""
     return Extent(policies, (0.6, 0.95), 3, 300.0)

@@ -1,4 +1,4 @@
-"""The held-out check, in words: all rules on one half of the workloads and on the other."""
+"""The held-out check as text: all rules on one half of the workloads and on the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadtest.tournament.scores import Scores
 
 
 def section(scores: Scores) -> Iterator[str]:
-    """The page's, in paragraphs."""
+    """Yield the paragraphs of the page's section."""
     found = halves(scores)
     if found is None:
         yield "Not possible: only workloads of one half were played."
@@ -26,7 +26,7 @@ def section(scores: Scores) -> Iterator[str]:
 
 
 def _chosen(found: Halves, half: int) -> str:
-    """The rule that one half would choose, on the other half."""
+    """Describe how the rule that one half would choose does on the other half."""
     other = 1 - half
     best = found.tables[half][0]
     there, top = found.of(other, best.policy), found.tables[other][0]

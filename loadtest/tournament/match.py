@@ -1,4 +1,4 @@
-"""Play the contests: load 1.0 of each, then its cells, with the time left."""
+"""Play the contests: load 1.0 of each, then its cells, with an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from loadtest.lab.sweep import Sweep
 from loadtest.tournament.pace import Course, Pace, duration
 
 Report = Callable[[str], None]
-"""Hears what is being done as often as something has been, or what is worth a line."""
+"""Receives a line of progress: each step for the status line, or a result worth a line of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A contest, and what came out of it."""
+    """A contest and its findings."""
 
     course: Course
     findings: Findings
 
 
 class Games:
-    """Plays courses one after the other, all cells in the sweep's store."""
+    """Plays courses one after the other; the sweep's store keeps all cells."""
 
     def __init__(self, courses: Sequence[Course], sweep: Sweep, pace: Pace, report: Report, tell: Report) -> None:
         self._courses = courses
@@ -47,7 +47,7 @@ class Games:
         self._sweep.results([course.study.first() for course in self._courses], heard)
 
     def play(self) -> list[Played]:
-        """Every course."""
+        """Play every course."""
         return [Played(course, self._play(course)) for course in self._courses]
 
     def _play(self, course: Course) -> Findings:

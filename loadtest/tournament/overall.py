@@ -13,18 +13,20 @@ from loadtest.tournament.ranking import SATURATED, Match, holds, matches
 from loadtest.tournament.scores import Scores, Workload
 
 BOUND = 0.9
-"""A load is sustained while so many of the calls meet the service level (DistServe's attainment; and load 1.0 is where
-lpwl's 90th percentile of TTFT crosses it)."""
+"""A load is sustained while this share of the calls meets the service level (DistServe's attainment). It fits load 1.0,
+where lpwl's 90th percentile of TTFT crosses the service level."""
 Of = Callable[[Scores, Workload, str, int], float]
 _TIMES = ("ttft_mean_ms", "ttft_p99_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Overall:
-    """One rule over several workloads. `goodput` is per second, in calls of each workload's load 1.0. `times` are
-    geometric means over cells of its mean over the best rule's, by measure; `held` counts
-    matches below saturation in which it is first or not inferior, of `played`; `worst` is the largest share by which
-    its mean is worse than the best, in any match."""
+    """One rule over several workloads.
+
+    `goodput` is per second, in calls of each workload's load 1.0. `times` are, by measure, geometric means over cells
+    of the rule's mean over the best rule's. `held` counts the matches below saturation, out of `played`, in which the
+    rule is first or not inferior. `worst` is the largest share by which its mean is worse than the best, in any match.
+    """
 
     policy: str
     goodput: Standing
@@ -37,7 +39,7 @@ class Overall:
 
 
 def overall(scores: Scores, workloads: Sequence[Workload]) -> list[Overall]:
-    """Every rule's, by goodput: the best first."""
+    """Return every rule's result, the highest goodput first."""
     goodput = _by_policy(_per_seed(scores, workloads, _relative))
     sustained = _by_policy(_per_seed(scores, workloads, _sustained))
     played = list(matches(scores, workloads))
@@ -46,9 +48,10 @@ def overall(scores: Scores, workloads: Sequence[Workload]) -> list[Overall]:
 
 
 def sustainable(loads: Sequence[float], shares: Sequence[float]) -> float:
-    """The highest load up to which the goodput share stays at BOUND or above.
+    """Return the highest load up to which the goodput share stays at BOUND or above.
 
-    Between two loads, linearly; 0 if already the lowest misses it, the highest one played if none does.
+    Shares between two loads are interpolated linearly. The result is 0 if the lowest load misses BOUND, and the
+    highest load played if none does.
     """
     if shares[0] < BOUND:
         return 0.0
@@ -60,7 +63,7 @@ def sustainable(loads: Sequence[float], shares: Sequence[float]) -> float:
 
 
 def _per_seed(scores: Scores, workloads: Sequence[Workload], of: Of) -> dict[str, list[float]]:
-    """By rule and seed: the mean over workloads."""
+    """Return, by rule and seed, the mean over workloads."""
     return {
         policy: [fmean(of(scores, workload, policy, seed) for workload in workloads) for seed in range(scores.seeds)]
         for policy in scores.policies
@@ -68,7 +71,7 @@ def _per_seed(scores: Scores, workloads: Sequence[Workload], of: Of) -> dict[str
 
 
 def _relative(scores: Scores, workload: Workload, policy: str, seed: int) -> float:
-    """Goodput per second, in calls of load 1.0; mean over loads."""
+    """Return goodput per second in calls of load 1.0, as the mean over loads."""
     found = [workload.values("goodput_per_s", policy, load)[seed] for load in scores.loads]
     return fmean(found) / workload.load_1_calls_per_s
 
@@ -98,7 +101,7 @@ def _of(policy: str, goodput: Standing, sustained: Standing, played: Sequence[Ma
 
 
 def _ratio(policy: str, played: Iterable[Match]) -> float:
-    """Geometric mean of the rule's means over the best ones; a mean of 0 says that nothing was answered."""
+    """Return the geometric mean of the rule's means over the best ones; a mean of 0 (nothing answered) is skipped."""
     found = [(match.of(policy).mean, match.first.mean) for match in played]
     answered = [log(ours / best) for ours, best in found if ours > 0.0 < best]
     return exp(fmean(answered)) if answered else 1.0
@@ -112,22 +115,22 @@ class Halves:
     tables: tuple[list[Overall], list[Overall]]
 
     def place(self, half: int, policy: str) -> int:
-        """1 for the first by goodput."""
+        """Return a rule's place by goodput; 1 is the first."""
         return [one.policy for one in self.tables[half]].index(policy) + 1
 
     def of(self, half: int, policy: str) -> Overall:
-        """One rule's row."""
+        """Return one rule's result on a half."""
         return self.tables[half][self.place(half, policy) - 1]
 
     @property
     def swaps(self) -> int:
-        """Pairs of rules that stand the other way round on the other half."""
+        """Count the pairs of rules whose order differs on the other half."""
         first, second = ([one.policy for one in table] for table in self.tables)
         return swapped(first, second)
 
 
 def halves(scores: Scores) -> Halves | None:
-    """None unless workloads of two halves were played."""
+    """Return the two halves; None unless workloads of both were played."""
     names = sorted({workload.half for workload in scores.workloads})
     if len(names) != 2:
         return None

@@ -11,9 +11,9 @@ from loadtest.lab.study import Study
 from loadtest.tournament.contests import Contest
 
 TRIES = 8
-"""About so many rates does a bisection look at, from near its end: two or three to bracket it, six to halve to 2 %."""
+"""Rates that a bisection tries, from a start near its end: two or three to bracket it, six to halve to 2 %."""
 _RULES = 2
-"""Load 1.0 is looked for, and round robin's."""
+"""Each contest has two bisections: for load 1.0, and for round robin's saturation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +24,20 @@ class Course:
     study: Study
 
     def size(self, rate: float) -> float:
-        """A cell's calls, relative to those of one at rate 1: a trace's window holds the same ones at every rate."""
+        """Return a cell's calls relative to those at rate 1. A trace's window holds the same calls at every rate."""
         return 1.0 if self.contest.recorded else rate
 
     def cells_size(self, rate: float) -> float:
-        """Of all cells, with load 1.0 at `rate`."""
+        """Return the size of all cells, with load 1.0 at `rate`."""
         asked = self.study
         return len(asked.policies) * asked.seeds * sum(self.size(rate * load) for load in asked.loads)
 
 
 class Pace:
-    """What is left of the courses, in seconds of this machine with `jobs` processes.
+    """The work left in the courses, in seconds of this machine with `jobs` processes.
 
-    A cell's seconds are taken to grow with its calls, per course. A course nothing is known of costs as much per
-    unit of size as the mean of the others.
+    Within a course, a cell's seconds are assumed to grow with its calls. A course without a finished cell is assumed
+    to cost the mean of the others per unit of size.
     """
 
     def __init__(self, courses: Sequence[Course], jobs: int) -> None:
@@ -49,7 +49,7 @@ class Pace:
         self._left = {name: tries + course.cells_size(1.0) for name, course in self._courses.items()}
 
     def done(self, name: str, result: Result) -> None:
-        """A cell, or a try of the bisection, is there: fresh, or kept from before. Heard of again, it counts once."""
+        """Count a finished cell or try of the bisection, from this run or an earlier one. Each counts once."""
         if result.digest in self._counted:
             return
         self._counted.add(result.digest)
@@ -59,11 +59,11 @@ class Pace:
         self._left[name] = max(0.0, self._left[name] - size)
 
     def saturated(self, name: str, rate: float) -> None:
-        """Load 1.0 of a course is known, so its tries are over and its cells' sizes are."""
+        """Note that a course's load 1.0 is known. No tries are left, and the sizes of its cells are known."""
         self._left[name] = self._courses[name].cells_size(rate)
 
     def left_s(self) -> float:
-        """Seconds until all is done; infinity before any cell is."""
+        """Return the seconds until everything is done; infinity before the first cell."""
         if not self._seen:
             return float("inf")
         each = {name: took_s / size for name, (took_s, size) in self._seen.items() if size}
@@ -71,12 +71,12 @@ class Pace:
         return sum(left * each.get(name, usual) for name, left in self._left.items()) / self._jobs
 
     def share(self) -> float:
-        """How much is done, by time."""
+        """Return the share that is done, by time."""
         spent_s = sum(took_s for took_s, _ in self._seen.values()) / self._jobs
         return spent_s / (spent_s + self.left_s()) if spent_s else 0.0
 
     def statistics(self) -> dict[str, float]:
-        """Cells and tries heard of; seconds they took, one after the other."""
+        """Count the cells and tries that are done, and the sum of their seconds."""
         return {"cells": len(self._counted), "took_s": sum(took_s for took_s, _ in self._seen.values())}
 
 

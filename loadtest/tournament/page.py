@@ -1,4 +1,4 @@
-"""The page for the docs: Markdown made from the scores alone."""
+"""The Markdown page for the docs, made from the scores alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadtest.tournament.scores import BESIDE, RANKED, Scores, Workload
 
 FILE = "tournament.md"
 PICTURES = {"goodput_per_s_by_load": "goodput", "ttft_mean_ms_by_load": "mean TTFT", "ttft_p99_ms_by_load": "p99 TTFT"}
-"""By name, what they show."""
+"""Names of pictures, with their subjects."""
 _READING = f"""\
 Means over seeds, ± half the width of their 95 % interval (Student's t). `*` is the best mean; `=` not inferior to it:
 a mean more than {MARGIN * 100:g} % worse is ruled out at 5 %; `-` worse at 5 %. Both by paired t tests over the same
@@ -56,7 +56,7 @@ def page(scores: Scores) -> str:
 
 
 def picture(workload: Workload, what: str) -> str:
-    """The file name of a workload's picture."""
+    """Return the file name of a workload's picture."""
     return f"tournament-{workload.name}-{what}.png"
 
 
@@ -98,7 +98,7 @@ def _overall(scores: Scores) -> Iterator[str]:
 
 
 def _margin(what: str, found: Sequence[Standing]) -> str:
-    """By how much the first leads."""
+    """Return the lead of the first rule."""
     ranked = sorted(found, key=lambda one: one.difference)
     first = next(one for one in ranked if one.best)
     others = [one for one in ranked if not one.best]
@@ -138,7 +138,7 @@ def _loss(loss: Loss) -> str:
 
 
 def _firsts(scores: Scores, measures: Sequence[Measure]) -> Iterator[str]:
-    """Per workload and load who is first, and what the judged rule is beside it."""
+    """Yield, for each workload and load, the first rule and the judged rule's result next to it."""
     yield "| workload | load | " + " | ".join(measure.title for measure in measures) + " |"
     yield "|---|---|" + "---|" * len(measures)
     played = matches(scores, measures=measures)
@@ -183,7 +183,7 @@ def _workload(scores: Scores, workload: Workload) -> Iterator[str]:
 
 
 def _ranked(scores: Scores, workload: Workload, load: float) -> Iterator[str]:
-    """A column per measure, each from its best rule down."""
+    """Yield a column per measure, from its best rule down."""
     yield "| place | " + " | ".join(measure.title for measure in RANKED) + " |"
     yield "|---|" + "---|" * len(RANKED)
     columns = [_column(scores, measure, workload.standings(measure, load, scores.policies)) for measure in RANKED]

@@ -10,9 +10,9 @@ from loadtest.lab.findings import Measure
 from loadtest.tournament.scores import RANKED, Scores, Workload
 
 SATURATED = 1.0
-"""Loads below this one are those at which a rule has to hold its own."""
+"""The judged rule must lose no match at a load below this one."""
 HEAVY = 0.05
-"""No cell may be lost by more, saturated or not."""
+"""The judged rule must lose no match by more than this share, at any load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Match:
 
     @property
     def first(self) -> Standing:
-        """The best mean."""
+        """The rule with the best mean."""
         return next(one for one in self.standings if one.best)
 
     def of(self, policy: str) -> Standing:
-        """One rule's."""
+        """Return one rule's standing."""
         return next(one for one in self.standings if one.policy == policy)
 
 
@@ -43,12 +43,12 @@ class Loss:
 
     @property
     def heavy(self) -> bool:
-        """Whether its mean is worse than the best by more than may be."""
+        """Whether the rule's mean is worse than the best by more than `HEAVY`."""
         return self.ours.difference > HEAVY
 
     @property
     def why(self) -> str:
-        """The verdict of the seeds."""
+        """What the seeds say about the loss, in words."""
         if self.ours.not_inferior is None:
             return "one seed decides nothing"
         return "worse" if self.ours.worse else "undecided, and not shown to be within 2 %"
@@ -57,7 +57,7 @@ class Loss:
 def matches(
     scores: Scores, workloads: Sequence[Workload] | None = None, measures: Sequence[Measure] = RANKED
 ) -> Iterator[Match]:
-    """Every one, by workload, load and measure."""
+    """Yield every match, by workload, load and measure."""
     for workload in scores.workloads if workloads is None else workloads:
         for load in scores.loads:
             for measure in measures:
@@ -65,11 +65,11 @@ def matches(
 
 
 def holds(standing: Standing) -> bool:
-    """First, or not inferior to the first."""
+    """Whether the rule is first, or not inferior to the first."""
     return standing.best or bool(standing.not_inferior)
 
 
 def losses(scores: Scores) -> list[Loss]:
-    """The judged rule's, the worst first."""
+    """Return the matches that the judged rule loses, the worst first."""
     found = [Loss(match, ours) for match in matches(scores) if not holds(ours := match.of(scores.judged))]
     return sorted(found, key=lambda loss: -loss.ours.difference)

@@ -27,7 +27,7 @@ from policies.registry import BUILT_IN
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answers with the exit code; 2 where something has to be corrected first."""
+    """Run the command and return the exit code: 2 if the user has to correct something first."""
     extent = _extent(args)
     contests = [contest for contest in CONTESTS if contest.name in args.workload]
     return hold(extent, contests, args.traces, args.out, args.jobs, _asked(args))
@@ -45,7 +45,7 @@ def _extent(args: argparse.Namespace) -> Extent:
 
 
 def _asked(args: argparse.Namespace) -> str:
-    """The command, so far as it says what is in the table."""
+    """Return the command, reduced to the flags that change the table."""
     words = ["python -m loadtest tournament"]
     words += ["--quick"] if args.quick else []
     words += [f"--policy {','.join(args.policy)}"] if args.policy != list(BUILT_IN) else []
@@ -60,7 +60,7 @@ def _asked(args: argparse.Namespace) -> str:
 def hold(
     extent: Extent, contests: Sequence[Contest], traces: Path | None, out: Path, jobs: int, asked: str = ""
 ) -> int:
-    """Play a tournament of these contests; `asked` is the command that the page names."""
+    """Play a tournament of these contests and return the exit code; `asked` is the command that the page names."""
     console = Console()
     try:
         courses = _courses(extent, contests, traces)
@@ -89,7 +89,7 @@ def _refuse(console: Console, problem: str) -> int:
 
 
 def _courses(extent: Extent, contests: Sequence[Contest], traces: Path | None) -> list[Course]:
-    """Those whose traces are there.
+    """Return the courses whose traces exist.
 
     Raises:
         WorkloadError: a trace cannot be read.
@@ -104,7 +104,7 @@ def _courses(extent: Extent, contests: Sequence[Contest], traces: Path | None) -
 
 
 def _left_out(contests: Sequence[Contest], courses: Sequence[Course], traces: Path | None) -> list[str]:
-    """A line for each contest that is not played."""
+    """Return a line for each contest that is not played."""
     there = {course.contest.name for course in courses}
     why = "--traces is not given" if traces is None else "--traces holds no such file"
     return [f"{contest.title} ({contest.trace}*): {why}" for contest in contests if contest.name not in there]
@@ -152,7 +152,7 @@ def _estimate(extent: Extent, courses: Sequence[Course], pace: Pace, jobs: int) 
 
 
 def _write(out: Path, extent: Extent, played: Sequence[Played], left_out: Sequence[str], asked: str) -> scores.Scores:
-    """results.json, the page, and its pictures."""
+    """Write results.json, the page and its pictures."""
     workloads = [scores.workload(one.course.contest, one.findings) for one in played]
     found = scores.scores(extent, workloads, left_out, WARM_UP_SHARE * extent.window_s, asked)
     scores.write(out / scores.FILE, found)

@@ -1,4 +1,4 @@
-"""Results by seed: results.json, from which the page is made."""
+"""Results by seed, stored in results.json, from which the page is made."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from loadtest.tournament.contests import Contest, Extent
 
 FILE = "results.json"
 RANKED = tuple(one for one in MEASURES if one.name in ("ttft_mean_ms", "ttft_p99_ms", "goodput_per_s"))
-"""The measures by which rules are ranked. Goodput by the second, as in the lab's sensitivity runs."""
+"""The measures by which rules are ranked. Goodput is per second, as in the lab's sensitivity runs."""
 _ALSO = ("goodput_share", "tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms", "hit_share", "amplification", "imbalance")
 BESIDE = tuple(one for one in MEASURES if one.name in ("tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms"))
-"""No match is decided by these measures; the page lists who is first in them."""
+"""These measures decide no match; the page lists which rule is first in each of them."""
 REPORTED = RANKED + tuple(one for one in MEASURES if one.name in _ALSO)
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One rule at one load: by measure, a value per seed."""
+    """One rule at one load; each measure has a value per seed."""
 
     policy: str
     load: float
@@ -30,8 +30,11 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """One contest's results. Load 1.0 was `load_1_calls_per_s`; `round_robin_calls_per_s` is where that one
-    saturates, None if it holds the service level at no rate. `block_tokens` is None where it was the trace's own."""
+    """One contest's results. `load_1_calls_per_s` is its load 1.0.
+
+    `round_robin_calls_per_s` is the rate at which round robin saturates, None if it holds the service level at no
+    rate. `block_tokens` is None for the trace's own.
+    """
 
     name: str
     title: str
@@ -48,18 +51,18 @@ class Workload(msgspec.Struct, frozen=True):
     rows: list[Row]
 
     def values(self, measure: str, policy: str, load: float) -> list[float]:
-        """By seed."""
+        """Return a rule's values by seed."""
         return next(row.values[measure] for row in self.rows if (row.policy, row.load) == (policy, load))
 
     def standings(self, measure: Measure, load: float, policies: Sequence[str]) -> list[Standing]:
-        """The rules at one load, best mean first."""
+        """Compare the rules at one load, best mean first."""
         up = bool(measure.higher_is_better)
         found = standings({one: self.values(measure.name, one, load) for one in policies}, higher_is_better=up)
         return sorted(found, key=lambda one: -one.mean if up else one.mean)
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """A whole tournament, as `asked` for; the first of `policies` is the one judged."""
+    """A whole tournament. `asked` is its command; the first of `policies` is the judged one."""
 
     asked: str
     code: str
@@ -102,7 +105,7 @@ def workload(contest: Contest, findings: Findings) -> Workload:
 
 
 def _short(value: float) -> float:
-    """Six digits: tens of thousands of them are kept beside the page."""
+    """Round to six digits, because the docs keep tens of thousands of these numbers."""
     return float(f"{value:.6g}")
 
 
@@ -125,10 +128,10 @@ def scores(
 
 
 def write(path: Path, found: Scores) -> None:
-    """The same scores give the same file."""
+    """Write the scores. The same scores give the same file."""
     path.write_bytes(msgspec.json.encode(found) + b"\n")
 
 
 def read(path: Path) -> Scores:
-    """What `write` wrote."""
+    """Read the scores that `write` wrote."""
     return msgspec.json.decode(path.read_bytes(), type=Scores)

@@ -1,7 +1,7 @@
 """A prefix stays known for a fixed time after it was last sent somewhere.
 
-NVIDIA Dynamo's rule where workers publish no events (``--no-router-kv-events``, ``--router-ttl-secs``), whose bound of
-2**20 blocks no run here reaches.
+This is NVIDIA Dynamo's rule for workers that publish no events (``--no-router-kv-events``, ``--router-ttl-secs``). No
+run here reaches Dynamo's bound of 2**20 blocks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from loadtest.sim.virtual_time import VirtualTime
 from policies.view import Residency
 
 DYNAMO_TTL_S = 120.0
-"""Dynamo's default."""
+"""Dynamo's default time."""
 
 
 class FixedTtl:
-    """Block hash -> when it will be forgotten; sending it again restarts its time."""
+    """Block hashes with the time at which each is forgotten; sending a block again restarts its time."""
 
     __slots__ = ("_forgotten_s", "_time", "_ttl_s")
 
@@ -28,7 +28,7 @@ class FixedTtl:
         self._forgotten_s: dict[int, float] = {}
 
     def remember(self, chain: Sequence[int]) -> None:
-        """All of its blocks, for `ttl_s` from now; what has run out is dropped from the front, where the oldest is."""
+        """Note all blocks for `ttl_s` from now, and drop expired blocks from the front, where the oldest are."""
         until_s = self._time.now_s + self._ttl_s
         times = self._forgotten_s
         for block in chain:
@@ -38,7 +38,7 @@ class FixedTtl:
             del times[oldest]
 
     def known(self, chain: Sequence[int]) -> int:
-        """Up to the first block that is unknown or whose time is up."""
+        """Count the blocks up to the first one that is unknown or expired."""
         now_s, times = self._time.now_s, self._forgotten_s
         for count, block in enumerate(chain):
             if times.get(block, 0.0) <= now_s:
@@ -46,5 +46,5 @@ class FixedTtl:
         return len(chain)
 
     def statistics(self) -> dict[str, int]:
-        """Blocks kept."""
+        """Count the blocks kept."""
         return {"blocks": len(self._forgotten_s)}

@@ -8,19 +8,19 @@ from policies.view import Residency
 
 
 class Nothing:
-    """Remembers nothing: every match is unknown, not zero."""
+    """A memory that is always empty. Every match is unknown, which is not the same as zero."""
 
     __slots__ = ()
 
     residency = Residency.UNKNOWN
 
     def remember(self, chain: Sequence[int]) -> None:
-        """Not even this."""
+        """Do nothing."""
 
     def known(self, chain: Sequence[int]) -> int:
-        """None."""
+        """Return 0."""
         return 0
 
     def statistics(self) -> dict[str, int]:
-        """Nothing to count."""
+        """Return nothing, because there is nothing to count."""
         return {}

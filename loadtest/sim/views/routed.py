@@ -1,4 +1,4 @@
-"""What was sent where, as far as a rule remembers it."""
+"""Which prompts were sent to which worker, as far as a rule remembers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from router.residency.view import Match
 
 
 class Memory(Protocol):
-    """Blocks sent to one worker."""
+    """The blocks sent to one worker, as far as they are remembered."""
 
     residency: Residency
 
     def remember(self, chain: Sequence[int]) -> None:
-        """A prompt goes there."""
+        """Note the blocks of a prompt that is sent to the worker."""
 
     def known(self, chain: Sequence[int]) -> int:
-        """Blocks of the longest prefix that is remembered."""
+        """Return the number of blocks of the longest remembered prefix."""
         ...
 
     def statistics(self) -> dict[str, int]:
-        """How much that is."""
+        """Return the size of the memory."""
         ...
 
 
 class RoutedPrefixes:
-    """Believes that a prompt is cached where it was sent, from then on, for as long as `Memory` says.
+    """Believes that a prompt is cached on the worker it was sent to, from then on, for as long as `Memory` says.
 
-    Takes the place of `router.residency.residency_map.ResidencyMap`
-    (`router.placement.residency_source.ResidencySource`). Answers, reports and failures teach it nothing.
+    It takes the place of `router.residency.residency_map.ResidencyMap` as the
+    `router.placement.residency_source.ResidencySource`.
+    It learns nothing from answers, usage reports and failures.
     """
 
     def __init__(self, make_memory: Callable[[int], Memory]) -> None:
@@ -40,7 +41,7 @@ class RoutedPrefixes:
         self._slots: dict[int, tuple[int, Memory]] = {}
 
     def add(self, slot: int, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool) -> None:
-        """Begin with nothing; `make_memory` is given the block size."""
+        """Begin with an empty memory from `make_memory(block_size)`."""
         self._slots[slot] = block_size, self._make_memory(block_size)
 
     def configure(
@@ -51,7 +52,7 @@ class RoutedPrefixes:
         capacity_blocks: int | None = None,
         events: bool | None = None,
     ) -> None:
-        """Only the block size matters: prompts of another one cannot be compared."""
+        """Begin again if the block size changes, because prompts of another block size cannot be compared."""
         if block_size is not None and self._slots[slot][0] != block_size:
             self._slots[slot] = block_size, self._make_memory(block_size)
 
@@ -60,10 +61,10 @@ class RoutedPrefixes:
         self._slots.pop(slot, None)
 
     def set_self_test(self, slot: int, verdict: Residency, reason: str) -> None:
-        """These rules make no trials."""
+        """Ignore the verdict: these rules have no self-test."""
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
-        """The longest remembered prefix on each of `slots`."""
+        """Return the longest remembered prefix on each of `slots`."""
         return {slot: self._match(prompt, slot) for slot in slots}
 
     def _match(self, prompt: Prompt, slot: int) -> Match:
@@ -81,12 +82,12 @@ class RoutedPrefixes:
         recomputes: bool = False,
         found: Match | None = None,
     ) -> None:
-        """Believed to be there from this moment."""
+        """Remember the prompt, which counts as cached from this moment."""
         block_size, memory = self._slots[slot]
         memory.remember(prompt.chain(block_size))
 
     def first_token(self, slot: int, ticket_id: int) -> None:
-        """Nothing to learn."""
+        """Do nothing: these rules learn nothing from it."""
 
     def finished(
         self,
@@ -96,11 +97,11 @@ class RoutedPrefixes:
         cached_tokens: int | None,
         ticket_id: int | None = None,
     ) -> None:
-        """Nothing to learn."""
+        """Do nothing: these rules learn nothing from it."""
 
     def release(self, slot: int, ticket_id: int) -> None:
-        """Nothing is taken back."""
+        """Do nothing: these rules keep the prompt."""
 
     def statistics(self) -> dict[int, dict[str, int]]:
-        """Per slot."""
+        """Return the size of each slot's memory."""
         return {slot: memory.statistics() for slot, (_, memory) in self._slots.items()}
