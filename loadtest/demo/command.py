@@ -61,6 +61,6 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None and not plot.available():
         sys.stderr.write(f"warmroute demo: {plot.MISSING}\n")
         return 2
-    from loadtest.demo.compare import run as compare  # late: other commands' help must not wait for HTTP clients
+    from loadtest.demo.compare import run as compare  # imported here so that other commands' help loads no HTTP client
 
     return compare(args, BASELINE)

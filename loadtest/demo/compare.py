@@ -15,7 +15,7 @@ from loadtest.workload.conversations import Shape
 
 
 def run(args: argparse.Namespace, baseline: str) -> int:
-    """Run both policies and print the table; 0 if no request failed."""
+    """Run both policies and print the table; return 0 if no request failed."""
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

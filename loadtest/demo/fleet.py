@@ -29,7 +29,7 @@ URL = r"(http://[^\s\"',]+)"
 def running(
     workers: int, policy: str, worker_flags: Sequence[str] = (), serve_flags: Sequence[str] = ()
 ) -> Iterator[Running]:
-    """`workers` embedded workers and a gateway in front of them, all on free loopback ports."""
+    """Run `workers` embedded workers with a gateway in front of them, all on free loopback ports."""
     with ExitStack() as stack:
         children: list[Process] = []
 

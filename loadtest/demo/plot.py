@@ -15,16 +15,16 @@ _WIDTH_IN, _BAR_IN, _TEXT_IN = 7.2, 0.42, 0.95
 
 
 def available() -> bool:
-    """Return whether matplotlib is installed."""
+    """Whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
 def draw(path: Path, rows: Sequence[Row], setting: str, command: str) -> None:
     """Write the chart as SVG; equal rows give an equal file.
 
-    `setting` stands under the title, and `command`, which makes the chart again, under the bars.
+    `setting` is the line under the title. `command`, which draws the chart again, stands under the bars.
     """
-    from matplotlib.figure import Figure  # late: slow to load, and not in the base install
+    from matplotlib.figure import Figure  # imported here because it is slow to load and not in the base install
 
     means_ms = [round(row.ttft_mean_ms) for row in rows]
     with style(font_size=10):

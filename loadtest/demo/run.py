@@ -1,4 +1,4 @@
-"""One policy's run: a fresh fleet, the same conversations, a progress bar, one row of numbers."""
+"""One policy's run: a fresh fleet, the same conversations, a progress bar, and one row of numbers."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Setting:
         )
 
     def worker_flags(self) -> list[str]:
-        """Flags of ``warmroute worker``."""
+        """Return the flags of ``warmroute worker``."""
         return ["--profile", self.profile, "--time-scale", str(self.time_scale)]
 
 
 def wait_until_ready(admin_url: str, workers: int, limit_s: float = READY_LIMIT_S) -> str:
-    """Wait until every worker is ready and its view known; returns the model they serve.
+    """Wait until every worker is ready and its cache view known; return the model that they serve.
 
     Raises:
-        fleet.StartError: they were not within `limit_s`.
+        fleet.StartError: `limit_s` has passed.
     """
     end_s = time.monotonic() + limit_s
     listed: list[dict[str, object]] = []
@@ -60,7 +60,7 @@ def wait_until_ready(admin_url: str, workers: int, limit_s: float = READY_LIMIT_
 
 
 def served_model(worker: dict[str, object]) -> str:
-    """The first model of a worker as the admin API shows it."""
+    """Return the first model of a worker, as the admin API shows it."""
     models = worker["models"]
     assert isinstance(models, list)
     return str(models[0]["id"])
@@ -78,11 +78,11 @@ def run_policy(console: Console, setting: Setting, policy: str) -> tuple[Row, li
 
 
 def bar(console: Console) -> Progress:
-    """The progress bar of a run."""
+    """Return the progress bar of a run."""
     columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console)
 
 
 def failures(timings: Sequence[Timing]) -> list[str]:
-    """The distinct errors of a run."""
+    """Return the distinct errors of a run."""
     return sorted({timing.error for timing in timings if timing.error is not None})

@@ -1,1 +1,1 @@
-"""Numbers to people: `summary` folds timings into a row, `table` prints rows and writes JSON."""
+"""Numbers for people: `summary` turns timings into a row, `table` prints rows and writes JSON."""

@@ -1,4 +1,4 @@
-"""Colours and settings that the SVG charts share. With them, equal numbers give an equal file."""
+"""Colours and settings that the SVG charts share. With these settings, equal numbers give an equal file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REPRODUCIBLE: dict[str, Any] = {"format": "svg", "metadata": {"Date": None}}
 """Arguments of `savefig` that leave out the date."""
 _STYLE: dict[Any, Any] = {
     "backend": "svg",
-    "svg.fonttype": "none",  # text stays text: the file does not depend on the fonts of the machine that draws it
+    "svg.fonttype": "none",  # text stays text, so that the file does not depend on the fonts of the drawing machine
     "svg.hashsalt": "warmroute",
     "font.family": "sans-serif",
     "axes.spines.top": False,
@@ -23,7 +23,7 @@ _STYLE: dict[Any, Any] = {
 @contextmanager
 def style(font_size: float) -> Iterator[None]:
     """Draw in this style within the block."""
-    import matplotlib  # late: slow to load, and not in the base install
+    import matplotlib  # imported here because it is slow to load and not in the base install
 
     with matplotlib.rc_context({**_STYLE, "font.size": font_size}):
         yield

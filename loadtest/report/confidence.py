@@ -12,19 +12,19 @@ from scipy.special import stdtrit
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """`mean` plus or minus `half`; `half` is NaN where there was one value only."""
+    """`mean` plus or minus `half`; `half` is NaN if there was only one value."""
 
     mean: float
     half: float
 
     @property
     def low(self) -> float:
-        """Its lower end."""
+        """The lower end of the interval."""
         return self.mean - self.half
 
     @property
     def high(self) -> float:
-        """Its upper end."""
+        """The upper end of the interval."""
         return self.mean + self.half
 
 
@@ -34,7 +34,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Return half the width of the mean's 95 % interval, by Student's t: `values` are draws from a normal distribution.
+    """Return half the width of the mean's 95 % interval, by Student's t for draws from a normal distribution.
 
     Raises:
         StatisticsError: there are fewer than two values.

@@ -1,4 +1,4 @@
-"""Fold timings into one row per policy."""
+"""One row of numbers per policy, from the timings of its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadtest.drive.chat import Timing
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy's run. `cached_share` is cached / prompt tokens; `prefill_tokens` what the workers computed."""
+    """One policy's run. `cached_share` is cached over prompt tokens; `prefill_tokens` is what the workers computed."""
 
     policy: str
     requests: int
@@ -25,7 +25,7 @@ class Row:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Linear interpolation between the two nearest ranks; 0 for no values."""
+    """Interpolate linearly between the two nearest ranks; 0 for no values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -36,7 +36,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def summarise(policy: str, timings: Iterable[Timing]) -> Row:
-    """One row. Failed requests count as errors and nowhere else."""
+    """Return the row of one policy. Failed requests count as errors and nowhere else."""
     all_ = list(timings)
     good = [timing for timing in all_ if timing.error is None]
     ttft = [timing.ttft_s * 1e3 for timing in good if timing.ttft_s is not None]

@@ -1,4 +1,4 @@
-"""Print rows side by side with their ratio, and write them as JSON."""
+"""Print rows as columns next to each other with their ratio, and write them as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEASURES = (
 
 
 def print_rows(console: Console, title: str, rows: Sequence[Row]) -> None:
-    """A column per row of numbers; with more than one, a last column is the last one's ratio to the first."""
+    """Print a column per row. With several rows, a further column shows the ratio of the last one to the first."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for row in rows:
@@ -45,5 +45,5 @@ def _ratio(rows: Sequence[Row], key: str) -> str:
 
 
 def write_json(path: Path, rows: Sequence[Row]) -> None:
-    """``{"rows": [...]}`` with every field of `Row`."""
+    """Write ``{"rows": [...]}`` with every field of `Row`."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode({"rows": [asdict(row) for row in rows]}), indent=2))

@@ -92,7 +92,7 @@ def main() -> None:
             for field in ("cached_share", "ttft_mean_ms"):
                 pairs = zip(rows[policy], rows["cache_aware"], strict=True)
                 differences = [getattr(ours, field) - getattr(theirs, field) for ours, theirs in pairs]
-                # Student's t for eleven degrees of freedom
+                # 2.2 is Student's t for eleven degrees of freedom at 95 %.
                 spread = 2.2 * stdev(differences) / len(differences) ** 0.5
                 print(f"{policy} minus cache_aware, {field}: {fmean(differences):+.3f} ± {spread:.3f}")
 

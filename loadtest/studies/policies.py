@@ -75,14 +75,14 @@ BLOCK_TOKENS, SLO = 128, Slo(2_000.0, 200.0)
 
 @contextmanager
 def all_alike() -> Iterator[None]:
-    """Every running request counts as drawn by the same prefix: hot prefix spill before decision 0007."""
+    """Count every running request as drawn by the same prefix: hot prefix spill before decision 0007."""
     with patch.object(RunningPrefixes, "share", lambda sharing, worker, request, blocks: 1.0):
         yield
 
 
 @contextmanager
 def room_for_all() -> Iterator[None]:
-    """No prompt ever waits for room, as far as views say."""
+    """Report a KV wait of zero for every prompt, as before decision 0009."""
     with patch.object(worker_load, "kv_wait_s", lambda *_: 0.0):
         yield
 
@@ -94,7 +94,7 @@ VARIANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[None]]]] = {
 
 
 def cell(workload: str, source: str, rule: str, load: float, seed: int) -> Cell:
-    """A short one."""
+    """Return a cell of the short study."""
     window_s, block_tokens, rate = WORKLOADS[workload]
     models = replace(Models(), block_tokens=block_tokens, warm_up_s=window_s / 4)
     setting = Setting(Fleet(4, PROFILE), Slo(2_000.0, 100.0), models, window_s, regret=False)
@@ -102,20 +102,20 @@ def cell(workload: str, source: str, rule: str, load: float, seed: int) -> Cell:
 
 
 def contest_cell(contest: Contest, source: str, rule: str, load: float, seed: int, window_s: float) -> Cell:
-    """One of the tournament's."""
+    """Return a cell of the tournament."""
     setting = Extent((rule,), (load,), 1, window_s).study(contest, source).setting
     return Cell(source, rule, load, seed, setting)
 
 
 def figures(played: Cell) -> Figures:
-    """A cell's."""
+    """Run a cell; return its figures."""
     rule, changed = VARIANTS.get(played.policy, (played.policy, nullcontext))
     with changed():
         return run_cell(replace(played, policy=rule))[0].all
 
 
 def contested(workload: str, rule: str, load: float, seed: int) -> Figures:
-    """One cell on the tournament's fleet."""
+    """Run one cell on the tournament's fleet; return its figures."""
     known = {contest.name: contest for contest in CONTESTS}.get(workload)
     models = Models(block_tokens=known.block_tokens if known else BLOCK_TOKENS, warm_up_s=TOURNAMENT_WINDOW_S / 5)
     fleet, slo = (known.fleet, known.slo) if known else (Fleet(4, PROFILE), SLO)
@@ -125,7 +125,7 @@ def contested(workload: str, rule: str, load: float, seed: int) -> Figures:
 
 
 def print_contest(workload: str, load: float, rules: list[str], seeds: int) -> None:
-    """Means of the first rule, and of the differences to it with their standard errors."""
+    """Print the means of the first rule, and the other rules' differences from it with their standard errors."""
     print(f"\n{workload} at {load:g}, {seeds} seeds", flush=True)
     base = [contested(workload, rules[0], load, seed) for seed in range(seeds)]
     print(f"  {rules[0]}: " + ", ".join(f"{name} {fmean(getattr(run, name) for run in base):.4g}" for name in COMPARED))
@@ -139,7 +139,7 @@ def print_contest(workload: str, load: float, rules: list[str], seeds: int) -> N
 
 
 def main() -> None:
-    """One block of lines per workload and load."""
+    """Print a block of lines per workload and load."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", help="the Mooncake conversation trace; left out without it")
     parser.add_argument("--seeds", type=int, default=3)
@@ -164,13 +164,13 @@ Cells = Callable[..., Cell]
 
 
 def short(args: Any) -> dict[str, Cells]:
-    """Return the cells above by workload, as functions of rule, load and seed."""
+    """Return the cells of the short study by workload, as functions of rule, load and seed."""
     sources = {name: args.trace if name == "conversation_trace" else f"generator:{name}" for name in args.only}
     return {name: partial(cell, name, source) for name, source in sources.items() if source is not None}
 
 
 def contests(args: Any) -> dict[str, Cells]:
-    """The tournament's."""
+    """Return the tournament's cells by workload, as functions of rule, load and seed."""
     found = {one: args.trace if one.recorded else one.trace for one in CONTESTS if one.name in args.contests}
     return {
         one.name: partial(contest_cell, one, source, window_s=args.window_s)
@@ -180,7 +180,7 @@ def contests(args: Any) -> dict[str, Cells]:
 
 
 def print_cell(workload: str, cells: Cells, load: float, args: Any) -> None:
-    """Means over the seeds, and paired differences from the first rule's."""
+    """Print means over the seeds, and paired differences from the first rule."""
     print(f"\n{workload} at {load:g}, {args.seeds} seeds")
     print(f"{'':32}{'TTFT ms':>9}{'p99':>9}{'E2E s':>8}{'TPOT ms':>9}{'goodput':>9}{'cached':>8}", end="")
     print(f"{'TTFT %':>17}{'goodput %':>17}", flush=True)
@@ -195,7 +195,7 @@ def print_cell(workload: str, cells: Cells, load: float, args: Any) -> None:
 
 
 def against(first: list[Figures], runs: list[Figures]) -> str:
-    """By how much the mean TTFT is longer (a geometric mean) and goodput higher, in percent and percentage points."""
+    """Format how much longer the mean TTFT is (geometric mean, percent), and how much higher goodput (points)."""
     pairs = list(zip(first, runs, strict=True))
     longer = interval([100.0 * log(run.ttft_mean_ms / base.ttft_mean_ms) for base, run in pairs])
     higher = interval([100.0 * (run.goodput_share - base.goodput_share) for base, run in pairs])

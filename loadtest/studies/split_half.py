@@ -20,11 +20,11 @@ from loadtest.lab.findings import Measure
 from loadtest.tournament import scores
 
 Losses = dict[str, dict[str, float]]
-"""By rule and workload: mean logarithm of its figures over the shipped rule's, turned so that more is worse."""
+"""By rule and workload: mean logarithm of the rule's figures over the shipped rule's, signed so that more is worse."""
 
 
 def values(result: scores.Scores, policy: str) -> dict[tuple[str, float, str], float]:
-    """Means over the seeds, by workload, load and measure."""
+    """Return means over the seeds, by workload, load and measure."""
     return {
         (workload.name, row.load, measure.name): fmean(row.values[measure.name])
         for workload in result.workloads
@@ -35,7 +35,7 @@ def values(result: scores.Scores, policy: str) -> dict[tuple[str, float, str], f
 
 
 def losses(found: dict[str, dict[tuple[str, float, str], float]], shipped: str, measures: Sequence[Measure]) -> Losses:
-    """Each rule's against the shipped one's."""
+    """Compare each rule with the shipped one."""
     names = sorted({name for name, _, _ in found[shipped]})
     return {
         rule: {
@@ -52,7 +52,7 @@ def losses(found: dict[str, dict[tuple[str, float, str], float]], shipped: str, 
 
 
 def report(title: str, lost: Losses) -> None:
-    """One measure's line for the whole, and one for the halves."""
+    """Print one measure's result for all workloads, and its result for the halves."""
     names = list(next(iter(lost.values())))
     whole = {rule: 100 * fmean(by_name.values()) for rule, by_name in lost.items()}
     print(f"{title}: " + ", ".join(f"{rule} {loss:+.1f} %" for rule, loss in whole.items()))
@@ -67,7 +67,7 @@ def report(title: str, lost: Losses) -> None:
 
 
 def main() -> None:
-    """Every measure, and all of them together."""
+    """Print the report of every measure, and that of all measures together."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="DIR", help="the shipped rule, and what might be")
     parser.add_argument("more", metavar="NAME=DIR", nargs="*", help="one more rule: the first of that folder's")

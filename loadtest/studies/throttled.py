@@ -28,7 +28,7 @@ RATES = {
     "documents_beside_chats": 0.869,
     "no_reuse": 1.056,
 }
-"""Load 1.0 of each, as the tournament found it."""
+"""Load 1.0 of each workload as a factor on its own rate, from the tournament."""
 AT_S, LOOK_S, AFTER_S = 480.0, 1.0, 120.0
 
 
@@ -63,7 +63,7 @@ class Throttled(Stage):
 
 
 def played(cell: Cell, factor: float) -> tuple[Throttled, float]:
-    """The stage after a run, and the mean TTFT of what was sent soon after the change, in seconds."""
+    """Play a cell; return its stage, and the mean TTFT in seconds of requests sent in the AFTER_S after the change."""
     models = cell.setting.models
     found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
     stage = Throttled(
@@ -76,7 +76,7 @@ def played(cell: Cell, factor: float) -> tuple[Throttled, float]:
 
 
 def main() -> None:
-    """Each workload, seed by seed."""
+    """Print a line per workload, over all seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=Path, default=None, help="the folder with the public traces")
     parser.add_argument("--factor", type=float, default=3.0)

@@ -1,8 +1,8 @@
-"""Multi-turn conversations over text every machine has: the Python standard library's own sources.
+"""Multi-turn conversations over text that every machine has: the Python standard library's own sources.
 
-Each conversation opens with one of a few shared system prompts, puts a source file on the table and asks about it
-turn after turn. Conversations start as a Poisson process; inside one, the next question follows the answer after
-an exponential pause, so slow answers slow their own conversation and nobody else's.
+Each conversation opens with one of a few shared system prompts, quotes a source file and asks about it turn after
+turn. Conversations start as a Poisson process. Inside one, the next question follows the answer after an exponential
+pause, so slow answers slow only their own conversation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`start_s` after the run's begin; `system` and `document` open it; then the turns."""
+    """A conversation starts `start_s` after the run; `system` and `document` open it, and the turns follow."""
 
     id: str
     start_s: float
@@ -62,18 +62,18 @@ class Conversation:
     turns: tuple[Turn, ...]
 
     def opening(self) -> list[dict[str, str]]:
-        """The messages before the first question."""
+        """Return the messages before the first question."""
         return [{"role": "system", "content": self.system}]
 
     def message(self, index: int) -> dict[str, str]:
-        """The user's message of turn `index`; the first one carries the document."""
+        """Return the user's message of turn `index`; the first one contains the document."""
         question = self.turns[index].question
         return {"role": "user", "content": f"{self.document}\n\n{question}" if index == 0 else question}
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many conversations of how many turns, how fast they come, and how large their documents are (characters)."""
+    """The number and length of conversations, their rate and pauses, and the size of their documents in characters."""
 
     conversations: int = 60
     turns: int = 5
@@ -85,14 +85,14 @@ class Shape:
 
 
 def system_prompt(role: str, rng: Random) -> str:
-    """A few hundred tokens of instructions, shared by every conversation of that role."""
+    """Return a few hundred tokens of instructions, which every conversation of that role shares."""
     rules = rng.sample(RULES, len(RULES))
     lines = "\n".join(f"{number}. {rule}" for number, rule in enumerate(rules, 1))
     return f"You are {role}. You read one file at a time and answer questions about it. Rules:\n{lines}"
 
 
 def documents(rng: Random, count: int, size_chars: tuple[int, int]) -> list[str]:
-    """`count` different source files of the standard library, cut to a drawn size."""
+    """Return `count` different source files of the standard library, cut to a drawn size."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(path for path in folder.glob("*.py") if path.stat().st_size >= size_chars[0])
     if not files:
@@ -105,7 +105,7 @@ def documents(rng: Random, count: int, size_chars: tuple[int, int]) -> list[str]
 
 
 def generate(shape: Shape, seed: int) -> list[Conversation]:
-    """The conversations of one run, by start time. Equal arguments give equal text and times."""
+    """Return the conversations of one run, by start time. Equal arguments give equal text and times."""
     rng = Random(seed)
     systems = [system_prompt(role, rng) for role in ROLES]
     distinct = max(1, round(shape.conversations * (1 - shape.shared_documents)))

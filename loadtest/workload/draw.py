@@ -1,6 +1,7 @@
-"""Draws from a seed: one stream of random numbers for each purpose, so that more of one leaves the others as they were.
+"""Draws from a seed: one stream of random numbers per purpose, so that more draws of one leave the others unchanged.
 
-Of a trace a seed varies where in it the run begins and where within their tick rows arrive; of a generator everything.
+For a trace, a seed varies where in it the run begins, and where within their tick rows arrive. For a generator, it
+varies everything.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ NORMAL_P90 = 1.2815515655446004
 """The 90th percentile of a standard normal variable."""
 
 LONGEST = 10.0
-"""Without a limit, one prompt in a long run would fit into no model."""
+"""Lengths are cut at this multiple of their 90th percentile; else one prompt in a long run would fit into no model."""
 
 FIRST_FRESH_ID = 1 << 62
-"""Ids from here on are for text that a source does not name; traces' own ids lie below."""
+"""First id of text that a source does not name; the ids of traces are lower."""
 
 
 def stream(seed: int, purpose: str) -> Random:
-    """Random numbers for one purpose. Equal arguments give equal numbers, on every machine."""
+    """Return random numbers for one purpose. Equal arguments give equal numbers, on every machine."""
     return Random(f"{seed}: {purpose}")
 
 
@@ -39,13 +40,13 @@ class Draws:
         return next(self._ids), tokens
 
     def around(self, p50: float, p90: float) -> float:
-        """Log-normal, given its median and 90th percentile, and cut at `LONGEST` times the latter."""
+        """Draw from a log-normal distribution with this median and 90th percentile, cut at `LONGEST` times p90."""
         return min(LONGEST * p90, p50 * exp(self.rng.gauss(0.0, 1.0) * log(p90 / p50) / NORMAL_P90))
 
     def tokens(self, p50: int, p90: int) -> int:
-        """The same as a number of tokens, at least one."""
+        """Draw as `around` does, and return a number of tokens, at least one."""
         return max(1, round(self.around(p50, p90)))
 
     def between(self, low: int, high: int) -> int:
-        """Each number from `low` to `high`, both included, as likely as the others."""
+        """Draw a number from `low` to `high`, both included, each with equal probability."""
         return self.rng.randint(low, high)

@@ -1,8 +1,8 @@
 """Conversations in groups: each group shares one long system prompt, and each conversation continues on its own.
 
-The text is the Python standard library's own sources, cut to a number of tokens by the tokenizer of the model that is
-served. Conversations start as a Poisson process; inside one, the next question follows the answer after an
-exponential pause, so a slow answer delays its own conversation and nobody else's.
+The text is the Python standard library's own sources, cut to a number of tokens by the tokenizer of the served model.
+Conversations start as a Poisson process. Inside one, the next question follows the answer after an exponential pause,
+so a slow answer delays only its own conversation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from loadtest.workload.conversations import QUESTIONS, Conversation, Turn, documents
 
 CHARS_PER_TOKEN = 8
-"""An upper bound for source text and these tokenizers: the text read before it is cut to tokens."""
+"""An upper bound for source text with these tokenizers. This much text is read before it is cut to tokens."""
 
 Cut = Callable[[str, int], str]
 """(text, tokens) -> the first `tokens` tokens of the text, or all of it if it is shorter."""
@@ -25,10 +25,10 @@ Cut = Callable[[str, int], str]
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """How many conversations in how many groups, how long each part is, and how fast they come.
+    """The number of groups, conversations and turns, the length of each part, and the rate of new conversations.
 
-    `opening_tokens` is the conversation's own text before its first question, `question_tokens` what each later
-    question brings along; every answer has exactly `answer_tokens`.
+    `opening_tokens` is the conversation's own text before its first question. `question_tokens` is the text that comes
+    with each later question. Every answer has exactly `answer_tokens`.
     """
 
     groups: int = 12
@@ -43,12 +43,12 @@ class GroupShape:
 
     @property
     def requests(self) -> int:
-        """Requests of one run."""
+        """The number of requests of one run."""
         return self.conversations * self.turns
 
 
 def cutter(model_dir: Path) -> Cut:
-    """Cuts text by the tokenizer in `model_dir`."""
+    """Return a function that cuts text by the tokenizer in `model_dir`."""
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
 
     def cut(text: str, tokens: int) -> str:
@@ -59,7 +59,7 @@ def cutter(model_dir: Path) -> Cut:
 
 
 def generate_groups(shape: GroupShape, seed: int, cut: Cut) -> list[Conversation]:
-    """The conversations of one run, by start time. Equal arguments give equal text and times."""
+    """Return the conversations of one run, by start time. Equal arguments give equal text and times."""
     rng = Random(seed)
     systems = [cut(text, shape.system_tokens) for text in _texts(rng, shape.groups, shape.system_tokens)]
     excerpts = _Excerpts(rng, cut)
@@ -72,7 +72,7 @@ def _texts(rng: Random, count: int, tokens: int) -> list[str]:
 
 
 class _Excerpts:
-    """Return short passages from different places."""
+    """Short passages from different places of the sources."""
 
     def __init__(self, rng: Random, cut: Cut) -> None:
         self._rng = rng

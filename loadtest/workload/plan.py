@@ -1,7 +1,7 @@
 """Requests of clients, drawn before the run: sessions of calls, with times, lengths and shared text.
 
-Every rule, seed for seed, is asked the same. Answers are part of the plan, so a later turn's prompt does not depend on
-who served the earlier one; its time does, as it follows the end of the answer before it.
+Every rule receives the same requests for the same seed. Answers are part of the plan, so a later turn's prompt does not
+depend on the worker that served the earlier turn. Only its time does, as it follows the end of the earlier answer.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from loadtest.workload.text import Piece, Text
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: what is asked, and the answer (its piece: what a later prompt quotes, and how long it is).
+    """One request: the prompt, and the piece that stands for the answer, which a later prompt quotes.
 
-    It is sent `pause_s` after the end of the call before it; the first call of a session at the session's start plus
+    A client sends the call `pause_s` after the end of the previous one. The first call follows the session's start by
     its pause. `kind` splits measures ("chat", "upload", ...). `max_tokens` is the limit that the client sends, None if
     it sends none; it is at least the answer's length.
     """
@@ -31,7 +31,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Calls of one client, one after the other, from `start_s` after the run's begin on."""
+    """Calls of one client, one after the other, starting `start_s` after the run."""
 
     id: str
     start_s: float
@@ -39,7 +39,7 @@ class Session:
 
     @property
     def last_s(self) -> float:
-        """When its last call is sent if answers take no time."""
+        """The time at which its last call is sent if answers take no time."""
         return self.start_s + sum(call.pause_s for call in self.calls)
 
 
@@ -47,8 +47,8 @@ class Session:
 class Plan:
     """Sessions by start time, all of which start within `duration_s`.
 
-    `block_tokens` is the block size natural to the source: finer blocks find no more reuse in it than these.
-    `reusable_tokens` are the prompt tokens that a cache without end would have, were every answer immediate.
+    `block_tokens` is the source's own block size; smaller blocks find no more reuse in it. `reusable_tokens` are the
+    prompt tokens that an endless cache would hold if every answer were immediate.
     """
 
     name: str
@@ -59,30 +59,30 @@ class Plan:
 
     @classmethod
     def of(cls, name: str, sessions: Iterable[Session], duration_s: float, block_tokens: int = 16) -> Plan:
-        """These sessions in order of their start, reuse counted."""
+        """Return a plan of these sessions in order of their start, with its reuse counted."""
         ordered = tuple(sorted(sessions, key=lambda session: session.start_s))
         return cls(name, ordered, duration_s, block_tokens, reusable_tokens(ordered, block_tokens))
 
     @property
     def calls(self) -> int:
-        """How many requests there are."""
+        """The number of requests."""
         return sum(len(session.calls) for session in self.sessions)
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all prompts."""
+        """The sum of the tokens of all prompts."""
         return sum(call.prompt.tokens for session in self.sessions for call in session.calls)
 
     def faster(self, factor: float) -> Plan:
-        """The same sessions arriving `factor` times as fast; pauses inside them stay, people do not think faster."""
+        """Return the plan with sessions `factor` times as fast. Pauses stay, because people do not think faster."""
         sessions = (replace(session, start_s=session.start_s / factor) for session in self.sessions)
         return Plan.of(self.name, sessions, self.duration_s / factor, self.block_tokens)
 
 
 def within(session: Session, length_s: float) -> Session | None:
-    """Of a session those calls that fall into [0, length_s) if answers take no time; None if there are none.
+    """Return a session's calls that fall into [0, length_s) if answers take no time; None if there are none.
 
-    Real answers only make calls later, so what is cut at the end would never have been sent.
+    Real answers only make calls later, so the calls cut at the end would never have been sent.
     """
     at_s, start_s = session.start_s, 0.0
     kept: list[Call] = []
@@ -97,15 +97,15 @@ def within(session: Session, length_s: float) -> Session | None:
 
 
 def reusable_tokens(sessions: Iterable[Session], block_tokens: int) -> int:
-    """Prompt tokens in full blocks that stood in an earlier prompt, or in one with its answer."""
+    """Count the prompt tokens in full blocks that occurred in an earlier prompt, or in one with its answer."""
     return sum(shared // block_tokens * block_tokens for _, _, shared in shared_by_call(sessions))
 
 
 def shared_by_call(sessions: Iterable[Session]) -> Iterator[tuple[Session, int, int]]:
-    """(session, number of its call, prompt tokens that an endless cache has) of every call.
+    """Yield (session, number of its call, prompt tokens that an endless cache holds) for every call.
 
-    In order of arrival if every call were answered at once. Of an answer all but the last token count: an engine has
-    no keys and values of a token that it has only just sampled.
+    Calls come in order of arrival, as if every call were answered at once. All tokens of an answer but the last count,
+    because an engine has no keys and values of the token that it sampled last.
     """
     seen = SeenTexts()
     marks: dict[str, Mark] = {}

@@ -56,7 +56,7 @@ _GENERATORS = """\
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     schemas = [line for schema in SCHEMAS for line in _schema(schema)]
     shapes = [line for name, shape in SHAPES.items() for line in _shape(name, shape)]
     common = _table(common_parameters())

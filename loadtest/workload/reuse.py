@@ -1,4 +1,4 @@
-"""The tokens that an endless cache would hold: an upper bound on what any router can save on a plan."""
+"""The tokens that an endless cache would hold: an upper bound on the prefill that a router can save on a plan."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from loadtest.workload.text import Piece, Text
 
 _Tail = tuple[tuple[Piece, ...], int]
-"""The pieces of one text, and the index of the first of them that no other text is known to share."""
+"""The pieces of one text, and the index of its first piece that no other text is known to share."""
 
 
 class _Place:
-    """A point in the tree of texts seen; `further` leads on by the id of the piece that follows."""
+    """A point in the tree of texts. `further` maps the id of the next piece to the edge or tail behind it."""
 
     __slots__ = ("further",)
 
@@ -20,7 +20,7 @@ class _Place:
 
 
 class _Edge:
-    """One text read on from a place: how far at most, and what follows where somebody stopped reading it."""
+    """A piece that follows a place. `tokens` is its longest use, `after` maps a length to the place behind it."""
 
     __slots__ = ("after", "tokens")
 
@@ -29,7 +29,7 @@ class _Edge:
         self.after: dict[int, _Place] = {}
 
     def stop(self, tokens: int) -> _Place:
-        """The place where `tokens` of it have been read; it exists from here on."""
+        """Return the place behind the first `tokens` tokens of the piece, and create it if necessary."""
         self.tokens = max(self.tokens, tokens)
         place = self.after.get(tokens)
         if place is None:
@@ -39,23 +39,23 @@ class _Edge:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where in the tree a text ends that has been seen, so that its continuation need not be walked from the root."""
+    """The place in the tree at which a seen text ends, so that its continuation need not start at the root."""
 
     text: Text
     place: _Place
 
 
 class SeenTexts:
-    """Every text shown so far, as a tree of their pieces: memory and time go by shared pieces, not by tokens.
+    """All texts seen so far, as a tree of their pieces. Memory and time grow with shared pieces, not with tokens.
 
-    `since` marks a text that the one given is thought to begin with; where it does not, the mark is passed over.
+    `since` marks an earlier text with which the given one should begin. If it does not, the mark is ignored.
     """
 
     def __init__(self) -> None:
         self._root = Mark(Text((), 0), _Place())
 
     def shared_tokens(self, text: Text, since: Mark | None = None) -> int:
-        """Tokens that `text` shares, from its beginning on, with the text seen that is most like it."""
+        """Return the length of the longest prefix of `text` that a seen text has, in tokens."""
         begin = self._begin(text, since)
         place, shared, begun = begin.place, begin.text.tokens, len(begin.text.pieces)
         for index, (id_, tokens) in enumerate(text.pieces[begun:], begun):
@@ -72,7 +72,7 @@ class SeenTexts:
         return shared
 
     def add(self, text: Text, since: Mark | None = None) -> None:
-        """From here on `text` has been seen."""
+        """Note that `text` has been seen."""
         begin = self._begin(text, since)
         place, begun = begin.place, len(begin.text.pieces)
         for index, (id_, tokens) in enumerate(text.pieces[begun:], begun):
@@ -83,7 +83,7 @@ class SeenTexts:
             place = edge.stop(tokens)
 
     def mark(self, text: Text, since: Mark | None = None) -> Mark:
-        """From here on `text` has been seen, and can be gone on from."""
+        """Note that `text` has been seen, and return the mark from which a continuation can start."""
         begin = self._begin(text, since)
         place = begin.place
         for id_, tokens in text.pieces[len(begin.text.pieces) :]:
@@ -111,7 +111,7 @@ def _common(pieces: tuple[Piece, ...], others: tuple[Piece, ...]) -> int:
 
 
 def _edge(place: _Place, id_: int) -> _Edge | None:
-    """Return the node after `place` with this id. A tail met for the second time is unrolled by one piece."""
+    """Return the edge after `place` with this id. A tail that is met again first becomes an edge and a shorter tail."""
     found = place.further.get(id_)
     if not isinstance(found, tuple):
         return found

@@ -1,4 +1,4 @@
-"""Rows of a trace as records: a JSON object a line, or CSV under a header; the first character tells which."""
+"""Rows of a trace as records: a JSON object per line, or CSV with a header; the first character decides which."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from loadtest.workload.errors import TraceError
 from loadtest.workload.unpack import opened
 
 Record = dict[str, Any]
-"""Fields by name. Those of a CSV file are strings."""
+"""Fields by name. Values from a CSV file are strings."""
 
 Numbered = tuple[int, Record]
 """A row's number, from 1, and the row."""
 
 
 def records(path: Path) -> Generator[Numbered, None, None]:
-    """Every row of the file, blank lines left out; read as they are taken. Close it where not all are.
+    """Yield every row of the file except blank lines, read on demand. Close the generator if you do not exhaust it.
 
     Raises:
         TraceError: the file cannot be read, or a row is neither a JSON object nor a CSV line.

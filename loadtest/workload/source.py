@@ -1,4 +1,4 @@
-"""Where plans come from: a trace file, or a generator; both are drawn from by seed."""
+"""Sources of plans: a trace file or a generator. A seed draws a plan from either."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ FORM = f"FILE|{GENERATOR}NAME[:key=value,...]"
 
 
 class Source(Protocol):
-    """Something that plans are drawn from. Its objects pickle, so that runs can be spread over processes."""
+    """A source from which plans are drawn. It can be pickled, so that processes can share the runs."""
 
     @property
     def name(self) -> str:
-        """Names it in tables and file names."""
+        """Its name in tables and file names."""
 
     @property
     def about(self) -> str:
-        """One line on what it is."""
+        """A description in one line."""
 
     def draw(self, seed: int, length_s: float, faster: float = 1.0) -> Plan:
-        """What arrives in `length_s` seconds at `faster` times the source's own rate. Equal arguments, equal plans.
+        """Draw the traffic of `length_s` seconds at `faster` times the source's rate. Equal arguments give equal plans.
 
         Raises:
             WorkloadError: the trace cannot be read.
@@ -33,7 +33,7 @@ class Source(Protocol):
 
 
 def parse_source(text: str) -> Source:
-    """The source that ``--trace`` names: a file, or ``generator:NAME[:key=value,...]``.
+    """Return the source that ``--trace`` names: a file, or ``generator:NAME[:key=value,...]``.
 
     Raises:
         WorkloadError: there is no such file, generator or parameter, or a value is out of range; says which there are.

@@ -1,7 +1,7 @@
 """Prompts without their words: pieces that stand for text, and the chain of block hashes over them.
 
-What routing and a worker's cache need of a prompt is its length and where it begins like another one. A piece gives
-both at the cost of two numbers, so a conversation of 200,000 tokens is a few hundred of them.
+Routing and a worker's cache need only a prompt's length, and where it begins like another prompt. A piece gives both
+with two numbers, so a conversation of 200,000 tokens is a few hundred pieces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Piece = tuple[int, int]
 """(id, tokens): the first `tokens` tokens of the text that the id names. 0 <= id < 2**63."""
 
 SEED = 0x7761726D_74657874
-"""Stands before a text's first block; fixed, so that runs repeat."""
+"""The parent of a text's first block; fixed, so that runs repeat."""
 
 _SPAN = Struct("<QQQ").pack
 
@@ -26,7 +26,7 @@ class Text:
     """Pieces in order, none of them empty; `tokens` is their sum.
 
     Equal ids mean equal text as far as both pieces reach: (7, 100) begins like (7, 300). A piece starts at its text's
-    beginning, so (7, 100), (7, 200) says the same hundred tokens twice.
+    beginning, so (7, 100), (7, 200) contains the same hundred tokens twice.
     """
 
     pieces: tuple[Piece, ...]
@@ -34,12 +34,12 @@ class Text:
 
     @classmethod
     def of(cls, pieces: Iterable[Piece]) -> Text:
-        """These pieces, empty ones left out, their tokens counted."""
+        """Return a text of these pieces, without the empty ones."""
         kept = tuple(piece for piece in pieces if piece[1])
         return cls(kept, sum(tokens for _, tokens in kept))
 
     def plus(self, *pieces: Piece) -> Text:
-        """This text with more behind it: an answer, the next question."""
+        """Return this text with more pieces at its end, such as an answer or the next question."""
         pieces = tuple([piece for piece in pieces if piece[1]])
         return Text(self.pieces + pieces, self.tokens + sum([tokens for _, tokens in pieces]))
 
@@ -58,18 +58,18 @@ class Text:
 
 
 def chain(text: Text, block_tokens: int) -> list[int]:
-    """Chained 64-bit hashes of the full blocks of `text`; a part of a block at its end has none.
+    """Return chained 64-bit hashes of the full blocks of `text`; a partial block at its end has none.
 
-    Two texts share so many first hashes as they share first full blocks, whatever pieces they are made of.
+    Two texts share as many first hashes as first full blocks, whatever their pieces.
     """
     return extend([], text, block_tokens)
 
 
 def extend(links: Sequence[int], text: Text, block_tokens: int) -> list[int]:
-    """The chain of `text`, given that of a text it begins with: only the blocks that `links` lacks are hashed.
+    """Return the chain of `text`, given the chain of a text with which it begins: only the missing blocks are hashed.
 
-    A block's hash is that of the (id, offset, tokens) of every span in it, packed, after its predecessor's. Written as
-    one loop: every block of every prompt comes through here.
+    A block's hash covers the packed (id, offset, tokens) of every span in it, seeded with its predecessor's hash. It is
+    one loop for speed, because every block of every prompt comes through it.
     """
     grown = list(links)
     parent = grown[-1] if grown else SEED

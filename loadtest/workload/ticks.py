@@ -1,19 +1,19 @@
-"""Timestamps that were rounded: all of a tick's rows at once would be a thundering herd that nobody sent."""
+"""Rounded timestamps of traces. Replayed as they are, all rows of a tick would arrive at once, which no client sent."""
 
 from __future__ import annotations
 
 LEAST_S, LARGEST_S = 1.0, 10.0
-"""Finer steps are times as they were; rows further apart than the largest stand so by chance."""
+"""Smaller steps are the real times. Rows further apart than the largest step are so by chance."""
 
 ROUNDING_S = 0.01
 """Mooncake's ticks of 3 s are off by up to 3 ms."""
 
 MOST_GAPS = 1_000
-"""Timestamps with more different gaps than this between them stand on no ticks."""
+"""Timestamps with more different gaps than this have no ticks."""
 
 
 class Ticks:
-    """Sees a trace's timestamps in order; tells how far apart the ticks are that they stand on."""
+    """Reads a trace's timestamps in order, and finds the distance between the ticks to which they were rounded."""
 
     def __init__(self) -> None:
         self._before_s: float | None = None
@@ -21,7 +21,7 @@ class Ticks:
         self._shared = False
 
     def see(self, at_s: float) -> None:
-        """The next row's timestamp."""
+        """Note the next row's timestamp."""
         gap = 0 if self._before_s is None else round(abs(at_s - self._before_s) / ROUNDING_S)
         if gap and len(self._gaps) <= MOST_GAPS:
             self._gaps.add(gap)
@@ -30,7 +30,7 @@ class Ticks:
 
     @property
     def step_s(self) -> float:
-        """From tick to tick; 0 without: no two rows share a timestamp, or gaps are no multiples of the least."""
+        """Seconds between ticks; 0 if no two rows share a timestamp, or if gaps are no multiples of the least gap."""
         step = min(self._gaps, default=0)
         regular = len(self._gaps) <= MOST_GAPS and all(_multiple(gap, step) for gap in self._gaps)
         step_s = step * ROUNDING_S

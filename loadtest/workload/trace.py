@@ -1,4 +1,4 @@
-"""A trace as a source of plans: read twice and never held, so a file of millions of rows costs one window of them."""
+"""A trace as a source of plans. It is read twice and never held, so memory grows with one window, not with the file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from loadtest.workload.schemas.schema import Arrival, Schema
 from loadtest.workload.ticks import Ticks
 
 MOMENT_S = 1e-3
-"""What arrives last is still in."""
+"""Added to the last arrival, so that it lies within the trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """When a trace's rows were recorded (seconds on its own clock), and the tick they stand on, 0 if there is none."""
+    """The times of a trace's first and last row in seconds on its own clock, and its tick, 0 if it has none."""
 
     first_s: float
     last_s: float
@@ -34,18 +34,18 @@ class Timetable:
 
     @property
     def end_s(self) -> float:
-        """Before this every row has arrived."""
+        """Every row has arrived before this time."""
         return self.last_s + (self.tick_s or MOMENT_S)
 
     @property
     def span_s(self) -> float:
-        """From the first row to the end."""
+        """Seconds from the first row to the end."""
         return self.end_s - self.first_s
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A file of rows of a known schema, every row of which has been checked."""
+    """A file of rows of a known schema; every row has been checked."""
 
     path: Path
     schema: Schema[Any]
@@ -53,7 +53,7 @@ class Trace:
 
     @classmethod
     def of(cls, path: Path) -> Trace:
-        """The trace in the file, its schema recognised from the first row.
+        """Return the trace in the file; its schema is recognised from the first row.
 
         Raises:
             TraceError: the file cannot be read, its schema is unknown, or a row is wrong; says which row.
@@ -69,20 +69,20 @@ class Trace:
 
     @property
     def name(self) -> str:
-        """The file's, without what tells its format."""
+        """The file's name without its suffixes."""
         return self.path.name.split(".")[0]
 
     @property
     def about(self) -> str:
-        """How many rows of which schema, over how long."""
+        """The number of rows, their time and the schema."""
         return f"{self.timetable.rows:,} rows over {self.timetable.span_s:,.0f} s; {self.schema.about}"
 
     def draw(self, seed: int, length_s: float, faster: float = 1.0) -> Plan:
-        """A window of the trace, `length_s` long when it is replayed `faster` times as fast.
+        """Draw a window of the trace, `length_s` long when it is replayed `faster` times as fast.
 
-        The seed says where the window begins, and where within their tick rows arrive. A trace too short for the
-        window is taken whole, and the plan is shorter than was asked: until the last call has been sent, if answers
-        take no time. Pauses inside sessions are no shorter at a faster rate.
+        The seed decides where the window begins, and where within their tick rows arrive. A trace that is shorter than
+        the window is taken whole. The plan is then shorter too: it ends when the last call has been sent, if answers
+        take no time. A faster rate does not shorten the pauses inside sessions.
         """
         length_trace_s = min(length_s * faster, self.timetable.span_s)
         slack_s = self.timetable.span_s - length_trace_s
@@ -114,7 +114,7 @@ class Trace:
 
 
 def timetable(path: Path, schema: Schema[Any]) -> Timetable:
-    """Reads every row for its time.
+    """Read the times of all rows.
 
     Raises:
         TraceError: a row is wrong, or none is left.

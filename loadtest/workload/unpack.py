@@ -1,4 +1,4 @@
-"""Text of a file that may be packed, read as it is needed: plain, ``.gz`` by Python, ``.zst`` by the zstd command."""
+"""Text of a file that may be compressed, read on demand: plain, ``.gz`` by Python, ``.zst`` by the zstd command."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from loadtest.workload.errors import TraceError
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """The text of `path`, unpacked by its suffix. A byte order mark is passed over; line ends are left as they are.
+    """Open `path` as text, unpacked by its suffix. A byte order mark is skipped; line ends are kept.
 
     Raises:
-        TraceError: it is not there, not readable, broken, or there is nothing to unpack it with.
+        TraceError: the file is missing, unreadable or broken, or there is no command to unpack it with.
     """
     try:
         with path.open("rb") as packed, _unpacked(path, packed) as raw:
@@ -59,8 +59,8 @@ def _zstd(path: Path, packed: IO[bytes]) -> Iterator[IO[bytes]]:
         try:
             yield raw
         finally:
-            # Whoever has read enough stops the command; of one that ended by itself the verdict counts, and before any
-            # complaint about the row that its failure cut off.
+            # A reader that has read enough stops the command. If the command ended by itself, its exit code is the
+            # error to report, before any complaint about the row that its failure cut off.
             if process.stdout.read(1):
                 process.kill()
             elif process.wait():

@@ -1,5 +1,5 @@
-"""Traffic drawn from a seed, one shape of it per module. `shape.Shape` is the noun, `registry.Generator` the source.
+"""Traffic drawn from a seed: one module per shape. `shape.Shape` is their base class, `registry.Generator` the source.
 
-A shape is typed parameters with defaults and ranges, and the sessions that follow from them; a new one is added to the
+A shape declares typed parameters with defaults and ranges, and makes sessions from them. A new shape is added to the
 list in `registry`.
 """

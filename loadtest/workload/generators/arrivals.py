@@ -1,4 +1,4 @@
-"""When sessions begin: a Poisson process, or one whose rate switches between bursts and the quiet between them."""
+"""Start times of sessions: a Poisson process, or one whose rate switches between bursts and quiet times."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """Bursts come `ratio` times as fast as the mean, last `length_s` on average, and take `share` of the time.
+    """In bursts, sessions come `ratio` times as fast as on average. Bursts last `length_s` on average and take `share`
+    of the time.
 
-    Lengths of bursts and of the quiet between are exponential: a Markov-modulated Poisson process of two states. The
-    mean rate stays what it is without bursts, so `ratio * share` is at most 1.
+    The lengths of bursts and of the quiet times between them are exponential: a Markov-modulated Poisson process of
+    two states. Bursts do not change the mean rate, so `ratio * share` is at most 1.
     """
 
     ratio: float
@@ -22,23 +23,23 @@ class Bursts:
 
     @property
     def quiet_ratio(self) -> float:
-        """The rate between bursts, in mean rates."""
+        """The rate between bursts, as a multiple of the mean rate."""
         return (1.0 - self.ratio * self.share) / (1.0 - self.share)
 
     @property
     def quiet_s(self) -> float:
-        """Mean time between two bursts."""
+        """Mean time between two bursts, in seconds."""
         return self.length_s * (1.0 - self.share) / self.share
 
 
 def arrivals(rng: Random, rate_per_s: float, bursts: Bursts, begin_s: float, end_s: float) -> Iterator[float]:
-    """Times in [begin_s, end_s), in order, `rate_per_s` of them a second in the long run."""
+    """Yield times in [begin_s, end_s), in order, `rate_per_s` of them per second in the long run."""
     for from_s, until_s, ratio in _phases(rng, bursts, begin_s, end_s):
         yield from _poisson(rng, rate_per_s * ratio, from_s, min(until_s, end_s))
 
 
 def _phases(rng: Random, bursts: Bursts, begin_s: float, end_s: float) -> Iterator[tuple[float, float, float]]:
-    """(from, until, rate in mean rates), one after the other; which comes first is drawn by their shares of time."""
+    """Yield (from, until, rate as a multiple of the mean rate), in order; shares of time decide the first."""
     if bursts.ratio == 1.0:
         yield begin_s, inf, 1.0
         return

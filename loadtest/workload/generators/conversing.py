@@ -1,4 +1,4 @@
-"""Shapes whose sessions go on for many turns, so that at any time many are in the middle."""
+"""Shapes whose sessions last many turns, so that at any time many sessions are under way."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from loadtest.workload.plan import Session, within
 
 
 class Conversing(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run does not begin with an empty world: sessions of the time before it go on where they then are.
+    """A shape whose run does not begin with an empty fleet: sessions that began before the run continue in it.
 
-    Where they are is reckoned as if every answer were immediate. Nothing of them is cached yet, so their first calls
-    are spread over `ramp_s`; with `history_s` 0 there are none. Calls that not even immediate answers would bring
-    into the run are left out.
+    Their progress is computed as if every answer were immediate. None of their context is cached yet, so their first
+    calls are spread over `ramp_s`. With `history_s` 0 there are no such sessions. Calls that would come after the run
+    even with immediate answers are left out.
     """
 
     history_s: Annotated[Seconds, says("sessions begin so long before the run; 0 begins with none")] = 600.0

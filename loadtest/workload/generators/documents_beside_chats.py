@@ -1,4 +1,4 @@
-"""Long documents uploaded beside people who chat: the prefill that makes everybody's stream stall."""
+"""Long documents uploaded while other people chat: their prefill makes everybody's stream stall."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DocumentsBesideChats(MultiTurn, frozen=True, kw_only=True, forbid_unknown_
     high_questions: Annotated[Count, says("most questions about a document")] = 3
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """A chat each, or an upload."""
+        """Yield a chat or an upload per start."""
         systems = [Text.of([draws.piece(self.system_tokens)]) for _ in range(self.systems)]
         for number, start_s in enumerate(starts):
             system = draws.rng.choice(systems)

@@ -1,4 +1,4 @@
-"""Generators by name, and what their parameters are."""
+"""Generators by name, with their parameters."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ SHAPES: Mapping[str, type[Shape]] = {
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """Plans of one shape. `name` is the shape's name with the given parameters."""
+    """A source of plans of one shape. `name` is the shape's name with the given parameters."""
 
     name: str
     shape: Shape
 
     @property
     def about(self) -> str:
-        """The first sentence on the shape."""
+        """The first sentence of the shape's docstring."""
         return summary(type(self.shape))
 
     def draw(self, seed: int, length_s: float, faster: float = 1.0) -> Plan:
-        """`length_s` seconds of it at `faster` times its `rate_per_s`. The seed draws everything."""
+        """Draw `length_s` seconds of traffic at `faster` times its `rate_per_s`. The seed draws everything."""
         shape = msgspec.structs.replace(self.shape, rate_per_s=self.shape.rate_per_s * faster)
         inside = (session for session in shape.drawn(seed, length_s) if session.start_s < length_s)
         return Plan.of(self.name, inside, length_s)
@@ -53,7 +53,7 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a generator, for listings. `allowed` is its range, empty if any value will do."""
+    """One parameter of a generator, for listings. `allowed` is its range, empty if every value is allowed."""
 
     name: str
     type: str
@@ -63,7 +63,7 @@ class Parameter:
 
 
 def parse_generator(text: str) -> Generator:
-    """The generator that ``NAME[:key=value,...]`` names.
+    """Return the generator that ``NAME[:key=value,...]`` names.
 
     Raises:
         WorkloadError: there is no such generator or parameter, or a value is out of range; says which there are.
@@ -80,7 +80,7 @@ def parse_generator(text: str) -> Generator:
 
 
 def _wrong(shape: type[Shape], params: dict[str, str]) -> str | None:
-    """Which of `params` will not do by itself, and what would; None where only together they do not."""
+    """Describe the parameter that is wrong by itself, and its range; None if only the combination is wrong."""
     fields = {field.name: field for field in msgspec.structs.fields(shape)}
     for one in parameters(shape):
         try:
@@ -113,13 +113,13 @@ def _parameter(name: str, pair: str) -> tuple[str, str]:
 
 
 def summary(shape: type[Shape]) -> str:
-    """The first sentence of what it says of itself."""
+    """Return the first sentence of the shape's docstring."""
     text = " ".join((shape.__doc__ or "").split())
     return text.split(". ")[0].removesuffix(".") + "."
 
 
 def parameters(shape: type[Shape]) -> list[Parameter]:
-    """Return its parameters, its own first, the common ones last."""
+    """Return a shape's parameters, its own first, the common ones last."""
     _, components = msgspec.json.schema_components([shape])
     properties: dict[str, dict[str, Any]] = components[shape.__name__]["properties"]
     common = list(Shape.__struct_fields__)
@@ -139,7 +139,7 @@ def own_parameters(shape: type[Shape]) -> list[Parameter]:
 
 
 def listing() -> str:
-    """All generators and parameters as plain text, for ``--help``."""
+    """Return all generators and parameters as plain text, for ``--help``."""
     lines = ["generators (and their own parameters, with defaults):"]
     for name, shape in SHAPES.items():
         lines += [f"  {name}: {summary(shape)}", f"    {_defaults(own_parameters(shape))}"]

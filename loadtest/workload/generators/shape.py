@@ -1,4 +1,4 @@
-"""What every generator has: a rate, bursts, and sessions that begin one after the other."""
+"""The base of every generator: a rate, bursts, and sessions that begin one after the other."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 def says(description: str) -> Meta:
-    """The meaning of a parameter, for the listings."""
+    """Declare the description of a parameter, for the listings."""
     return Meta(description=description)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of one kind of traffic; a subclass's docstring says what that looks like.
+    """Parameters of one kind of traffic, which a subclass's docstring describes.
 
-    `low_x` and `high_x` are the ends of a range whose every value is as likely, `x_p50` and `x_p90` the median and the
-    90th percentile of a log-normal distribution, which is cut at ten times the latter.
+    `low_x` and `high_x` are the ends of a uniform range. `x_p50` and `x_p90` are the median and the 90th percentile of
+    a log-normal distribution, which is cut at ten times the latter.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()
-    """What its calls are said to be, so that measures can be split."""
+    """The kinds of its calls, by which measures are split."""
 
     rate_per_s: Annotated[Positive, says("sessions that begin per second, in the long run")] = 1.0
     burst: Annotated[
@@ -49,12 +49,13 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 raise ValueError(f"{low} is {getattr(self, low):g}, more than {high}, {getattr(self, high):g}")
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """One session, or several, for each start."""
+        """Yield one or more sessions per start."""
         raise NotImplementedError
 
     def drawn(self, seed: int, length_s: float) -> Iterator[Session]:
-        """What begins in [0, length_s). Times and content come from streams of their own: at another rate, the same
-        sessions come at other times.
+        """Yield the sessions that begin in [0, length_s).
+
+        Times and content come from separate streams, so that another rate changes only the times.
         """
         return self.sessions(self._starts(seed, 0.0, length_s), Draws(stream(seed, "content")))
 

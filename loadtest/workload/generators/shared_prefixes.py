@@ -1,4 +1,4 @@
-"""Groups of prompts behind one long prefix each."""
+"""Groups of prompts, each group with one long prefix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SharedPrefixes(Shape, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"groups times prompts is {self.groups * self.prompts:,}, more than {MOST_PROMPTS:,}")
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """One request each."""
+        """Yield one request per start."""
         groups = [self._group(draws) for _ in range(self.groups)]
         for number, start_s in enumerate(starts):
             prompt = draws.rng.choice(draws.rng.choice(groups))

@@ -1,4 +1,4 @@
-"""Traces' schemas, one module each: what a row holds, and the sessions that rows make. `schema.Schema` is the noun.
+"""Schemas of traces, one module each: the fields of a row, and the sessions that rows make. All are `schema.Schema`s.
 
-`known.recognise` tells a schema by the fields of a row; a new one is added to the list there.
+`known.recognise` finds a schema by the fields of a row. A new schema is added to the list there.
 """

@@ -30,13 +30,13 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def at_s(self) -> float:
-        """Seconds of the epoch; a time without a zone is UTC, so that no clock change lies in it."""
+        """Seconds since the epoch. A time without a zone is read as UTC, which has no clock changes."""
         at = datetime.fromisoformat(self.timestamp)
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def call(row: Row, draws: Draws) -> Call:
-    """The row as one request."""
+    """Return the row as one request."""
     return Call(Text.of([draws.piece(row.context_tokens)]), draws.piece(max(1, row.generated_tokens)), kind="request")
 
 

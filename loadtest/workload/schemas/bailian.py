@@ -26,7 +26,7 @@ from loadtest.workload.schemas.schema import Arrival, Moment, Schema, SomeTokens
 
 BLOCK_TOKENS = 16
 ANSWER_S_PER_TOKEN = 0.03
-"""A guess, as the trace has no answer times: a common speed of streams that people read."""
+"""An assumption, because the trace has no answer times: a common speed of streams that people read."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -46,18 +46,18 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def at_s(self) -> float:
-        """On the trace's clock."""
+        """The recorded time, in seconds on the trace's clock."""
         return self.timestamp
 
 
 def call(row: Row, draws: Draws) -> Call:
-    """The row as one request."""
+    """Return the row as one request."""
     prompt = text_of_blocks(row.hash_ids, row.input_length, BLOCK_TOKENS, draws)
     return Call(prompt, draws.piece(max(1, row.output_length)), kind=row.type)
 
 
 def sessions(arrivals: Iterable[Arrival[Row]], draws: Draws, begin_s: float, end_s: float) -> Iterator[Session]:
-    """Rows of the window, each behind its parent."""
+    """Yield the sessions of the window, each row behind its parent."""
     open_: dict[int, list[Arrival[Row]]] = {}
     begun: list[list[Arrival[Row]]] = []
     for arrival in arrivals:

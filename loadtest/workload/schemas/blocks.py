@@ -1,4 +1,4 @@
-"""Prompts of traces that publish a hash for each block of them."""
+"""Prompts of traces that publish a hash for each of their blocks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BlockId = Annotated[int, Meta(ge=0, lt=FIRST_FRESH_ID)]
 
 
 def check_blocks(hash_ids: Sequence[int], tokens: int, block_tokens: int) -> None:
-    """That the ids are as many as the prompt has blocks, its last part of one counted or not.
+    """Check that there is one id per block of the prompt; a partial block at its end may have an id or not.
 
     Raises:
-        ValueError: they are more or fewer.
+        ValueError: there are more or fewer ids.
     """
     full, rest = divmod(tokens, block_tokens)
     if not full <= len(hash_ids) <= full + bool(rest):
@@ -27,7 +27,7 @@ def check_blocks(hash_ids: Sequence[int], tokens: int, block_tokens: int) -> Non
 
 
 def text_of_blocks(hash_ids: Sequence[int], tokens: int, block_tokens: int, draws: Draws) -> Text:
-    """A block's id names its text; a partial block without an id is new text."""
+    """Return the prompt's text: a block's id names its text, and a partial block without an id is new text."""
     full, rest = divmod(tokens, block_tokens)
     pieces = [(id_, block_tokens) for id_ in hash_ids[:full]]
     if rest:

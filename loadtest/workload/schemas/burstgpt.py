@@ -21,7 +21,7 @@ KINDS = {"Conversation log": "chat", "API log": "api"}
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One request of the trace; its model is not read."""
+    """One request of the trace, without the model's name."""
 
     timestamp_s: Moment = msgspec.field(name="Timestamp")
     request_tokens: Tokens = msgspec.field(name="Request tokens")
@@ -30,12 +30,12 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def at_s(self) -> float | None:
-        """On the trace's clock; None for a request that failed."""
+        """The recorded time, in seconds on the trace's clock; None for a request that failed."""
         return self.timestamp_s if self.request_tokens and self.response_tokens else None
 
 
 def call(row: Row, draws: Draws) -> Call:
-    """The row as one request."""
+    """Return the row as one request."""
     prompt = Text.of([draws.piece(row.request_tokens)])
     return Call(prompt, draws.piece(row.response_tokens), kind=KINDS.get(row.log_type, "request"))
 

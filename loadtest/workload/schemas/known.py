@@ -1,4 +1,4 @@
-"""The schemas there are, and which of them a row is of."""
+"""All known schemas, and how to find the schema of a row."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SCHEMAS: Sequence[Schema[Any]] = (
 
 
 def recognise(names: Iterable[str]) -> Schema[Any] | None:
-    """The schema all of whose fields are among `names`; of several the one that asks for most. None: it is unknown."""
+    """Return the schema whose fields are all among `names`; the one with the most fields if several fit; else None."""
     given = list(names)
     fitting = [schema for schema in SCHEMAS if schema.fields <= schema.named(dict.fromkeys(given)).keys()]
     return max(fitting, key=lambda schema: len(schema.fields), default=None)
 
 
 def described() -> str:
-    """Return every schema with its fields, for messages."""
+    """Return every schema with its fields, for error messages."""
     return "; ".join(f"{schema.name} ({', '.join(sorted(schema.fields))})" for schema in SCHEMAS)

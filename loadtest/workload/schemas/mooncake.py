@@ -24,7 +24,7 @@ from loadtest.workload.schemas.schema import Moment, OneCallEach, Schema, SomeTo
 
 BLOCK_TOKENS = 512
 TICK_S = 3.0
-"""The conversation trace's timestamps stand on ticks so far apart, about ten rows on each."""
+"""The conversation trace's timestamps are multiples of this tick, with about ten rows on each."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -40,12 +40,12 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def at_s(self) -> float:
-        """On the trace's clock."""
+        """The recorded time, in seconds on the trace's clock."""
         return self.timestamp * 1e-3
 
 
 def call(row: Row, draws: Draws) -> Call:
-    """The row as one request."""
+    """Return the row as one request."""
     prompt = text_of_blocks(row.hash_ids, row.input_length, BLOCK_TOKENS, draws)
     return Call(prompt, draws.piece(max(1, row.output_length)), kind="request")
 
@@ -61,16 +61,16 @@ SCHEMA = Schema(
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a file, packed or not.
+    """Return all rows of a file, which may be compressed.
 
     Raises:
-        TraceError: it is not there, not readable, or no Mooncake trace.
+        TraceError: the file is missing or unreadable, or is no Mooncake trace.
     """
     return [row for _, row in typed_rows(path, SCHEMA)]
 
 
 def spread(rows: Iterable[Row], rng: Random, rate_scale: float = 1.0) -> Iterator[tuple[float, Row]]:
-    """Arrival times from 0 on with their rows, in order: each row somewhere within its tick, `rate_scale` as fast."""
+    """Yield arrival times from 0 on with their rows, in order. Each row comes within its tick, `rate_scale` as fast."""
     timed = sorted(((row.at_s + rng.uniform(0.0, TICK_S), row) for row in rows), key=lambda pair: pair[0])
     start_s = timed[0][0] if timed else 0.0
     for at_s, row in timed:
@@ -78,7 +78,7 @@ def spread(rows: Iterable[Row], rng: Random, rate_scale: float = 1.0) -> Iterato
 
 
 def prompt_ids(row: Row) -> array[int]:
-    """Token ids for a row's prompt: a block's id stands for each of its tokens, so that equal prefixes are equal."""
+    """Return token ids for a row's prompt. Each token gets its block's id, so that equal prefixes have equal ids."""
     ids = array("I")
     for block_id in row.hash_ids:
         ids.extend(array("I", [block_id]) * BLOCK_TOKENS)

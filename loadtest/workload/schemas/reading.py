@@ -1,4 +1,4 @@
-"""Rows of a file, checked against a schema."""
+"""Rows of a file, checked by a schema."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from loadtest.workload.schemas.schema import RowT, Schema
 
 
 def typed_rows(path: Path, schema: Schema[RowT]) -> Iterator[tuple[int, RowT]]:
-    """Every row with its number, from 1; read as they are taken.
+    """Yield every row with its number, from 1, read on demand.
 
     Raises:
-        TraceError: the file cannot be read, or a row is not what the schema says.
+        TraceError: the file cannot be read, or a row does not fit the schema.
     """
     with closing(records(path)) as rows:
         for number, record in rows:
             try:
-                # Numbers of a CSV file are strings, which only the lax mode takes for numbers.
+                # Numbers of a CSV file are strings, which only the lax mode converts.
                 yield number, msgspec.convert(schema.named(record), schema.row_type, strict=False)
             except (msgspec.ValidationError, ValueError) as error:
                 raise TraceError.at_row(path, number, f"not as {schema.name} rows are: {error}") from None

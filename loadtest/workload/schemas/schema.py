@@ -1,4 +1,4 @@
-"""What every schema has: the fields it is known by, a row's type, and how rows become sessions."""
+"""The parts of every schema: the fields by which it is recognised, a row's type, and how rows become sessions."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call, Session
 
 MOST_TOKENS = 10_000_000
-"""More than any model reads or says: a row that has them is broken, and would be drawn token by token."""
+"""No model reads or writes more tokens. A row with more is broken, and would be drawn token by token."""
 Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 SomeTokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
 Moment = Annotated[float, Meta(ge=0, le=1e15)]
-"""A time in whatever unit the schema has; milliseconds since 1970 fit, infinity does not."""
+"""A time in the schema's own unit. Milliseconds since 1970 fit, infinity does not."""
 
 
 class Row(Protocol):
-    """One row of a trace, its fields checked."""
+    """One row of a trace with checked fields."""
 
     @property
     def at_s(self) -> float | None:
-        """When it was recorded, on the trace's own clock; None for a row that is to be left out."""
+        """The recorded time, in seconds on the trace's own clock; None for a row that is left out."""
 
 
 RowT = TypeVar("RowT", bound=Row)
@@ -32,7 +32,7 @@ RowT = TypeVar("RowT", bound=Row)
 
 @dataclass(frozen=True, slots=True)
 class Arrival(Generic[RowT]):
-    """A row, its number in the file, and when it arrives in this draw (seconds on the trace's clock)."""
+    """A row, its number in the file, and its arrival time in this draw (seconds on the trace's clock)."""
 
     number: int
     at_s: float
@@ -40,18 +40,18 @@ class Arrival(Generic[RowT]):
 
 
 Sessions = Callable[[Iterable[Arrival[RowT]], Draws, float, float], Iterator[Session]]
-"""(arrivals in the file's order, draws, begin_s, end_s) -> sessions, of those that start in [begin_s, end_s)."""
+"""(arrivals in the file's order, draws, begin_s, end_s) -> the sessions that start in [begin_s, end_s)."""
 
 MakesCall = Callable[[RowT, Draws], Call]
-"""Turns one row into one call."""
+"""Makes one call from one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema(Generic[RowT]):
-    """`fields` are the names that a row must have; `other_names` maps spellings that are also met onto them.
+    """`fields` are the names that a row must have; `other_names` maps other spellings to them.
 
-    `block_tokens` is the size of the blocks that the source tells of; 16, vLLM's own, where it tells of none. With
-    `closed_loop` its sessions have several calls, which go on after the last of them has arrived.
+    `block_tokens` is the size of the source's blocks; 16, vLLM's own, if it has none. With `closed_loop` a session has
+    several calls, and they continue after the last session has arrived.
     """
 
     name: str
@@ -64,20 +64,20 @@ class Schema(Generic[RowT]):
     other_names: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, record: Mapping[str, object]) -> dict[str, object]:
-        """The record with every field under its usual name."""
+        """Return the record with every field under its usual name."""
         return {self.other_names.get(name, name): value for name, value in record.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class OneCallEach(Generic[RowT]):
-    """Each row is a session of one call: an open loop, for traces that do not say who asked."""
+    """Makes each row a session of one call: an open loop, for traces that do not name the clients."""
 
     call: MakesCall[RowT]
 
     def __call__(
         self, arrivals: Iterable[Arrival[RowT]], draws: Draws, begin_s: float, end_s: float
     ) -> Iterator[Session]:
-        """As `Sessions` has it."""
+        """Yield the sessions that start in the window, as `Sessions` requires."""
         for arrival in arrivals:
             if begin_s <= arrival.at_s < end_s:
                 yield Session(f"row-{arrival.number}", arrival.at_s, (self.call(arrival.row, draws),))

@@ -40,12 +40,12 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def at_s(self) -> float:
-        """When the session arrives."""
+        """The session's arrival time, in seconds on the trace's clock."""
         return self.arrival_time * 1e-3
 
 
 def sessions(arrivals: Iterable[Arrival[Row]], draws: Draws, begin_s: float, end_s: float) -> Iterator[Session]:
-    """The sessions that arrive in the window, whole; a session's rows may lie anywhere in the file."""
+    """Yield the whole sessions that arrive in the window; a session's rows may be anywhere in the file."""
     starts: dict[str | int, float] = {}
     rounds: dict[str | int, list[Row]] = {}
     for arrival in arrivals:
