@@ -44,11 +44,11 @@ class Delays:
 class SimulatedGateway:
     """Places calls and passes their lifecycle events to the dispatcher.
 
-    `residency` knows which worker holds which blocks. If it is a `ResidencyMap` and `publishes_events` is set, the
-    workers' KV events reach it in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost
-    batches. Otherwise the workers say that they publish none. `usage_share` is the share of responses that report
-    usage. With a `ledger` the gateway is one of several that share these workers. It reads the workers' loads while
-    `more` returns true; by default, while any event is pending.
+    `residency` knows which worker holds which blocks. If it is a `ResidencyMap` and `publishes_events` is set, it gets
+    the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
+    Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With a
+    `ledger` the gateway is one of several that share these workers. It reads the workers' loads while `more` returns
+    true; by default, while any event is pending.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class _HeldCalls:
 
     def _offer(self, worker: WorkerId) -> None:
         for call in self._waiting.first(worker):
-            if self._again(call) == worker:
+            if self._again(call) == worker:  # the worker has a prefill again, so the others wait on
                 return
 
     def _expired(self, call: HeldCall, held: Held) -> None:

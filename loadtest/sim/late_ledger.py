@@ -113,6 +113,7 @@ class LateAccount:
                 work = row.work if work is None else work.plus(row.work)
         unseen = _NOTHING
         if self._late is not None:
+            # The caller adds its own reservations, so add the late ones it may see, and subtract the current ones.
             seen.append(self._late.seen())
             unseen = self._own.latest
         return OthersLoad(

@@ -161,7 +161,7 @@ class EngineWorker:
         if first is None:
             return
         ends_s = self._steps.ends_s
-        begun = bisect_right(ends_s, self._time.now_s, first) + 1
+        begun = bisect_right(ends_s, self._time.now_s, first) + 1  # 1: the step under way has begun and will end
         if begun < len(ends_s):
             del ends_s[begun:]
             self._plan += 1

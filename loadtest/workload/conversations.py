@@ -53,7 +53,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation starts `start_s` after the run; `system` and `document` open it, and the turns follow."""
+    """A conversation begins `start_s` after the run begins; `system` and `document` open it, and the turns follow."""
 
     id: str
     start_s: float

@@ -31,7 +31,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Calls of one client, one after the other, starting `start_s` after the run."""
+    """Calls of one client, one after the other, from `start_s` after the start of the run."""
 
     id: str
     start_s: float

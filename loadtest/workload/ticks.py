@@ -39,4 +39,5 @@ class Ticks:
 
 def _multiple(gap: int, step: int) -> bool:
     rest = gap % step
+    # Two rounded timestamps put a gap off by up to one ROUNDING_S, in either direction.
     return min(rest, step - rest) <= 1
