@@ -19,28 +19,30 @@ from router.gateway.http.tunnel import Tunnel
 
 log = logging.getLogger("warmroute.gateway")
 
-# Bytes of further requests kept while one is in progress; beyond that the client has to wait.
+# The bytes of further requests that are kept while one is in progress. Beyond them the gateway stops reading.
 PIPELINE_BYTES = 65_536
-# Larger pieces go out at once: they fill the other side's buffers anyway.
+# Larger pieces are written at once: coalescing saves nothing where one piece fills the socket's buffer.
 LARGE_WRITE_BYTES = 32_768
-# After refusing a request unread: how long, and for how many bytes, the rest is read and thrown away, so that the
-# answer is not lost to a connection reset (RFC 9112 section 9.6).
+# After the gateway refuses a request that it has not read completely, it reads and discards the rest within these
+# limits. Closing the socket at once could reset the connection before the client reads the answer (RFC 9112
+# section 9.6).
 LINGER_S = 2.0
 LINGER_BYTES = 16_777_216
-# Between an idle connection's deadline and its end: long enough for one iteration of the loop to read its socket.
+# Delay between an idle connection's deadline and its close: one iteration of the loop can still read its socket.
 _LAST_LOOK_S = 0.001
 
-# Refusals after which the connection may be used for the next request.
+# After these refusals the connection can serve the next request.
 _HARMLESS = frozenset({ErrorKind.PATH_NOT_FOUND, ErrorKind.METHOD_NOT_ALLOWED, ErrorKind.INVALID_API_KEY})
 
 
 class ClientConnection(asyncio.Protocol):
-    """The protocol. `peer` is the client's address, empty on a Unix socket; `deadline_s` is looked at by a sweep;
-    `caller` is who sent the last request, by its API key.
+    """The asyncio protocol of a client's connection.
 
-    `write` sends to the client at the end of the iteration and `write_now` at once (after `flush`, if anything
-    waits); both do nothing once it is gone. `writable` is False while the client leaves more than the write buffer's
-    limit unread.
+    `peer` is the client's address, empty on a Unix socket. A sweep calls `expired` after `deadline_s`. `caller` is
+    the sender of the last request, found by its API key.
+
+    `write` sends at the end of the iteration. `write_now` sends at once; call `flush` before it if bytes wait. Both
+    do nothing after the client has left. `writable` is False while the unread bytes exceed the write buffer's limit.
     """
 
     def __init__(self, services: ClientServices) -> None:
@@ -64,7 +66,6 @@ class ClientConnection(asyncio.Protocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came."""
         services = self._services
         self._transport = cast(asyncio.Transport, transport)
         if services.drain.closing or self._over:
@@ -79,7 +80,6 @@ class ClientConnection(asyncio.Protocol):
         self.deadline_s = services.time() + services.drain.client_idle_s
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the client."""
         if self._over:
             self._discard(data)
             return
@@ -97,14 +97,13 @@ class ClientConnection(asyncio.Protocol):
             self._crashed()
 
     def eof_received(self) -> None:
-        """The client ended its side. Like vLLM's own server we take that for leaving."""
+        """Treat the client's half-close as a disconnect, as vLLM's own server does."""
         if self._request is not None:
             self.abort()
         else:
-            self.flush()  # the transport closes now; answers of this iteration must be with it
+            self.flush()  # the transport closes after this call, so the answers of this iteration must be in it
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
         self.write_now = _nowhere
         self._unwritten.clear()
         if not self._over and self._framer.state is FramerState.BODY and self._request is None:
@@ -120,7 +119,7 @@ class ClientConnection(asyncio.Protocol):
         self._services.drain.left(self)
 
     def pause_writing(self) -> None:
-        """The client does not read: stop its worker's bytes, and answer no further request."""
+        """Stop reading the worker's answer, and answer no further request, until the client reads again."""
         self.writable = False
         if self._request is not None:
             self._request.client_writable(False)
@@ -130,7 +129,7 @@ class ClientConnection(asyncio.Protocol):
             self._services.allow_unsent()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Continue after `pause_writing`: the client reads again."""
         self.writable = True
         if self._services.unsent.resumed(self):
             self._services.allow_unsent()
@@ -140,34 +139,34 @@ class ClientConnection(asyncio.Protocol):
             self._paced_by_reads()
 
     def _paced_by_reads(self) -> None:
-        """Whether the client reads has changed, with no request in progress."""
+        """Adjust deadline and reading to a change of `writable` while no request is in progress."""
         if not self._over and self._framer.state is FramerState.IDLE:
             self._await_request()
         else:
             self._pace()
 
     def cut_off(self) -> None:
-        """All unsent answers together are too large, and this client has been waited for the longest."""
+        """Close this connection: the unsent answers of all clients are too large, and it has been paused longest."""
         log.info("slow reader cut off", extra={"peer": self.peer})
         self._services.loop.call_soon(self.abort)
 
     @property
     def unsent_bytes(self) -> int:
-        """What the client leaves unsent now, with the requests that wait because it does."""
+        """Answer bytes that the client has not read, plus the request bytes that wait because of them."""
         if self._transport is None:
             return 0
         waiting = self._framer.pending_bytes if self._request is None else 0
         return self._transport.get_write_buffer_size() + waiting
 
     def allow_unsent(self, size_bytes: int) -> None:
-        """Stop the worker once more than `size_bytes` are left unsent."""
+        """Set the number of unsent bytes above which the worker is paused."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.set_write_buffer_limits(high=size_bytes, low=size_bytes // 4)
 
     # requests
 
     def _advance(self) -> None:
-        """Read one request if it is there. Bytes of further requests wait in the pipeline scheduler."""
+        """Handle one request if it is complete. Bytes of further requests wait in the pipeline scheduler."""
         framer = self._framer
         if self._request is None and not self._over and self.writable:
             stage = framer.state
@@ -186,11 +185,14 @@ class ClientConnection(asyncio.Protocol):
         self._pace()
 
     def _pace(self) -> None:
-        """Whether to read on from the socket. While a request is in progress the client's end must be noticed, so that
-        some bytes of further ones are read; while requests wait for their turn, nothing is."""
+        """Start or stop reading from the socket.
+
+        While a request is in progress, a limited number of further bytes is read: only a read shows that the client
+        has closed the connection. While pipelined requests wait for the scheduler, nothing is read.
+        """
         pending_bytes = self._framer.pending_bytes
         if self.writable and not (pending_bytes or self._ahead_bytes or self._paused):
-            return  # as almost always
+            return  # the usual case
         if self._ahead_bytes:
             self._give_back_ahead()
         if self._over:
@@ -210,8 +212,11 @@ class ClientConnection(asyncio.Protocol):
             self.set_reading(True)
 
     def _take_ahead(self, size_bytes: int) -> None:
-        """Many bytes of further requests wait behind the one in progress. They count as body bytes; where there is no
-        room for them, there is nothing to answer yet, and so the connection ends."""
+        """Count the bytes of further requests as body bytes, because many wait behind the request in progress.
+
+        If the body limit does not allow them, close the connection: an error could not be sent before the answer
+        in progress.
+        """
         if self._services.bodies.lend(size_bytes):
             self._ahead_bytes = size_bytes
         else:
@@ -231,7 +236,11 @@ class ClientConnection(asyncio.Protocol):
             self._crashed()
 
     def _await_more(self, before: FramerState) -> None:
-        """A deadline runs for a whole head and for a whole body, not from one read to the next."""
+        """Set the deadline of a head or body that has just begun.
+
+        One deadline covers the whole head or the whole body. If each read extended it, a slow sender could occupy a
+        connection for ever.
+        """
         stage = self._framer.state
         if stage is not before:
             self._services.drain.places.busy(self)
@@ -240,7 +249,7 @@ class ClientConnection(asyncio.Protocol):
             self.deadline_s = self._services.time() + limit_s
 
     def _head_read(self, head: RequestHead) -> None:
-        """Between head and body: refuse by key and path, let an expecting client go on."""
+        """Check key and path before the body is read, and answer `Expect: 100-continue`."""
         if self._services.keys is not None:
             name = self._services.local.let_in(head, self._services.keys)
             self.caller = self._services.callers.of(name) if name is not None else self._services.callers.anybody
@@ -275,14 +284,14 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the answer about to begin may let another request follow the one in progress."""
+        """Whether the answer that is about to begin may keep the connection open for another request."""
         return not (self._services.drain.draining or self._over)
 
     def request_ended(self, keep_alive: bool) -> None:
-        """The request in progress has been answered, or its answer cannot be finished.
+        """Continue after the request in progress was answered, or its answer could not be completed.
 
-        `keep_alive` is what the answer's head promised to the client. A drain that began since does not take that
-        back: the next request may be on its way already, and its answer will say that it is the last.
+        `keep_alive` repeats what the answer's head promised to the client. A drain that began after that head keeps
+        the promise, because the next request may already be on its way. Its answer then announces the close.
         """
         self._request = None
         self._framer.give_back()
@@ -292,7 +301,7 @@ class ClientConnection(asyncio.Protocol):
         self._await_request()
 
     def _await_request(self) -> None:
-        """Between two requests. A client that leaves answers unread has as long as a silent worker."""
+        """Wait for the next request. A client that does not read its answers has `timeouts.stream_idle_s`."""
         services = self._services
         now_s = services.time()
         if self.writable:
@@ -306,20 +315,20 @@ class ClientConnection(asyncio.Protocol):
     # endings
 
     def expired(self, now_s: float) -> None:
-        """The deadline has passed."""
+        """Act on a deadline that has passed."""
         if self._request is not None:
             self._request.expired(now_s)
         elif self._over or not self.writable:
             self.abort()
         elif self._framer.state is FramerState.IDLE:
-            # not now: a timer runs before the sockets are read, and a request may have come while we were busy
+            # Not at once: timers run before sockets are read, and a request may have come while the loop was busy.
             self.deadline_s = math.inf
             self._services.loop.call_later(_LAST_LOOK_S, self._close_idle)
         else:
             self._refuse(RequestError(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time"))
 
     def shorten_idle(self, by_s: float) -> None:
-        """A connection that waits for a request waits less long; with a negative number, longer."""
+        """Move the deadline of a connection that waits for a request forward by `by_s`; a negative value extends it."""
         if self._request is None and not self._over and self._framer.state is FramerState.IDLE:
             self.deadline_s -= by_s
 
@@ -328,7 +337,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def evict(self) -> None:
-        """Close at once while no request is in progress: the place is needed."""
+        """Close an idle connection at once, because a new connection needs its place."""
         self.abort()
 
     def abort(self) -> None:
@@ -340,7 +349,7 @@ class ClientConnection(asyncio.Protocol):
         self._leave_request()
 
     def _close(self) -> None:
-        """Close once everything is written; a client that does not take it has as long as a silent worker."""
+        """Close after everything is written. A client that does not read has `timeouts.stream_idle_s`."""
         self._over = True
         self._services.drain.places.busy(self)
         self.deadline_s = self._services.time() + self._services.timeouts.stream_idle_s
@@ -349,7 +358,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
 
     def _linger(self) -> None:
-        """Send our end, and throw away what the client still sends, for a while."""
+        """Close the sending side, and discard the client's bytes within `LINGER_S` and `LINGER_BYTES`."""
         self._over = True
         self._services.drain.places.busy(self)
         self._framer.close()
@@ -373,7 +382,7 @@ class ClientConnection(asyncio.Protocol):
             request.client_gone()
 
     def _crashed(self) -> None:
-        """End the request in progress, or the connection, after a defect. Called while the exception is handled."""
+        """End the request in progress, or the connection, after a defect. Call from an `except` block."""
         if self._request is not None:
             self._request.crashed()
         else:
@@ -381,7 +390,7 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
 
     def shut_down(self) -> None:
-        """The time for requests in progress is up: end the one here with an error, then the connection."""
+        """End the request in progress with an error, then the connection: the drain deadline has passed."""
         if self._request is not None:
             self._request.shut_down()
         elif not self._over:
@@ -393,7 +402,7 @@ class ClientConnection(asyncio.Protocol):
     # for a request
 
     def body_done(self) -> None:
-        """The request's body is needed no longer."""
+        """Release the memory of the request's body."""
         self._framer.give_back()
 
     def write(self, data: bytes) -> None:
@@ -406,7 +415,7 @@ class ClientConnection(asyncio.Protocol):
             self.flush()
 
     def flush(self) -> None:
-        """Write now what waits for the end of the iteration."""
+        """Write at once the bytes that wait for the end of the iteration."""
         unwritten = self._unwritten
         if unwritten:
             data = unwritten[0] if len(unwritten) == 1 else b"".join(unwritten)
@@ -415,7 +424,7 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.write(data)
 
     def set_reading(self, reading: bool) -> None:
-        """Take bytes from the client, or let it wait."""
+        """Start or stop reading from the client."""
         transport = self._transport
         if reading is not self._paused or transport is None or transport.is_closing():
             return
@@ -426,14 +435,14 @@ class ClientConnection(asyncio.Protocol):
             transport.pause_reading()
 
     def flush_into(self, tunnel: Tunnel) -> None:
-        """Protocols have been switched: what was read ahead belongs to the tunnel."""
+        """Give the tunnel the bytes that were read ahead, after a protocol switch."""
         pending = self._framer.take_pending()
         if self._ahead_bytes:
             self._give_back_ahead()
-        self.set_reading(True)  # before the worker gets bytes: it may not take them, and stop the reading
+        self.set_reading(True)  # before the worker gets bytes: a worker that does not read stops the reading again
         if pending:
             tunnel.from_client(pending)
 
 
 def _nowhere(data: bytes) -> None:
-    """Where bytes for nobody go."""
+    """Discard bytes for a client that has left."""

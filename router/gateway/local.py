@@ -1,4 +1,4 @@
-"""Answers of the gateway itself: health, version, the fleet's models, preflights and refusals."""
+"""Answer requests without a worker: health, version, the fleet's models, preflights and refusals."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Answer = tuple[int, dict[str, Any]]
 
 _GET = ("GET", "HEAD")
 _OPEN = frozenset({"/health", "/ping", "/livez", "/readyz", "/version"})
-"""Answered without a key."""
+"""Paths that need no API key."""
 _NO_KEY = "no API key given; send it as Authorization: Bearer KEY"
 _WRONG_KEY = "the API key given is not known here"
 
 
 class MethodNotAllowed(RequestError):
-    """405, with the methods that are allowed."""
+    """Status 405, with the methods that are allowed."""
 
     def __init__(self, method: str, methods: tuple[str, ...]) -> None:
         super().__init__(ErrorKind.METHOD_NOT_ALLOWED, f"{method} is not allowed here; use {', '.join(methods)}")
@@ -41,7 +41,7 @@ class MethodNotAllowed(RequestError):
 
 
 class LocalAnswers:
-    """Knows which paths exist, and answers without a worker."""
+    """Finds the route of a request, and writes the answers that need no worker."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LocalAnswers:
         }
 
     def route(self, head: RequestHead) -> Route | None:
-        """Return the route to forward on; None where the gateway itself answers.
+        """Return the route to forward on; None if the gateway itself answers.
 
         Raises:
             RequestError: unknown path or wrong method.
@@ -87,12 +87,12 @@ class LocalAnswers:
         return route
 
     def let_in(self, head: RequestHead, keys: ApiKeys) -> str | None:
-        """Return the name of the request's key, before anything else of it is looked at.
+        """Return the name of the request's API key; None for paths that need none, and for preflights.
 
-        Health and version are open, and a preflight brings no key.
+        Call this before any other check: a caller without a valid key must not learn which paths exist.
 
         Raises:
-            RequestError: it needs a key, and brings none that is known.
+            RequestError: the request needs a key, and has none or an unknown one.
         """
         if head.path in _OPEN or head.method == "OPTIONS":
             return None
@@ -114,7 +114,7 @@ class LocalAnswers:
         return self._reply(head, peer, "local", status, body, lines, close, key_name)
 
     def refusal(self, head: RequestHead | None, peer: str, error: RequestError, close: bool) -> bytes:
-        """Return the answer to a request that is not forwarded; `head` is None where it could not be read."""
+        """Return the error response for a refused request. `head` is None if the head could not be parsed."""
         self._metrics.error(error.kind.spec.code, "request")
         lines = retry_after(error)
         if isinstance(error, MethodNotAllowed):

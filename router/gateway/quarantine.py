@@ -1,8 +1,8 @@
-"""Keeps a request that takes workers down from taking down the whole fleet.
+"""Prevent a request body that crashes workers from crashing the whole fleet.
 
-`router.placement.query_of_death` counts; this is where its facts come from and where its verdicts take effect. A
-request that has lost a worker, or that others with the same body have lost one for, may go to one further worker at a
-time; after the second loss to none.
+`router.placement.query_of_death` keeps the record of suspected bodies. This module feeds it and applies its verdicts.
+After the first lost worker, requests with the suspected body may go to one further worker at a time. After the second
+lost worker they go to none.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from router.placement.health import SERVING
 from router.placement.query_of_death import PROOF_S, BodyVerdict, QueryOfDeathTracker
 
 LOOKS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, PROOF_S)
-"""When a worker is dialled after it has failed a request, counted from then."""
+"""When the gateway dials a worker that has failed a request, in seconds from the failure."""
 LOOK_LIMIT_S = 1.0
-"""A dial that takes longer proves nothing."""
+"""How long a dial may take. A slower one is given up and proves nothing."""
 PATHS_KEPT = 1_024
 RETRY_AFTER_S = 1.0
-"""When to ask again about a request whose verdict is open: by then the worker has been dialled several times."""
+"""Retry-After for a request whose verdict is open: by then the worker has been dialled several times."""
 
 _DOUBTED = "Workers were lost while they had this request. It goes to no other worker until it is known why; try again."
 
@@ -38,22 +38,22 @@ class RunningRequest(Protocol):
 
     @property
     def body_key(self) -> int:
-        """What the quarantine knows the body by; 0 for a request without one, which is never suspected."""
+        """The quarantine's key of the body; 0 without a body, because such a request is never suspected."""
         ...
 
     @property
     def unanswered(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints that have the request and have not begun to answer it."""
+        """The endpoints that have received the request and have not begun to answer."""
         ...
 
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]:
-        """`unanswered`, and the endpoints to which a connection is dialled."""
+        """The endpoints in `unanswered`, and those that an attempt is still connecting to."""
         ...
 
 
 class Quarantine:
-    """Collects what becomes of workers that failed requests, and says where a request may go."""
+    """Finds out whether workers that failed requests have died, and limits the workers that a request may go to."""
 
     def __init__(
         self,
@@ -78,18 +78,19 @@ class Quarantine:
 
     @property
     def active(self) -> bool:
-        """Whether anything may be known against any request: a quick test for the hot path."""
+        """Whether any body may be suspected: a quick test for the hot path."""
         query_of_death = self.query_of_death
         return query_of_death.stirred and query_of_death.active(self._loop.time())
 
     # where a request may go
 
     def within(self, body: int, failed: tuple[str, ...]) -> frozenset[str] | None:
-        """Return the endpoints that the request with this body key may go to; None for all. `failed`: those that it has
-        failed on.
+        """Return the endpoints that the request with this body key may go to; None for all.
+
+        `failed` lists the endpoints that have failed the request.
 
         Raises:
-            RequestError: it may go to none.
+            RequestError: the request may go to no endpoint.
         """
         now_s = self._loop.time()
         match self.query_of_death.verdict(body, now_s):
@@ -113,9 +114,12 @@ class Quarantine:
         )
 
     def _apart(self, body: int, failed: tuple[str, ...]) -> frozenset[str] | None:
-        """The endpoints that have none of the bodies suspected of the same death, if there are some: only the one that
-        did it takes down the next worker, and the others are cleared. Those that may have died, and those that have
-        failed the request, are none of them."""
+        """Return the endpoints without another body suspected of the same death; None if that is no restriction.
+
+        Each suspect goes to a worker of its own. The body that crashes workers then crashes its worker alone, and the
+        answers of the other workers clear the other bodies. Endpoints that may have died or have failed the request
+        are left out.
+        """
         taken = self._holders(self.query_of_death.companions(body))
         now_s = self._loop.time()
         free = frozenset(
@@ -129,8 +133,10 @@ class Quarantine:
         return free if taken and free else None
 
     def _holders(self, bodies: set[int]) -> frozenset[str]:
-        """Endpoints that have one of the bodies before its first token, or are about to, but for those that may have
-        died."""
+        """Return the endpoints where a request with one of `bodies` waits for its first token, or is being sent.
+
+        Endpoints that may have died are left out.
+        """
         now_s = self._loop.time()
         found = {
             endpoint.id for request in self._requests if request.body_key in bodies for endpoint in request.awaited
@@ -140,8 +146,11 @@ class Quarantine:
     # what happens
 
     def failed(self, endpoint: FleetEndpoint, body: int, connected_s: float, *, lost: bool) -> None:
-        """`endpoint` failed the request with this body key before its first token: its connection, which was made at
-        `connected_s`, was `lost`, or it answered with a server error."""
+        """Record that `endpoint` failed the request with this body key before its first token.
+
+        `lost`: the connection broke; otherwise the worker answered with a server error. The connection was made at
+        `connected_s`.
+        """
         if not self.query_of_death.enabled or not body:
             return
         incident = self.query_of_death.known(endpoint.id, connected_s, lost=lost)
@@ -155,19 +164,19 @@ class Quarantine:
             self._looks[endpoint.id] = self._loop.create_task(self._look(endpoint), name=f"look at {endpoint.id}")
 
     def survived(self, body: int) -> None:
-        """The request with this body key had its first token, or its whole answer."""
+        """Record that the request with this body key received its first token, or its whole answer."""
         self.query_of_death.survived(body)
         self._changed()
 
     def answered(self, body: int, now_s: float, *, identified: bool) -> None:
-        """The request with this body key had its whole answer. `identified`: its body was read."""
+        """Record that the request with this body key received its whole answer. `identified`: its body was parsed."""
         if identified and self.query_of_death.enabled:
             self.query_of_death.served.add(body, now_s)
         if self.active:
             self.survived(body)
 
     def key(self, path: str, digest: int) -> int:
-        """What a body with this digest is known by: on another path it is another request."""
+        """Return the key of a body with this digest. Equal bodies on different paths are different requests."""
         seed = self._seeds.get(path)
         if seed is None:
             if len(self._seeds) >= PATHS_KEPT:
@@ -176,12 +185,12 @@ class Quarantine:
         return seed ^ digest
 
     def refused(self, endpoint: Endpoint) -> None:
-        """A connection to `endpoint` was refused: nobody listens there."""
+        """Record that `endpoint` refused a connection: no process listens there."""
         if self.query_of_death.waits(endpoint.authority, self._loop.time()):
             self._gone(endpoint.authority)
 
     def process_seen(self, endpoint: FleetEndpoint, new: bool, asked_s: float) -> None:
-        """The worker has said which process it is: another one than before, or the same."""
+        """Record which process answered a question asked at `asked_s`: a `new` one, or the same as before."""
         if new:
             self._gone(endpoint.id)
         else:
@@ -195,7 +204,7 @@ class Quarantine:
     # looking
 
     async def _look(self, endpoint: FleetEndpoint) -> None:
-        """Dial the worker again and again until it is refused, or there is nothing to be proven any more."""
+        """Dial the worker at the times in `LOOKS_S`, repeatedly, until a dial is refused or no incident is open."""
         try:
             while self.query_of_death.waits(endpoint.id, self._loop.time()):
                 began_s = self._loop.time()
@@ -220,12 +229,12 @@ class Quarantine:
             transport.abort()
 
     def close(self) -> None:
-        """Listen and look no longer."""
+        """Stop the dials, and the notifications of the fleet."""
         for look in self._looks.values():
             look.cancel()
         if self.process_seen in self._fleet.on_process:
             self._fleet.on_process.remove(self.process_seen)
 
     def statistics(self) -> dict[str, Any]:
-        """What is suspected and proven, and requests refused for it."""
+        """Return counts of suspected and proven bodies, and of the requests refused because of them."""
         return {**self.query_of_death.statistics(), "refused_requests": self.refused_requests}

@@ -1,4 +1,4 @@
-"""The public listener and its clock."""
+"""The public listener, and the timer that checks all deadlines."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ log = logging.getLogger("warmroute.gateway")
 
 BACKLOG = 2_048
 LAST_WORDS_S = 1.0
-"""How long clients may take to read the end of an answer that the drain deadline cut."""
-# Deadlines are looked at this often, or four times within the shortest of them.
+"""How long clients may take to read the end of an answer that the drain deadline cut off."""
+# The interval between two checks of the deadlines; less if the shortest timeout is under four times this value.
 SWEEP_S = 0.5
 _SHORTEST_SWEEP_S = 0.01
-# Between two looks at connections that have been accepted and are not there yet.
+# The interval between two checks of accepted sockets that have no connection yet, as during a TLS handshake.
 _LOOK_S = 0.1
 
 
 class Gateway:
-    """The data parts: listens on the configured address and forwards.
+    """The data plane: listens on the configured address and forwards requests.
 
-    One timer looks at all deadlines, so that a stream costs none; a timeout is late by at most one sweep.
+    One timer checks all deadlines, so that a stream needs no timer of its own. A timeout is late by at most one sweep.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Gateway:
         pins: SharedPins | None = None,
         deaths: Deaths | None = None,
     ) -> list[str]:
-        """Listen on `listeners`, which are bound and listening, or on the configured address, and return the addresses.
+        """Listen on `listeners`, which are bound and listening, or on the configured address. Return the addresses.
 
-        With `accept_order` other processes accept from the same listeners; `pins` and `deaths` hold what all of them
-        know. An address is ``host:port``, ``[host]:port`` or a socket's path. The caller that gave the path of a Unix
-        socket removes its file after `aclose`.
+        `accept_order` is given if other processes accept from the same listeners; `pins` and `deaths` are then shared
+        with them. An address is ``host:port``, ``[host]:port`` or the path of a Unix socket. The caller that chose
+        the path of a Unix socket removes its file after `aclose`.
 
         Raises:
             ListenError: an address is not available.
@@ -120,17 +120,20 @@ class Gateway:
 
     @property
     def listeners(self) -> tuple[socket.socket, ...]:
-        """The sockets that `start` began to listen on, for another process to go on with."""
+        """The listening sockets, which a handover gives to another process."""
         return tuple(self._listeners)
 
     def drain(self) -> None:
-        """Readiness off; every answer from now on tells its client to close. New connections still come."""
+        """Turn readiness off and send `Connection: close` with every further answer. New connections are accepted."""
         if self._parts is not None:
             self._parts.drain.drain()
 
     async def stop_accepting(self, *, leave_queue: bool | None = None, settle_s: float = SETTLE_S) -> None:
-        """Close the listeners, after `drain`. What waits in their queues is accepted first, or left to the other
-        processes that hold the same sockets: to these by default where `start` was given the listeners."""
+        """Close the listeners, after `drain`.
+
+        With `leave_queue`, connections in the listeners' queues are left to the other processes that hold the same
+        sockets; otherwise they are accepted first. The default is True if `start` was called with `listeners`.
+        """
         parts = self._parts
         if parts is None or self._acceptor is None or not parts.drain.accepts:
             return
@@ -140,10 +143,10 @@ class Gateway:
         parts.drain.accepts_no_more()
 
     async def accept_again(self, listeners: Sequence[socket.socket]) -> None:
-        """After `stop_accepting`: serve as before `drain`, on duplicates of the sockets that were closed.
+        """Undo `drain` and `stop_accepting`. `listeners` are duplicates of the closed sockets.
 
         Raises:
-            OSError: one of them does not listen any more.
+            OSError: a socket no longer listens.
         """
         parts, acceptor = self._parts, self._acceptor
         assert parts is not None and acceptor is not None, "the gateway has not been started"
@@ -152,15 +155,15 @@ class Gateway:
         parts.drain.accepts_again()
 
     async def drained(self) -> None:
-        """After `stop_accepting`: wait until nobody is connected, nor about to be."""
+        """Wait, after `stop_accepting`, until no connection is open or about to open."""
         if self._parts is not None:
             await self._emptied(self._parts)
 
     async def aclose(self, drain_s: float, *, leave_queue: bool | None = None) -> None:
-        """Drain, stop accepting where that has not been done; requests in progress have `drain_s` to end.
+        """Drain, stop accepting connections, and close after requests in progress have had `drain_s` to end.
 
-        A connection closes after an answer that says so. One that waits for a request is kept for
-        `timeouts.drain_idle_s`, so that a client does not send one into a closing connection.
+        A connection closes after an answer that announces it. An idle connection stays open for
+        `timeouts.drain_idle_s`, so that a client does not send a request into a closing connection.
         """
         parts = self._parts
         if parts is None:
@@ -182,13 +185,13 @@ class Gateway:
         parts.close()
 
     async def _emptied(self, parts: Assembly) -> None:
-        """Until nobody is connected, nor about to be."""
+        """Return once no connection is open or about to open."""
         late_s = parts.loop.time() + self._handshake_s
         while parts.drain.connections or (parts.drain.places.opening and parts.loop.time() < late_s):
             await (parts.drain.empty.wait() if parts.drain.connections else asyncio.sleep(_LOOK_S))
 
     async def preview(self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None) -> Request:
-        """The request that these bytes would become from the bearer of that key, identified but not dispatched.
+        """Return the request that these bytes would become if sent with that key, identified but not dispatched.
 
         Raises:
             RequestError: as the public port would answer.
@@ -197,17 +200,17 @@ class Gateway:
         return await self._parts.preview.request(path, headers, body, key_name)
 
     def learn_worker_key(self, endpoint_id: str, key: str | None) -> None:
-        """What a worker that joined at run time wants as its API key; None for nothing, or when it has left."""
+        """Set the API key that a worker added at run time requires; None if it requires none or was removed."""
         if self._parts is not None and self._parts.worker_keys is not None:
             self._parts.worker_keys.learn(endpoint_id, key)
 
     def in_flight(self) -> dict[str, int]:
-        """Requests that are at a worker now, by endpoint."""
+        """Return the number of requests that are at a worker now, by endpoint."""
         running = self._parts.running if self._parts is not None else ()
         return dict(Counter(ticket.candidate.endpoint.id for request in running for ticket in request.tickets))
 
     def statistics(self) -> dict[str, Any]:
-        """Connections, requests in progress and waiting, pool sizes, the loop's tasks."""
+        """Return counts of connections, of requests in progress and waiting, of pooled connections and of tasks."""
         parts = self._parts
         return {**parts.statistics(), "tasks": len(asyncio.all_tasks(parts.loop))} if parts is not None else {}
 
@@ -226,7 +229,7 @@ class Gateway:
 
 
 async def _close_connections(parts: Assembly) -> None:
-    """End what is still there with an error, and leave it a moment to go out."""
+    """End the remaining requests with an error, and close after `LAST_WORDS_S` at most."""
     for connection in list(parts.drain.connections):
         try:
             connection.shut_down()
@@ -241,7 +244,7 @@ async def _close_connections(parts: Assembly) -> None:
 
 
 def sweep_interval_s(config: Config) -> float:
-    """How often deadlines are looked at."""
+    """Return the interval between two checks of the deadlines, in seconds."""
     timeouts = config.timeouts
     shortest_s = min(
         timeouts.connect_s,
@@ -262,7 +265,7 @@ def sweep_interval_s(config: Config) -> float:
 
 
 def address_of(name: Any) -> str:
-    """What `getsockname` gave, as text."""
+    """Return the result of `getsockname` as text."""
     if isinstance(name, tuple):
         return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
     return name.decode() if isinstance(name, bytes) else str(name)

@@ -1,4 +1,4 @@
-"""One attempt at one request: find a connection to its worker, send the request, judge how the answer begins."""
+"""One attempt at a request: connect to its worker, send the request, and classify the start of the answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.lifecycle_events import FailurePoint
 from router.placement.tickets import Ticket
 
-# Server errors that speak of the request and not of the worker: another worker would say the same.
+# Server errors about the request, not about the worker: another worker would answer the same.
 _NOT_A_FAILURE = frozenset({501, 505})
 NOT_FOUND_BYTES = 4_096
 """A 404 whose body is longer, framing included, is passed on unread."""
@@ -26,13 +26,13 @@ NOT_FOUND_BYTES = 4_096
 ERROR_BYTES = 65_536
 """A server error whose body is longer, framing included, is not passed on."""
 ERROR_BODY_S = 1.0
-"""How long the body of a server error is waited for."""
+"""How long the gateway waits for the body of a server error."""
 STALE_S = 0.01
-"""A pooled connection that breaks sooner than this after a request was written had been closed before."""
+"""If a pooled connection breaks within this time after a request was written, the worker had closed it before."""
 
 
 class AttemptServices:
-    """What all attempts use."""
+    """The objects that all attempts of a gateway share."""
 
     __slots__ = ("loop", "metrics", "pools", "scheme", "time", "worker_keys")
 
@@ -53,10 +53,10 @@ class AttemptServices:
 
 
 class Attempt:
-    """The request of `ticket` at its worker.
+    """One try of a request at the worker of `ticket`.
 
-    `report` gets each outcome together with the attempt. One of ANSWERED, NOT_FOUND, ERRED, FAILED and CRASHED is the
-    last. After NOT_FOUND, ERRED and FAILED `failure` says why another worker should take over, if one can.
+    `report` gets each outcome together with the attempt. The last outcome is ANSWERED, NOT_FOUND, ERRED, FAILED or
+    CRASHED. After NOT_FOUND, ERRED and FAILED, `failure` gives the reason why another worker should take over.
     """
 
     __slots__ = (
@@ -107,31 +107,31 @@ class Attempt:
         self.opening = Opening(commented)
         self.connection: UpstreamConnection | None = None
         self.connected_s = 0.0
-        """When the connection was made that the request was written to."""
+        """When the connection that the request was written to was made."""
         self.response: ResponseHead | None = None
         self.response_read: Callable[[bytes], None] = _ignore
         self.usage_frame: UsageFrame | None = None
-        """Takes a frame out of the stream that its client did not ask for."""
+        """Removes a usage frame that the client did not ask for from the stream."""
         self.failure: Failure | None = None
         self.lost = False
         """The connection broke; False where the worker answered with a server error."""
         self.sent = False
-        """The request was written to a connection; else one is dialled."""
+        """The request was written to a connection; False while the connection is being made."""
         self.since_s = 0.0
         """When `sent` was last set."""
         self.switched = False
         self.worker_writable: Callable[[bool], None] = _ignore_pause
-        """Gets False when the worker stops reading. Only a tunnel can write faster than its worker reads."""
+        """Called with False when the worker stops reading. Only a tunnel can write faster than its worker reads."""
 
     @property
     def unopened(self) -> bool:
-        """No part of an answer was let through."""
+        """Whether no part of the answer has gone to the client."""
         return not self._opened
 
     # sending
 
     def begin(self, *, fresh: bool = False) -> None:
-        """Send to the ticket's worker, on an idle connection unless `fresh`."""
+        """Send the request to the ticket's worker. Use an idle connection if there is one, unless `fresh` is set."""
         services = self._services
         endpoint = self.ticket.candidate.endpoint.endpoint
         connection = None if fresh or self._outbound.upgrade else services.pools.take(endpoint)
@@ -143,18 +143,18 @@ class Attempt:
         self._dial = services.pools.dial(endpoint, self)
 
     def dialled(self, connection: UpstreamConnection) -> None:
-        """Use the new connection."""
+        """Send on the new connection."""
         self._dial = None
         self._send(connection)
         self._report(Outcome.MOVED, self)
 
     def dial_failed(self, reason: str, *, ours: bool) -> None:
-        """Fail: the worker cannot be reached, or the gateway cannot open a connection (`ours`)."""
+        """Fail, because the worker cannot be reached or, with `ours`, because the gateway cannot open a connection."""
         self._dial = None
         if ours:
             self._fail(FailurePoint.LOCAL, reason)
         elif self._sent_s is not None:
-            # the pooled connection had not died idle: the worker is gone, and had the request
+            # The pooled connection had not closed while idle: the worker is gone, and it had received the request.
             self._suspect(lost=True)
             self._fail(FailurePoint.SENT, f"connection closed by the worker, then: {reason}")
         else:
@@ -193,7 +193,7 @@ class Attempt:
     # the worker's answer
 
     def response_began(self, response: ResponseHead) -> None:
-        """Judge a final head: it begins an answer, or is a failure."""
+        """Classify a final response head as the start of an answer or as a failure."""
         self.response = response
         status = response.status
         if status == 503:
@@ -217,7 +217,7 @@ class Attempt:
                 self.worker_lost("unexpected 101", True)
 
     def _read_before_first(self, data: bytes) -> None:
-        """Take body bytes while no event was let through."""
+        """Take body bytes before the first event has gone to the client."""
         assert self.response is not None and self.connection is not None
         verdict = self.opening.feed(data, self.connection, self.response)
         if verdict is Verdict.OPEN:
@@ -229,18 +229,18 @@ class Attempt:
             self.worker_lost("no event among too many bytes", True)
 
     def _stream_error(self) -> None:
-        """Fail: the first event of the stream is an error."""
+        """Fail, because the first event of the stream is an error."""
         error = self.opening.error
         assert error is not None
         self.let_go(reusable=False)
         point = FailurePoint.REFUSED if error.status == 503 else FailurePoint.ANSWERED
         if point is FailurePoint.ANSWERED:
             self._suspect(lost=False)
-        # not the worker's words: they may repeat the prompt, and a reason is logged and kept
+        # Without the worker's message: it may repeat the prompt, and reasons are logged and kept.
         self._fail(point, f"error as first event, status {error.status or 'not given'}")
 
     def _read_not_found(self, data: bytes) -> None:
-        """Take body bytes of a 404. It is judged once it is complete, unless it is long."""
+        """Take body bytes of a 404. A short one is classified when it is complete; a long one is passed on."""
         assert self.response is not None and self.connection is not None
         if self.connection.raw_bytes > NOT_FOUND_BYTES:
             self.response_read = self._read_before_first
@@ -249,7 +249,7 @@ class Attempt:
             self.opening.feed(data, self.connection, self.response)
 
     def _read_error(self, data: bytes) -> None:
-        """Take body bytes of a server error. It is passed on where no other worker is tried."""
+        """Take body bytes of a server error, which is passed on if no other worker is tried."""
         assert self.response is not None and self.connection is not None
         if self.connection.raw_bytes > ERROR_BYTES:
             self._error_cut()
@@ -257,7 +257,7 @@ class Attempt:
             self.opening.feed(data, self.connection, self.response)
 
     def _error_cut(self) -> None:
-        """Fail: a server error whose body is late, too long or without an end."""
+        """Fail with a server error whose body is late, too long or has no defined end."""
         response = self.response
         self.let_go(reusable=True)
         try:
@@ -266,7 +266,7 @@ class Attempt:
             self.crashed()
 
     def _denies_model(self) -> bool:
-        """Whether a complete 404 says that the worker does not serve the model that it has listed."""
+        """Return whether a complete 404 says that the worker does not serve a model that it has listed."""
         connection = self.connection
         if self.ticket.request.model is None or connection is None or connection.raw_bytes > NOT_FOUND_BYTES:
             return False
@@ -275,7 +275,7 @@ class Attempt:
         return self.ticket.candidate.endpoint.models_known and denies_model(b"".join(connection.pieces))
 
     def response_ended(self) -> None:
-        """The worker's answer is complete."""
+        """Report the outcome of a complete answer."""
         response = self.response
         assert response is not None
         if self._opened:
@@ -293,7 +293,7 @@ class Attempt:
             self._report(Outcome.ANSWERED, self)
 
     def worker_lost(self, reason: str, broke_http: bool) -> None:
-        """The answer will not be completed on this connection."""
+        """Redial or fail, because this connection will not bring the rest of the answer."""
         connection = self.connection
         erred = self.response if self._late is not None else None
         stale = connection is not None and connection.reused and connection.silent and not broke_http
@@ -303,7 +303,7 @@ class Attempt:
         elif erred is not None:
             self._fail(FailurePoint.ANSWERED, f"HTTP {erred.status}")
         elif stale:
-            # closed by the worker while it lay idle: says nothing about the worker, and does not count
+            # The worker closed the idle connection. That is no sign of a failure, so it does not count as an attempt.
             if self._sent_s is not None and self._services.time() - self._sent_s > STALE_S:
                 self._suspect(lost=True)
             self._services.metrics.redialled()
@@ -319,7 +319,10 @@ class Attempt:
         self._report(Outcome.CRASHED, self)
 
     def _suspect(self, *, lost: bool) -> None:
-        """The worker may have died of the request: its connection was `lost`, or it answered with a server error."""
+        """Report that the request may have crashed the worker.
+
+        `lost`: the connection broke; otherwise the worker answered with a server error.
+        """
         self.lost = lost
         self._report(Outcome.SUSPECTED, self)
 
@@ -329,20 +332,20 @@ class Attempt:
         self.failure = Failure(point, reason, retry_after_s, broke_http)
         self._report(Outcome.FAILED, self)
 
-    # what its request does
+    # calls from the request
 
     def comment(self) -> None:
-        """The client has seen comments instead of this worker's head."""
+        """Record that the client has received comments, and so cannot get this worker's head."""
         self.opening.comment()
 
     def give_up(self, reason: str) -> None:
-        """Fail before the first event: the worker takes too long, or is lost."""
+        """Fail before the first event, because the worker takes too long or was lost."""
         point = FailurePoint.SENT if self.sent else FailurePoint.CONNECT
         self.let_go(reusable=False)
         self._fail(point, reason)
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume reading: the client does not read, or reads again."""
+        """Stop reading the answer while the client does not read, or resume."""
         self._paused = paused
         connection = self.connection
         if connection is not None:
@@ -352,7 +355,7 @@ class Attempt:
                 connection.resume_reading()
 
     def let_go(self, *, reusable: bool) -> None:
-        """Stop dialling, or give the connection back."""
+        """Stop dialling, or release the connection. A connection that is not `reusable` is closed."""
         late, self._late = self._late, None
         if late is not None:
             late.cancel()
@@ -360,7 +363,7 @@ class Attempt:
         if dial is not None:
             dial.cancel()
         connection, self.connection = self.connection, None
-        self.response_read = _ignore  # no cycles left behind: the collector has enough to do
+        self.response_read = _ignore  # breaks a reference cycle, so that no garbage collection is needed
         if connection is not None:
             if self._paused:
                 connection.resume_reading()
@@ -368,8 +371,8 @@ class Attempt:
 
 
 def _ignore(data: bytes) -> None:
-    """Drop bytes that nobody waits for."""
+    """Discard bytes of an abandoned answer."""
 
 
 def _ignore_pause(writable: bool) -> None:
-    """A request cannot be written faster than its worker reads."""
+    """Ignore back-pressure: a request is written once, so there is nothing to pause."""

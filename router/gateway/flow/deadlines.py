@@ -1,4 +1,4 @@
-"""How long each state of a request may last, and which limit has passed. Pure."""
+"""The time limits of a request's states, and the detection of stalled streams. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from router.config.model import TimeoutsConfig
 from router.gateway.flow.transitions import RequestState
 
 MIN_BYTES_PER_S = 16.0
-"""What a worker must bring of a started answer while no event ends: an event of a megabyte may take its time."""
+"""The least rate of a begun answer while no event is completed. A large event, of a megabyte say, may take long."""
 
 
 class Limits:
-    """The time limits of requests, in seconds, and how many may be in progress."""
+    """The time limits of requests, in seconds, and the limit on requests in progress."""
 
     __slots__ = (
         "comment_interval_s",
@@ -38,7 +38,7 @@ class Limits:
         limits[RequestState.QUEUED] = timeouts.queue_s
         limits[RequestState.STREAMING] = limits[RequestState.TUNNEL] = self.idle_s
         self.state_s: Final = tuple(limits[state] for state in RequestState)
-        """By state: from its start, in STREAMING and TUNNEL from the last byte. Attempts have their own."""
+        """By state, counted from its start; in STREAMING and TUNNEL from the last byte. Attempts have other limits."""
 
     def attempt_deadline_s(self, sent: bool, since_s: float) -> float:
         """Return the deadline of an attempt that was `sent`, or began to dial, at `since_s`."""
@@ -46,24 +46,25 @@ class Limits:
 
 
 class Trickle:
-    """Tells a stream that goes on from one that brings next to nothing."""
+    """Detects a stream that sends bytes so slowly that it has stalled in effect."""
 
     __slots__ = ("_bytes", "_events", "_seen_s")
 
     def __init__(self) -> None:
         self._seen_s = -math.inf
-        """When the stream was last looked at; how many events and bytes there were then."""
+        """When the stream was last checked; `_events` and `_bytes` are its counts at that time."""
         self._events = 0
         self._bytes = 0
 
     def seen(self, now_s: float, events: int, size_bytes: int) -> None:
-        """Count from here: the client stopped or began to read, so the worker was not idle until now."""
+        """Count from here. Also called when the client stops or resumes reading: its pauses are not the worker's."""
         self._seen_s, self._events, self._bytes = now_s, events, size_bytes
 
     def stalled(self, now_s: float, began_s: float, idle_s: float, events: int, size_bytes: int) -> bool:
-        """Whether the stream, begun at `began_s`, brought next to nothing since the last look, at least `idle_s` ago.
+        """Return whether the stream, begun at `began_s`, has brought almost nothing since the last check.
 
-        Such looks come by themselves: the deadline of a stream that goes on is found to have moved.
+        False if the last check is less than `idle_s` ago. These checks need no timer: reads do not move the client's
+        deadline, so the sweep calls `ForwardedRequest.expired` during a healthy stream, too.
         """
         seen_s = max(self._seen_s, began_s)
         if now_s - seen_s < idle_s:

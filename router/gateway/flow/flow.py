@@ -1,4 +1,4 @@
-"""Follow one request through the transition table. Pure: events go in, effects come out."""
+"""Follow one request through the transition table. Pure: it takes events and returns effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from router.gateway.flow.transitions import BY_STATE, Effect, Event, Guard, Requ
 
 _NOTHING: Final[tuple[Effect, ...]] = ()
 _FIRST: Final = BY_STATE[RequestState.IDENTIFYING]
-# A member of an enum is slow to look up.
+# Module constants, because looking up a member of an enum is slow.
 _ALWAYS: Final = Guard.ALWAYS
 _OTHERS_RUN: Final = Guard.OTHERS_RUN
 _EARLIER_LEG: Final = Guard.EARLIER_LEG
@@ -18,9 +18,9 @@ _EARLIER_LEG: Final = Guard.EARLIER_LEG
 class Flow:
     """The state of one request, its running attempts and its place in the plan.
 
-    `attempts` are opaque handles; each has its own load reservation. `dropped` are the attempts that the last event
-    took off the request: `Effect.CANCEL` concerns them. A plan has one or more legs, as a prefill worker and then a
-    decode worker; only the last leg's answer goes to the client.
+    `attempts` are opaque handles; each has its own load reservation. `dropped` holds the attempts that the last event
+    removed from the request, which `Effect.CANCEL` cancels. A plan has one or more legs, such as a prefill worker and
+    then a decode worker. Only the last leg's answer goes to the client.
     """
 
     __slots__ = ("_rows", "attempts", "commented", "dropped", "leg", "legs", "row", "state")
@@ -40,7 +40,7 @@ class Flow:
     def handle(self, event: Event, attempt: Any = None) -> tuple[Effect, ...]:
         """Take the event's transition; return the effects for the driver, in order.
 
-        An event that the state does not expect has no effects, nor has one of an attempt that was dropped before.
+        The result is empty for an event that the state does not expect, and for an attempt that was dropped before.
         """
         attempts = self.attempts
         for row in self._rows[event]:
@@ -75,11 +75,11 @@ class Flow:
         return row.effects
 
     def _drop(self, but: Any) -> None:
-        """Take all attempts but one off the request."""
+        """Remove all attempts but one from the request."""
         self.dropped = [each for each in self.attempts if each is not but]
         self.attempts = [] if but is None else [but]
 
     def take_dropped(self) -> Sequence[Any]:
-        """Return `dropped`, and forget it."""
+        """Return `dropped`, and clear it."""
         dropped, self.dropped = self.dropped, ()
         return dropped

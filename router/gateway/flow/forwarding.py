@@ -1,7 +1,7 @@
-"""Drive one forwarded request: turn what happens into events of its flow, and carry out the flow's effects.
+"""Drive one forwarded request: turn occurrences into events of its flow, and carry out the flow's effects.
 
-The flow decides (`transitions`); this module reads, asks, sends and writes. Tokens do not pass through here: once the
-answer has begun, the worker's connection writes them to the client by itself (`respond.Relay.splice_events`).
+The flow decides (`transitions`); this module does the input and output. Tokens do not pass through it: after the
+answer has begun, the worker's connection writes directly to the client (`respond.Relay.splice_events`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BEGUN: Final = (RequestState.STREAMING, RequestState.TUNNEL)
 
 
 class ForwardedRequest:
-    """One request and its attempts. `tunnel` is set once the protocols were switched."""
+    """One request and its attempts."""
 
     __slots__ = (
         "_client_left", "_end_s", "_ended", "_flow", "_held", "_identifying",
@@ -61,12 +61,12 @@ class ForwardedRequest:
         self._outbound = OutboundRequest(head, body, route, request_id, client.peer, client.caller, arrived_s)
         self._responder = Responder(services, client, self._outbound)
         self._since_s = arrived_s
-        """When the state began."""
+        """When the current state began."""
         self._end_s = arrived_s + services.limits.total_s
         self._next_comment_s = math.inf
         self._identifying: asyncio.Task[None] | None = None
         self._held: Held | None = None
-        """How long, and for which worker, the policy holds the request."""
+        """The policy's hold, between its decision and the hold queue: for how long and for which worker."""
         self._client_left = False
         self._ended = False
 
@@ -74,7 +74,7 @@ class ForwardedRequest:
 
     @property
     def tunnel(self) -> Tunnel | None:
-        """Takes the client's bytes once the protocols were switched."""
+        """Takes the client's bytes after a protocol switch; None before."""
         return self._responder.tunnel
 
     @property
@@ -110,7 +110,7 @@ class ForwardedRequest:
             self.crashed()
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
-        """`endpoint` was ejected or removed: do not wait for it where another worker is ready."""
+        """Give up attempts at `endpoint`, which was ejected or removed, if another worker is ready."""
         asked, placements, now_s = self._outbound, self._services.placements, self._services.time()
         try:
             for attempt in list(self._flow.attempts):
@@ -137,18 +137,18 @@ class ForwardedRequest:
             self._end_crashed(attempt)
 
     def refuse(self, error: RequestError) -> None:
-        """End it before an attempt."""
+        """End the request with `error` before its first attempt, or after the last one was released."""
         self._identifying = None
         self._responder.error = error
         self._on(Event.REFUSED)
 
     def _stop(self, kind: ErrorKind, message: str) -> None:
-        """End it without a retry, and without blame for a worker."""
+        """End the request without a retry, and without recording a failure of a worker."""
         self._responder.error = RequestError(kind, message)
         self._on(Event.STOPPED)
 
     def shut_down(self) -> None:
-        """The time for requests in progress is up."""
+        """End the request: the drain deadline has passed."""
         self._stop(ErrorKind.SHUTTING_DOWN, SHUT_DOWN)
 
     def crashed(self) -> None:
@@ -157,7 +157,7 @@ class ForwardedRequest:
         self._stop(ErrorKind.INTERNAL, "internal error")
 
     def client_gone(self) -> None:
-        """The client's connection is closed: end the request at once."""
+        """End the request at once: the client's connection is closed."""
         state = self._flow.state
         if state is RequestState.OVER:
             return
@@ -167,7 +167,7 @@ class ForwardedRequest:
         self._on(Event.CLIENT_GONE)
 
     def client_writable(self, writable: bool) -> None:
-        """The client stopped reading, or reads again."""
+        """Pause the attempts while the client does not read, or resume them."""
         for attempt in self._flow.attempts:
             attempt.pause(not writable)
         self._responder.client_paced()
@@ -187,19 +187,19 @@ class ForwardedRequest:
             self._arm()
 
     def read(self, streams: bool) -> None:
-        """The body was read; the answer will be a stream or not."""
+        """Note that the body was parsed; `streams`: the answer will be a stream."""
         if streams:
             self._next_comment_s = self._outbound.arrived_s + self._services.limits.header_delay_s
             if self._identifying is not None:
                 self._arm()
 
     def identified(self) -> None:
-        """The request can be placed."""
+        """Place the request, whose identity is now known."""
         self._identifying = None
         self._on(Event.IDENTIFIED)
 
     def unidentified(self) -> None:
-        """Identification has a defect; call from an `except` block."""
+        """End the request after a defect in identification; call from an `except` block."""
         self._identifying = None
         self.crashed()
 
@@ -222,7 +222,7 @@ class ForwardedRequest:
             self._on(Event.HOLD)
 
     def _begin(self, ticket: Ticket) -> None:
-        """Make an attempt of a placement."""
+        """Begin an attempt for a placement."""
         self._responder.log.worker = ticket.candidate.id
         commented, paused = self._flow.commented, not self.client.writable
         attempt = Attempt(
@@ -283,7 +283,7 @@ class ForwardedRequest:
         self._on(Event.FAILED, attempt)
 
     def _stream_failed(self, event: Event, kind: ErrorKind, message: str) -> None:
-        """The worker failed a begun answer."""
+        """Report that the worker failed an answer that had begun."""
         attempt = self._responder.answering
         if attempt is not None:
             attempt.failure = Failure(FailurePoint.STREAM, message)
@@ -291,7 +291,7 @@ class ForwardedRequest:
             self._on(event, attempt)
 
     def _declined(self, outcome: Outcome, attempt: Attempt) -> None:
-        """A complete answer that another worker may better: a 404 about the model, or a server error."""
+        """Retry or pass on a complete answer that is a 404 about the model, or a server error."""
         services, flow = self._services, self._flow
         others_run = len(flow.attempts) > 1
         if services.placements.bettered(
@@ -324,7 +324,7 @@ class ForwardedRequest:
 
     def _cancel(self, _: object) -> None:
         if not self._flow.dropped:
-            return  # as almost always
+            return  # the usual case
         for attempt in self._flow.take_dropped():
             self._responder.answering = None
             self._services.placements.cancel(attempt, self._services.time())
@@ -384,7 +384,7 @@ class ForwardedRequest:
         return self._since_s + limits.state_s[state]
 
     def expired(self, now_s: float) -> None:
-        """A deadline may have passed: see which, and arm the next."""
+        """Act on the deadline that has passed, if any, and set the next one."""
         if now_s >= self._state_deadline_s():
             self._state_expired(now_s)
         elif self._flow.state is RequestState.STREAMING and self._responder.trickles(now_s, self._since_s):
@@ -410,7 +410,7 @@ class ForwardedRequest:
         elif state is RequestState.TUNNEL:
             self._on(Event.STALLED, self._responder.answering)
         elif not self.client.writable:
-            self._on(Event.CLIENT_STALLED)  # it has taken nothing for as long as a worker may stay silent
+            self._on(Event.CLIENT_STALLED)  # the client has read nothing for `stream_idle_s`
         else:
             self._stalled("the worker's stream stalled")
 
@@ -435,4 +435,4 @@ _STEPS: Final[tuple[Callable[[ForwardedRequest, Any], None] | None, ...]] = (
     ForwardedRequest._end,
     *(None,) * len(RESPONSE_STEPS),
 )
-"""The request's own steps, by effect; the others are the response's."""
+"""The steps that this module carries out, by effect; None for those in `RESPONSE_STEPS`."""

@@ -1,4 +1,4 @@
-"""Turn a request's bytes into the values that a decision needs."""
+"""Parse a request's body and identify its prompt, so that the dispatcher can place it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from router.tokenization.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBo
 from router.tokenization.json_spans import UnreadBody
 from router.tokenization.multipart import multipart_model
 
-# Enough for a response's opening fields, among which its id is the first.
+# Enough for the first fields of a response, which begin with its id.
 _ID_WITHIN_BYTES = 4_096
 _STORED_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,256})"')
-# Where a body is not understood its size stands in for its tokens: about four bytes each in English.
+# Estimates the tokens of a body that is not parsed: English text has about four bytes per token.
 _BYTES_PER_TOKEN = 4
-# A larger body is at most one in an iteration of the loop: decoding and rendering it takes up to some 10 ms.
+# At most one larger body is read per iteration of the loop: decoding and rendering it can take about 10 ms.
 READ_QUICKLY_BYTES = 32_768
 
 
 EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
-"""Request header: about how long the answer will be, if its client knows."""
+"""Request header: the expected length of the answer in tokens, if the client knows it."""
 _FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The parts of a body that were read: `fields` of any JSON object, `intake` where the prompt can be identified."""
+    """The parsed parts of a body. `fields` is set for any JSON object, `intake` if the prompt can be identified."""
 
     model: str | None
     stream: bool = False
@@ -53,10 +53,10 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
-    """Read the fields that `route` needs; only a body placed by prefix must be right.
+    """Parse the fields that `route` needs. Only a body that is placed by prefix must be valid.
 
     Raises:
-        RequestError: a body placed by prefix is wrong.
+        RequestError: a body that is placed by prefix is invalid.
     """
     if route.by_prefix:
         return _of_body(route, parse(head.path, body))
@@ -70,21 +70,20 @@ def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
 
 
 def reads_at_once(route: Route, body: bytes) -> bool:
-    """Whether `read_request` takes little time; else `read_in_slices` has to be awaited."""
+    """Return whether `read_request` takes little time; otherwise await `read_in_slices`."""
     return len(body) <= READ_AT_ONCE_BYTES or route.model is not ModelSource.JSON
 
 
 def reads_quickly(route: Route, body: bytes) -> bool:
-    """Whether `read_request`, and what follows on the event loop, take so little time that any iteration has room
-    for it."""
+    """Return whether parsing and identification are so short that several fit into one iteration of the loop."""
     return len(body) <= READ_QUICKLY_BYTES or route.model is not ModelSource.JSON
 
 
 async def read_in_slices(route: Route, head: RequestHead, body: bytes, slices: TimeSlices) -> Reading:
-    """Read a large JSON body in an iteration of its own, or a very large one in many.
+    """Parse a large JSON body in an iteration of its own, or a very large one over several iterations.
 
     Raises:
-        RequestError: the body is wrong.
+        RequestError: the body is invalid.
     """
     if reads_at_once(route, body):
         await slices.available()
@@ -98,10 +97,10 @@ def _of_body(route: Route, parsed: ParsedBody) -> Reading:
 
 
 def _read_leniently(route: Route, path: str, body: bytes) -> Reading:
-    """Read a body that is otherwise not understood.
+    """Parse a JSON body of a path whose prompts are not identified.
 
-    A small body that is no JSON goes to a worker, which says what is wrong with it. Any other unread body is refused:
-    it may have fields that its sender must not send.
+    A small body that is not JSON goes to a worker, whose error message explains the mistake. Any other body that
+    cannot be parsed is refused, because it may have fields that its sender must not send.
     """
     try:
         parsed = parse(path, body)
@@ -117,8 +116,8 @@ def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, pat
     """Return the worker that holds the stored response that this request is about; None for any worker.
 
     Raises:
-        RequestError: where the path names a response that is not known here. A body that names one is passed on:
-            it may also work without.
+        RequestError: the path names an unknown response. An unknown response in the body is no error here: the
+            request may work without it.
     """
     if not route.pinned:
         previous = reading.previous_response_id
@@ -143,7 +142,7 @@ def describe(
 ) -> Request:
     """Return the request for the dispatcher.
 
-    As in vLLM, a session id in the body wins over the header, and a priority in the header over the body.
+    As in vLLM, a session id in the body overrides the header, and a priority in the header overrides the body.
     """
     parsed = reading.intake
     guessed_tokens = size_bytes // _BYTES_PER_TOKEN if route.prefills else 0
@@ -176,7 +175,7 @@ def _kind(parsed: ParsedBody | None, session_id: str | None) -> SessionKind:
 
 
 def _hinted_tokens(head: RequestHead) -> int | None:
-    """A number of tokens; anything else is no hint."""
+    """Return the expected output tokens that the client gave; None without a valid number."""
     text = head.fields.get(EXPECTED_OUTPUT)
     return int(text) if text is not None and _FEW_DIGITS.fullmatch(text) else None
 
@@ -192,7 +191,7 @@ def _priority(head: RequestHead, parsed: ParsedBody | None) -> int:
 
 
 def stored_response_id(pieces: list[bytes]) -> str | None:
-    """Return the id of a stored response from its first body bytes; None where there is none."""
+    """Return the id of a stored response from its first body bytes; None if they contain none."""
     found = _STORED_ID.search(b"".join(pieces)[:_ID_WITHIN_BYTES])
     return found[1].decode("utf-8", "replace") if found else None
 
@@ -201,24 +200,24 @@ class IdentifiedRequest(Protocol):
     """A request that is being identified."""
 
     def read(self, streams: bool) -> None:
-        """The body was read; the answer will be a stream or not."""
+        """Note that the body was parsed; `streams`: the answer will be a stream."""
         ...
 
     def identified(self) -> None:
-        """`OutboundRequest.request` is set."""
+        """Go on with the request: `OutboundRequest.request` is set."""
         ...
 
     def refuse(self, error: RequestError) -> None:
-        """The body is wrong, or the caller may not send it."""
+        """End the request: its body is invalid, or the caller may not send it."""
         ...
 
     def unidentified(self) -> None:
-        """A defect; called while the exception is handled."""
+        """End the request after a defect; called from an `except` block."""
         ...
 
 
 class Identifier:
-    """Reads, admits and identifies requests, at once where it can."""
+    """Parses, admits and identifies requests: small ones at once, others in a task."""
 
     __slots__ = ("_fleet", "_identity", "_loop", "_metrics", "_paths", "_pins", "_rewriter", "_slices", "_time")
 
@@ -244,7 +243,7 @@ class Identifier:
         self._rewriter = rewriter
 
     def start(self, asked: OutboundRequest, request: IdentifiedRequest) -> asyncio.Task[None] | None:
-        """Read and identify `asked`, and tell `request`: at once, or in the task that is returned."""
+        """Parse and identify `asked`, then call a method of `request`: at once, or in the task that is returned."""
         route, body, reading = asked.route, asked.body, None
         try:
             if reads_quickly(route, body) or (reads_at_once(route, body) and self._slices.take(self._loop)):
@@ -272,10 +271,10 @@ class Identifier:
             request.unidentified()
 
     def _admit(self, asked: OutboundRequest, reading: Reading) -> None:
-        """Check that the caller may send what was read, and prepare the rewrites of the body.
+        """Check that the caller may send these fields, and prepare the rewrites of the body.
 
         Raises:
-            RequestError: the caller may not send it.
+            RequestError: the caller may not send them.
         """
         salt = admit(asked.route, asked.caller, asked.head, asked.body, reading.fields)
         if salt is not None:
@@ -287,10 +286,10 @@ class Identifier:
             asked.rewrites = self._rewriter.of(asked.head, reading.intake)
 
     def _describe_now(self, asked: OutboundRequest, reading: Reading, request: IdentifiedRequest) -> bool:
-        """Admit and describe the request; False where identification takes longer.
+        """Admit and describe the request. Return False if identification must continue in a task.
 
         Raises:
-            RequestError: the caller may not send it, or the path names a stored response that is not known here.
+            RequestError: the caller may not send the body, or the path names an unknown stored response.
         """
         self._admit(asked, reading)
         if reading.stream:
@@ -314,7 +313,7 @@ class Identifier:
         return self._describe(asked, reading, prompt)
 
     async def preview(self, asked: OutboundRequest) -> Request:
-        """Return the request that the dispatcher would get; it is not counted anywhere.
+        """Return the request that the dispatcher would get, without counting it in metrics or limits.
 
         Raises:
             RequestError: as the public port would answer.

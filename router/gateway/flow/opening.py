@@ -1,4 +1,4 @@
-"""Queued a worker's answer back until its first real event."""
+"""Keep a worker's answer back until its first real event."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from router.gateway.http.response_head import ResponseHead
 from router.gateway.http.sse import FirstEvent, StreamError
 from router.gateway.http.upstream_connection import UpstreamConnection
 
-# Comments and half an event may pile up before the first real one; more than this is no event stream.
+# Comments and part of an event may come before the first real event. More bytes than this are no event stream.
 HELD_BYTES = 1_048_576
 
 
 class Verdict(Enum):
-    """What the bytes of an answer are, so far."""
+    """The classification of the bytes so far."""
 
     INCOMPLETE = 0
     """No event yet."""
@@ -28,8 +28,9 @@ class Verdict(Enum):
 class Opening:
     """The bytes of one attempt's answer before its first real event.
 
-    `refused` is the 4xx status of a stream whose first event says that the request is wrong; else 0. `commented` is
-    True once the client has seen comments: then an answer that is no stream becomes one event, so all of it is needed.
+    `refused` is the 4xx status of a stream whose first event is an error about the request; otherwise 0. `commented`
+    is True after comments were written to the client. An answer that is not a stream must then become one event, so
+    all of it is kept.
     """
 
     __slots__ = ("_bytes", "_first", "_pieces", "_seen", "commented", "error", "refused")
@@ -43,7 +44,10 @@ class Opening:
         self._first: FirstEvent | None = None
 
     def feed(self, data: bytes, connection: UpstreamConnection, response: ResponseHead) -> Verdict:
-        """Keep `data`, a read of the body; its content is in `connection.pieces` already."""
+        """Keep `data`, one read of the body, and classify the answer.
+
+        The body's content, without framing, is in `connection.pieces` already.
+        """
         self._bytes += len(data)
         if not self.commented:
             self._pieces.append(data)
@@ -75,12 +79,12 @@ class Opening:
         return Verdict.TOO_LONG if self._bytes > HELD_BYTES else Verdict.INCOMPLETE
 
     def comment(self) -> None:
-        """The client's head is out: the worker's own head and framing are of no use."""
+        """Discard the worker's framing: the client has received a head from the gateway."""
         self.commented = True
         self._pieces.clear()
 
     def take(self) -> bytes:
-        """Return the reads so far, framing included; they are kept no longer."""
+        """Remove and return the bytes so far, framing included."""
         data = b"".join(self._pieces)
         self._pieces = []
         self._first = None

@@ -1,4 +1,4 @@
-"""One forwarded request: as it came, and as every worker gets it."""
+"""One forwarded request, as it arrived and as a worker gets it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from router.security.callers import Caller
 
 
 class OutboundRequest:
-    """Head and body, the caller and the route. `upgrade`: the client asks for a protocol switch that the route allows.
+    """A request's head and body, its caller and its route.
 
-    `size_bytes` is the body's as it came; `body` may get a cache salt on the way, and is let go once a worker answers.
+    `upgrade`: the client asks for a protocol switch that the route allows. `size_bytes` is the size of the body as it
+    arrived. `body` may get a cache salt, and is released when a worker answers.
     """
 
     __slots__ = (
@@ -51,7 +52,7 @@ class OutboundRequest:
         self.peer = peer
         self.caller = caller
         self.arrived_s = arrived_s
-        """When the request's last byte came."""
+        """When the request's last byte arrived."""
         self.withheld: frozenset[bytes] = caller.withheld
         """Names of the client's headers that no worker gets."""
         self.upgrade = head.websocket and route.upgrades and not head.has_body
@@ -59,12 +60,12 @@ class OutboundRequest:
         self.request: Request | None = None
         """The request for the dispatcher, once it is identified."""
         self.digest: int | None = None
-        """The digest of a body that was read."""
+        """The digest of a parsed body."""
         self.key = 0
-        """What the quarantine knows the body by, once it was asked for."""
+        """The quarantine's key of the body; 0 until it is first needed."""
 
     def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
-        """Return the body for the ticket's worker, and what to take out of its answer."""
+        """Return the body for the ticket's worker, and the usage frame to remove from the answer."""
         if self.rewrites is None:
             return OutgoingBody(self.body)
         return self.rewrites.outgoing(self.body, ticket, now_s)

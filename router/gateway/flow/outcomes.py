@@ -1,4 +1,4 @@
-"""What one attempt at a request comes to."""
+"""The outcomes and failures of one attempt."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MISTAKE = msgspec.json.Decoder(MistakeBody)
 
 
 class Outcome(IntEnum):
-    """What an attempt reports."""
+    """A report of an attempt to its request."""
 
     MOVED = 0
-    """`Attempt.sent` changed, and with it the deadline."""
+    """`Attempt.sent` changed, and so did the deadline."""
     SUSPECTED = 1
-    """The worker may have died of the request: see `Attempt.lost`. Another outcome follows."""
+    """The request may have crashed the worker; see `Attempt.lost`. Another outcome follows."""
     OPENED = 2
     """The first real event, or the first byte of another body, arrived."""
     ANSWERED = 3
@@ -36,7 +36,7 @@ class Outcome(IntEnum):
 
 
 class Failure:
-    """Why an attempt failed. `broke_http`: the worker's answer was no HTTP."""
+    """Why an attempt failed. `broke_http`: the worker's answer was not valid HTTP."""
 
     __slots__ = ("broke_http", "point", "reason", "retry_after_s")
 
@@ -50,7 +50,7 @@ class Failure:
 
 
 def denies_model(body: bytes) -> bool:
-    """Whether `body` is an OpenAI error about the parameter `model`."""
+    """Return whether `body` is an OpenAI error about the parameter `model`."""
     try:
         error = _MISTAKE.decode(body).error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -59,5 +59,5 @@ def denies_model(body: bytes) -> bool:
 
 
 def seconds(value: bytes | None) -> float | None:
-    """Return Retry-After in seconds. A date or nonsense counts as not given."""
+    """Return Retry-After in seconds; None if it is absent, a date or invalid."""
     return float(value) if value is not None and len(value) <= 6 and value.isdigit() else None

@@ -23,11 +23,11 @@ from router.placement.retry_budget import tried
 from router.placement.tickets import Held, Queued, Reject, Ticket
 
 Placement: TypeAlias = Ticket | Queued | Held | RequestError
-"""A reserved worker; no worker is ready; the policy holds the request; or it is refused."""
+"""Load reserved on a worker; no worker is ready; the policy holds the request; or the request is refused."""
 
 
 class Placements:
-    """The dispatcher as the requests of one gateway see it: within the quarantine's and the queues' limits."""
+    """Calls the dispatcher within the limits of the quarantine and the queues."""
 
     __slots__ = ("_dispatcher", "_fleet", "_hold_queue", "_metrics", "_quarantine", "_queue", "_queue_s")
 
@@ -50,7 +50,7 @@ class Placements:
         self._queue_s = queue_s
 
     def body_key(self, asked: OutboundRequest) -> int:
-        """Return what the quarantine knows the body by; 0 for a request without one, which is never suspected."""
+        """Return the quarantine's key of the body; 0 without a body, because such a request is never suspected."""
         if not asked.key and (asked.digest is not None or asked.body):
             digest = xxh3_128_intdigest(asked.body) if asked.digest is None else asked.digest
             asked.key = self._quarantine.key(asked.head.path, digest)
@@ -60,7 +60,7 @@ class Placements:
         """Return the endpoints that the request may go to; None for all.
 
         Raises:
-            RequestError: it may go to none.
+            RequestError: the request may go to no endpoint.
         """
         return self._quarantine.within(self.body_key(asked), failed)
 
@@ -89,7 +89,7 @@ class Placements:
         if not self._hold_queue.open:
             return False
         account = asked.caller.account
-        # one that waits already is counted
+        # a queued request already counts towards the tenant's limit
         return account is None or state is RequestState.QUEUED or account.may_queue
 
     def _queue_refusal(self, asked: OutboundRequest, none_ready: Queued) -> RequestError | None:
@@ -120,7 +120,7 @@ class Placements:
         return again
 
     def replaceable(self, asked: OutboundRequest, ticket: Ticket, point: FailurePoint, now_s: float) -> bool:
-        """Whether another worker is ready to take over from an attempt that fails at `point`."""
+        """Return whether another worker is ready to take over from an attempt that fails at `point`."""
         try:
             within = self._within(asked, tried(ticket)) if self._quarantine.active else None
         except RequestError:
@@ -130,31 +130,31 @@ class Placements:
     def bettered(
         self, asked: OutboundRequest, attempt: Attempt, now_s: float, *, others_run: bool, commented: bool
     ) -> bool:
-        """Whether another worker should take over from a complete 404 about the model, or server error."""
+        """Return whether another worker should take over after a complete server error or 404 about the model."""
         failure, connection, model = attempt.failure, attempt.connection, attempt.ticket.request.model
         assert failure is not None and connection is not None
         if failure.point is FailurePoint.UNSERVED and model is not None:
             self._fleet.unknown_model(model)
         if others_run or self.replaceable(asked, attempt.ticket, failure.point, now_s):
             return True
-        # only an error in the API's own format can become the stream's one event
+        # After comments, the error must become an event of the stream, which needs the API's error format.
         erred = failure.point is FailurePoint.ANSWERED
         return erred and commented and not is_error(b"".join(connection.pieces))
 
     def suspect(self, asked: OutboundRequest, attempt: Attempt) -> None:
-        """The attempt's worker may have died of the request."""
+        """Notify the quarantine that the request may have crashed the attempt's worker."""
         endpoint = attempt.ticket.candidate.endpoint
         self._quarantine.failed(endpoint, self.body_key(asked), attempt.connected_s, lost=attempt.lost)
 
     def opened(self, asked: OutboundRequest, attempt: Attempt, now_s: float) -> None:
-        """The attempt's first real event arrived."""
+        """Record that the attempt's first real event arrived."""
         if attempt.response is not None and attempt.response.events and not attempt.opening.refused:
             self._dispatcher.first_token(attempt.ticket, now_s)
         if self._quarantine.active:
             self._quarantine.survived(self.body_key(asked))
 
     def progress(self, attempt: Attempt, output_tokens: int) -> None:
-        """The attempt's stream has brought `output_tokens` so far."""
+        """Record that the attempt's stream has brought `output_tokens` so far."""
         self._dispatcher.progress(attempt.ticket, output_tokens)
 
     def finish(self, asked: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
@@ -166,13 +166,13 @@ class Placements:
         self._dispatcher.finished(attempt.ticket, usage, now_s, status=status)
 
     def fail(self, attempt: Attempt, now_s: float) -> None:
-        """Release a failed attempt without another."""
+        """Release a failed attempt without a retry."""
         failure = attempt.failure
         assert failure is not None
         self._dispatcher.failed(attempt.ticket, failure.point, now_s, failure.reason, failure.retry_after_s)
 
     def cancel(self, attempt: Attempt, now_s: float) -> None:
-        """Abort an attempt and release it; a tunnel has been served."""
+        """Abort an attempt and release it. A tunnel counts as finished, because its client was served."""
         attempt.let_go(reusable=False)
         if attempt.switched:
             self._dispatcher.finished(attempt.ticket, Usage(), now_s)

@@ -10,7 +10,7 @@ from router.gateway.metrics_protocol import GatewayMetrics
 
 
 class LogSinks:
-    """Where the entries of all requests go."""
+    """The metrics and the access log that the entries of all requests go to."""
 
     __slots__ = ("access", "metrics", "time")
 
@@ -21,10 +21,7 @@ class LogSinks:
 
 
 class RequestLog:
-    """When a request arrived, when it was first answered, by which worker, and how it ended. Closed exactly once.
-
-    `worker` is the last worker tried.
-    """
+    """Collects the times, the last worker tried (`worker`) and the outcome of one request. Close it exactly once."""
 
     __slots__ = ("_request", "_sinks", "_ttft_s", "worker")
 
@@ -40,7 +37,7 @@ class RequestLog:
         self._sinks.metrics.first_event(self._request.route.pattern, self._ttft_s)
 
     def close(self, status: int, response_bytes: int) -> None:
-        """Write the entry: the request is over."""
+        """Write the entry of the ended request."""
         sinks, request = self._sinks, self._request
         duration_s = sinks.time() - request.arrived_s
         sinks.metrics.request_ended(request.route.pattern, status, duration_s)

@@ -1,7 +1,8 @@
-"""One response on its way to the client: held back, commented, spliced or re-framed.
+"""Write one response to the client: comments first if needed, then the worker's bytes, spliced or re-framed.
 
-Nothing of a worker's answer reaches the client before its first real event. From then on bytes are written as they
-were read, framing included, unless the client could not read that framing or our own head is already out.
+No part of a worker's answer reaches the client before its first real event. From then on, the worker's bytes are
+written unchanged, framing included. They are re-framed if the client cannot read that framing, or if the gateway has
+already written a head of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _STREAM_TAIL_BYTES = 8_192
 
 
 class Out(Enum):
-    """What the client has seen of the answer, and in whose framing."""
+    """What was written to the client, and in whose framing."""
 
     NOTHING = 0
     COMMENTS = 1
@@ -42,17 +43,17 @@ class Out(Enum):
 
 
 class Client(Protocol):
-    """Where the answer goes."""
+    """The connection that the answer is written to."""
 
     write_now: Callable[[bytes], None]
-    """At once."""
+    """Write at once."""
 
     def write(self, data: bytes) -> None:
         """Write at the end of the iteration."""
         ...
 
     def flush(self) -> None:
-        """Write now what waits for the end of the iteration."""
+        """Write at once the bytes that wait for the end of the iteration."""
         ...
 
 
@@ -61,15 +62,19 @@ def _events(data: bytes) -> int:
 
 
 def _first_events(pieces: Iterable[bytes]) -> int:
-    """Events of a stream's beginning, but for those that only say whose answer it is: no token is in them."""
+    """Return the number of events that can hold a token, in the first bytes of a stream.
+
+    Events that only give the role have no token.
+    """
     data = b"".join(pieces)
     return _events(data) - data.count(b'"role":')
 
 
 class Relay:
-    """The client's half of one exchange. `batch` is called with gaps, events so far and the time, every 32 reads.
+    """Writes one response to the client.
 
-    `head_lines` are our own response header lines but for Connection.
+    Every 32 reads, `batch` is called with the gaps between them in seconds, the events so far and the time.
+    The `head_lines` of its methods are the gateway's own header lines, without Connection.
     """
 
     __slots__ = (
@@ -119,17 +124,17 @@ class Relay:
         self.connection: UpstreamConnection | None = None
         self._tail = b""
         self.usage_frame: UsageFrame | None = None
-        """Takes a frame out of the stream that its client did not ask for."""
+        """Removes a usage frame that the client did not ask for from the stream."""
 
     def attach(self, connection: UpstreamConnection, usage_frame: UsageFrame | None) -> None:
-        """The answer comes from `connection`; `usage_frame` takes a frame out of it that the client did not ask for."""
+        """Set the connection that the answer comes from, and the usage frame to remove from it, if any."""
         self.connection = connection
         self.usage_frame = usage_frame
 
     # before the first real event
 
     def comment(self, head_lines: bytes, close: bool) -> None:
-        """Tell the client that we are still there; the first time with a stream's head of our own."""
+        """Write an SSE comment, so that the client does not time out; before the first one, write a stream's head."""
         if self.out is Out.NOTHING:
             self.status = 200
             framing = b"transfer-encoding: chunked\r\n" if self._chunks else b""
@@ -187,8 +192,8 @@ class Relay:
     # from the first event on
 
     def splice_events(self, data: bytes) -> None:
-        """A read of an event stream, passed on as it is. What is to be counted in it is counted in `flush`."""
-        write, time, gaps = self._write, self._time, self._gaps  # called as `self._write(...)` a slot is slow to find
+        """Write one read of an event stream unchanged. Events and bytes are counted later, in `flush`."""
+        write, time, gaps = self._write, self._time, self._gaps  # local names: calling a slot's value directly is slow
         write(data)
         now_s = time()
         gaps.append(now_s - self.last_read_s)
@@ -199,7 +204,7 @@ class Relay:
             trim(self.connection.pieces, _STREAM_TAIL_BYTES)  # type: ignore[union-attr]
 
     def splice(self, data: bytes) -> None:
-        """A read of any other body, passed on as it is."""
+        """Write one read of any other body unchanged."""
         self.last_read_s = self._time()
         self._send(data)
         pieces = self.connection.pieces  # type: ignore[union-attr]
@@ -207,7 +212,7 @@ class Relay:
             trim(pieces)
 
     def reframe(self, data: bytes) -> None:
-        """A read whose framing the client must not see: its content goes out as one chunk."""
+        """Write the content of one read as a chunk of its own, without the worker's framing."""
         now_s = self._time()
         self._gaps.append(now_s - self.last_read_s)
         self.last_read_s = now_s
@@ -217,7 +222,7 @@ class Relay:
             self.flush(now_s)
 
     def flush(self, now_s: float) -> None:
-        """Count and report what has gathered since the last time."""
+        """Count and report the reads since the last call."""
         if self._reads:
             reads, self._reads = b"".join(self._reads), []
             self.response_bytes += len(reads)
@@ -227,7 +232,7 @@ class Relay:
             self._batch(gaps, self.events, now_s)
 
     def tail(self) -> list[bytes]:
-        """The body's last bytes, without framing; of a stream with a usage frame taken out, that frame."""
+        """Return the body's last bytes, without framing; if a usage frame was removed from the stream, that frame."""
         if self.usage_frame is not None and self.usage_frame.taken:
             return [self.usage_frame.taken]
         pieces = self.connection.pieces if self.connection is not None else []
@@ -236,12 +241,12 @@ class Relay:
     # the end
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Drop the references to the connection and to the request."""
         self._write = self._batch = _nothing
         self.connection = None
 
     def end(self) -> bool:
-        """The worker's answer is complete: end ours. False when the client's connection cannot go on."""
+        """End the response after a complete answer. Return False if the client's connection cannot be reused."""
         if self.out is Out.SPLICED:
             assert self.connection is not None
             self.out = Out.ENDED
@@ -251,13 +256,19 @@ class Relay:
         return self._end_framed()
 
     def end_as_event(self) -> bool:
-        """An answer that is no stream, behind comments: its body becomes the stream's one event."""
+        """Write an answer that is not a stream as the one event of the stream that comments began.
+
+        Return False if the client's connection cannot be reused.
+        """
         assert self.connection is not None
         self._send(self._framed(body_event(b"".join(self.connection.pieces), self._path)))
         return self._end_framed()
 
     def break_off(self, kind: ErrorKind, message: str) -> bool:
-        """End a started stream with an error event. False when only cutting the connection tells the truth."""
+        """End a begun stream with an error event.
+
+        Return False if no event can be written and only closing the connection can show the error.
+        """
         if self.out is Out.ENDED:
             return False
         if self.out in (Out.COMMENTS, Out.REFRAMED):
@@ -273,7 +284,7 @@ class Relay:
         return self._end_framed()
 
     def _event_break(self) -> bytes:
-        """What ends an event that the worker left unfinished."""
+        """Return the bytes that end an unfinished event of the worker; empty if there is none."""
         if self.out is Out.COMMENTS:
             return b""
         if self.out is Out.SPLICED:
@@ -307,4 +318,4 @@ class Relay:
 
 
 def _nothing(*_: object) -> None:
-    """After the end."""
+    """Ignore calls after the end."""

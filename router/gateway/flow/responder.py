@@ -1,4 +1,4 @@
-"""The client's half of one request: its answer, errors of the gateway, and its log."""
+"""Answer one request: a worker's response or an error of the gateway, and the log entry."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from router.placement.lifecycle_events import Usage
 from router.placement.tickets import Ticket
 
 CLIENT_LEFT = 499
-"""Status in log and metrics for a client that left before it was answered (nginx's convention)."""
+"""Status in log and metrics if the client left before its answer (nginx's convention)."""
 
 
 class Responder:
     """Writes one response, and ends the load reservation of its attempt.
 
-    `relay` carries the answer of the attempt `answering`; `error` is for `reply` and `break_off`; `log` is the
-    request's entry.
+    `relay` writes the answer of the attempt `answering`. `reply` and `break_off` report `error`. `log` is the
+    request's log entry.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Responder:
         self.answering: Attempt | None = None
         self.error: RequestError | None = None
         self.tunnel: Tunnel | None = None
-        """Set once the protocols were switched."""
+        """Set after a protocol switch."""
         self.relay = Relay(client, services.time, outbound.head, services.lines.cors_enabled, self._progressed)
         self.log = RequestLog(services.log, outbound)
 
@@ -69,7 +69,7 @@ class Responder:
         return self._services.lines.of(self._outbound.head, self._outbound.id, ticket)
 
     def _promise(self) -> bool:
-        """Whether the connection may go on: settled when the answer's head is written, and then kept to."""
+        """Return whether the connection stays open: decided when the answer's head is written, and then final."""
         if self._promised is None:
             self._promised = self._outbound.head.keep_alive and self._client.may_go_on
         return self._promised
@@ -156,17 +156,17 @@ class Responder:
 
     @property
     def last_read_s(self) -> float:
-        """When the last byte of the answer, or of either side of the tunnel, came."""
+        """When the last byte of the answer, or of either side of the tunnel, arrived."""
         return self.relay.last_read_s if self.tunnel is None else self.tunnel.last_read_s
 
     def client_paced(self) -> None:
-        """The client stopped or began to read: the worker was not idle until now."""
+        """Restart the idle time of the worker: it could not send while the client did not read."""
         relay = self.relay
         now_s = relay.last_read_s = self._services.time()
         self._progress().seen(now_s, relay.events, relay.response_bytes)
 
     def trickles(self, now_s: float, since_s: float) -> bool:
-        """Whether the worker has brought next to nothing for a whole idle limit. The stream began at `since_s`."""
+        """Return whether the worker has sent almost nothing for an idle limit. The stream began at `since_s`."""
         relay, idle_s = self.relay, self._services.limits.idle_s
         relay.flush(now_s)
         stalled = self._progress().stalled(now_s, since_s, idle_s, relay.events, relay.response_bytes)
@@ -177,14 +177,14 @@ class Responder:
             self._trickle = Trickle()
         return self._trickle
 
-    # without one
+    # without a worker's answer
 
     def comment(self) -> None:
-        """Write an SSE comment; before the first one a stream's head."""
+        """Write an SSE comment; before the first one, write a stream's head."""
         self.relay.comment(self._lines(None), not self._promise())
 
     def reply(self, _: object = None) -> None:
-        """Answer with `error`; no part of a worker's answer was let through."""
+        """Answer with `error`. No part of a worker's answer has gone to the client."""
         error = self.error
         assert error is not None
         relay, head, spec = self.relay, self._outbound.head, error.kind.spec
@@ -201,7 +201,7 @@ class Responder:
         self._keep = True
 
     def break_off(self, _: object = None) -> None:
-        """End a begun answer with `error`: say so in the stream, or at least show it as truncated."""
+        """End a begun answer with `error`: as an event of the stream if possible, otherwise by truncation."""
         relay, error = self.relay, self.error
         assert error is not None
         if relay.out is Out.NOTHING:  # a defect came before the head was written

@@ -25,14 +25,14 @@ from router.tokenization.identity import Identity
 
 
 class RequestClient(Protocol):
-    """The connection that a request came on."""
+    """The client's connection, as its request uses it."""
 
     peer: str
     caller: Caller
     deadline_s: float
     """`ForwardedRequest.expired` is called at this time."""
     writable: bool
-    """False while the client leaves too much unread."""
+    """False while the client has too many unread bytes."""
     write_now: Callable[[bytes], None]
     """Write at once, after `flush` if anything waits."""
 
@@ -46,23 +46,23 @@ class RequestClient(Protocol):
         ...
 
     def flush(self) -> None:
-        """Write now what waits for the end of the iteration."""
+        """Write at once the bytes that wait for the end of the iteration."""
         ...
 
     def flush_into(self, tunnel: Tunnel) -> None:
-        """Give the tunnel the bytes that were read ahead; from now on it gets all."""
+        """Give the tunnel the bytes that were read ahead; it also gets all later ones."""
         ...
 
     def set_reading(self, reading: bool) -> None:
-        """Read from the client, or stop."""
+        """Start or stop reading from the client."""
         ...
 
     def body_done(self) -> None:
-        """Release the request's body."""
+        """Release the memory of the request's body."""
         ...
 
     def request_ended(self, keep_alive: bool) -> None:
-        """The request is over."""
+        """Continue after the request; close the connection unless `keep_alive`."""
         ...
 
     def abort(self) -> None:
@@ -81,7 +81,7 @@ class ResponseLines:
         self.cors_enabled = cors.enabled
 
     def of(self, head: RequestHead, request_id: bytes, ticket: Ticket | None) -> bytes:
-        """Return the lines of the response to `head`; they name the ticket's worker where the settings say so."""
+        """Return the lines of the response to `head`. They name the ticket's worker if the settings ask for it."""
         lines = b"x-request-id: " + request_id + b"\r\n"
         if self.cors_enabled:
             lines += self._cors.lines(head)
@@ -98,7 +98,7 @@ class ResponseLines:
 
 
 class RequestServices:
-    """The parts that a forwarded request needs, by their one name each."""
+    """The parts of the gateway that a forwarded request needs."""
 
     __slots__ = (
         "attempts",

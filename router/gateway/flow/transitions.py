@@ -11,7 +11,7 @@ from typing import Final
 
 
 class RequestState(IntEnum):
-    """The state of a request. (A plain Enum as a key runs Python code to hash it.)"""
+    """The state of a request. An IntEnum, because hashing a member of a plain Enum runs Python code."""
 
     IDENTIFYING = 0
     PLACING = 1
@@ -24,7 +24,7 @@ class RequestState(IntEnum):
 
 
 class Event(IntEnum):
-    """An input of the flow. `ATTEMPT_EVENTS` name the attempt they concern."""
+    """An input of the flow. Each of the `ATTEMPT_EVENTS` comes with the attempt that it concerns."""
 
     IDENTIFIED = 0
     REFUSED = 1
@@ -47,7 +47,7 @@ class Event(IntEnum):
 
 
 class Effect(IntEnum):
-    """An output of the flow: one step for the driver. `PLACE`, `RETRY` and `NEXT_LEG` bring the next event."""
+    """An output of the flow: one step for the driver. `PLACE`, `RETRY` and `NEXT_LEG` cause the next event."""
 
     PLACE = 0
     NEXT_LEG = 1
@@ -151,11 +151,14 @@ ATTEMPT_EVENTS: Final = frozenset(
 RELEASES: Final = frozenset({Effect.RETRY, Effect.FAIL, Effect.FINISH, Effect.PASS_ERROR})
 """Effects that end the load reservation of the event's attempt."""
 ASKS: Final = frozenset({Effect.PLACE, Effect.NEXT_LEG, Effect.RETRY})
-"""Effects that bring an event at once: each is its row's last effect."""
+"""Effects that cause an event at once. Each is the last effect of its row."""
 
 
 class Transition:
-    """One row. `sends`, `releases`, `cancels` and `advances` say what the effects do to the attempts and the plan."""
+    """One row of the table.
+
+    `sends`, `releases`, `cancels` and `advances` summarise how the effects change the attempts and the plan.
+    """
 
     __slots__ = (
         "advances",
@@ -218,7 +221,7 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     ((_S.WAITING,), _E.FAILED, _G.OTHERS_RUN, (_F.FAIL,), _S.WAITING),
     ((_S.WAITING,), _E.FAILED, _G.ALWAYS, (_F.RETRY,), _S.PLACING),
     ((_S.WAITING,), _E.SWITCHED, _G.ALWAYS, (_F.CANCEL, _F.SWITCH), _S.TUNNEL),
-    # one attempt's answer is the answer
+    # one attempt's answer goes to the client
     ((_S.STREAMING,), _E.ANSWERED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.DECLINED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.FAILED, _G.ALWAYS, (_F.FAIL, _F.BREAK_OFF, _F.END), _S.OVER),
@@ -226,7 +229,7 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     ((_S.STREAMING,), _E.CLIENT_STALLED, _G.ALWAYS, (_F.ABORT_CLIENT,), _S.STREAMING),
     ((_S.TUNNEL,), _E.FAILED, _G.ALWAYS, (_F.FINISH, _F.END), _S.OVER),
     ((_S.TUNNEL,), _E.STALLED, _G.ALWAYS, (_F.FINISH, _F.END), _S.OVER),
-    # time, the gateway and the client end it
+    # deadlines, the gateway or the client end the request
     ((_S.IDENTIFYING, _S.QUEUED, _S.HELD, _S.WAITING), _E.COMMENT_DUE, _G.ALWAYS, (_F.COMMENT,), None),
     ((*_UNSENT, _S.WAITING), _E.STOPPED, _G.ALWAYS, (_F.LEAVE, _F.CANCEL, _F.REPLY, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.STOPPED, _G.ALWAYS, (_F.CANCEL, _F.BREAK_OFF, _F.END), _S.OVER),
