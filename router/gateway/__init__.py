@@ -5,7 +5,7 @@
 - `rewrites/`: the named changes to request bodies.
 - `flow/`: one forwarded request's life, from its identification to its end.
 - `queues/`: requests that wait for a worker.
-- `server.Gateway` listens; `client.ClientConnection` reads requests; `local` answers what needs no worker.
-- `quarantine` limits what a query of death may cost. `assembly` builds the parts.
-- `metrics_protocol` is what the gateway reports to `router.telemetry`.
+- `server.Gateway` listens; `client.ClientConnection` reads requests; `local` answers requests that need no worker.
+- `quarantine` limits the damage of a query of death. `assembly` builds the parts.
+- `metrics_protocol` is the interface through which the gateway reports to `router.telemetry`.
 """

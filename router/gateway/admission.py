@@ -1,8 +1,8 @@
-"""What only some callers may send, and the cache salt that a body goes to its worker with. Pure.
+"""Check the fields that only some callers may send, and choose the cache salt of a body. Pure.
 
-A worker with a KV connector trusts transfer parameters: it reads memory of the host that they name, and some values end
-its engine. A priority other than 0 goes before everybody else's requests, or is an error where vLLM does not schedule
-by priority.
+A worker with a KV connector trusts transfer parameters: it reads memory of the host that they name, and some values
+stop its engine. A priority other than 0 can place a request before those of all other callers. vLLM answers it with
+an error if it does not schedule by priority.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from router.tokenization.multipart import in_utf8, transfer_argument
 
 
 def admit(route: Route, caller: Caller, head: RequestHead, body: bytes, parsed: ParsedBody | None) -> str | None:
-    """The salt that the worker is to get in place of the body's own, None for none; `parsed` gets it, too.
+    """Return the cache salt that replaces the body's own, or None for no salt. Set it in `parsed`, too.
 
-    `parsed` is None for a body that is no JSON object.
+    `parsed` is None for a body that is not a JSON object.
 
     Raises:
-        RequestError: the body has what `caller` may not send, or cannot be salted where it must be.
+        RequestError: the body has a field that `caller` may not send, or needs a salt and cannot take one.
     """
     if parsed is not None:
         check(parsed, caller.may)
@@ -41,7 +41,7 @@ def admit(route: Route, caller: Caller, head: RequestHead, body: bytes, parsed: 
 
 
 def check(parsed: ParsedBody, may: frozenset[str]) -> None:
-    """Refuse what a caller that may send `may` (of transfer_params, priority, rank) must not send.
+    """Refuse fields that the caller may not send. `may` is a subset of transfer_params, priority and rank.
 
     Raises:
         RequestError: TRANSFER_PARAMS_NOT_ALLOWED or PRIORITY_NOT_ALLOWED, with the field's name.
@@ -55,10 +55,11 @@ def check(parsed: ParsedBody, may: frozenset[str]) -> None:
 
 
 def check_form(content_type: bytes, body: bytes) -> None:
-    """Refuse a form in whose `vllm_xargs` transfer fields may stand.
+    """Refuse a form whose `vllm_xargs` may contain transfer fields.
 
     Raises:
-        RequestError: TRANSFER_PARAMS_NOT_ALLOWED; INVALID_BODY for a form that is not in UTF-8, and so not looked into.
+        RequestError: TRANSFER_PARAMS_NOT_ALLOWED; INVALID_BODY for a form that is not in UTF-8, which cannot be
+            checked.
     """
     if not in_utf8(content_type):
         raise RequestError(ErrorKind.INVALID_BODY, "A form must be in UTF-8.")

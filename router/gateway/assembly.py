@@ -131,7 +131,7 @@ class Assembly:
         )
 
     def close(self) -> None:
-        """Stop listening to the fleet and the dispatcher, and close the connections to workers."""
+        """Unsubscribe from the fleet and the dispatcher, and close the connections to workers."""
         self.lost_workers.close()
         self.quarantine.close()
         self.rewriter.close()
@@ -141,7 +141,7 @@ class Assembly:
         self.heap.close()
 
     def statistics(self) -> dict[str, Any]:
-        """Gauges: connections, requests in progress and waiting, pools."""
+        """Return gauges of connections, requests in progress and waiting, buffers and pools."""
         places = self.drain.places
         return {
             "connections": places.open,

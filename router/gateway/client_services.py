@@ -1,4 +1,4 @@
-"""What all client connections of one gateway use."""
+"""The parts that all client connections of one gateway share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from router.security.keys import ApiKeys
 
 
 class ClientServices:
-    """The limits, the keys and the forwarding that a client connection needs."""
+    """The limits, the API keys and the services for forwarding that a client connection needs."""
 
     __slots__ = (
         "bodies",
@@ -77,6 +77,6 @@ class ClientServices:
         self.running = running
 
     def allow_unsent(self) -> None:
-        """Tell every connection how many bytes it may leave unsent: that has changed."""
+        """Set the changed allowance of unsent bytes on every connection."""
         for connection in list(self.drain.connections):
             connection.allow_unsent(self.unsent.allowance_bytes)

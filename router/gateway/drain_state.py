@@ -1,4 +1,4 @@
-"""The open connections of a gateway, and whether it drains."""
+"""The open connections of a gateway, and the state of its drain."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from router.gateway.listen.connection_limit import ConnectionLimit, CountedConne
 
 
 class OpenConnection(CountedConnection, Protocol):
-    """A client's connection, as the drain and the limits see it."""
+    """A client's connection, as the drain and the limits use it."""
 
     deadline_s: float
     """`expired` is called at this time."""
     writable: bool
 
     def shorten_idle(self, by_s: float) -> None:
-        """Wait less long for a request; with a negative number, longer."""
+        """Move the deadline of an idle connection forward by `by_s`; a negative value extends it."""
         ...
 
     def allow_unsent(self, size_bytes: int) -> None:
-        """Stop the worker once more than `size_bytes` are left unsent."""
+        """Set the number of unsent bytes above which the worker is paused."""
         ...
 
     def expired(self, now_s: float) -> None:
-        """The deadline has passed."""
+        """Act on a deadline that has passed."""
         ...
 
     def shut_down(self) -> None:
@@ -37,31 +37,31 @@ class OpenConnection(CountedConnection, Protocol):
 
 
 class DrainState:
-    """Which connections are open, and for how long they may go on."""
+    """Holds the open connections, and the limits on how long they stay open."""
 
     def __init__(self, places: ConnectionLimit, client_idle_s: float, drain_idle_s: float) -> None:
         self.places = places
-        """The accepted sockets, also those without a connection yet."""
+        """The accepted sockets, including sockets without a connection yet."""
         self.connections: set[OpenConnection] = set()
         self._idle_s = client_idle_s
         self._drain_idle_s = drain_idle_s
         self.client_idle_s = client_idle_s
-        """How long a client's connection may be idle; less once no new ones are accepted."""
+        """How long a client's connection may be idle; less after the listeners are closed."""
         self.draining = False
-        """From now on every answer tells its client to close the connection."""
+        """Whether every further answer has `Connection: close`."""
         self.closing = False
-        """The time is up: no connection may go on, whatever its client was promised."""
+        """Whether the drain deadline has passed: connections close even if an answer promised to keep them open."""
         self.accepts = True
-        """New connections may come."""
+        """Whether new connections are accepted."""
         self.empty = asyncio.Event()
-        """Set when no connection is open, once no new ones are accepted."""
+        """Set when no connection is open and no new ones are accepted."""
 
     def drain(self) -> None:
-        """Turn readiness off. Connections stay open until an answer has told their client to close."""
+        """Turn readiness off. A connection stays open until an answer with `Connection: close`."""
         self.draining = True
 
     def accepts_no_more(self) -> None:
-        """The listeners are closed: idle connections need not be kept for as long as before."""
+        """Shorten the idle time of connections, because the listeners are closed."""
         self.accepts = False
         self._set_idle(min(self.client_idle_s, self._drain_idle_s))
         if not self.connections:

@@ -2,7 +2,7 @@
 
 All calls come from the event loop's thread. They must be cheap, and must not block, raise or keep their arguments.
 Durations are seconds. `route` is a pattern of `http.routes` (``/v1/responses/{id}``, ...), ``local`` for replies of the
-gateway itself, or ``unknown``. So the number of routes is bounded.
+gateway itself, or ``unknown``, so that the number of routes is bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ class GatewayMetrics(Protocol):
     """Counters and observations of the data plane. Gauges are read from `Gateway.statistics()`."""
 
     def request_ended(self, route: str, status: int, duration_s: float) -> None:
-        """A response ended. `status` is the client's view, 499 if it left before one. Last byte in to last byte out."""
+        """A response ended. `status` is the client's view, 499 if the client left before it.
+
+        `duration_s` is the time from the request's last byte to the response's last byte.
+        """
         ...
 
     def error(self, code: str, phase: str) -> None:
@@ -57,7 +60,10 @@ class GatewayMetrics(Protocol):
         ...
 
     def worker_died(self, outcome: str) -> None:
-        """A worker died with requests before their first token. `outcome`: ``blamed``, or ``ambiguous`` if many ran."""
+        """A worker died while requests waited for their first token.
+
+        `outcome`: ``blamed``, or ``ambiguous`` if several bodies were there.
+        """
         ...
 
     def client_aborted(self, phase: str) -> None:

@@ -1,4 +1,4 @@
-"""Which worker made a stored response (the Responses API): later requests about it go there."""
+"""Remember which worker made a stored response (the Responses API), because later requests about it must go there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PINS = 100_000
 
 
 class SharedPins(Protocol):
-    """The same for all processes of one gateway."""
+    """The pins that all processes of one gateway share."""
 
     def learn(self, response_id: str, worker: WorkerId) -> None:
         """Remember that `worker` made `response_id`."""

@@ -1,4 +1,4 @@
-"""The request that some bytes would become, for an operator who asks before sending them."""
+"""Turn bytes into the request that they would become, so that an operator can explain its decision in advance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from router.security.keys import ApiKeys
 
 
 class Preview:
-    """Reads and identifies bytes as the public port would; nothing is dispatched."""
+    """Parses and identifies requests as the public port does, without dispatching them."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class Preview:
         self._time = time
 
     async def request(self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None) -> Request:
-        """Return the request that these bytes would become from the bearer of that key.
+        """Return the request that these bytes would become if sent with the key named `key_name`.
 
         Raises:
-            RequestError: as the public port would answer; INVALID_API_KEY where no key has that name.
+            RequestError: as the public port would answer; INVALID_API_KEY if no key has that name.
         """
         head = _head(path, headers, len(body))
         route = self._paths.find(head.path)

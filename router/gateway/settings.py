@@ -16,7 +16,7 @@ _ORIGIN = re.compile(r"https?://[^\s/]+")
 _PATH = re.compile(r"/[!$-)+->@-~]*")
 """Printable ASCII without quotes, ``#``, ``*`` and ``?``."""
 _AMBIGUOUS = re.compile(r"//|(?<=/)\.\.?(?=/|$)|\\|[\x00-\x20\x7f]")
-"""Text that a worker, or a proxy before it, may resolve to another path."""
+"""Characters and segments because of which a worker or proxy may resolve the path to another one."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 

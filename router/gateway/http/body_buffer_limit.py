@@ -17,7 +17,7 @@ RESERVED_PART = 32
 class BodyBufferLimit:
     """Counts the bytes of bodies in memory and refuses a body that does not fit.
 
-    Counted are bodies being received, bodies kept for a retry, and what large bodies are decoded to during
+    It counts bodies being received, bodies kept for a retry, and the decoded form of large bodies during
     identification. `freed` is called with each size that is given back.
     """
 

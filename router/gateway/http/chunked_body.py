@@ -1,7 +1,7 @@
 """A client's chunked body, unpacked as it arrives (RFC 9112 section 7.1).
 
-llhttp does not report where a body ends, and so where the next pipelined request begins. Hence this parser. It accepts
-the grammar of the RFC only; extensions and trailers are checked and dropped.
+This parser exists because llhttp does not report where a body ends, and so where the next pipelined request begins. It
+accepts the grammar of the RFC only; extensions and trailers are checked and dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_LINE_BYTES = 1_024
 class ChunkedBody:
     """Incremental decoder. `feed` returns the bytes it did not consume: an incomplete line, or bytes after the body.
 
-    One call reads at most `CHUNKS_PER_ITERATION` chunks; `more` tells that unread chunks may be left. `content` is one
+    One call reads at most `CHUNKS_PER_ITERATION` chunks; `more` is True if unread chunks may be left. `content` is one
     buffer, because many short pieces would take many times their size. The trailer section is limited to
     `max_trailer_bytes`.
     """

@@ -88,8 +88,8 @@ def request_to_worker(
 
     `plain` drops Accept-Encoding, because the gateway reads the response. `authorization` is a header line that
     replaces the client's credentials; None forwards them, empty bytes drop them. `withheld` names headers that no
-    worker gets. `worker` identifies endpoint and rank: a head that differs from the connection's last one only in
-    length and request id is made from that one.
+    worker gets. `worker` identifies endpoint and rank. If a head differs from the last one for this worker only in
+    length and request id, it is made from that one.
     """
     shared = None if plain or upgrade or b"x-request-id" in head.fields else head.forwarded
     prepared = shared.get(worker) if shared is not None else None

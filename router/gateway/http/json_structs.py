@@ -12,7 +12,7 @@ import msgspec
 
 
 class EventError(msgspec.Struct):
-    """The fields by which an event says that it is an error."""
+    """The fields that mark an event as an error."""
 
     error: Any = None
     object: Any = None
@@ -33,7 +33,7 @@ class MistakeBody(msgspec.Struct):
 
 
 class EventUsage(msgspec.Struct):
-    """The fields by which an event is a usage frame."""
+    """The fields that mark an event as a usage frame."""
 
     choices: Any = None
     usage: Any = None

@@ -14,7 +14,7 @@ _GIVEN = re.compile(rb"[\x21-\x7e]{1,128}")
 class RequestIds:
     """Generates ids of 32 hexadecimal digits: 20 random digits per process, then a counter.
 
-    Ids are unique over all processes without a system call per request. They are not secret, so a counter will do.
+    Ids are unique over all processes without a system call per request. A counter suffices, because they are no secret.
     """
 
     __slots__ = ("_next", "_prefix")

@@ -30,9 +30,9 @@ class SendBufferLimit:
 
     Counts change only when a transport pauses or resumes, so a client that reads costs nothing. While less than half
     of the limit is used, each connection may leave `allowance_bytes` unsent. Above half, the allowance is zero: a
-    worker is paused at the first write that is not sent at once. Reads in progress still arrive, so with thousands of
-    slow readers the sum may grow on. Above the limit, the connection that was paused first is closed, because any other
-    measure would slow down clients that read.
+    worker is paused at the first write that is not sent at once. Reads in progress still arrive, so the sum may grow
+    further with thousands of slow readers. Above the limit, the connection that was paused first is closed, because
+    any other measure would slow down clients that read.
     """
 
     __slots__ = ("_limit_bytes", "_paused", "_tight", "_write_buffer_bytes", "cut", "used_bytes")

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SLICE_S = 0.002
-"""Time per iteration for such work in all, within one step."""
+"""The time per iteration for all such work. The last step may exceed it."""
 
 
 class TimeSlices:

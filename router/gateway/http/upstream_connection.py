@@ -204,7 +204,7 @@ class UpstreamConnection(asyncio.Protocol):
     # llhttp's callbacks (`on_body` is `pieces.append`)
 
     def on_message_begin(self) -> None:
-        """A message starts. After a complete one, that is one too many."""
+        """Mark an overrun if a message starts after a complete one: a request has only one response."""
         if self.complete:
             self.overrun = True
 

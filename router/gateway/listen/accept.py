@@ -2,8 +2,8 @@
 
 Several processes may accept from one shared socket, the least loaded process first. SO_REUSEPORT would give each
 process its own queue and choose by a hash of the addresses: with few long connections, some processes would get most of
-them. Here, a process with more connections than another one steps back, and looks again a moment later. So a process
-that hangs cannot keep clients waiting.
+them. Here, a process with more connections than another one steps back, and tries again a moment later. A client
+therefore does not wait for a process that hangs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from router.gateway.listen.sockets import TLS_SHUTDOWN_S, limit_kernel_buffer
 log = logging.getLogger("warmroute.gateway")
 
 STEP_BACK_S = 0.001
-"""How long a process steps back for the others before it looks again."""
+"""How long a process steps back for the others before it tries again."""
 PATIENCE_S = 0.05
-"""If no other process accepts for this long, those with fewer connections count as stuck. Until one of them accepts
-again, this process accepts one connection per look. It takes no more, because the others may only be slow."""
+"""If no other process accepts for this long, the processes with fewer connections count as stuck. Until one of them
+accepts again, this process accepts one connection per try. It takes no more, because the others may only be slow."""
 ACCEPTS_PER_ITERATION = 32
 """Most connections that a single process accepts per event-loop iteration."""
 EXHAUSTED_S = 0.5

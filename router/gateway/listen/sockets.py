@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from router.config.model import Config
 
 TLS_SHUTDOWN_S = 2.0
-"""How long to wait for a client's close_notify at the end of a TLS connection. Most clients never send it."""
+"""How long to wait for a client's close_notify at the end of a TLS connection. Most clients never send one."""
 _PORT_TRIES = 10
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _OTHER_PATH = "set another path (--uds, uds, WARMROUTE_UDS)"
 KERNEL_UNSENT_BYTES = 131_072
-"""Bytes of a response that the kernel buffers beyond those it may send now. Without a limit it buffered 2.8 MB over
-loopback for each client that does not read, which counts against a container's memory."""
+"""Bytes of a response that the kernel buffers beyond the bytes it may send now. Without a limit it buffered 2.8 MB over
+loopback for each client that does not read. Such buffers count against a container's memory."""
 
 
 class ListenError(OSError):

@@ -1,6 +1,6 @@
 """Requests that wait in the gateway.
 
-- `no_worker.NoWorkerQueue`: no worker is ready; all are offered again when the fleet changes.
-- `hold.HoldQueue`: the policy holds them for a better moment, at the worker they wait for.
+- `no_worker.NoWorkerQueue`: requests for which no worker is ready. All are offered again when the fleet changes.
+- `hold.HoldQueue`: requests that the policy holds for a better moment at a certain worker.
 - `lost_workers`: requests whose worker was ejected or removed before it answered.
 """

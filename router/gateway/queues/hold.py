@@ -20,15 +20,16 @@ class HeldRequest(QueuedRequest, Protocol):
     def __hash__(self) -> int: ...
 
     def sent_to(self, worker: WorkerId | None) -> bool:
-        """Whether the request was placed on `worker`."""
+        """Return whether the request was placed on `worker`."""
         ...
 
 
 class HoldQueue:
     """Requests that the policy holds until their worker has no prefill left, by worker.
 
-    They are offered again, one after another until one goes there, when their worker has no prefill left or the fleet
-    changes, and each at its own time at the latest. The order is that in which they last asked.
+    When the worker has no prefill left, or the fleet changes, its requests are offered again in the order of their
+    last decision. The first one that is placed on the worker ends the round. Each request is also offered when its own
+    hold expires.
     """
 
     def __init__(self, dispatcher: Dispatcher, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
@@ -61,21 +62,24 @@ class HoldQueue:
             count(request, -1)
 
     def prefills_done(self, worker: WorkerId) -> None:
-        """A worker has no prefill left. The dispatcher calls this in the middle of its own work, so not now."""
+        """Offer the requests of `worker`, which has no prefill left, in the next iteration.
+
+        Not at once, because the dispatcher calls this in the middle of its own work.
+        """
         if self._waiting.first(worker):
             self._soon(worker)
 
     def changed(self) -> None:
-        """The fleet has changed: offer the first of each worker soon."""
+        """Offer the requests of each worker in the next iteration, because the fleet has changed."""
         for worker in self._waiting.workers:
             self._soon(worker)
 
     def lost(self, endpoint: FleetEndpoint) -> None:
-        """A worker has gone."""
+        """Offer the requests again, because a worker was ejected or removed."""
         self.changed()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Unsubscribe from the dispatcher and the fleet."""
         if self.prefills_done in self._dispatcher.on_prefills_done:
             self._dispatcher.on_prefills_done.remove(self.prefills_done)
         if self.changed in self._fleet.on_change:
@@ -96,7 +100,7 @@ class HoldQueue:
                     break
 
     def _offer_one(self, request: HeldRequest) -> None:
-        if request in self._waiting:  # or it has left meanwhile
+        if request in self._waiting:  # it may have left since it was selected
             request.offer()
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 
 LOOK_AGAIN_S = 1.0
-"""How soon the retry budget may allow a move that it refused."""
+"""How long to wait before the retry budget is asked again about a move that it refused."""
 
 
 class AwaitingRequest(Protocol):
@@ -22,16 +22,16 @@ class AwaitingRequest(Protocol):
         ...
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
-        """Take the request off `endpoint` where another worker is ready."""
+        """Move the request away from `endpoint` if another worker is ready."""
         ...
 
 
 class LostWorkers:
-    """Takes requests off workers that probes have ejected or an operator has removed.
+    """Moves requests away from workers that probes have ejected or an operator has removed.
 
-    A worker whose host has vanished closes no connection: without this its requests would wait until
-    `first_event_s`. A slow worker may fail its probes, too, so a request moves only where another worker is ready and
-    the retry budget allows it. The others are looked at again when a worker becomes ready, and every second.
+    A worker whose host has vanished closes no connection. Without this class its requests would wait until
+    `first_event_s`. A slow worker may fail its probes, too, so a request moves only if another worker is ready and
+    the retry budget allows it. The other requests are checked again when a worker becomes ready, and every second.
     """
 
     def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, requests: Iterable[AwaitingRequest]) -> None:
@@ -45,21 +45,21 @@ class LostWorkers:
         fleet.on_change.append(self.changed)
 
     def lost(self, endpoint: FleetEndpoint) -> None:
-        """Move the requests of `endpoint` soon: it was ejected or removed.
+        """Move the requests of `endpoint`, which was ejected or removed, in the next iteration.
 
-        The fleet calls this in the middle of its own work, so not now.
+        Not at once, because the fleet calls this in the middle of its own work.
         """
         self._lost.add(endpoint)
         self.changed()
 
     def changed(self) -> None:
-        """Another worker may have become ready."""
+        """Try again in the next iteration, because another worker may have become ready."""
         if self._lost and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._move)
 
     def close(self) -> None:
-        """Stop listening to the fleet."""
+        """Unsubscribe from the fleet."""
         if self._again is not None:
             self._again.cancel()
         if self.lost in self._fleet.on_loss:

@@ -14,16 +14,16 @@ class QueuedRequest(Protocol):
 
     @property
     def account(self) -> TenantUsage | None:
-        """The tenant's account; requests that wait count against its quota."""
+        """The tenant's usage; requests that wait count against its quota."""
         ...
 
     def offer(self) -> None:
-        """Ask for a worker again; may leave the queue, or stay."""
+        """Ask for a worker again. The request may leave the queue, or stay."""
         ...
 
 
 def count(request: QueuedRequest, change: int) -> None:
-    """Count a request that waits, or waits no longer, on its tenant's account."""
+    """Change the number of the tenant's waiting requests by `change`, +1 or -1."""
     account = request.account
     if account is not None:
         account.queued += change
@@ -57,13 +57,16 @@ class NoWorkerQueue:
             count(request, -1)
 
     def changed(self) -> None:
-        """Offer all soon. The fleet calls this in the middle of its own work, so not now."""
+        """Offer all requests in the next iteration.
+
+        Not at once, because the fleet calls this in the middle of its own work.
+        """
         if self._waiting and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._offer)
 
     def close(self) -> None:
-        """Stop listening to the fleet."""
+        """Unsubscribe from the fleet."""
         if self.changed in self._fleet.on_change:
             self._fleet.on_change.remove(self.changed)
 

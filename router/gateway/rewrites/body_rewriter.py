@@ -51,7 +51,7 @@ class OutgoingBody(NamedTuple):
 
 
 class RequestRewrites:
-    """The rewrites that one request may get. `observed`: its stream is sampled for usage."""
+    """The rewrites that apply to one request. `observed`: its stream is sampled for usage."""
 
     __slots__ = ("_relearns", "_rewrites", "observed", "parsed", "path")
 
@@ -90,9 +90,10 @@ class RequestRewrites:
 class BodyRewriter:
     """Decides which requests are rewritten, and remembers how workers end their streams.
 
-    With `observe_usage: inject`, every n-th stream that does not ask for usage is made to, and the usage frame is
-    removed from the response. The first stream of each worker and path is sent unchanged, for two reasons: some workers
-    report usage unasked, and vLLM ends a stream differently without a usage frame (`usage_frame.Stamp`).
+    With `observe_usage: inject`, a sampled share of the streams that do not ask for usage is changed to ask for it.
+    The usage frame is removed from the response. The first stream of each worker and path is sent unchanged, for two
+    reasons: some workers report usage unasked, and vLLM ends a stream differently without a usage frame
+    (`usage_frame.Stamp`).
     """
 
     def __init__(self, config: Config, fleet: Fleet, relearn: Relearn | None) -> None:
@@ -166,7 +167,7 @@ class BodyRewriter:
             self._plain[endpoint, path] = plain
 
     def observed(self, frame: UsageFrame) -> None:
-        """Count a complete stream that was made to report its usage."""
+        """Count a complete stream that the gateway had changed to report its usage."""
         self._counts["usage_taken_out" if frame.taken else "usage_missing"] += 1
 
     def _forget(self, lost: FleetEndpoint) -> None:

@@ -66,7 +66,7 @@ class UsageFrame:
         self._stamp = stamp
         self._pending = bytearray()
         self._within = False
-        """In the middle of an event that is larger than `HELD_BYTES`."""
+        """Whether the stream is in the middle of an event that is larger than `HELD_BYTES`."""
         self._edge = b""
         self.taken = b""
 
