@@ -1,7 +1,7 @@
 """A budget for retries, in proportion to the traffic.
 
-A sick fleet fails requests. Retrying all of them would multiply its load by the attempts allowed, just when it can
-bear less. So requests fill a budget that retries spend: a share for each request, and a small rate beside. The model
+If a failing fleet got a retry of every request, its load would multiply by the number of attempts, just when it can
+serve less. So requests fill a budget that retries spend: a share per request, plus a small constant rate. The model
 is Finagle's retry budget, a leaky token bucket with `ratio` per request and a reserve per second.
 """
 
@@ -11,14 +11,14 @@ import math
 from typing import Any
 
 WINDOW_S = 30.0
-"""The most that is saved up: the income of this time. A worker that dies fails all its prefills at once, and they
-are worth a retry. At 20 % and four workers that takes the budget of some seconds."""
+"""The budget holds at most the income of this time. A worker that dies fails all its prefills at once, and each is
+worth a retry. At 20 % and four workers these retries take the income of several seconds."""
 
 
 class AttemptBudget:
-    """A bucket that gains `ratio` for each request and `floor_per_s`, and loses one for each retry.
+    """A bucket that gains `ratio` per request and `floor_per_s` per second, and loses one per retry.
 
-    It is filled when it is read, from the number of requests so far, so that a request costs nothing here. It holds
+    It is filled when it is read, from the number of requests so far, so that a request costs no time here. It holds
     the income of `WINDOW_S`, but at least one attempt.
     """
 
@@ -67,5 +67,5 @@ class AttemptBudget:
         return max(1.0, WINDOW_S * (self._ratio * self._rate_per_s + self._floor_per_s))
 
     def statistics(self) -> dict[str, Any]:
-        """Return the retries paid for and refused, and how many more are allowed now."""
+        """Return the numbers of retries paid for and refused, and the balance."""
         return {"taken": self.taken, "refused": self.refused, "balance": round(self._balance, 3)}

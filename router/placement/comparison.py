@@ -1,4 +1,4 @@
-"""Compare predicted with reported cached tokens for each request, until each difference is explained."""
+"""Compare the predicted with the reported cached tokens of each request, and record why they differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from router.residency.difference import Difference
 
 
 def prediction(request: Request, candidate: Candidate, view: WorkerView) -> int | None:
-    """Return the cached tokens that the response should report, None if unknown."""
+    """Return the cached tokens that the response should report; None if they cannot be predicted."""
     if not request.reads_cache:
         return 0
     if view.residency is Residency.OFF:
@@ -28,7 +28,7 @@ class ComparisonObserver(Protocol):
     """Receives every comparison. Must not raise."""
 
     def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
-        """A response reported its cached tokens and there was a prediction."""
+        """A response with a prediction reported its cached tokens."""
 
     def differed(self, worker: WorkerId, difference: Difference) -> None:
         """A difference between report and prediction has been explained."""
@@ -47,10 +47,10 @@ class Comparisons:
         self._unexplained: dict[int, Ticket] = {}
 
     def completed(self, ticket: Ticket, usage: Usage) -> Usage:
-        """Return `usage` with a zero where the worker leaves zeros out, if it has reported cached tokens on the same
-        path.
+        """Return `usage` with zero cached tokens if the worker has omitted a zero.
 
-        vLLM 0.23 reports cached tokens only where there were some; 0.33 always does.
+        That is so if the number is missing and the worker has reported one on the same path before. vLLM 0.23 reports
+        cached tokens only if there are any; 0.33 always reports them.
         """
         paths = ticket.load.accuracy.reporting_paths
         if usage.cached_tokens is not None and ticket.request.prompt is not None:
@@ -96,5 +96,5 @@ class Comparisons:
 
 
 def _unjudged(ticket: Ticket) -> Difference:
-    """Return the explanation where no comparison is possible: the predicting view is gone, or was never exact."""
+    """Return the explanation if the residency map has none: the view of the prediction is gone or was never exact."""
     return Difference.CLEARED if ticket.residency is Residency.EXACT else Difference.APPROXIMATE

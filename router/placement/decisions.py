@@ -1,4 +1,4 @@
-"""Decisions as values: the candidates' views, the choice, the reason and the outcome."""
+"""The records of decisions: the candidates' views, the choice, the reason and the outcome."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CANDIDATES_KEPT = 32_768
 
 
 class DecisionRecord(msgspec.Struct):
-    """One decision and its outcome. Views are kept as they were and turned into text only on request.
+    """One decision and its outcome. Views are kept unchanged, and turned into text only on request.
 
     `outcome` is "running" until the attempt ends, then "finished", "failed: ..." or "cancelled". `residency` says how
-    far `predicted_cached_tokens` could be trusted; `difference` explains a report of another number.
+    far `predicted_cached_tokens` could be trusted. `difference` explains why the response reported another number.
     """
 
     at_s: float
@@ -41,8 +41,7 @@ class DecisionRecord(msgspec.Struct):
     outcome: str = "running"
 
     def close(self, outcome: str, now_s: float) -> None:
-        """End the record. The prompt's hashes are dropped, because those of a thousand long prompts would fill
-        memory."""
+        """End the record. The prompt's hashes are dropped, because a thousand long prompts would need much memory."""
         self.outcome = outcome
         self.duration_s = now_s - self.at_s
         view = self.request
@@ -62,7 +61,7 @@ class DecisionRecord(msgspec.Struct):
     def thin(self) -> None:
         """Drop all candidates but the chosen one."""
         decision, worker = self.decision, self.worker
-        place = decision.ranked.index(worker)  # the first, as a rule
+        place = decision.ranked.index(worker)  # usually 0
         terms = decision.terms.get(worker)
         self.workers = (next(view for view in self.workers if view.id == worker),)
         self.decision = Decision(
@@ -97,8 +96,8 @@ class DecisionRecord(msgspec.Struct):
 
 
 class DecisionLog:
-    """The latest `kept` decisions. The newest are whole, up to `candidates_kept` views; older ones keep the chosen
-    candidate."""
+    """The latest `kept` decisions. The newest ones have the views of all candidates, up to `candidates_kept` views in
+    all; older ones have the view of the chosen candidate only."""
 
     def __init__(self, kept: int, candidates_kept: int = CANDIDATES_KEPT) -> None:
         self._records: deque[DecisionRecord] = deque(maxlen=kept)
@@ -128,7 +127,7 @@ Action = Literal["dispatch", "hold", "queue", "reject"]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer to `Dispatcher.explain`. `choice` is None where the request would be queued or rejected (`reason`)."""
+    """The answer to `Dispatcher.explain`. `choice` is None if the request would be queued or rejected (`reason`)."""
 
     request: RequestView
     policy: str

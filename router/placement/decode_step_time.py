@@ -1,12 +1,12 @@
-"""How a worker's decode steps grow with the context they hold, learned from answers that have ended.
+"""Learn from ended answers how a worker's decode steps grow with the context that its requests hold.
 
-The model: an answer with g gaps between its tokens, while the requests decoding there held S context tokens on average
-and prefills of P seconds ended there, takes
+The model: an answer has g gaps between its tokens. Meanwhile the decoding requests of the worker held S context tokens
+on average, and prefills of P seconds ended there. After its first token the answer takes
 
     f * g + k * S * g + h * P
 
-seconds after its first token: a step's fixed part, its share per context token, and the prefills that ran in between.
-A further request lengthens a step by the context that it brings.
+seconds: the fixed part of the steps, the part in proportion to the context, and the prefills that ran in between.
+A further request lengthens each step in proportion to its own context.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SWEEPS = 4
 
 
 class WorkDone(NamedTuple):
-    """A worker's work counters: token-seconds of context held by its decodes, and the ended prefills as uncached
-    tokens and attention. The difference of two counts the work in between."""
+    """A worker's work counters: token-seconds of context held by its decodes, and uncached tokens and attention of
+    its ended prefills. The difference between two readings is the work in between."""
 
     context_token_s: float
     prefilled_tokens: float
@@ -31,8 +31,8 @@ class WorkDone(NamedTuple):
 class WorkCounter:
     """Count a worker's work.
 
-    The context of decodes is set when a request is reserved, and changes by the prompts of requests that begin and end
-    in between. Growth by generated tokens is left out: it is small, and depends on when it is reported.
+    The context of decodes is set when a request is reserved. In between, it changes by the prompts of requests that
+    begin or end their decode. Growth by generated tokens is left out: it is small, and known only when reported.
     """
 
     __slots__ = ("_at_s", "_attention", "_context_token_s", "_held_tokens", "_tokens")
@@ -76,7 +76,7 @@ class StepEstimate:
     """One worker's coefficients, by weighted non-negative least squares with forgetting.
 
     Errors count as in `router.placement.prefill_estimate.SpeedEstimate`: relative to the prediction, and linearly
-    beyond twice of it. Time that the data cannot attribute goes to the fixed part, so that growth is never invented.
+    beyond twice the prediction. Time that the data cannot attribute goes to the fixed part: growth needs evidence.
     """
 
     __slots__ = ("_coefficients", "_moments", "_products", "_weight", "context_token_s", "count")
@@ -91,7 +91,7 @@ class StepEstimate:
         self._products = [0.0] * 3
 
     def observe(self, gaps: int, context_tokens: float, prefill_s: float, decode_s: float) -> None:
-        """Learn that `gaps` tokens after the first took `decode_s`, beside `context_tokens` (S) and `prefill_s` (P)."""
+        """Learn that `gaps` tokens after the first took `decode_s`, with `context_tokens` (S) and `prefill_s` (P)."""
         if gaps < 1 or decode_s < SHORTEST_S:
             return
         features = (float(gaps), gaps * context_tokens, prefill_s)

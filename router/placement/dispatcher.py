@@ -1,4 +1,4 @@
-"""The dispatcher: requests in, decisions out."""
+"""The dispatcher: it chooses a worker for each request, and follows the request to its end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LONGEST_HOLD_S = 60.0
 
 
 class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
-    """Receives what the dispatcher does, for metrics and logs. Must not raise."""
+    """Receives the dispatcher's actions, for metrics and logs. Must not raise."""
 
     def decided(self, ticket: Ticket) -> None:
         """An attempt was placed."""
@@ -57,8 +57,7 @@ class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
         """An attempt failed."""
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
-        """`policy` raised or gave an invalid answer; `first` is true for the first time since it was adopted or
-        last worked."""
+        """`policy` raised or gave an invalid answer. `first`: for the first time since the policy was adopted."""
 
 
 class _Decided(NamedTuple):
@@ -116,11 +115,11 @@ class Dispatcher:
 
     @property
     def policy_params(self) -> Mapping[str, Any]:
-        """The parameters that the policy was built with, as given."""
+        """The parameters that the policy was built with."""
         return self._runner.params
 
     def policy_statistics(self) -> dict[str, Any]:
-        """Return the statistics of the policy itself."""
+        """Return the statistics that the policy reports about itself."""
         return self._runner.shown()
 
     def set_policy(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
@@ -134,8 +133,8 @@ class Dispatcher:
     ) -> Ticket | Held | Queued | Reject:
         """Choose a candidate and reserve the request's load there, in one step.
 
-        With `may_hold` the policy may hold the request instead. That applies only to a prompt of known and acceptable
-        length, because holding others gains nothing. `within` limits the endpoints.
+        With `may_hold` the policy may hold the request instead, provided that its prompt has a known and acceptable
+        length: holding other requests gains nothing. `within` limits the endpoints.
         """
         selection = self._select(request, (), now_s, within)
         if isinstance(selection, Selection):
@@ -162,13 +161,12 @@ class Dispatcher:
         *,
         within: Container[str] | None = None,
     ) -> Ticket | Reject:
-        """Place the request on the next alternative after an attempt that failed before the client saw anything, or
-        give up.
+        """Place the request on another worker after a failed attempt of which the client has seen nothing, or give up.
 
         With the usual three attempts there are up to two alternatives after `CONNECT`, `REFUSED` and `UNSERVED`, one
-        after `SENT` and `ANSWERED`, and none after `STREAM`. A ticket that has ended (for example because its client
-        left) gets none, nor does a retry beyond the budget. A retry after a failed connection is free, since no worker
-        spent work on it. `within` limits the endpoints.
+        after `SENT` and `ANSWERED`, and none after `STREAM`. There is none for a ticket that has ended (for example
+        because its client left), and none beyond the retry budget. A retry after a failed connection costs no budget,
+        since no worker spent work on it. `within` limits the endpoints.
         """
         if ticket.ended:
             return gave_up(point, reason, retry_after_s)
@@ -193,14 +191,14 @@ class Dispatcher:
     def has_alternative(
         self, ticket: Ticket, point: FailurePoint, now_s: float, *, within: Container[str] | None = None
     ) -> bool:
-        """Return whether `retry` would find a ready worker, not only a half-open one, and could pay for it."""
+        """Return whether `retry` would find a ready worker (not only a half-open one) within the retry budget."""
         if point is not FailurePoint.CONNECT and not self._retry_budget.affords(self._requests, now_s):
             return False
         selection = None if ticket.ended else self._alternatives(ticket, point, now_s, within)
         return selection is not None and selection.ready
 
     def explain(self, request: Request, now_s: float) -> Explanation:
-        """Return the decision that the request would get now, without any change of state."""
+        """Return the decision that the request would get now, without changing any state."""
         selection = select(self._fleet, request, (), now_s)
         excluded = exclusions(self._fleet, request, selection, now_s)
         name = self._runner.name
@@ -247,7 +245,7 @@ class Dispatcher:
         ticket.load.account.progressed(ticket.reservation, output_tokens)
 
     def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
-        """Record a complete answer. A 4xx is one too, but it prefilled nothing."""
+        """Record a complete answer. A 4xx is complete, too, but nothing was prefilled for it."""
         if ticket.ended:
             return
         served = status < 400
@@ -279,7 +277,7 @@ class Dispatcher:
     def failed(
         self, ticket: Ticket, point: FailurePoint, now_s: float, reason: str, retry_after_s: float | None = None
     ) -> None:
-        """Record that the attempt failed for good. `retry` calls this itself."""
+        """Record that the attempt failed and is not retried. `retry` calls this itself."""
         if ticket.ended:
             return
         endpoint = ticket.candidate.endpoint
@@ -289,7 +287,7 @@ class Dispatcher:
             self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
         elif point is not FailurePoint.LOCAL:
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
-        ticket.trial = ticket.trial and point is FailurePoint.LOCAL  # then it was none, and is given back
+        ticket.trial = ticket.trial and point is FailurePoint.LOCAL  # not sent, so `_end` gives the trial back
         self._end(ticket, now_s, f"failed ({point.value}): {reason}", served=False)
         self._counts["failed"] += 1
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
@@ -356,7 +354,7 @@ class Dispatcher:
     def _alternatives(
         self, ticket: Ticket, point: FailurePoint, now_s: float, within: Container[str] | None = None
     ) -> Selection | None:
-        """Return the candidates that may take over from a ticket that fails at `point`, None to give up."""
+        """Return the candidates that may take over from a ticket that fails at `point`; None to give up."""
         if self._retry_budget.exhausted(ticket, point):
             return None
         selection = self._select(ticket.request, tried(ticket), now_s, within)
@@ -428,12 +426,12 @@ class Dispatcher:
         self._fleet.traffic_succeeded(ticket.candidate.endpoint, trial=ticket.trial, complete=complete)
         ticket.trial = False
         if ticket.suspect is not None:
-            # The request is sound, so the error was the other worker's.
+            # This worker serves the request, so the error was a fault of the other worker and not of the request.
             (endpoint, reason), ticket.suspect = ticket.suspect, None
             self._fleet.traffic_failed(endpoint, reason, now_s, trial=False)
 
     def _end(self, ticket: Ticket, now_s: float, outcome: str, *, served: bool) -> None:
-        """Release all that the ticket holds. A `served` request has been prefilled."""
+        """Release the ticket's load, blocks and trial. `served`: the request has been prefilled."""
         ticket.ended = True
         prefilling = ticket.reservation.stage is ReservationStage.PREFILL
         cached = served and ticket.residency in (Residency.EXACT, Residency.APPROXIMATE)
@@ -470,18 +468,18 @@ class Dispatcher:
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:
-    """Return whether the time to this request's first token says something about the worker's speed."""
+    """Return whether the speed estimate can learn from the time to this request's first token."""
     prompt = request.prompt
     known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
     return known and request.stream
 
 
 def _fits_cache(view: WorkerView, prompt_tokens: int) -> bool:
-    """Return whether the prompt fits beside running requests; assumed where the size of the cache is unknown."""
+    """Return whether the prompt fits into the KV cache beside the running requests; True if its size is unknown."""
     return not view.kv_capacity_tokens or view.kv_tokens + prompt_tokens <= view.kv_capacity_tokens
 
 
 def _generated(ticket: Ticket, usage: Usage) -> int | None:
-    """Return the tokens of the answer: the reported number, else the events counted, since vLLM sends one token in
-    each."""
+    """Return the number of tokens of the answer: as reported, or else the number of events, since vLLM sends one token
+    per event."""
     return ticket.reservation.output_tokens or None if usage.completion_tokens is None else usage.completion_tokens

@@ -16,8 +16,8 @@ DEFAULT_BLOCK_TOKENS = 16
 class Candidate:
     """A place where a request can go: an endpoint, or one data-parallel rank of it. Compared by identity.
 
-    `slot` is a small integer, unique among live candidates and reused after this one has left: check `live` before a
-    late use. `rank` is None where the endpoint has one rank. `load` is the rank's last report.
+    `slot` is a small integer, unique among live candidates. It is reused after this candidate has left, so check
+    `live` before a late use. `rank` is None if the endpoint has one rank. `load` is the rank's last report.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Candidate:
 
 
 class FleetEndpoint:
-    """One worker endpoint and all that is known about it. `facts` is None until a probe has succeeded."""
+    """One worker endpoint with its health, facts and candidates. `facts` is None until a probe has succeeded."""
 
     __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "labels", "lengths")
 
@@ -89,7 +89,7 @@ class FleetEndpoint:
 
     @property
     def reason(self) -> str:
-        """Why it has this state, for operators."""
+        """The cause of this state, for operators."""
         state = self.state
         if state is WorkerState.DRAINING:
             return "drained by the operator: takes no new requests"
@@ -103,7 +103,7 @@ class FleetEndpoint:
         return self.facts is not None and bool(self.facts.models)
 
     def may_serve(self, model: str | None) -> bool:
-        """Return whether `model` is served here, or may be as far as is known."""
+        """Return whether the worker serves `model`, or has not listed its models."""
         if self.facts is None:
             return False
         if model is None or not self.facts.models:
@@ -111,7 +111,7 @@ class FleetEndpoint:
         return any(card.id == model for card in self.facts.models)
 
     def learn(self, facts: WorkerFacts) -> None:
-        """Store the facts from a probe; an adapter has the context length of its parent."""
+        """Store the facts from a probe. An adapter without a context length gets the length of its parent."""
         self.facts = facts
         own = {card.id: card.max_model_len for card in facts.models}
         lengths = {card.id: card.max_model_len or own.get(card.parent or "") for card in facts.models}

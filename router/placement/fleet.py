@@ -22,7 +22,7 @@ class CandidateSet:
     """The endpoints that serve one model: `able` in any state, `ready` candidates, and `half_open` endpoints for
     trials.
 
-    `shortest_tokens` is the least context length among `able`, None where no worker states one.
+    `shortest_tokens` is the least context length among `able`; None if no worker reports one.
     """
 
     able: tuple[FleetEndpoint, ...]
@@ -40,10 +40,10 @@ class Fleet:
     * `on_load`: a load report arrived.
     * `on_loss`: probes ejected an endpoint, or one that was not draining was removed.
     * `on_unknown_model`: a request named a model that no worker serves, or that its worker turned out not to serve.
-    * `on_doubt`: somebody needs to know whether an endpoint's process still lives.
-    * `on_process`: an endpoint said which process it is: whether a new one, and when it was asked.
+    * `on_doubt`: an endpoint's process may have died, and a probe should find out.
+    * `on_process`: an endpoint identified its process; arguments: whether it is new, and when the question was asked.
 
-    Calls for endpoints that have left are ignored, because news may arrive after a removal.
+    Calls for removed endpoints are ignored, because results may arrive after a removal.
     """
 
     def __init__(self, health: HealthConfig, residency: ResidencySource, *, kv_events: bool = True) -> None:
@@ -81,7 +81,7 @@ class Fleet:
         return sum(endpoint.state in SERVING for endpoint in self._endpoints.values())
 
     def get(self, endpoint_id: str) -> FleetEndpoint | None:
-        """Return the endpoint `host:port`, None if it is not in the fleet."""
+        """Return the endpoint `host:port`; None if it is not in the fleet."""
         return self._endpoints.get(endpoint_id)
 
     def lost(self, endpoint: FleetEndpoint) -> bool:
@@ -92,7 +92,7 @@ class Fleet:
     # operators
 
     def add(self, endpoint: Endpoint, now_s: float, labels: Mapping[str, str] | None = None) -> FleetEndpoint:
-        """Add an endpoint with its labels; return the present one if it has joined already."""
+        """Add an endpoint with its labels. If it is in the fleet already, return it unchanged."""
         known = self._endpoints.get(endpoint.authority)
         if known is not None:
             return known
@@ -102,7 +102,7 @@ class Fleet:
         return joined
 
     def remove(self, endpoint_id: str) -> None:
-        """Remove an endpoint. Requests that run there go on, and their events are still accepted."""
+        """Remove an endpoint. Its running requests continue, and their events are still accepted."""
         gone = self._endpoints.pop(endpoint_id, None)
         if gone is not None:
             self._drop_candidates(gone)
@@ -111,11 +111,11 @@ class Fleet:
                 self._lose(gone)
 
     def drain(self, endpoint_id: str) -> None:
-        """Send no new requests there."""
+        """Send no new requests to the endpoint."""
         self._set_draining(endpoint_id, True)
 
     def undrain(self, endpoint_id: str) -> None:
-        """Send requests there again."""
+        """Send requests to the endpoint again."""
         self._set_draining(endpoint_id, False)
 
     # probes and scrapes
@@ -138,7 +138,7 @@ class Fleet:
         self._update(endpoint, before, changed=changed)
 
     def restarted(self, endpoint_id: str, now_s: float) -> None:
-        """Record that another process answers there, before the old one was ejected: its cache is empty."""
+        """Record that a new process, with an empty cache, answers at an endpoint that was not ejected."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             self._forget_guesses(endpoint)
@@ -147,7 +147,7 @@ class Fleet:
             self._tell_process(endpoint, True, now_s)
 
     def continues(self, endpoint_id: str, asked_s: float) -> None:
-        """Record that the same process as before answered a question of `asked_s`."""
+        """Record that the same process as before answered a question asked at `asked_s`."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             self._tell_process(endpoint, False, asked_s)
@@ -160,7 +160,7 @@ class Fleet:
             endpoint.health.probe_failed(reason, now_s)
             self._update(endpoint, before)
             if first:
-                self._announce()  # requests that waited for its first answer may be refused now
+                self._announce()  # queued requests that waited for the first probe may now be refused
             if self.lost(endpoint) and not was_down:
                 self._lose(endpoint)
 
@@ -176,37 +176,37 @@ class Fleet:
     # traffic
 
     def trial_started(self, endpoint: FleetEndpoint, now_s: float) -> None:
-        """Record that the half-open endpoint's trial request is on its way. If it succeeds, the slow start begins
-        here."""
+        """Record that the half-open endpoint's trial request was placed. If it succeeds, the slow start counts from
+        now."""
         endpoint.health.trial_running = True
         endpoint.health.cold(now_s)
 
     def trial_given_up(self, endpoint: FleetEndpoint) -> None:
-        """End the trial without a result, for example because its client left: another request may try."""
+        """End the trial without a result, for example because its client left. Another request may become the trial."""
         endpoint.health.trial_running = False
         if endpoint.state is WorkerState.HALF_OPEN:
             self._announce()
 
     def traffic_succeeded(self, endpoint: FleetEndpoint, *, trial: bool, complete: bool) -> None:
-        """Record a first token, or a `complete` answer (a 4xx is one)."""
+        """Record a first token or, with `complete`, a complete answer, which may be a 4xx."""
         before = endpoint.state
         endpoint.health.traffic_succeeded(trial=trial, complete=complete)
         self._update(endpoint, before)
 
     def self_test_answered(self, endpoint: FleetEndpoint) -> None:
-        """Record that the worker served the gateway's own request, sent past the dispatcher. It counts as a trial."""
+        """Record that the worker answered the self-test, which bypasses the dispatcher. It counts as a trial."""
         self.traffic_succeeded(endpoint, trial=True, complete=True)
 
     def traffic_failed(self, endpoint: FleetEndpoint, reason: str, now_s: float, *, trial: bool) -> None:
-        """Record that a request could not be sent there, or died there."""
+        """Record that a request could not be sent to the worker, or failed there."""
         before = endpoint.state
         endpoint.health.traffic_failed(reason, now_s, trial=trial)
         self._under_pressure(endpoint)
         self._update(endpoint, before)
 
     def traffic_doubtful(self, endpoint: FleetEndpoint, now_s: float, *, trial: bool) -> None:
-        """Avoid the worker for a moment. It answered with a server error that the request may have caused, or does
-        not serve the model."""
+        """Avoid the worker for a moment, because it answered with a server error that the request may have caused, or
+        does not serve the model."""
         endpoint.health.doubted(now_s)
         self._under_pressure(endpoint)
         if trial:
@@ -238,7 +238,7 @@ class Fleet:
         candidate_set = self._candidate_sets.get(model)
         if candidate_set is None:
             candidate_set = self._build_candidate_set(model)
-            if len(self._candidate_sets) >= 1_024:  # clients name models: unknown names must not fill memory
+            if len(self._candidate_sets) >= 1_024:  # bounded, because the names come from clients
                 self._candidate_sets.clear()
             self._candidate_sets[model] = candidate_set
         return candidate_set
@@ -251,7 +251,7 @@ class Fleet:
         return model if model in adapters else None
 
     def models(self) -> tuple[ServedModel, ...]:
-        """Return the union of all models, for each id the card with the longest context."""
+        """Return the models of all workers; of several cards with one id, the one with the longest context."""
         union: dict[str, ServedModel] = {}
         for card in self._cards():
             kept = union.get(card.id)
@@ -260,10 +260,11 @@ class Fleet:
         return tuple(union.values())
 
     def model_known(self, model: str) -> bool | None:
-        """Return whether some worker serves `model`.
+        """Return whether any worker serves `model`; None if that cannot be known yet.
 
-        A worker that is down serves what it last listed; one that has never answered serves nothing. None: no worker
-        has listed models yet, a worker's first probe has not ended, or a worker does not list its models.
+        A worker that is down counts with the models that it listed last, and a worker that has never answered with
+        none. The result is None if no worker has listed models yet, if a first probe has not ended, or if a worker
+        does not list its models.
         """
         if any(card.id == model for card in self._cards()):
             return True

@@ -4,8 +4,8 @@
                                                             ^------------------trial failed-------+
 
 An ejected worker comes back through HALF_OPEN: one trial request at a time while other workers are ready. The next
-request that could go there is the trial (see `router.placement.selection`), so that a revived worker gets traffic as
-soon as it answers a probe, whatever the policy thinks of its empty cache. Pressure (503) is not a fault: the worker is
+request that could go there is the trial (see `router.placement.selection`). So a recovered worker gets traffic as soon
+as it answers a probe, even if the policy would avoid its empty cache. Pressure (503) is not a fault: the worker is
 only avoided for a moment. Thresholds count consecutive failures, as in Envoy's outlier detection and the Kubernetes
 probes.
 """
@@ -20,17 +20,18 @@ from router.config.model import HealthConfig
 AVOID_S = 0.25
 """How long a worker is avoided after one failure, or a refusal without Retry-After: a few scheduler steps."""
 RETRY_AFTER_CAP_S = 30.0
-"""Longest Retry-After that is respected; probes go on meanwhile."""
+"""The longest Retry-After that is respected. Probes continue during it."""
 REOPEN_CAP_S = 60.0
-"""Longest wait between trials of a worker that answers probes and fails its trials. The wait doubles up to this."""
+"""The longest wait between trials of a worker that answers probes and fails its trials. The wait doubles up to it."""
 
 
 LEAST_SHARE = 0.1
-"""Share of requests that a cold worker gets at first: enough to be known soon. Envoy's slow start begins here, too."""
+"""The share of requests that a cold worker gets at first, which suffices to learn its speed soon. Envoy's slow start
+begins with the same share."""
 
 
 class WorkerState(StrEnum):
-    """State of an endpoint. READY ones take traffic, HALF_OPEN ones a single trial request at a time."""
+    """State of an endpoint. In READY it takes traffic, in HALF_OPEN a single trial request at a time."""
 
     STARTING = "starting"
     READY = "ready"
@@ -41,12 +42,12 @@ class WorkerState(StrEnum):
 
 
 SERVING = (WorkerState.READY, WorkerState.HALF_OPEN)
-"""States in which requests are sent. Half-open counts as ready for readiness checks. A platform that takes the
-gateway out of service until a trial request has succeeded would keep that request from ever arriving."""
+"""States in which an endpoint gets requests. Half-open counts as ready for readiness checks: a platform that sends
+requests only to ready gateways would otherwise never send the trial request."""
 
 
 class Health:
-    """The state machine. `condition` is STARTING, READY, UNHEALTHY or HALF_OPEN."""
+    """The health of one endpoint. `condition` is STARTING, READY, UNHEALTHY or HALF_OPEN."""
 
     def __init__(self, config: HealthConfig) -> None:
         self._config = config
@@ -66,7 +67,7 @@ class Health:
     # slow start
 
     def cold(self, now_s: float) -> None:
-        """Start or restart with an empty cache."""
+        """Begin the slow start, because the worker has an empty cache."""
         self._cold_since_s = now_s
 
     @property
@@ -103,7 +104,11 @@ class Health:
             self.cold(now_s)
 
     def probe_failed(self, reason: str, now_s: float) -> None:
-        """Record that a probe failed or timed out. A worker that was down starts again: past trials no longer count."""
+        """Record that a probe failed or timed out.
+
+        If the worker was ejected already, its failed trials are forgotten: the next process behind the endpoint is not
+        to blame for them.
+        """
         self._probe_successes = 0
         self._probe_failures += 1
         if self.condition is WorkerState.STARTING:
@@ -128,8 +133,11 @@ class Health:
             self._eject(f"{self._traffic_failures} requests in a row failed: {reason}", now_s + wait_s)
 
     def traffic_succeeded(self, *, trial: bool, complete: bool) -> None:
-        """Record a first token, or a `complete` answer. Only the latter ends a row of failures: a worker whose
-        streams all break off starts them without a problem."""
+        """Record a first token or, with `complete`, a complete answer.
+
+        Only a complete answer resets the count of consecutive failures: a worker may begin all its streams and break
+        off each of them.
+        """
         if complete:
             self._traffic_failures = 0
         if self.condition is WorkerState.HALF_OPEN and trial:

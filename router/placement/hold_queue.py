@@ -1,4 +1,4 @@
-"""Held requests by the worker they wait for, and the order in which they are decided again."""
+"""Held requests by the worker that they wait for, and the order in which they are dispatched again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 from policies.view import WorkerId
 
 ASKED_AT_ONCE = 16
-"""Requests that may be decided again when their worker becomes free, until one goes there. Each costs a decision,
-and the rest have times of their own."""
+"""The most requests that are dispatched again when their worker becomes free; the first one placed there ends the
+round. Each costs a decision, and the other requests are dispatched again when their own holds expire."""
 
 T = TypeVar("T", bound=Hashable)
 
@@ -23,7 +23,7 @@ class HeldByWorker(Generic[T]):
         self._waiting: dict[T, WorkerId | None] = {}
 
     def enter(self, one: T, worker: WorkerId | None) -> None:
-        """Add a request that waits for `worker`, or for none in particular. It must not be waiting already."""
+        """Add a request that waits for `worker`; None for no particular worker. It must not be waiting already."""
         self._waiting[one] = worker
         self._workers.setdefault(worker, {})[one] = None
 
@@ -40,11 +40,11 @@ class HeldByWorker(Generic[T]):
 
     @property
     def workers(self) -> list[WorkerId | None]:
-        """The workers that requests wait for; None stands for requests that wait for no worker in particular."""
+        """The workers that requests wait for; None stands for no particular worker."""
         return list(self._workers)
 
     def first(self, worker: WorkerId | None) -> list[T]:
-        """Return the requests to decide again, in order, now that `worker` is free."""
+        """Return the requests to dispatch again, in order, now that `worker` is free."""
         return list(islice(self._workers.get(worker, ()), ASKED_AT_ONCE))
 
     def __contains__(self, one: T) -> bool:

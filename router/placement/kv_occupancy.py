@@ -1,7 +1,8 @@
 """KV cache occupancy of a worker: running context, idle context, and how long a prompt waits for space.
 
-The blocks of a running request cannot be evicted. vLLM lets a prompt wait until blocks are free, and every prompt
-behind it too, first come, first served. That wait is as long as answers take: seconds, where a prefill takes tenths.
+The blocks of a running request cannot be evicted. In vLLM a prompt waits until blocks are free, and all later prompts
+wait behind it, first come, first served. That wait lasts until answers end: seconds, compared with tenths of a second
+for a prefill.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 IDLE_KEPT = 256
-"""Idle contexts per worker. Each is compared with those that begin alike when it enters and when it leaves."""
+"""Idle contexts per worker. A limit is needed because each is compared, when it enters and when it leaves, with all
+contexts that have the same first block."""
 
 
 class Share:
-    """One request's prompt: the hashes of its blocks. The first `start` of them are counted for another request."""
+    """The hashes of one prompt's blocks. The first `start` blocks are counted for other requests."""
 
     __slots__ = ("block_tokens", "hashes", "start")
 
@@ -30,12 +32,12 @@ class Share:
 
 
 class SharedContext:
-    """How much of their context one worker's requests share: their union is `shared_tokens` less than their sum.
+    """The context that several requests of one worker share.
 
-    Each block of the union is counted for exactly one request, and the blocks counted for a request are the last of
-    its prompt. A new request leaves out its longest prefix that is present already. One that ends hands over the
-    blocks that others still hold. Either takes a comparison or two for each request with the same first block,
-    whatever its length.
+    The union of their contexts is `shared_tokens` smaller than the sum. Each block of the union is counted for exactly
+    one request, and the blocks counted for a request are the last ones of its prompt. A new request is not counted for
+    its longest prefix that is present already. When a request ends, the blocks that others still hold are counted for
+    one of them. Both take a comparison or two for each request with the same first block, whatever the length.
     """
 
     __slots__ = ("_alike", "shared_tokens")
@@ -77,9 +79,10 @@ class SharedContext:
 
 
 class IdleContext:
-    """The union of the prompts that run on a worker with those of recently ended answers, each of these for a while.
+    """The idle context of a worker: prompts of recently ended requests, each until its expiry.
 
-    Context that running requests hold, or that several idle ones share, counts once. Answers are left out.
+    The union covers running and idle prompts, so that context which a running request holds, or several idle ones
+    share, counts once. Generated tokens are left out.
     """
 
     __slots__ = ("_entered", "_expiry", "_tokens", "_union")
@@ -108,14 +111,14 @@ class IdleContext:
             self._leave()
 
     def tokens(self, now_s: float, running_shared_tokens: int) -> int:
-        """Return the idle tokens that no running request holds; running prompts share `running_shared_tokens`."""
+        """Return the idle tokens that no running request holds. The running prompts share `running_shared_tokens`."""
         if not self._expiry:
             return 0
         self._expire(now_s)
         return self._tokens - self._union.shared_tokens + running_shared_tokens if self._expiry else 0
 
     def common_tokens(self, hashes: Sequence[int], block_tokens: int) -> int:
-        """Return how much of a prompt is in running or idle context already."""
+        """Return the length in tokens of the prompt's longest prefix in running or idle context."""
         return self._union.common_blocks(hashes) * block_tokens
 
     def _expire(self, now_s: float) -> None:
@@ -145,7 +148,7 @@ def _common_blocks(hashes: Sequence[int], others: dict[Share, None]) -> int:
 
 
 def _heir(hashes: Sequence[int], common: int, others: dict[Share, None]) -> Share:
-    """Return one of the others that holds the first `common` blocks and is counted for none of them."""
+    """Return one of `others` that holds the first `common` blocks and is counted for none of them."""
     return next(
         other
         for other in others
@@ -154,12 +157,11 @@ def _heir(hashes: Sequence[int], common: int, others: dict[Share, None]) -> Shar
 
 
 def kv_wait_s(prompt_tokens: int, held_tokens: int, requests: int, capacity_tokens: int, remaining_s: float) -> float:
-    """Return how long a prompt waits for KV space beside `requests` that hold `held_tokens` and run `remaining_s`
-    longer.
+    """Return the KV wait of a prompt in seconds.
 
-    The held space becomes free evenly over that time, but not before the first request ends. Requests that wait
-    themselves count too, since a later one waits behind them. But at most the capacity can run, and become free, at a
-    time.
+    `requests` on the worker hold `held_tokens` and run `remaining_s` longer on average. The estimate frees the held
+    space evenly over that time, but not before the first request ends. Requests that wait for space are included,
+    since a later prompt waits behind them. But at most the capacity can be in use, and become free, at a time.
     """
     excess = held_tokens + prompt_tokens - capacity_tokens
     if excess <= 0 or held_tokens <= 0 or not capacity_tokens or not requests:

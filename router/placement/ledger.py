@@ -1,8 +1,8 @@
 """The load of every placed request, from the decision until its lifecycle events release it.
 
-The ledger leads and scraped gauges only correct it. A scrape is a second old, and every decision within that second
-would otherwise go to the same worker. Only a scrape can show load from elsewhere, such as another router or a batch
-job; see `ForeignLoad`.
+Decisions rely on these reservations; scraped gauges only correct them. A scrape may be a second old, and without
+reservations every decision within that second would go to the same worker. Only a scrape can show load from
+elsewhere, such as another router or a batch job; see `ForeignLoad`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from router.placement.shared_load import ReservedLoad, SharedAccount
 
 
 class ReservationStage(IntEnum):
-    """How far a reservation has come; it only moves forward."""
+    """The stage of a reservation; it only moves forward."""
 
     PREFILL = 0
     DECODE = 1
@@ -29,7 +29,7 @@ class LoadReservation:
     """One request's load.
 
     `attention` is the prompt's attention work, u * (c + u / 2) token pairs for u uncached tokens after c cached ones.
-    `streams` is False where the end of the prefill is not visible.
+    `streams` is False if the end of the prefill is not visible, because the answer comes in one piece.
     """
 
     __slots__ = (
@@ -70,8 +70,8 @@ class LoadAccount:
 
     Prefills are assumed to run first come, first served, as in vLLM's default scheduler. `head_since_s` is the
     earliest time at which the oldest unfinished one can have started. The end of `unseen` prefills is not visible.
-    `shared` is the row that other processes see, if there are any. `shared_context` is the context that several
-    requests share, `idle_context` the context of ended ones.
+    `shared` is this process's row in the shared ledger; None if there is only one process. `shared_context` is the
+    context that several requests share, `idle_context` the context of ended requests.
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class LoadAccount:
 
     @property
     def held_share(self) -> float:
-        """Share of the context tokens that remains when shared context counts once."""
+        """The size of the context with shared context counted once, as a fraction of `kv_tokens`."""
         return 1.0 - self.shared_context.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
 
     @property
@@ -140,8 +140,10 @@ class LoadAccount:
             self.shared.publish(self)
 
     def prefilled(self, reservation: LoadReservation, now_s: float) -> bool:
-        """End the request's prefill, and that of every earlier one whose end is not visible. Return False if it had
-        ended."""
+        """End the request's prefill, and the earlier prefills whose end is not visible.
+
+        Return False if the prefill had ended already.
+        """
         if reservation.stage is not ReservationStage.PREFILL:
             return False
         if reservation.streams:
@@ -175,10 +177,7 @@ class LoadAccount:
             self.shared.publish(self)
 
     def release(self, reservation: LoadReservation, now_s: float, idle_s: float = 0.0) -> bool:
-        """Release whatever the request still holds; return False if it was released before.
-
-        Its context stays idle for `idle_s`.
-        """
+        """Release the request's load; return False if it was released before. Its context stays idle for `idle_s`."""
         if reservation.stage is ReservationStage.RELEASED:
             return False
         if reservation.stage is ReservationStage.PREFILL:
@@ -222,7 +221,7 @@ class LoadAccount:
         self.queued_attention = self.queued_attention - reservation.attention if self.queue else 0.0
 
     def statistics(self) -> dict[str, Any]:
-        """Return reserved load, and the worker's load from elsewhere."""
+        """Return the reserved load, and the number of requests from elsewhere."""
         return {
             "queued_requests": len(self.queue),
             "queued_tokens": self.queued_tokens,
@@ -235,8 +234,8 @@ class LoadAccount:
 class ForeignLoad:
     """Load that a worker reports and the gateway did not reserve: max(0, reported - reserved).
 
-    The smaller of the last two reports counts, since a request that has just ended may still be in a report. It halves
-    with every report interval without news, so that a stopped scraper cannot keep it forever.
+    The smaller of the last two reports counts, since a request that has just ended may still be in a report. The
+    weight halves with every report interval without a report, so that the load fades if the scraper stops.
     """
 
     __slots__ = ("_at_s", "_interval_s", "_last", "kv_tokens", "requests", "waiting")

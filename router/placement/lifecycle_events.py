@@ -14,23 +14,23 @@ class FailurePoint(StrEnum):
     """How far a request had come when its worker failed. Later points allow fewer retries."""
 
     LOCAL = "local"
-    """Not tried: the gateway has no file descriptor, port or memory for a connection. The worker is not to blame."""
+    """Not sent: the gateway has no file descriptor, port or memory for a connection. The worker is not to blame."""
     CONNECT = "connect"
-    """No connection: nothing was sent."""
+    """Not sent: the worker could not be reached."""
     REFUSED = "refused"
     """The worker answered 503 before any event: pressure, not a fault. A 4xx, 429 included, is an answer to this
     client and no failure, except for `UNSERVED`."""
     UNSERVED = "unserved"
-    """The worker does not serve the model, because the gateway's list of its models was out of date. It has no
-    fault, but it looks idle and would attract the next request too, so it is avoided for a moment."""
+    """The worker does not serve the model, because the gateway's list of its models was out of date. That is no fault
+    of the worker. But it looks idle and would attract the next request, too, so it is avoided for a moment."""
     SENT = "sent"
-    """Sent; then the worker died, timed out or was lost before the first event."""
+    """The request was sent; then the worker died, timed out or was lost before the first event."""
     ANSWERED = "answered"
     """The worker answered with a server error before any event. The request may be the cause: vLLM answers 500 for
     errors inside one request, too. It counts against the worker only after another worker has served the same
     request."""
     STREAM = "stream"
-    """Failed after the first event: the client has part of the answer."""
+    """The worker failed after the first event: the client has part of the answer."""
 
 
 class SessionKind(StrEnum):
@@ -66,22 +66,22 @@ class Request(msgspec.Struct, frozen=True):
     reads_cache: bool = True
     """False: vLLM computes the whole prompt, cached or not, because prompt log-probabilities were requested."""
     answers: int = 1
-    """Answers requested (`n`). With several, vLLM reports the cached tokens of one that found the first one's
-    blocks."""
+    """Answers requested (`n`). With several, vLLM may report the cached tokens of a later one, which found the blocks
+    of the first one."""
     kind: SessionKind = SessionKind.SINGLE
     hinted_tokens: int | None = None
     """The client's own estimate of the answer's length."""
 
     @property
     def tells_cached(self) -> bool:
-        """Whether the cached tokens in the response are those that the prompt found."""
+        """Whether the response reports the cached tokens that the prompt itself found."""
         return self.reads_cache and self.answers == 1
 
     def reported(self, cached_tokens: int, block_tokens: int) -> int:
         """Return the cached tokens that the response will report when the prompt finds `cached_tokens`.
 
-        Several answers or prompts are as many requests to the engine. A stream reports the first one to answer. A
-        whole answer reports the last one, which finds the blocks of those before it.
+        vLLM runs several answers or prompts as separate requests. A stream reports the first one that answers. An
+        answer in one piece reports the last one, which finds the blocks of the earlier ones.
         """
         prompt = self.prompt
         if not self.reads_cache or prompt is None or self.stream:

@@ -9,12 +9,12 @@ from router.placement.lifecycle_events import Request
 from router.placement.prefill_estimate import ENOUGH, FORGETTING
 
 KEPT = 1_024
-"""Groups remembered, by their last answer: model names may come from clients."""
+"""Groups remembered, those with the latest answers. The number is bounded, because model names come from clients."""
 LENT_ANSWERS = 2.0
-"""Answers that the wider group's mean counts as. The first answer of a new kind may be unusual, and many kinds have
-lengths of their own."""
+"""The weight of the wider group's mean, in answers. It must be above 0, since the first answer of a new kind may be
+unusual, and small, since many kinds have lengths of their own."""
 SQUARES = 200
-"""Answers in the mean square of decode times. A few long ones dominate it, so it needs more answers than a mean."""
+"""Answers in the mean square of decode times. A few long answers dominate it, so it needs more answers than a mean."""
 
 _Group = tuple[str, ...]
 
@@ -34,12 +34,12 @@ class _Mean:
 
 
 class OutputLengths:
-    """Expectations of an answer before it begins.
+    """Estimates the length and the decode time of an answer before it begins.
 
-    Its length is the mean of its group, shrunk toward the mean of the wider group: model, route and kind of session;
-    model and route; model; all. A client's hint (`Request.hinted_tokens`) is believed, since the client knows its
-    request and gains nothing by a false one. Its limit (`Request.max_tokens`) holds in any case. The time per token
-    depends on the fleet's load, so one mean serves all.
+    The length is the mean of its group, shrunk toward the mean of the wider group: model, route and kind of session;
+    model and route; model; all. A client's hint (`Request.hinted_tokens`) replaces the mean, since the client knows
+    its request and gains nothing by a false hint. The client's limit (`Request.max_tokens`) holds in any case. The
+    time per token depends on the fleet's load, so one mean serves all groups.
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class OutputLengths:
         return self._all.tokens
 
     def observe(self, request: Request, decode_s: float | None, output_tokens: int | None) -> None:
-        """Record an answer of `output_tokens` that ended `decode_s` after its first token, None if that was not
-        seen."""
+        """Record an answer of `output_tokens` that ended `decode_s` after its first token; None if its first token was
+        not visible."""
         if not output_tokens:
             return
         self._all.observe(output_tokens)
@@ -80,7 +80,7 @@ class OutputLengths:
         """Return how much longer a running answer takes on average; 0 until enough answers have ended.
 
         It is E[T^2] / 2 E[T], the mean residual life of renewal theory. At any moment long answers are more likely to
-        run than short ones, so where lengths vary widely the result is a multiple of the mean.
+        run than short ones, so the result is a multiple of the mean if lengths vary widely.
         """
         return self._squares / (2.0 * self._mean_s) if self._count >= ENOUGH and self._mean_s > 0.0 else 0.0
 

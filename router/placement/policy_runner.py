@@ -10,11 +10,11 @@ from policies.view import Decision, FleetView, LifecycleEvent, Policy, RequestVi
 
 
 class PolicyRunner:
-    """The policy in force. Changing it is one assignment, so it takes effect between two decisions.
+    """The policy in force. A change takes effect between two decisions.
 
-    A new policy also receives later events of requests that the old one placed. Policies must accept events of
-    reservations that they never saw, as they must after a restart. `failed` is called for each failure with the
-    policy's name, the problem, and whether it is the first one since the policy was adopted.
+    A new policy also receives later events of requests that the old one placed. So policies must accept events of
+    unknown reservations, as after a restart. `failed` is called for each failure with the policy's name, the problem,
+    and whether it is the first one since the policy was adopted.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class PolicyRunner:
         self.observes = self._observe is not None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Return the policy's ranking, or one by least tokens with a reason that names the failure."""
+        """Return the policy's ranking. If the policy fails, rank by least tokens, with the failure as the reason."""
         self.decisions += 1
         answer = _ask(self.policy, request, fleet)
         if isinstance(answer, Decision):
@@ -51,14 +51,14 @@ class PolicyRunner:
         return self._fallback(fleet, answer)
 
     def explain(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Return what `decide` would answer.
+        """Return the decision that `decide` would return.
 
-        A copy of the policy decides, so that not even its random source moves. A third party's policy that cannot be
-        copied decides itself: its protocol forbids changes.
+        A copy of the policy decides, so that not even its random source advances. If a third party's policy cannot be
+        copied, the policy itself decides: the `Policy` protocol forbids `decide` to change state.
         """
         try:
             policy = deepcopy(self.policy)
-        except Exception:  # a third party's code: anything may come
+        except Exception:  # a third party's code may raise anything
             policy = self.policy
         answer = _ask(policy, request, fleet)
         return answer if isinstance(answer, Decision) else self._fallback(fleet, answer)
@@ -72,7 +72,7 @@ class PolicyRunner:
             return
         try:
             self._observe(event)
-        except Exception as error:  # a third party's code: anything may come
+        except Exception as error:  # a third party's code may raise anything
             self.observe_errors += 1
             self._fail(f"observe raised {error!r}")
 
@@ -81,7 +81,7 @@ class PolicyRunner:
         shows = getattr(self.policy, "statistics", None)
         try:
             return {} if shows is None else dict(shows())
-        except Exception as error:  # a third party's code: anything may come
+        except Exception as error:  # a third party's code may raise anything
             self._fail(f"statistics raised {error!r}")
             return {}
 
@@ -113,7 +113,7 @@ def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | s
         if not decision.hold_s >= 0.0:
             return f"it would hold the request for {decision.hold_s!r} s"
         return decision
-    except Exception as error:  # a third party's code: anything may come
+    except Exception as error:  # a third party's code may raise anything
         return f"it raised {error!r}"
 
 

@@ -8,7 +8,8 @@ from router.residency.difference import Difference
 class PredictionAccuracy:
     """Count predictions and the reports of responses, in requests and tokens.
 
-    `differences` counts the requests that differed by explanation; `pending` ones have no explanation yet.
+    `differences` counts, by explanation, the requests whose report differed from the prediction. `pending` counts the
+    requests whose difference has no explanation yet.
     """
 
     __slots__ = (
@@ -35,7 +36,7 @@ class PredictionAccuracy:
         """Paths on which a response has reported its cached tokens, among requests placed by prefix."""
 
     def compare(self, predicted_tokens: int, reported_tokens: int) -> None:
-        """Record that a response reported `reported_tokens` where `predicted_tokens` were expected."""
+        """Record that a response reported `reported_tokens` when `predicted_tokens` were expected."""
         self.equal += predicted_tokens == reported_tokens
         self.over += predicted_tokens > reported_tokens
         self.under += predicted_tokens < reported_tokens
@@ -50,7 +51,7 @@ class PredictionAccuracy:
             self.differences[difference] += 1
 
     def settle(self, difference: Difference) -> None:
-        """Record that a pending difference was explained, or given up."""
+        """Record the final explanation of a pending difference."""
         self.pending -= 1
         self.explain(difference)
 

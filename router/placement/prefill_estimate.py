@@ -1,20 +1,20 @@
-"""How fast one worker prefills, learned from the times to first token of its streams.
+"""Learn how fast one worker prefills from the times to first token of its streams.
 
-Model (vLLM's FCFS queue and the usual fit of prefill time): a prompt of u uncached tokens after c cached ones, behind
-Q uncached tokens of earlier prompts, on a worker whose decoding requests hold S context tokens, sees its first token
-after
+The model follows vLLM's FCFS queue and the usual fit of prefill time. A prompt has u uncached tokens after c cached
+ones and stands behind Q uncached tokens of earlier prompts. The worker's decoding requests hold S context tokens. Then
+the first token comes after
 
     b * (Q + u) + a + d * (attention of the queue + u * (c + u / 2)) + e * S
 
 seconds: token work, a fixed part (network, the step that is running), attention work, and the decodes that share its
 steps. b, a, d, e >= 0 are fitted per worker by least squares with forgetting; nothing about model or hardware is
-assumed. Where a worker's own traffic determines little (short prompts say nothing about long ones), each coefficient
-is shrunk toward the fleet's median by its own standard error. So a fit to noise cannot make a worker too expensive.
-For comparison, LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
+assumed. A worker's own traffic may determine a coefficient badly: short prompts say nothing about long ones. So each
+coefficient is shrunk toward the fleet's median by its own standard error. A fit to noise then cannot make a worker too
+expensive. For comparison, LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
 
-Forgetting alone follows a throttled GPU over some fifty requests, which take minutes where each is large. So a test
-(Page 1954, `_Change`) also looks for a lasting change of speed. Once it is sure, the whole fit is scaled by the
-change.
+With forgetting alone, the fit needs about fifty requests to follow a throttled GPU, and fifty large requests take
+minutes. So a test (Page 1954, `_Change`) also looks for a lasting change of speed. When the change is certain enough,
+the whole fit is scaled by it.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from typing import NamedTuple
 FORGETTING = 0.98
 """Weight of the past at each observation: about the last 50 count."""
 SHORTEST_S = 1e-9
-"""Shorter times are ignored; squares of much shorter ones are zero in floating point."""
+"""Shorter times are ignored, because squares of much shorter ones are zero in floating point."""
 ENOUGH = 8
 """Observations before a worker's own fit is used: twice the coefficients."""
 RIDGE_OBSERVATIONS = 1.0
 """Ridge on the coefficients other than b, in observations: without evidence all time is token work."""
 SIGNIFICANT = 2.0
-"""Standard errors from zero at which a coefficient counts as seen."""
+"""A coefficient counts as determined from this number of standard errors above zero."""
 WINDOW_S = 60.0
 """Memory of the utilisation."""
 WARM_UP_S = 10.0
-"""Idle time assumed before a worker's first request; otherwise that request alone would look like saturation."""
+"""Idle time assumed before a worker's first request. Otherwise that request alone would look like saturation."""
 UTILISATION_CAP = 0.97
 CHANGE = log(2.0)
 """Logarithm of the change of speed to look for. Changes below 1.6-fold are left to forgetting."""
 LEAST_NOISE = 0.1
-"""Least assumed standard deviation of observed from predicted times, as a share."""
+"""The least standard deviation that is assumed between observed and predicted times, as a share."""
 SURE = 15.0
 """Logarithm of the odds at which a worker's speed counts as changed."""
 SURE_BY_ONE = 3.0
-"""The most that one observation adds: at least five in a row are needed, since outliers may come in pairs."""
+"""The most that one observation adds. So at least five observations are needed, since outliers may come in pairs."""
 RATIOS_KEPT = 20
 """Observations that determine the size of a change."""
 ROUNDING = 1e-9
-"""Share of a sum of squares below which the rest after a subtraction is rounding."""
+"""A difference below this share of a sum of squares counts as a rounding error."""
 
 Features = tuple[float, float, float, float]
 """(tokens, 1, attention, decoding context tokens): the factors of the coefficients (b, a, d, e)."""
@@ -59,9 +59,9 @@ Features = tuple[float, float, float, float]
 class Speed:
     """Coefficients in seconds per token, seconds, seconds per token pair, seconds per context token.
 
-    `relative_error` is the standard error of a predicted time to first token, as a share of it, within the range of
-    the observations (up to `reach_tokens`, twice their root mean square). Beyond that the error of the token time
-    counts.
+    `relative_error` is the standard error of a predicted time to first token, as a share of it. It holds within the
+    range of the observations, up to `reach_tokens`, twice their root mean square. Beyond that range the error of the
+    token time (`token_error_s`) is added.
     """
 
     token_s: float
@@ -75,8 +75,8 @@ class Speed:
     def error_s(self, seconds: float, tokens: float) -> float:
         """Return the standard error of a prediction of `seconds` for these tokens, queued and own.
 
-        It is x' P x: averaged over the observations it is the relative error; extrapolated, the error of the slope
-        dominates.
+        It approximates x' P x: the average over the observations is the relative error, and outside their range the
+        error of the slope dominates.
         """
         beyond_tokens = tokens - self.reach_tokens
         error_s = self.relative_error * seconds
@@ -84,10 +84,10 @@ class Speed:
 
 
 class _Change:
-    """Page's test in one direction (`sign`): the odds that times have recently been `CHANGE` longer or shorter.
+    """Page's test in one direction (`sign`): the odds that times have recently become `CHANGE` longer or shorter.
 
     Each observation multiplies the odds by the ratio of its likelihoods with and without the change. The odds never
-    fall below even, so observations before the change do not count.
+    fall below even, so observations before the change do not count against it.
     """
 
     __slots__ = ("_log_odds", "_ratios", "_sign")
@@ -98,7 +98,7 @@ class _Change:
         self._ratios: list[float] = []
 
     def observe(self, log_ratio: float, noise: float) -> float | None:
-        """Add the logarithm of observed over predicted time; return the change once it is sure, else None."""
+        """Add the logarithm of observed over predicted time. Return the change if the odds reach `SURE`, else None."""
         gain = CHANGE * (self._sign * log_ratio - 0.5 * CHANGE) / (noise * noise)
         self._log_odds += min(SURE_BY_ONE, max(-SURE_BY_ONE, gain))
         if self._log_odds <= 0.0:
@@ -119,10 +119,11 @@ class _Change:
 class SpeedEstimate:
     """One worker's coefficients, by weighted non-negative least squares with forgetting.
 
-    Errors count relative to the prediction, and beyond twofold only linearly (weight ``1 / (p * max(p, y))`` for
-    prediction p and observation y). So one stalled request cannot move the fit far, and a lasting change still can.
-    The normal equations are solved by coordinate descent from the last solution, tokens first. Time that the data
-    cannot attribute goes to b, which leaves the ranking of workers by queued plus uncached tokens unchanged.
+    Errors count relative to the prediction, and beyond twice the prediction only linearly (weight
+    ``1 / (p * max(p, y))`` for prediction p and observation y). So one stalled request cannot move the fit far, but a
+    lasting change can. The normal equations are solved by coordinate descent from the last solution, tokens first.
+    Time that the data cannot attribute goes to b, which leaves the ranking of workers by queued plus uncached tokens
+    unchanged.
     """
 
     __slots__ = ("_changes", "_coefficients", "_moments", "_products", "_slopes", "_variance", "_weight", "count")
@@ -141,7 +142,7 @@ class SpeedEstimate:
     def observe(self, features: Features, seconds: float, *, plain: bool = True) -> None:
         """Learn that a request with these features saw its first token after `seconds`.
 
-        It is not `plain` if something else made it wait, too; then it is no sign of a change.
+        `plain` is False if the request waited for something else, too. It is then no evidence of a changed speed.
         """
         if seconds < SHORTEST_S or features[0] <= 0.0:
             return
@@ -167,7 +168,7 @@ class SpeedEstimate:
         ]
 
     def _changed(self, log_ratio: float) -> float:
-        """Return the factor by which to scale the fit: 1 unless a change of speed has become sure."""
+        """Return the factor by which to scale the fit: 1 unless the speed counts as changed."""
         noise = max(LEAST_NOISE, sqrt(self._variance))
         for change in self._changes:
             found = change.observe(log_ratio, noise)
@@ -178,8 +179,8 @@ class SpeedEstimate:
     def _rescale(self, factor: float) -> float:
         """Scale all times by `factor`; errors are relative, so weights scale with its square.
 
-        Observations of the new speed are in the fit already and are scaled, too. That goes a few percent too far after
-        much learning, and half too far after little. Forgetting corrects it.
+        Observations at the new speed are in the fit already and are scaled, too. So the result is a few percent too
+        far from the old one after many observations, and half too far after few. Forgetting corrects it.
         """
         for change in self._changes:
             change.clear()
@@ -190,12 +191,11 @@ class SpeedEstimate:
 
     @property
     def tested(self) -> bool:
-        """Whether there are enough observations to use the fit beside the common one."""
+        """Whether there are enough observations to combine the fit with the common one."""
         return self.count >= ENOUGH
 
     def learned(self) -> Speed | None:
-        """Return the worker's own fit, None until its observations differ enough in tokens to determine the time of
-        one."""
+        """Return the worker's own fit; None until its observations vary enough to determine the token time."""
         if not self.tested:
             return None
         own = self._refit(None)
@@ -204,8 +204,8 @@ class SpeedEstimate:
     def speed(self, common: Speed | None = None) -> Speed:
         """Return the present fit, shrunk toward `common`.
 
-        Empirical Bayes: a fit c >= k with standard error s weighs ``1 / (1 + s^2 / (k c))`` against the common k,
-        because errors are factors. A fit that is n standard errors, all of it noise, comes out below (1 + n^2) k.
+        Empirical Bayes: a fit c >= k with standard error s has the weight ``1 / (1 + s^2 / (k c))`` against the common
+        k, because errors are factors. A fit of n standard errors that is all noise gives less than (1 + n^2) k.
         """
         if common is not None:
             return self._refit(common)
@@ -216,7 +216,7 @@ class SpeedEstimate:
         return sqrt(self._variance * 4.0 / self._weight) if self._weight else 0.0
 
     def _refit(self, common: Speed | None) -> Speed:
-        """Change d and e, then b, as the evidence allows, and give the time that this frees to b and a."""
+        """Shrink d and e, then b, where the evidence is weak, and attribute the time that this frees to b and a."""
         b, a, d, e = self._coefficients
         d_fit, _ = self._settled(2, d, common.attention_s if common else None)
         e_fit, _ = self._settled(3, e, common.decode_s if common else None)
@@ -232,8 +232,10 @@ class SpeedEstimate:
         return Speed(b_fit, a_fit, d_fit, e_fit, self._relative_error(), b_error, reach_tokens)
 
     def _settled(self, index: int, own: float, common: float | None) -> tuple[float, float]:
-        """Shrink a coefficient and its standard error toward the common one, or to zero without common one and
-        evidence."""
+        """Return a coefficient and its standard error, shrunk toward the common coefficient.
+
+        Without a common one, return them unchanged if the coefficient is significant, else zeros.
+        """
         error = self._error(index)
         if common is None:
             return (own, error) if own >= SIGNIFICANT * error else (0.0, 0.0)
@@ -243,9 +245,10 @@ class SpeedEstimate:
         return common + weight * (own - common), error * sqrt(weight)
 
     def _error(self, index: int) -> float:
-        """Return the standard error of a coefficient given those before it: (1), (1, tokens) for the other two.
+        """Return the standard error of a coefficient, with earlier regressors eliminated.
 
-        Beside noise it includes the step to the least squares without ridge, which is what the ridge puts in b.
+        These are (1) for the token time, and (1, tokens) for attention and decodes. Apart from noise, the error
+        includes the step to the solution without the ridge, which is the time that the ridge attributes to b.
         """
         (m00, m01, _, _), (_, m11, _, _), _, _ = self._moments
         row, slopes = self._moments[index], self._slopes
@@ -287,7 +290,7 @@ class SpeedEstimate:
 
 
 class Work(NamedTuple):
-    """Recently dispatched prefill work, weighted down by its age at `at_s`; the first of it was at `since_s`."""
+    """Recently dispatched prefill work, weighted by its age at `at_s`. The first was dispatched at `since_s`."""
 
     tokens: float
     attention: float
@@ -307,7 +310,7 @@ class Work(NamedTuple):
 
 
 class Utilisation:
-    """Share of time that a worker spends on prefills, from dispatched work: exponentially weighted over `WINDOW_S`.
+    """The share of time that a worker spends on prefills: dispatched work, exponentially weighted over `WINDOW_S`.
 
     Work is kept in tokens and attention, so that the share follows the present speed estimate.
     """
@@ -331,7 +334,7 @@ class Utilisation:
 
     @property
     def work(self) -> Work | None:
-        """The dispatched work, None before the first prefill."""
+        """The dispatched work; None before the first prefill."""
         return None if self._since_s is None else Work(self._tokens, self._attention, self._at_s, self._since_s)
 
     def share(self, speed: Speed, now_s: float, others: Work | None = None) -> float:
@@ -348,10 +351,10 @@ class Utilisation:
 
 
 def median_speed(speeds: list[Speed]) -> Speed:
-    """Return the median of each coefficient, the lower of two: optimism makes the router try an unknown worker.
+    """Return the median of each coefficient; of two middle values the lower, so that unknown workers are tried.
 
-    The medians of attention and decodes are over workers where they cost something. Its errors are the largest of
-    theirs, its reach the least.
+    The medians of attention and decodes leave out workers where they are zero. The errors are the largest of all
+    workers, the reach is the least.
     """
     return Speed(
         _middle([speed.token_s for speed in speeds]),

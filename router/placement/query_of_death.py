@@ -1,9 +1,9 @@
-"""Queries of death: request bodies that crash the workers they reach; which are suspected, and which are refused.
+"""Queries of death: find out which request bodies crash the workers that they reach, and which to refuse.
 
-A worker's death counts against a body only under two conditions. The body was at that worker before its first token
-when the process ended, and at most `MAX_BODIES` distinct bodies were there in that state. A broken connection alone
-proves no death. It opens an incident, which waits for proof (a refused connection, another process at the same
-address) and lapses without it. A body is known by a digest; nothing else of it is kept.
+A worker's death counts against a body only under two conditions. The body waited there for its first token when the
+process ended, and at most `MAX_BODIES` distinct bodies did so. A broken connection alone does not prove a death. It
+opens an incident, which needs proof (a refused connection, or a new process at the same address) and lapses without
+it. Only the digest of a body is kept.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from enum import Enum
 from typing import Any, Protocol
 
 MAX_BODIES = 4
-"""With more distinct bodies before their first token, the cause cannot be determined."""
+"""If more distinct bodies wait for their first token, the cause cannot be determined."""
 MAX_DEATHS = 2
 """Deaths after which a body is refused."""
 PROOF_S = 5.0
 """How long an incident waits for proof. vLLM's server answers 500 when its engine has died, and then exits."""
 DYING_S = 0.5
-"""How long a dying process may still accept connections, which it then breaks. No worker restarts so soon."""
+"""How long a dying process may still accept connections, which it then breaks. No worker restarts within this time."""
 ERROR_DOUBT_S = 1.0
-"""How long a server error keeps a body from further workers: vLLM's server stops listening sooner than that."""
+"""How long a server error keeps a body from further workers. A vLLM server that dies stops listening within it."""
 BODIES_KEPT = 4_096
 SERVED_KEPT = 4_096
 SERVED_S = 60.0
@@ -34,22 +34,22 @@ class BodyVerdict(Enum):
     """Which workers may receive a body."""
 
     FREE = "free"
-    """All: nothing is known against it."""
+    """All: the body is not suspected."""
     ONE_MORE = "one_more"
-    """One further worker at any time: the body may have crashed one."""
+    """One further worker at a time: the body may have crashed one."""
     NO_MORE = "no_more"
-    """Only workers that answered it with a server error: they may be about to exit."""
+    """Only workers that answered it with a server error, and may be about to exit."""
     DOUBTED = "doubted"
-    """None, until it is known whether the workers lost with it have died."""
+    """None, until it is known whether the lost workers have died."""
     REFUSED = "refused"
-    """None: `MAX_DEATHS` workers have died of it."""
+    """None: `MAX_DEATHS` workers have died with it."""
 
 
 class Deaths(Protocol):
     """Proven deaths by body. Each worker's death counts once, whichever process reports it."""
 
     def add(self, body: int, worker: str, at_s: float) -> None:
-        """Record that `worker` died at `at_s` with `body` before its first token."""
+        """Record that `worker` died at `at_s` while `body` waited for its first token."""
         ...
 
     def times(self, body: int) -> tuple[float, ...]:
@@ -62,7 +62,7 @@ class Deaths(Protocol):
 
     @property
     def latest_s(self) -> float:
-        """Time of the last death, 0 for none: a quick test for the hot path."""
+        """Time of the last death; 0 if there was none. A quick test for the hot path."""
         ...
 
 
@@ -106,13 +106,13 @@ class Served:
         latest.add(body)
 
     def holds(self, body: int, now_s: float) -> bool:
-        """Return whether `body` was answered lately."""
+        """Return whether `body` was answered recently."""
         return now_s < self._due_s + SERVED_S and (body in self._latest or body in self._earlier)
 
 
 @dataclass(slots=True)
 class Incident:
-    """A worker failed `bodies` before their first tokens at `opened_s`, and may have died.
+    """A failure at `opened_s` of a worker at which `bodies` waited for their first tokens. It may have died.
 
     `lost`: its connection broke; otherwise it answered with a server error. `ambiguous`: there were too many bodies.
     `proven_s`: when its death was proven.
@@ -127,7 +127,7 @@ class Incident:
 
 
 class QueryOfDeathTracker:
-    """Suspected and proven deaths. A proven death counts for `keep_s`; 0 switches the tracker off.
+    """Records suspected and proven deaths. A proven death counts for `keep_s`; 0 switches the tracker off.
 
     Times are monotonic seconds.
     """
@@ -147,21 +147,20 @@ class QueryOfDeathTracker:
 
     @property
     def stirred(self) -> bool:
-        """Whether anything was ever recorded against any body: a quick test for the hot path."""
+        """Whether an incident is open or any death was ever recorded: a quick test for the hot path."""
         return bool(self._incidents) or self.deaths.latest_s > 0.0
 
     def active(self, now_s: float) -> bool:
-        """Return whether anything may be known against any body now."""
+        """Return whether any body may be suspected now."""
         self.expire(now_s)
         return bool(self._incidents) or now_s - self.deaths.latest_s < self._keep_s
 
     # observations
 
     def known(self, worker: str, connected_s: float, *, lost: bool) -> Incident | None:
-        """Return the open incident that explains a failure on a connection made at `connected_s`, None if it is a new
-        one.
+        """Return the incident that a failure on a connection made at `connected_s` belongs to; None if it is new.
 
-        A connection made after a worker was lost leads to another process.
+        A connection made some time after a worker was lost leads to another process, so its failure is a new incident.
         """
         for incident in self._incidents.get(worker, ()):
             if incident.lost is not lost and incident.proven_s is None:
@@ -172,8 +171,8 @@ class QueryOfDeathTracker:
         return None
 
     def open(self, worker: str, body: int, others: Iterable[int], now_s: float, *, lost: bool) -> Incident:
-        """Open an incident: `worker` failed a request with `body`, while `others` were there before their first
-        tokens, too."""
+        """Open an incident: `worker` failed a request with `body` while `others` waited there for their first tokens,
+        too."""
         self.expire(now_s)
         incident = Incident(worker, now_s, {body}, lost)
         before = {
@@ -212,7 +211,7 @@ class QueryOfDeathTracker:
         return [self._died(incident, now_s) for incident in lost]
 
     def _died(self, incident: Incident, now_s: float) -> str:
-        """Count the death and keep the incident for later news of it: connections do not all break at once."""
+        """Count the death. Keep the incident, because the connections of a dead worker do not all break at once."""
         incident.proven_s = now_s
         outcome = "ambiguous" if incident.ambiguous else "blamed"
         self._counts[outcome] += 1
@@ -225,9 +224,9 @@ class QueryOfDeathTracker:
             self.deaths.add(body, incident.worker, incident.opened_s)
 
     def lives(self, worker: str, asked_s: float) -> None:
-        """Record that the same process answered a question of `asked_s`: earlier lost connections were no deaths.
+        """Record that the same process answered a question asked at `asked_s`: earlier lost connections were no deaths.
 
-        Server errors stay open, since a server may send them first and exit then.
+        Incidents from server errors stay open, since a server may send an error first and exit afterwards.
         """
         incidents = self._incidents.get(worker, [])
         self._keep(
@@ -235,7 +234,7 @@ class QueryOfDeathTracker:
         )
 
     def survived(self, body: int) -> None:
-        """Clear `body`, which had its first token or its whole answer."""
+        """Clear `body`, which received its first token or its whole answer."""
         for incidents in self._incidents.values():
             for incident in incidents:
                 incident.bodies.discard(body)
@@ -288,7 +287,7 @@ class QueryOfDeathTracker:
         return max(0.0, self.deaths.times(body)[-1] + self._keep_s - now_s)
 
     def _proven(self, body: int, now_s: float) -> int:
-        """Deaths within `keep_s` of the last one, which counts for as long."""
+        """Return the number of deaths within `keep_s` before the last one; 0 if the last one is older than `keep_s`."""
         times_s = self.deaths.times(body)
         if not times_s or now_s - times_s[-1] >= self._keep_s:
             return 0
@@ -303,5 +302,5 @@ class QueryOfDeathTracker:
         ]
 
     def statistics(self) -> dict[str, Any]:
-        """Open incidents, and deaths counted against bodies or not."""
+        """Return the number of incidents, and of deaths by outcome (``blamed``, ``ambiguous``)."""
         return {"incidents": sum(map(len, self._incidents.values())), "deaths": dict(self._counts)}

@@ -1,4 +1,4 @@
-"""The interface to the knowledge of which worker holds which prefix."""
+"""The interface between placement and residency: which worker holds which prefix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from router.residency.view import Match
 class ResidencySource(Protocol):
     """The part of `router.residency.residency_map.ResidencyMap` that the dispatcher and the fleet use.
 
-    The simulator puts other routers' methods in its place, to compare them with Warmroute's.
+    The simulator replaces it by other routers' methods, to compare them with Warmroute's.
     """
 
     def add(self, slot: int, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool) -> None:
@@ -28,13 +28,13 @@ class ResidencySource(Protocol):
         capacity_blocks: int | None = None,
         events: bool | None = None,
     ) -> None:
-        """Change what is known about its cache; None leaves a value as it is."""
+        """Change the known properties of a candidate's cache; None leaves a value unchanged."""
 
     def remove(self, slot: int) -> None:
         """Remove a candidate."""
 
     def set_self_test(self, slot: int, verdict: Residency, reason: str) -> None:
-        """Set the verdict of the self-test on its cache."""
+        """Set the verdict of the self-test of a candidate."""
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Return the cached tokens of `prompt` on each of `slots`."""
@@ -50,15 +50,14 @@ class ResidencySource(Protocol):
         recomputes: bool = False,
         found: Match | None = None,
     ) -> None:
-        """Reserve the blocks of a request on its way there, with the number of tokens predicted to be cached, if
-        known.
+        """Reserve the blocks of a request that is being sent to a candidate.
 
-        `recomputes`: it reads no cache, and writes a copy of its own. `found` is the result of the `match` just
-        before.
+        `predicted_tokens` is the number of cached tokens predicted, if known. `recomputes`: the request reads no
+        cache, and writes a copy of its own. `found` is the result of the `match` just before.
         """
 
     def first_token(self, slot: int, ticket_id: int) -> None:
-        """Record that the request runs."""
+        """Record that the request has its first token."""
 
     def finished(
         self,
@@ -68,12 +67,12 @@ class ResidencySource(Protocol):
         cached_tokens: int | None,
         ticket_id: int | None = None,
     ) -> Difference | None:
-        """Record a complete answer; tokens are None where the response did not report them.
+        """Record a complete answer; numbers of tokens are None if the response did not report them.
 
-        Return why the reported cached tokens differ from the predicted ones, None where there is nothing to explain.
-        Pending differences are explained later.
+        Return the reason why the reported cached tokens differ from the predicted ones, or None if there is nothing to
+        explain. Pending differences are explained later.
         """
         ...
 
     def release(self, slot: int, ticket_id: int) -> None:
-        """Release the blocks of a request that has ended in any way."""
+        """Release the blocks of a request that has ended, whatever its outcome."""

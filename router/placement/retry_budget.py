@@ -1,4 +1,4 @@
-"""Further attempts at one request: how many are allowed, who pays, and what they inherit from earlier ones."""
+"""Retries of one request: how many are allowed, what they cost, and what they inherit from earlier attempts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from router.placement.lifecycle_events import FailurePoint
 from router.placement.tickets import Ticket
 
 MAX_SENT_FAILURES = 2
-"""Attempts that may fail after the request was sent. A request that kills engines must not visit the whole fleet."""
+"""The most attempts that may fail after the request was sent: a request that crashes engines must not reach all of
+them."""
 
 
 class RefusalObserver(Protocol):
-    """Receives retries that were possible but not paid for. Must not raise."""
+    """Receives retries that were possible but exceeded the budget. Must not raise."""
 
     def retry_refused(self) -> None:
         """The retry budget is used up."""
@@ -45,7 +46,7 @@ class RetryBudget:
         return paid
 
     def affords(self, requests: int, now_s: float) -> bool:
-        """Return whether a retry would be paid for."""
+        """Return whether the budget allows one retry; `requests` is the total so far."""
         return self._budget.affords(requests, now_s)
 
     def statistics(self) -> dict[str, Any]:

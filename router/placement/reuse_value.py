@@ -1,4 +1,4 @@
-"""Whether idle contexts return soon enough to be worth their space in a cache, learned per model."""
+"""Learn per model whether sessions return to their idle context soon enough to be worth its space in the cache."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 FORGETTING = 0.99
-"""Weight of the past at each context that returned or did not: about the last hundred count."""
+"""Weight of the past at each context that was used again or expired: about the last hundred count."""
 MODELS_KEPT = 64
 CONTEXTS_KEPT = 16_384
 
 
 class _Context:
-    """Context of `tokens` that an answer left. Its prompt's last full block identifies it; it counts until
-    `until_s`."""
+    """Idle context of `tokens` that an answer left, until `until_s`. The prompt's last full block identifies it."""
 
     __slots__ = ("at_s", "blocks", "first", "last", "model", "tokens", "until_s", "waits")
 
@@ -27,12 +26,12 @@ class _Context:
 
 
 class ReuseValue:
-    """What returning contexts have saved, less the space that all contexts have held, in token-seconds.
+    """The benefit of keeping idle contexts, less the space that they held, in token-seconds per model.
 
-    Each counts for as long as its prefill would take. One that returns within that time has saved it, and held space
-    until then; one that does not has held space all the while for nothing. Whether it was still in a cache, and where
-    its next turn went, does not matter. Otherwise a fleet whose caches hold nothing for long would look like one whose
-    sessions never return.
+    A context is kept for as long as its prefill would take. If its session returns within that time, the prefill is
+    saved, less the time for which space was held. If not, the space was held for nothing. It does not matter whether
+    the context was still in a cache, or where its next turn went. Otherwise a fleet whose caches hold nothing for long
+    would look like a fleet whose sessions never return.
     """
 
     def __init__(self) -> None:
@@ -40,11 +39,12 @@ class ReuseValue:
         self._expiry: list[tuple[float, int, _Context]] = []
         self._entered = 0
         self._waiting: dict[int, dict[int, dict[int, _Context]]] = {}
-        """By the first block's hash, the number of blocks, and the last one's hash: among prompts that begin alike,
-        one look for each length is enough."""
+        """By the first block's hash, the number of blocks, and the last block's hash: among prompts with the same first
+        block, one lookup per length suffices."""
 
     def rests(self, model: str, hashes: Sequence[int], tokens: int, now_s: float, until_s: float) -> None:
-        """Record an ended answer whose context of `tokens` begins with the blocks of `hashes`, at least one."""
+        """Record an ended answer that leaves `tokens` of idle context; its prompt has the full blocks `hashes`, at
+        least one."""
         context = _Context(model, hashes, tokens, now_s, until_s)
         alike = self._waiting.setdefault(context.first, {}).setdefault(context.blocks, {})
         before = alike.get(context.last)
@@ -57,7 +57,7 @@ class ReuseValue:
             self._lost(heappop(self._expiry)[2])
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
-        """Record a prompt of these blocks."""
+        """Record a prompt with these blocks, which may use idle contexts again."""
         while self._expiry and self._expiry[0][0] < now_s:
             self._lost(heappop(self._expiry)[2])
         by_length = self._waiting.get(hashes[0]) if hashes else None
@@ -71,7 +71,7 @@ class ReuseValue:
                 self._count(one, one.until_s - now_s)
 
     def pays(self, model: str) -> bool:
-        """Return whether contexts have saved more than they have held; False until one has returned."""
+        """Return whether contexts of `model` have saved more than they cost; False until one was used again."""
         return self._balances.get(model, 0.0) > 0.0
 
     def _count(self, context: _Context, gained_s: float) -> None:

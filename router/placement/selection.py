@@ -1,4 +1,4 @@
-"""Which candidates may take a request now: by model, length, state, pressure and earlier attempts."""
+"""Select the candidates that may take a request now: by model, length, state, pressure and earlier attempts."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ from router.placement.tickets import Queued, Reject, full
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Candidates in a stable order, never empty. `trial` is the half-open endpoint that must be chosen, if there is
-    one."""
+    """Candidates in a stable order, never empty. `trial` is the half-open endpoint that must be chosen, if any."""
 
     candidates: tuple[Candidate, ...]
     trial: FleetEndpoint | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether a ready worker is among them, not only half-open ones."""
+        """Whether at least one candidate is ready, not only half-open."""
         return any(candidate.endpoint.state is WorkerState.READY for candidate in self.candidates)
 
 
 def select(
     fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None = None
 ) -> Selection | Queued | Reject:
-    """Return the candidates for `request`, without the endpoints it has `tried` and those not `within`, if that is
-    given.
+    """Return the candidates for `request`, without the endpoints in `tried`, and only those `within` if it is given.
 
-    A half-open endpoint's trial comes first, except for a request that has failed already while ready workers are
-    left. Where no worker is ready, half-open endpoints take requests beside their trials: they answer probes, and
-    waiting for the end of a trial that may be a long answer would help nobody.
+    A half-open endpoint's trial comes first, except for a request that has failed already, as long as ready workers
+    are left. If no worker is ready, half-open endpoints also take requests during their trials: they answer probes, and
+    a trial may be a long answer whose end is not worth waiting for.
     """
     if request.pinned is not None:
         return _pinned(fleet, request, tried, within)
@@ -68,7 +66,7 @@ def select(
 def below_concurrency_limit(
     selection: Selection, limit: int, running: Callable[[Candidate], int]
 ) -> Selection | Reject:
-    """Return `selection` without the workers that have `limit` requests `running`, the most allowed."""
+    """Return `selection` without the workers that run `limit` requests or more."""
     fits = [candidate for candidate in selection.candidates if running(candidate) < limit]
     if len(fits) == len(selection.candidates):
         return selection
@@ -79,7 +77,7 @@ def below_concurrency_limit(
 
 
 def trial_first(decision: Decision, selection: Selection) -> Decision:
-    """Return `decision`, with the trial's endpoint first where there is one."""
+    """Return `decision`, with the endpoint of the trial first if there is one."""
     if selection.trial is None:
         return decision
     on_trial = [candidate.id for candidate in selection.trial.candidates]
@@ -91,7 +89,7 @@ def trial_first(decision: Decision, selection: Selection) -> Decision:
 def exclusions(
     fleet: Fleet, request: Request, selection: Selection | Queued | Reject, now_s: float
 ) -> dict[WorkerId, str]:
-    """Return the reason why each other worker is not a candidate, for `explain`."""
+    """Return, for each worker that is no candidate, the reason, for `explain`."""
     chosen = {candidate.id for candidate in selection.candidates} if isinstance(selection, Selection) else set()
     candidate_set = fleet.candidate_set(request.model)
     fits = _fits(request, candidate_set)
@@ -107,7 +105,7 @@ def exclusions(
 def _pinned(
     fleet: Fleet, request: Request, tried: tuple[str, ...], within: Container[str] | None
 ) -> Selection | Queued | Reject:
-    """Select the one worker that holds the stored response, draining or not."""
+    """Select the only worker that holds the stored response, even if it drains."""
     matching = tuple(c for c in fleet.candidates if request.pinned in (c.id, c.endpoint.id))
     if not matching:
         message = f"The worker {request.pinned} that holds this response has left the fleet."
@@ -135,7 +133,7 @@ def _nobody(fleet: Fleet, request: Request) -> Queued | Reject:
 
 
 def computed(request: Request, selection: Selection, first: WorkerId) -> bool:
-    """Return whether `first` will compute a prompt for the request, and will not refuse its length."""
+    """Return whether worker `first` will prefill the request, and not refuse its length."""
     if request.prompt is None or request.model is None or request.prompt.multiple:
         return request.prompt is not None
     endpoint = next(one.endpoint for one in selection.candidates if one.id == first)
@@ -148,10 +146,10 @@ def _needed(request: Request) -> int:
 
 
 def _fits(request: Request, candidate_set: CandidateSet) -> tuple[FleetEndpoint, ...] | None:
-    """Return the endpoints with a context long enough for the request, None where all are.
+    """Return the endpoints whose context is long enough for the request; None if all are.
 
-    vLLM requires the prompt and ``max_tokens`` (at least one) to fit within ``max_model_len``. Where no endpoint is
-    long enough, return the longest that serve now: their own error message states the limit best.
+    vLLM requires the prompt and ``max_tokens`` (at least one) to fit within ``max_model_len``. If no endpoint is long
+    enough, return the longest ones that serve now, because their own error message states the limit best.
     """
     model, shortest = request.model, candidate_set.shortest_tokens
     needed = _needed(request)
@@ -171,10 +169,10 @@ def _longest(model: str, candidate_set: CandidateSet) -> tuple[FleetEndpoint, ..
 
 
 def _eased(ready: tuple[Candidate, ...], request: Request, now_s: float) -> tuple[Candidate, ...]:
-    """Offer each worker in its slow start only its share of the requests, while some worker is warm.
+    """Leave out each worker in its slow start except for its share of the requests, as long as a worker is warm.
 
-    The request id decides, so that repeated calls give the same answer. Where all workers are cold, the fleet has just
-    started and no worker can be spared.
+    The request id decides, so that repeated calls give the same answer. If all workers are cold, the fleet has just
+    started and needs all of them.
     """
     shares = [candidate.endpoint.health.share(now_s) for candidate in ready]
     if max(shares) < 1.0:
@@ -192,7 +190,10 @@ def _draw(request_id: str, endpoint_id: str) -> float:
 
 
 def _without_pressure(ready: tuple[Candidate, ...], now_s: float) -> Selection | Reject:
-    """Leave out workers that have just refused or failed. If all have, use those that gave no Retry-After."""
+    """Leave out workers that have just refused or failed a request.
+
+    If that leaves none, use the workers that have no open Retry-After; if there are none either, reject.
+    """
     open_now = [c for c in ready if c.endpoint.health.refused_until_s <= now_s]
     if not open_now:
         wait_s = min(c.endpoint.health.refused_until_s for c in ready) - now_s

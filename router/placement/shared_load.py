@@ -1,7 +1,7 @@
-"""Load that other processes have reserved on the same workers, where several on one host share a fleet.
+"""Load that other processes have reserved on the same workers, if several gateway processes on one host share a fleet.
 
-Each process publishes its reservations at once, and reads the sum of the others'. `router.process` supplies the shared
-memory between them.
+Each process publishes its reservations at once, and reads the sum over the other processes. `router.process` supplies
+the shared memory between them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from router.placement.prefill_estimate import Work
 
 
 class ReservedLoad(Protocol):
-    """Load reserved on a candidate, by one process or by all. `queue` is true while prefills wait or run."""
+    """Load reserved on a candidate, by one process or by all. `queue` is truthy while prefills wait or run."""
 
     @property
     def queue(self) -> object: ...
@@ -33,9 +33,10 @@ class ReservedLoad(Protocol):
 
 
 class OthersLoad(NamedTuple):
-    """Sums over the other processes. `head_since_s` is the least of those with a queue, `freed_s` the latest of all.
+    """Sums over the other processes.
 
-    `work` is the prefill work that they have dispatched lately, None where there was none.
+    `head_since_s` is the earliest value of the processes with a queue, `freed_s` the latest value of all. `work` is
+    the prefill work that they have recently dispatched; None if there was none.
     """
 
     queue: int
@@ -50,8 +51,8 @@ class OthersLoad(NamedTuple):
 
 
 class OwnLoad(ReservedLoad, Protocol):
-    """Load that this process has reserved (`router.placement.ledger.LoadAccount`). `freed_s` is when a running
-    prefill last ended."""
+    """Load that this process has reserved (`router.placement.ledger.LoadAccount`). `freed_s` is the time at which a
+    running prefill last ended."""
 
     @property
     def freed_s(self) -> float: ...
@@ -61,23 +62,23 @@ class SharedAccount(Protocol):
     """One candidate's row in the shared ledger."""
 
     def publish(self, account: OwnLoad) -> None:
-        """Publish this process's load, which the others see from now on."""
+        """Publish this process's load to the other processes."""
 
     def worked(self, work: Work) -> None:
         """Publish that this process has dispatched another prefill."""
 
     def others(self) -> OthersLoad:
-        """Return the load that the others have reserved now."""
+        """Return the load that the other processes have reserved now."""
 
     def close(self) -> None:
-        """Close the row, because the candidate has left: later updates go nowhere."""
+        """Close the row of a candidate that has left. Later updates are ignored."""
 
 
 class SharedLedger(Protocol):
     """The ledger that several processes share."""
 
     def account(self, candidate_id: str) -> SharedAccount | None:
-        """Return the candidate's row without load of this process, None where the ledger is full."""
+        """Return an empty row of this process for the candidate; None if the ledger is full."""
 
 
 class CombinedLoad(NamedTuple):
@@ -98,10 +99,10 @@ class CombinedLoad(NamedTuple):
 
 
 def combined(own: OwnLoad, others: OthersLoad) -> CombinedLoad:
-    """Return the sum, as one account for all processes would have it.
+    """Return the load that one account for all processes would hold.
 
-    The worker runs all prefills first come, first served. So the running one began when the first of them arrived, or
-    when the one before it ended, whichever process had sent that.
+    The worker runs all prefills first come, first served. So the running prefill began when it arrived, or when the
+    one before it ended, whichever process had sent that one.
     """
     queue = own.queued_requests
     began_s = others.head_since_s

@@ -1,4 +1,4 @@
-"""The dispatcher's answers: a ticket (dispatched), or that the request is held, queued or rejected."""
+"""The results of the dispatcher: a ticket for a placed request, or held, queued or rejected."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.worker_load import Situation, WorkerLoad
 
 RETRY_AFTER_S = 1.0
-"""Retry-After where no worker gave one: after the next probe the state is known again."""
+"""Retry-After if no worker gave one. By then a probe has updated the workers' state."""
 
 
 class Ticket:
     """One attempt at one request, placed on `candidate` with its load reserved there.
 
-    `predicted_cached_tokens` is None where the candidate's cache or the prompt is unknown. `attempt` counts from 1. A
+    `predicted_cached_tokens` is None if the candidate's cache or the prompt is unknown. `attempt` counts from 1. A
     ticket ends with `Dispatcher.finished`, `failed`, `cancelled` or `retry`; later events are ignored.
     """
 
@@ -56,7 +56,7 @@ class Ticket:
         self.id = record.ticket_id
         self.request = request
         self.view = view
-        """The request as the policy saw it."""
+        """The view of the request that the policy received."""
         self.load = load
         self.candidate: Candidate = load.candidate
         self.reservation = reservation
@@ -75,11 +75,11 @@ class Ticket:
         self.refusal_s: float | None = None
         """Longest Retry-After of earlier attempts."""
         self.suspect: tuple[FleetEndpoint, str] | None = None
-        """The endpoint that answered the same request with a server error just before, and the error."""
+        """The endpoint that answered the previous attempt with a server error, and the error."""
         self.ended = False
 
     def decode_s(self, now_s: float) -> float | None:
-        """Return the time since the first token, None where it was not seen."""
+        """Return the time since the first token; None if it was not visible."""
         ttft_s = self.record.ttft_s
         return None if ttft_s is None else now_s - self.reservation.at_s - ttft_s
 
@@ -110,7 +110,7 @@ class Reject:
 
 
 def gave_up(point: FailurePoint, reason: str, refusal_s: float | None) -> Reject:
-    """Return the answer when no worker is left to try; `refusal_s` is the longest Retry-After of the workers tried."""
+    """Return the result when no worker is left to try. `refusal_s` is the longest Retry-After of the workers tried."""
     retry_after_s = RETRY_AFTER_S if refusal_s is None else refusal_s
     if point is FailurePoint.LOCAL:
         message = f"The gateway cannot open another connection: {reason}; try again later."
@@ -125,6 +125,6 @@ def gave_up(point: FailurePoint, reason: str, refusal_s: float | None) -> Reject
 
 
 def full(limit: int) -> Reject:
-    """Return the answer when every worker has `limit` requests reserved, the most allowed."""
+    """Return the result when every worker has reached the `limit` of reserved requests."""
     message = f"Every worker for this model has {limit} requests in progress, the limit; try again later."
     return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=RETRY_AFTER_S))

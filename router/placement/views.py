@@ -1,4 +1,4 @@
-"""The views of a request and of its candidates, which the policy receives."""
+"""Build the views of a request and of its candidates that the policy receives."""
 
 from __future__ import annotations
 

@@ -18,16 +18,18 @@ from router.placement.shared_load import ReservedLoad, SharedLedger, combined
 from router.residency.view import Match
 
 STALE_S = 60.0
-"""A fit that no request has tested for this long gives way to the common one until the next observation. Otherwise
-a worker avoided for being slow would never get the request that shows its recovery; this allows one a minute."""
+"""A fit without an observation for this long is replaced by the common one until the next observation. Otherwise a
+worker that is avoided because it was slow would never get the request that shows its recovery. So it gets one a
+minute."""
 NOTHING_KNOWN = Match(0, 0, Residency.UNKNOWN)
 
 
 class Situation(NamedTuple):
-    """What a request met when it was reserved, at `at_s`.
+    """The state of a worker when a request was reserved there, at `at_s`.
 
-    `features` are the regressors of its time to first token. `head_start_s` is how long the prefill that ran then had
-    been running, a wait that the request was spared. `fits` says whether the KV cache had space for it.
+    `features` are the regressors of the request's time to first token. `head_start_s` is the time for which the
+    running prefill had run by then. `features` count that prefill in full, so this time is added to the observed one.
+    `fits` is True if the KV cache had space for the request.
     """
 
     at_s: float
@@ -42,9 +44,9 @@ NO_OUTPUT = Output(0.0, 0.0)
 class WorkerLoad:
     """One candidate's account, estimates and counters.
 
-    `learned` is its own fit at the last time that it determined the time of a token; the common speed is made of
-    these. `speed` is the fit shrunk toward the common speed, for predictions. Each is None until it exists. `looked_s`
-    is the time of the last first token in which a change of speed was looked for.
+    `learned` is the last own fit that determined the token time; the common speed is the median of these fits.
+    `speed` is the fit shrunk toward the common speed, for predictions. Each is None until it exists. `looked_s` is the
+    time of the last first token that was tested for a change of speed.
     """
 
     __slots__ = (
@@ -88,7 +90,7 @@ class WorkerLoad:
         return account if account.shared is None else combined(account, account.shared.others())
 
     def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float, *, fits: bool = True) -> Situation:
-        """Return what a request would meet here now; call it before the reservation."""
+        """Return the worker's state now, for a request that is not reserved yet."""
         reserved = self.reserved()
         features = (
             float(self.queued_tokens(now_s, reserved) + uncached_tokens),
@@ -99,10 +101,10 @@ class WorkerLoad:
         return Situation(now_s, features, now_s - reserved.head_since_s if reserved.queue else 0.0, fits)
 
     def observe(self, situation: Situation, ttft_s: float, now_s: float) -> None:
-        """Learn from a request that met `situation` and saw its first token after `ttft_s`.
+        """Learn from a request that was reserved in `situation` and had its first token after `ttft_s`.
 
-        Requests whose waits overlap met the same stall, if there was one. A change of speed is looked for only in the
-        first of them.
+        If the worker stalls, all requests that wait at that time are late, which is one event and not several. So only
+        the first of several overlapping requests is tested for a change of speed.
         """
         plain = situation.fits and situation.at_s >= self.looked_s
         if plain:
@@ -122,8 +124,10 @@ class WorkerLoad:
         self.steps.observe(gaps, (work_done.context_token_s - since.context_token_s) / decode_s, prefill_s, decode_s)
 
     def queued_tokens(self, now_s: float, reserved: ReservedLoad) -> int:
-        """Return the tokens that wait for their prefill: reserved ones, and foreign ones at the mean size of our
-        requests."""
+        """Return the tokens that wait for their prefill.
+
+        A foreign request counts with the mean number of uncached tokens of the gateway's own requests.
+        """
         foreign = self.account.foreign
         if not foreign.waiting:
             return reserved.queued_tokens
@@ -132,13 +136,12 @@ class WorkerLoad:
     def queue_wait_s(
         self, speed: Speed, now_s: float, reserved: ReservedLoad | None = None, queued_tokens: int | None = None
     ) -> float:
-        """Return the fixed wait, the share of the decodes, and the prefills reserved before, less the time they have
-        run.
+        """Return the queue wait in seconds: the fixed part, the share of the decodes, and the rest of earlier prefills.
 
-        Short prefills share a step and end together, so the elapsed time counts against all of them and not only the
-        first. An overdue queue shows that the worker is slower or fuller than estimated. How much longer it takes is
-        unknown; by Lindy's law the guess is as long as it is late. So a stalled worker becomes too expensive while its
-        requests still hang.
+        Short prefills share a step and end together, so the elapsed time is subtracted from the sum of all prefills and
+        not only from the first. An overdue queue shows that the worker is slower or fuller than estimated. How much
+        longer it takes is unknown; the estimate is the time by which it is late already (Lindy's law). So a stalled
+        worker becomes too expensive while its requests still wait.
         """
         reserved = self.reserved() if reserved is None else reserved
         queued_tokens = self.queued_tokens(now_s, reserved) if queued_tokens is None else queued_tokens
@@ -150,7 +153,7 @@ class WorkerLoad:
         return fixed_s + (min(queued_s, left_s) if left_s >= 0.0 else -left_s)
 
     def settle(self, speed: Speed, now_s: float) -> None:
-        """End prefills whose end is not visible (whole-body responses) when their estimated time is up."""
+        """End prefills whose end is not visible (whole-body responses) when their estimated time has passed."""
         account = self.account
         head = account.head
         while head is not None and not head.streams:
@@ -162,7 +165,7 @@ class WorkerLoad:
             head = account.head
 
     def statistics(self) -> dict[str, Any]:
-        """Return reserved load, fitted coefficients, and predictions compared with reports."""
+        """Return the reserved load, the fitted coefficients, and the accuracy of predicted cached tokens."""
         speed, step_s = self.speed, self.steps.context_token_s
         return {
             **self.account.statistics(),
@@ -176,7 +179,7 @@ class WorkerLoad:
 
 
 class WorkerLoads:
-    """The load of every candidate by slot: created when first needed, dropped when the slot changes hands."""
+    """The load of every candidate by slot: created when first needed, replaced when the slot gets a new candidate."""
 
     def __init__(self, ledger: SharedLedger | None = None) -> None:
         self._ledger = ledger
@@ -225,7 +228,7 @@ class WorkerLoads:
             self._step_stale = True
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
-        """Record that a prompt with these blocks is to be placed."""
+        """Record a prompt with these blocks that is about to be placed."""
         self._reuse_value.arrived(hashes, now_s)
 
     def released(
@@ -233,9 +236,9 @@ class WorkerLoads:
     ) -> None:
         """Release a request's load. If `cached`, its context stays in the cache and becomes idle context.
 
-        Idle context counts for as long as its prefill would take, where contexts of this model have recently been
-        worth that. To keep something until that has cost as much as a new one is never worse than twice the optimum
-        (the ski rental problem; Karlin et al. 1988).
+        Idle context is counted for as long as its prefill would take, provided that contexts of this model have
+        recently been worth it. Keeping something until it has cost as much as its replacement costs at most twice the
+        optimum (the ski rental problem; Karlin et al. 1988).
         """
         speed = self._speed(load, now_s)
         if not cached or not reservation.idle_context.hashes or speed is None:
@@ -266,8 +269,10 @@ class WorkerLoads:
         load.account.foreign.observe(report, load.reserved(), candidate.capacity_tokens, now_s)
 
     def common_speed(self) -> Speed | None:
-        """Return the median speed of the workers that have learned theirs, None if none has. It serves for all
-        others."""
+        """Return the median speed of the workers that have learned theirs; None if none has.
+
+        It is used for all other workers.
+        """
         if self._stale:
             learned = [
                 load.learned for load in self._loads if load is not None and load.learned and load.candidate.live
@@ -286,11 +291,11 @@ class WorkerLoads:
         remaining_s: float = 0.0,
         hashes: Sequence[int] = (),
     ) -> tuple[WorkerView, ...]:
-        """Return the views of `candidates` for a prompt; `matches` are by slot, None where the prompt has no identity.
+        """Return the views of `candidates` for a prompt; `matches` are by slot, None if the prompt has no identity.
 
-        `remaining_s` is how much longer running answers take, `hashes` are the prompt's blocks. Until the speed of
-        some worker is learned, estimates are in tokens and not in seconds, so that costs rank by queued plus uncached
-        tokens.
+        `remaining_s` is the mean time that running answers still take, `hashes` are the prompt's blocks. Until the
+        speed of any worker is learned, estimates are in tokens and not in seconds, so that costs rank by queued plus
+        uncached tokens.
         """
         found = {} if matches is None else matches
         seen: list[WorkerView] = []
@@ -388,10 +393,10 @@ def _view(
 
 
 def _idle_tokens(load: WorkerLoad, now_s: float, hashes: Sequence[int], cached_tokens: int, free_tokens: int) -> int:
-    """Return the idle context on the worker.
+    """Return the idle context on the worker in tokens.
 
-    Where it exceeds `free_tokens`, leave out the idle part of this very prompt that is no longer cached: no other
-    request needs it, and it would count twice.
+    If it exceeds `free_tokens`, leave out the part that belongs to this prompt and is no longer cached: no other
+    request needs it, and the prompt's uncached tokens count it already.
     """
     account = load.account
     tokens = account.idle_context.tokens(now_s, account.shared_context.shared_tokens)
