@@ -1,4 +1,4 @@
-"""When a prompt waits in the gateway and not in a worker's queue."""
+"""Decide when a prompt waits in the gateway and not in a worker's queue."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ GO = Wait(0.0, "")
 
 
 class AdmissionHold:
-    """Hold prompts with a prefill longer than the mean while they would wait for more than a mean prefill, or for KV
+    """Hold a prompt with a longer prefill than the mean while it would wait for more than a mean prefill, or for KV
     space.
 
     vLLM serves first come, first served, and a request that was sent to a worker stays there. A prompt that waits in
     the gateway loses nothing while the worker is busy, and gains three things. Shorter prompts that arrive meanwhile
     go first; as with shortest job first, this pays on average for a prompt longer than the mean. The worker is chosen
     when the queues are known and not when they are estimated. And any worker that becomes free sooner can take it.
-    With no more than a mean prefill ahead, little is left to gain. A worker whose queue of short prompts is never
+    If no more than a mean prefill is ahead, there is little to gain. A worker whose queue of short prompts is never
     empty would also delay the prompt for nothing.
 
-    KV space is different. A prompt that waits inside a worker takes the blocks of the next request that ends. It
-    thereby evicts the context to which that session returns seconds later, which must then be prefilled again and
-    evicts the next one. With more conversations than fit, caches soon hold little that is useful, and the fleet spends
-    most of its time on repeated prefills: it thrashes. So a prompt that does not fit beside running and idle context
-    waits until it does, while the sessions that have their context go on. Operating systems do the same when the
-    working sets of their processes do not fit together (Denning 1968).
+    A lack of KV space is different. A prompt that waits inside a worker takes the blocks of the next request that
+    ends. It thereby evicts the context that this session needs again seconds later. The session's next turn must then
+    be prefilled again, and evicts the context of another session. With more conversations than fit, caches soon hold
+    little that is useful, and the fleet spends most of its time on repeated prefills: it thrashes. So a prompt that
+    does not fit beside running and idle context waits until it does, while sessions whose context is cached continue.
+    Operating systems do the same when the working sets of their processes do not fit together (Denning 1968).
 
-    No prompt starves. Since its arrival it waits for prefills at most `limit` times its own prefill time, and for KV
-    space at most `kv_limit` times.
+    No prompt starves. From its arrival on, it waits for prefills at most `limit` times its own prefill time, and for
+    KV space at most `kv_limit` times its own prefill time.
     """
 
     def __init__(self, limit: float, kv_limit: float) -> None:
@@ -59,7 +59,7 @@ class AdmissionHold:
         """By model: weight and mean prefill time in seconds."""
 
     def hold(self, request: RequestView, chosen: WorkerView) -> Wait:
-        """Return how long to wait before the next decision; `chosen` is the worker that would get the request now."""
+        """Return the longest wait before the next decision. `chosen` is the worker that would get the request now."""
         usual = self._usual.get(request.model)
         if usual is None or chosen.prefill_s < usual[1] or not chosen.learned:
             return GO

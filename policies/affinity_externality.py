@@ -7,7 +7,7 @@ from math import exp
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerId
 
 WINDOW_S = 60.0
-"""Memory, equal to that of the utilisation: sessions that returned lately will return soon."""
+"""The memory, as long as that of the utilisation. Sessions that returned recently will probably return soon."""
 _KEPT = 4_096
 _REBASED_AT = 1e9
 
@@ -16,27 +16,29 @@ class AffinityExternality:
     """Price a prefill by the delay of the requests that are tied to its worker.
 
     The next turn of a conversation, or the next step of an agent, finds its context on one worker and would have to
-    prefill it on any other. It is tied to that worker by the seconds that the cache saves over the next best one.
-    During a prefill of s seconds, tied requests wait s / 2 on average, or go elsewhere and lose what they would have
-    saved. They arrive at a rate lambda, so the prefill costs them lambda * s * min(s / 2, saved seconds). This steers
-    a long new prompt to a worker that no session needs at the moment, where all look idle.
+    prefill it on any other. It is tied to that worker by the seconds that the cache saves over the next best worker.
+    During a prefill of s seconds, a tied request waits s / 2 on average, or goes elsewhere and loses the saved seconds.
+    Tied requests arrive at a rate lambda, so the prefill costs them lambda * s * min(s / 2, saved seconds). If all
+    workers look idle, this price steers a long new prompt to a worker that no session needs at the moment.
 
-    The price is scaled by the square of the share f of workers without a queued prefill: with chance f the returning
-    request would have found its worker free, and with chance f this prompt has another free one. Where all workers
-    have queues, a prefill delays equally many requests anywhere, and the prefill externality covers that.
+    The price is scaled by the square of the share f of workers without a queued prefill. With probability f the
+    returning request would have found its worker free, and with probability f this prompt finds another free worker.
+    If all workers have queues, a prefill delays equally many requests anywhere, and the prefill externality covers
+    that.
 
-    Each process or replica counts only its own placements. With several of them the price is too small, never too
+    Each process or replica counts only its own placements. With several of them the price is too small, but never too
     large.
     """
 
     def __init__(self) -> None:
         self._tied: dict[WorkerId, tuple[float, float]] = {}
-        """Arrivals and the seconds that they save. Later arrivals weigh more than 1 (`_scale`), so that old sums
-        need no update."""
+        """By worker: the number of tied arrivals and the seconds that the cache saved them. Later arrivals weigh more
+        than 1 (`_scale`), so that old sums need no update."""
         self._since_s = 0.0
 
     def prices_s(self, fleet: FleetView) -> dict[WorkerId, float]:
-        """Return the delay that this prompt's prefill causes to returning sessions, for each worker that has some."""
+        """Return the delay that this prompt's prefill causes to returning sessions, for each worker that has tied
+        requests."""
         tied, workers = self._tied, fleet.workers
         free = len([view for view in workers if not view.queued_requests])
         if not tied or not free:

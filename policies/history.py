@@ -1,4 +1,4 @@
-"""Recent placements: each worker's load over a window of time, and a model of its cache.
+"""Recent placements: the load of each worker over a window of time, and a model of its cache.
 
 Prompts are cut into chunks of whole blocks. A chunk is identified by the chained hash of its last block, which stands
 for the whole prefix up to that block.
@@ -21,8 +21,8 @@ CHUNKS_KEPT = 8_192
 
 
 class PlacedLoad(NamedTuple):
-    """Load placed on a worker: all uncached prompt tokens, the part of them that had no price in seconds yet, and
-    the seconds of prefill and decode of the rest."""
+    """Load placed on a worker: all uncached prompt tokens; the tokens among them whose prefill time was not known yet;
+    the seconds of prefill of the others, and the seconds of decode."""
 
     uncached_tokens: int = 0
     unpriced_tokens: int = 0
@@ -30,7 +30,7 @@ class PlacedLoad(NamedTuple):
     decode_s: float = 0.0
 
     def plus(self, other: PlacedLoad, times: int = 1) -> PlacedLoad:
-        """Return the sum; with `times` -1 the difference."""
+        """Return the sum, or the difference if `times` is -1."""
         return PlacedLoad(
             self.uncached_tokens + times * other.uncached_tokens,
             self.unpriced_tokens + times * other.unpriced_tokens,
@@ -49,8 +49,7 @@ class Placement(NamedTuple):
 
 
 class Past:
-    """One worker's part of the history. `chunks` runs from the least recently used; its values are uses in the
-    window."""
+    """One worker's part of the history. `chunks` maps chunks to their uses in the window, least recently used first."""
 
     __slots__ = ("chunks", "load")
 
@@ -59,7 +58,7 @@ class Past:
         self.load = PlacedLoad()
 
     def add(self, placed: Placement, capacity: int) -> None:
-        """Add a request. Its last chunks are touched first, so that they are also evicted first."""
+        """Add a request. Its last chunks are used first, so that they are evicted before its first ones."""
         self.load = self.load.plus(placed.load)
         for chunk in reversed(placed.chunks):
             self.chunks[chunk] = self.chunks.get(chunk, 0) + 1
@@ -81,7 +80,7 @@ class Past:
 
 
 class History:
-    """All placements of the last `window_s` seconds. Only `record` changes it."""
+    """All placements of the last `window_s` seconds. Only `record` changes them."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -109,7 +108,7 @@ class History:
         return loads
 
     def victim_tokens(self, view: WorkerView) -> int:
-        """Return the tokens that the worker would evict for the request, each times its uses in the window."""
+        """Return the tokens that the worker would evict for the request, each weighted by its uses in the window."""
         past = self._pasts.get(view.id)
         if past is None or not view.kv_capacity_tokens:
             return 0
@@ -137,7 +136,7 @@ class History:
 
 
 def _load(request: RequestView, placed: WorkerView | None) -> PlacedLoad:
-    """Price the load when it is placed: a later request, beside other context, has another price per token."""
+    """Return the load of a request, priced at its placement, because the price per token changes with the context."""
     if placed is not None and placed.learned:
         return PlacedLoad(placed.uncached_tokens, 0, placed.prefill_s, request.decode_s)
     tokens = request.prompt_tokens if placed is None else placed.uncached_tokens
@@ -151,5 +150,5 @@ def chunks_of(request: RequestView) -> tuple[int, ...]:
 
 
 def chunk_capacity(view: WorkerView) -> int:
-    """Chunks that fit into the worker's cache."""
+    """Return the number of chunks that fit into the worker's cache."""
     return max(1, view.kv_capacity_tokens // CHUNK_TOKENS) if view.kv_capacity_tokens else CHUNKS_KEPT

@@ -1,4 +1,4 @@
-"""Cost terms that are computed only when somebody reads them. Most decisions are never looked at again."""
+"""Cost terms that are computed only when they are read, because most decisions are never looked at."""
 
 from __future__ import annotations
 

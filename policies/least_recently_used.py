@@ -1,4 +1,4 @@
-"""The order in which workers were last used: round robin that survives workers that come and go."""
+"""The order in which workers were last used: round robin that also works while workers join and leave."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from policies.view import LifecycleEvent, LifecycleEventKind, WorkerId
 
 
 class LeastRecentlyUsed:
-    """Remember the order in which workers were last chosen. Beyond `kept` workers the longest unused is forgotten."""
+    """Remember the order in which workers were last chosen, for the `kept` most recently chosen ones."""
 
     def __init__(self, kept: int = 4_096) -> None:
         self._last: dict[WorkerId, int] = {}
@@ -24,5 +24,5 @@ class LeastRecentlyUsed:
             del self._last[next(iter(self._last))]
 
     def last(self, worker: WorkerId) -> int:
-        """Return a number that is smaller the longer ago `worker` was chosen; 0 if it never was."""
+        """Return the rank of the last choice of `worker`: smaller if longer ago, 0 if it never was chosen."""
         return self._last.get(worker, 0)

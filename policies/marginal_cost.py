@@ -20,7 +20,7 @@ from policies.view import Decision, FleetView, LifecycleEvent, RequestView, Work
 
 
 class MarginalCostParams(Params, frozen=True):
-    """A value judgement only. Facts about model and hardware are learned."""
+    """Preferences only. Facts about model and hardware are learned."""
 
     stream_weight: Annotated[
         float,
@@ -125,7 +125,7 @@ class MarginalCost:
         self._prefill_lanes = PrefillLanes(params.stream_weight) if params.prefill_lanes else None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by cost, and put the winner of the ties first."""
+        """Rank by cost, and put the best of the equal candidates first."""
         workers = fleet.workers
         weight = self._params.stream_weight
         hot_prefix_s = hot_prefix_prices_s(request, fleet, self._running_prefixes)
@@ -205,7 +205,7 @@ def hot_prefix_prices_s(
 
 
 def _usual(least: int, workers: int) -> float:
-    """Return the largest count that is not significantly above `least`, the least of `workers` counts."""
+    """Return the largest count that is not significantly above `least`, the lowest of `workers` counts."""
     z_squared = 4.0 + 2.0 * log(max(1.0, workers / 2))
     return least + 0.5 * (z_squared + sqrt(z_squared * (z_squared + 8.0 * least)))
 
@@ -240,7 +240,10 @@ def _explain(
     prefill_lane_s: Mapping[WorkerId, float],
     affinity_externality_s: Mapping[WorkerId, float],
 ) -> Callable[[WorkerView], Mapping[str, float]]:
-    """Bind the terms to prices and not to the request: the log keeps decisions, and must not keep prompts."""
+    """Return a function that computes a worker's terms.
+
+    It refers to prices and not to the request, because the decision log would otherwise keep prompts in memory.
+    """
 
     def terms(view: WorkerView) -> Mapping[str, float]:
         own_s = view.prefill_s
@@ -268,7 +271,7 @@ def _uncached_tokens(view: WorkerView) -> int:
 
 
 def _equals(workers: Sequence[WorkerView], costs_s: Sequence[float], ranked: Sequence[int]) -> list[int]:
-    """Return the places in `ranked` that count as equal to the first, which is one of them."""
+    """Return the places in `ranked` whose cost counts as equal to that of the first place, which is included."""
     cheapest, cheapest_s = workers[ranked[0]], costs_s[ranked[0]]
     uncached_tokens, error_s = cheapest.uncached_tokens, cheapest.error_s
     return [

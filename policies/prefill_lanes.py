@@ -1,8 +1,8 @@
-"""Prefill lanes: keep long prefills and streams apart where that saves delay.
+"""Prefill lanes: keep long prefills and streams on different workers if that reduces the delay.
 
 vLLM computes prefills and decodes in the same steps. A step with a chunk of a long prefill takes many times as long as
 one without, and every stream on the worker waits for it. A router cannot make chunks smaller, but it can choose which
-streams meet them.
+streams run beside them.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ LABEL = "lane"
 PREFILL = "prefill"
 """A worker with this label is always in the prefill lane."""
 DECODE = "decode"
-"""A worker with this label is never in the prefill lane. When the lane is full, long prefills can still go there.
-With either label there is a lane as long as prefills differ in length."""
+"""A worker with this label is never in the prefill lane. When the lane is full, long prefills can still go to it.
+If any worker has one of the two labels, there is a lane as long as prefills differ in length."""
 REPLAN_S = 5.0
 HYSTERESIS = 0.1
-"""Share of the present plan's cost that another plan must save."""
+"""Share of the present plan's cost that a new plan must save to replace it."""
 DECODE_EXTERNALITY_SHARE = 0.5
-"""Share of the decode externality that a long prefill is charged. With all of it the mean delay is as low and
-answers stream a little faster, but long prompts, which have the slowest first tokens, wait longer for the lane
+"""Share of the decode externality that a long prefill is charged. With a share of 1 the mean delay is as low and
+answers stream a little faster. But long prompts, which have the slowest first tokens, wait longer for the lane
 (decision 0014)."""
 _FULL = 0.97
-"""Utilisation above which a queue grows without end."""
+"""The highest utilisation that the formulas use: near 1 the queue grows without limit."""
 _MODELS_KEPT = 64
 
 
 class Plan(NamedTuple):
-    """The lane: `workers` of a model's workers take prefills of at least `long_s`.
+    """A lane: `workers` is the number of a model's workers that take prefills of at least `long_s`.
 
     Under the plan, a worker in the lane has `streams_within` streams and spends `long_share` of its time on long
     prefills; a worker outside has `streams_without` streams.
@@ -51,15 +51,15 @@ class Plan(NamedTuple):
 class PrefillLanes:
     """Price long prefills outside the lane and other requests inside it, while that reduces the total delay.
 
-    For each model, `delay_per_s` gives the delay of the recent workload: once with all workers together, and once with
-    the lane apart. The best split and size win if they save a tenth; they are computed every 5 s. Both change slowly,
-    and so do the prices, which use the plan's own means. Prices from the present number of streams would oscillate,
-    because a choice shows in that number ten seconds later.
+    For each model, `delay_per_s` computes the delay of the recent workload: once with all workers together, and once
+    with a separate lane. The best split and lane size are computed every 5 s, and used if they save a tenth. Split and
+    size change slowly, and so do the prices, which use the plan's own means. Prices from the present number of streams
+    would oscillate, because a choice changes that number only ten seconds later.
 
     A long prefill costs half of its decode externality: its seconds times the plan's streams on such a worker. Any
     other request in the lane costs the part of its decode that long prefills will take. Prices are finite, so no
-    request starves: when the lane's queue exceeds half of what the lane saves, prefills go elsewhere, in the order of
-    the other terms.
+    request starves: when the lane's queue exceeds half of the delay that the lane saves, prefills go elsewhere, in the
+    order of the other terms.
     """
 
     def __init__(self, weight: float) -> None:
@@ -68,7 +68,7 @@ class PrefillLanes:
         self._model_lanes: OrderedDict[str, ModelLane] = OrderedDict()
 
     def prices_s(self, request: RequestView, fleet: FleetView) -> dict[WorkerId, float]:
-        """Return the lane price of each candidate; empty where there is no lane."""
+        """Return the lane price of each candidate; empty if there is no lane."""
         model_lane = self._model_lanes.get(request.model)
         if model_lane is None or model_lane.plan is None:
             return {}
@@ -111,13 +111,14 @@ class ModelLane:
         self._weight = weight
         self._histogram = WorkloadHistogram()
         self._fleet: FleetView | None = None
-        """The largest candidate set since the last plan: not every request may go to every worker."""
+        """The largest candidate set since the last plan. Others may be smaller, because a request may be limited to
+        some workers."""
         self._planned_s = -math.inf
         self.plan: Plan | None = None
         self.lane: frozenset[WorkerId] = frozenset()
 
     def reserved(self, request: RequestView, placed: WorkerView, fleet: FleetView) -> None:
-        """Record that a request goes to `placed`, out of `fleet`."""
+        """Record that a request was placed on `placed`, one of the workers of `fleet`."""
         longest_s = max([view.prefill_s for view in fleet.workers])
         self._histogram.observe(placed, longest_s, request.decode_s, fleet.now_s)
         if self._fleet is None or len(fleet.workers) >= len(self._fleet.workers):
@@ -134,7 +135,10 @@ class ModelLane:
 
 
 def _staffed(views: Sequence[WorkerView], workers: int) -> frozenset[WorkerId]:
-    """Order workers by label and name only, so that lanes grow and shrink at one end and all processes agree."""
+    """Return the workers in the lane.
+
+    The order depends on label and name only, so that a lane grows and shrinks at one end and all processes agree.
+    """
 
     def rank(view: WorkerView) -> tuple[int, int, WorkerId]:
         pin = view.labels.get(LABEL)
@@ -144,7 +148,7 @@ def _staffed(views: Sequence[WorkerView], workers: int) -> frozenset[WorkerId]:
 
 
 def planned(mixes: Sequence[Mix], present: Plan | None, views: Sequence[WorkerView], weight: float) -> Plan | None:
-    """Return the plan to use next, None for no lane.
+    """Return the plan to use next; None for no lane.
 
     `mixes` are the possible splits of the workload, `present` is the plan in force, `views` are the workers.
     """
@@ -169,7 +173,7 @@ def planned(mixes: Sequence[Mix], present: Plan | None, views: Sequence[WorkerVi
 
 
 def lane_delay_per_s(mix: Mix, lane: int, workers: int, weight: float) -> float:
-    """Return the delay with `lane` workers in the lane, which serve the `tied` requests; the others serve the
+    """Return the delay with `lane` workers in the lane, which serve the `tied` requests. The other workers serve the
     `free` ones."""
     return delay_per_s(mix.tied, lane, weight) + delay_per_s(mix.free, workers - lane, weight)
 
@@ -178,9 +182,9 @@ def delay_per_s(part: Part, workers: int, weight: float) -> float:
     """Return the seconds of delay that arise per second when `workers` share these requests evenly.
 
     Prefills wait for each other as in an M/G/c queue: M/M/c by Sakasegawa's approximation of 1977, times half of one
-    plus the squared coefficient of variation. Streams, as many as their decode seconds per second, stand still while
-    their worker prefills (`weight`). Beyond saturation the delay grows in proportion, so that plans can still be
-    compared.
+    plus the squared coefficient of variation. The number of streams equals the decode seconds per second. Streams stand
+    still while their worker prefills (`weight`). Beyond saturation the delay grows in proportion to the load, so that
+    plans can still be compared.
     """
     if part.prefill_s <= 0.0:
         return 0.0
@@ -194,7 +198,7 @@ def delay_per_s(part: Part, workers: int, weight: float) -> float:
 
 
 def _sizes(least: int, most: int, present: Plan | None) -> set[int]:
-    """Return lane sizes to try: every one in a small fleet, ever fewer in a large one."""
+    """Return lane sizes to try: all in a small fleet; in a large one, steps of a quarter of the size."""
     sizes = {most} if present is None else {most, min(max(least, present.workers), most)}
     size = least
     while size < most:

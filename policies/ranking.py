@@ -19,7 +19,7 @@ def by_cost(
     unit: str,
     explain: Explain,
 ) -> Decision:
-    """Rank by least `cost`, then by least `tie`, then in the fleet's order."""
+    """Rank by lowest `cost`, then by lowest `tie`, then in the fleet's order."""
     priced = [(cost(view), tie(view), place, view) for place, view in enumerate(fleet.workers)]
     priced.sort()
     return Decision(
@@ -32,6 +32,6 @@ def by_cost(
 
 
 def by_key(fleet: FleetView, key: Callable[[WorkerView], tuple[float, ...]], reason: str, explain: Explain) -> Decision:
-    """Rank by least `key`, then in the fleet's order; for policies with criteria and without a price."""
+    """Rank by lowest `key`, then in the fleet's order. For policies that compare criteria and have no cost."""
     ranked = sorted(fleet.workers, key=key)
     return Decision(tuple([view.id for view in ranked]), reason, terms=LazyTerms(fleet.workers, explain))

@@ -1,8 +1,8 @@
 """Policies by name, with typed parameters.
 
-A third party adds one by an entry point in group ``warmroute.policies`` that names a class: constructed as
-``cls(params, rng)``, where ``params`` is an instance of its `params_type` (a struct derived from
-`policies.params.Params`; that one itself where the class names none).
+A third party adds a policy by an entry point in group ``warmroute.policies`` that names a class. The class is
+constructed as ``cls(params, rng)``, where ``params`` is an instance of its `params_type`: a struct derived from
+`policies.params.Params`, or `Params` itself if the class has no `params_type`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
 
 
 class PolicyError(Exception):
-    """A policy that cannot be built. `parameter` is None where the name itself is the problem."""
+    """A policy that cannot be built. `parameter` is None if the problem is not a parameter."""
 
     def __init__(self, policy: str, parameter: str | None, problem: str, fix: str) -> None:
         place = f"policy {policy!r}" if parameter is None else f"policy {policy!r}, parameter {parameter!r}"
@@ -109,7 +109,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def terms_of(name: str) -> dict[str, str]:
-    """Return the terms of a policy's cost, each with one line that says what it means."""
+    """Return the terms of a policy's cost, each with its meaning in one line."""
     return dict(getattr(_find(name), "terms", {}))
 
 
@@ -138,7 +138,7 @@ def _params_type(name: str, cls: type[Any]) -> type[Params]:
 
 
 def _convert(name: str, kind: type[Params], given: Mapping[str, Any]) -> Params:
-    """Convert strictly, one parameter at a time, so that an error names its parameter."""
+    """Convert the parameters strictly, one at a time, so that an error names its parameter."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for parameter, value in given.items():

@@ -1,7 +1,7 @@
-"""Consistent hashing: for each key an order of the workers that hardly changes when workers come and go.
+"""Consistent hashing: for each key an order of the workers that hardly changes when workers join or leave.
 
-Rendezvous hashing (Thaler and Ravishankar 1998): every worker draws a number from its id and the key, highest first.
-It is what a hash ring tends to with ever more points per worker, and keeps no state.
+Rendezvous hashing (Thaler and Ravishankar 1998): every worker gets a number from its id and the key; the highest is
+first. It is the limit of a hash ring with more and more points per worker, and keeps no state.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _SEED_BITS = (1 << 64) - 1
 
 
 def text_key(text: str) -> int:
-    """A key from a session id or the like."""
+    """Return a key from a text such as a session id."""
     return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
 
 
 def prefix_key(request: RequestView, prefix_tokens: int) -> int | None:
-    """A key from the prompt's first `prefix_tokens`, in whole blocks, at least one; None without a full block."""
+    """Return a key from the first `prefix_tokens`, in whole blocks, at least one; None without a full block."""
     hashes = request.block_hashes
     if not hashes:
         return None
@@ -31,7 +31,7 @@ def prefix_key(request: RequestView, prefix_tokens: int) -> int | None:
 
 
 def hash_order(key: int, workers: Sequence[WorkerView], hashing: int = 0) -> list[WorkerView]:
-    """The workers in the key's order; each `hashing` gives an independent one."""
+    """Return the workers in the key's order. Each value of `hashing` gives an independent order."""
     seed = (key ^ hashing * 0x9E3779B97F4A7C15) & _SEED_BITS
     draws = [(-xxh3_64_intdigest(view.id.encode(), seed), view.id, view) for view in workers]
     draws.sort()
@@ -39,13 +39,13 @@ def hash_order(key: int, workers: Sequence[WorkerView], hashing: int = 0) -> lis
 
 
 def load_bound(fleet: FleetView, load_factor: float) -> float:
-    """Return the requests that one worker may have: `load_factor` times the mean, with the new request counted."""
+    """Return the number of requests that one worker may have: `load_factor` times the mean, new request included."""
     total = sum([view.running_requests for view in fleet.workers])
     return load_factor * (total + 1) / len(fleet.workers)
 
 
 def bounded(key: int, fleet: FleetView, load_factor: float, owner_of: str) -> Decision:
-    """Rank by the key's order, with workers over the load bound last. `owner_of` names the key in the reason."""
+    """Rank by the key's order, with workers above the load bound last. `owner_of` names the key in the reason."""
     bound = load_bound(fleet, load_factor)
     order = hash_order(key, fleet.workers)
     within = [view for view in order if view.running_requests <= bound]

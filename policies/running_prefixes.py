@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from policies.view import LifecycleEvent, LifecycleEventKind, RequestView, WorkerId
 
 _KEPT = 65_536
-"""Requests remembered, in the order of their reservation: a missing end event must not fill memory."""
+"""The most requests remembered; the oldest reservation is forgotten first. Otherwise missing end events would fill
+memory."""
 
 _Key = tuple[WorkerId, str]
 
@@ -35,8 +36,8 @@ class RunningPrefixes:
     def share(self, worker: WorkerId, request: RequestView, blocks: int) -> float:
         """Return the share of the worker's running requests that begin with the same `blocks` as `request`.
 
-        One comparison for each running request is enough: the hash of a block stands for all blocks before it. The
-        share is 0 where the prompt is shorter than `blocks`.
+        One comparison for each running request is enough, because the hash of a block stands for all blocks before it.
+        The share is 0 if the prompt is shorter than `blocks`.
         """
         running = self._running.get(worker)
         if not running or not 0 < blocks <= len(request.block_hashes):

@@ -12,7 +12,7 @@ _DOUBLED = 2.0
 
 
 class _Delay:
-    """Times to first token of one prefix: the mean of the window before, and the sum of the current one."""
+    """Times to first token of one prefix: the mean of the previous window, and the sum of the current one."""
 
     __slots__ = ("before_s", "count", "sum_s", "window")
 
@@ -32,7 +32,7 @@ class _Delay:
 
 
 class Slowdown:
-    """Watch times to first token in consecutive windows that are aligned to the clock. Memory is bounded."""
+    """Compare times to first token in consecutive windows that are aligned to the clock. Memory is bounded."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -40,7 +40,7 @@ class Slowdown:
         self._delays: OrderedDict[int, _Delay] = OrderedDict()
 
     def observe(self, event: LifecycleEvent, prefix: int | None) -> None:
-        """Follow a request, which is filed under `prefix`."""
+        """Record an event of a request whose prompt begins with `prefix`."""
         if event.kind is LifecycleEventKind.RESERVED:
             if prefix is not None:
                 self._reserved[event.request.id] = (event.now_s, prefix)
@@ -52,7 +52,7 @@ class Slowdown:
             self._first_token(event.now_s - reserved[0], reserved[1], int(event.now_s // self._window_s))
 
     def slowed(self, prefix: int | None, now_s: float) -> bool:
-        """Return whether the mean of the window at `now_s` is more than twice that of the window before."""
+        """Return whether the mean of the window at `now_s` is more than twice that of the previous window."""
         delay = None if prefix is None else self._delays.get(prefix)
         if delay is None or delay.window != int(now_s // self._window_s) or not delay.before_s:
             return False

@@ -1,4 +1,4 @@
-"""What a policy receives and returns. Every type is immutable.
+"""The types that a policy receives and returns. All are immutable.
 
 The types are msgspec structs because views are built for every candidate of every request. With 64 candidates, frozen
 dataclasses would cost more than the rest of a decision.
@@ -57,16 +57,16 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     Cache: `cached_tokens` of the prompt are in the worker's fastest tier; at least the prompt's last token is
     uncached. `uncached_tokens` is the rest of the prompt. `idle_tokens` is idle context: prompts of ended turns whose
     sessions will probably return. Each counts for as long as its prefill would take, and only while keeping such
-    contexts has paid. Where the prompt does not fit beside it, the idle part of the prompt itself that is no longer
-    cached is left out.
+    contexts has saved more than it cost. If the prompt does not fit beside the idle context, the idle context leaves
+    out the part that belongs to the prompt itself and is no longer cached.
 
     Estimates: `queue_wait_s` is the wait for the prefills before this prompt, `prefill_s` the time of its own prefill,
-    and `error_s` the standard error of their sum. **Until `learned`, these numbers are prompt tokens and not
-    seconds**: they rank workers by queued and uncached tokens, and the suffix `_s` is right only once some worker's
-    speed is known. `utilisation` is the share of time that the worker spends on prefills, 0 to 0.97.
+    and `error_s` the standard error of their sum. **Until `learned` is True, these numbers are prompt tokens and not
+    seconds**: they rank workers by queued and uncached tokens, and the suffix `_s` is right only after the speed of
+    any worker is known. `utilisation` is the share of time that the worker spends on prefills, 0 to 0.97.
 
     `kv_wait_s` is the further wait until the KV cache has space for the prompt beside the context of running requests.
-    It is 0 where the prompt fits, and until decode times are known. `decode_externality_s` is the time by which this
+    It is 0 if the prompt fits, and until decode times are known. `decode_externality_s` is the time by which this
     request and the streams that run on the worker lengthen each other, summed; 0 until the worker's decode steps are
     known.
 
@@ -104,8 +104,8 @@ class FleetView(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     """A ranking. `ranked` holds every candidate, best first. The first is the choice; the others are the alternatives.
 
-    `costs` runs parallel to `ranked`, lower is better, in the policy's own `unit`. It is empty for policies without a
-    price. `terms` names the parts of each worker's cost.
+    `costs` are the costs of the workers in `ranked`, in the policy's own `unit`; lower is better. It is empty for
+    policies without a cost. `terms` holds the named parts of each worker's cost.
 
     With `hold_s` above 0 the request waits in the gateway. The policy is asked again after that time or, with
     `until_prefills_done`, as soon as the first worker of `ranked` has no prefill left. A request that cannot wait is
@@ -131,10 +131,10 @@ class LifecycleEventKind(StrEnum):
 
 
 class LifecycleEvent(msgspec.Struct, frozen=True):
-    """What happened to `request` on `worker` at `now_s`. `cached_tokens` is what a finished response reported.
+    """An event in the life of `request` on `worker` at `now_s`.
 
-    `placed` and `fleet` come with `RESERVED`: the views of the chosen worker and of all candidates at the decision,
-    without the new request.
+    `cached_tokens` is the number that a finished response reported. `placed` and `fleet` are set for `RESERVED`: the
+    views of the chosen worker and of all candidates at the decision, without the new request.
     """
 
     kind: LifecycleEventKind
@@ -149,7 +149,7 @@ class LifecycleEvent(msgspec.Struct, frozen=True):
 class Policy(Protocol):
     """A routing rule. Each process has one object, built from its parameters and a seeded `random.Random`.
 
-    `decide` must not change the policy's state, because `explain` calls it too; it may draw from the random source.
+    `decide` must not change the policy's state, because `explain` calls it, too. It may draw from the random source.
     State changes in `observe`, which is optional and receives every lifecycle event. The optional `statistics()`
     returns a dict of JSON values for operators. The optional class attribute `terms` describes each term of the cost
     in one line.

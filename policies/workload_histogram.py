@@ -9,19 +9,20 @@ from typing import NamedTuple
 from policies.view import WorkerView
 
 WINDOW_S = 120.0
-"""Memory: two dozen documents at one every five seconds, and short enough to follow the day."""
+"""The memory: long enough for two dozen documents at one every five seconds, and short enough to follow the daily
+change of traffic."""
 SHORTEST_S = 2.0**-10
-"""All prefills up to this length count as alike."""
+"""All prefills up to this length count as equally long."""
 _PER_DOUBLING = 2
 _BUCKETS = 20 * _PER_DOUBLING
 _AGED_EACH_S = 0.01 * WINDOW_S
 _TRACE = 1e-3
-"""Requests, or fractions of one, that count as none."""
+"""A smaller weighted number of requests counts as none."""
 
 
 class Part(NamedTuple):
-    """Part of the workload, per second: requests, their prefill seconds and squared prefill seconds, their decode
-    seconds, and the seconds by which they and one concurrent stream lengthen each other."""
+    """A part of the workload, per second: requests, the sums of their prefill seconds, squared prefill seconds and
+    decode seconds, and the seconds by which they and one concurrent stream lengthen each other."""
 
     requests: float = 0.0
     prefill_s: float = 0.0
@@ -41,8 +42,8 @@ class Part(NamedTuple):
 class Mix(NamedTuple):
     """The workload split at a prefill length of `at_s`.
 
-    `long` requests took at least that long. `tied` ones did, or would have without the prefix that they found. `free`
-    ones would take less on every worker.
+    `long` requests had a prefill of at least that length. `tied` requests had one, or would have had one without the
+    cached prefix that they found. `free` requests would have a shorter prefill on every worker.
     """
 
     at_s: float
@@ -52,9 +53,9 @@ class Mix(NamedTuple):
 
 
 class WorkloadHistogram:
-    """Sums over placed requests, older ones weighing less, in buckets of prefill time half a doubling wide.
+    """Sums over placed requests, with less weight for older ones, in buckets of prefill time half a doubling wide.
 
-    One set of buckets counts each prefill as it ran, the other as long as it could have been on any worker.
+    One set of buckets counts each request by its actual prefill time, the other by its longest one on any worker.
     """
 
     __slots__ = ("_aged_s", "_longest", "_own")
@@ -65,7 +66,7 @@ class WorkloadHistogram:
         self._aged_s = 0.0
 
     def observe(self, placed: WorkerView, longest_s: float, decode_s: float, now_s: float) -> None:
-        """Record a placed request; `longest_s` is its prefill time on the worker that has the least of it cached."""
+        """Record a placed request; `longest_s` is its longest prefill time on any worker."""
         if now_s >= self._aged_s + _AGED_EACH_S:
             self._age(now_s)
         prefill_s = placed.prefill_s
@@ -79,8 +80,8 @@ class WorkloadHistogram:
     def splits(self, busy_workers: float) -> Iterator[Mix]:
         """Yield a split at each prefill length, longest first.
 
-        `busy_workers` is the number of workers that all prefills together keep busy, those of other processes
-        included. Our own requests count as a sample of them.
+        `busy_workers` is the number of workers that all prefills together keep busy, including prefills from other
+        processes. The requests of this process count as a sample of them.
         """
         whole = Part()
         for part in self._longest:
