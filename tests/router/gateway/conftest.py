@@ -58,7 +58,7 @@ def pytest_asyncio_loop_factories(config, item):
 
 
 class RecordingMetrics:
-    """Keeps every call: (name, *arguments)."""
+    """Records every call as (name, *arguments)."""
 
     def __init__(self):
         self.calls = []
@@ -74,7 +74,7 @@ class RecordingMetrics:
 
 
 class StubIdentity:
-    """A prompt of 40 tokens, at once or after `later` is set."""
+    """Identifies every prompt as 40 tokens, at once or after `later` is set."""
 
     def __init__(self):
         self.later = None
@@ -84,7 +84,7 @@ class StubIdentity:
         return Prompt(40, PromptSource.IDS, lambda block: [hash((block, i)) & (2**64 - 1) for i in range(40 // block)])
 
     def charge_to(self, room):
-        """Nothing is decoded here."""
+        """Ignore the limit, because nothing is decoded here."""
 
     def identify_now(self, path, parsed, adapter):
         return None if self.later is not None else self.prompt()
@@ -98,7 +98,7 @@ class StubIdentity:
 
 
 class RecordingDispatcher(Dispatcher):
-    """The real one, with every edge written down in `edges`."""
+    """The real dispatcher. It records every lifecycle event in `events`."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -142,7 +142,7 @@ FACTS = WorkerFacts(version="0.33.0", models=(ServedModel("m"),), caches={0: Ran
 
 
 class Rig:
-    """One gateway, its fleet and what they recorded."""
+    """One gateway, its fleet, and the recorded metrics and events."""
 
     def __init__(self, config, loop, relearn=None):
         self.config = config
@@ -198,7 +198,7 @@ PLAIN = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 
 @pytest.fixture
 async def rig():
-    """`await rig(script, script, ..., limits={...}, timeouts={...}, port=0, ...)`: workers joined, gateway up."""
+    """`await rig(script, script, ..., limits={...}, timeouts={...}, port=0, ...)` starts workers and a gateway."""
     rigs, workers = [], []
 
     async def build(*scripts, host="127.0.0.1", facts=FACTS, relearn=None, **settings):

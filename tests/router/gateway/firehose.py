@@ -1,4 +1,4 @@
-"""A worker that streams events for ever, a process of its own: ``python firehose.py EVENT_BYTES`` prints its port."""
+"""A worker process that streams events for ever. ``python firehose.py EVENT_BYTES`` prints its port."""
 
 import asyncio
 import contextlib

@@ -66,7 +66,7 @@ SIZES = {"small": b"", "large": b"x" * 300_000, "very large": b"x" * 1_100_000}
 
 @pytest.fixture(params=[text and b',"padding":"' + text + b'"' for text in SIZES.values()], ids=SIZES)
 def padding(request):
-    """One more member: of bodies above 256 kB only the small fields are decoded, above 1 MiB in steps."""
+    """A further member that makes the body large. Above 256 kB only small fields are decoded, above 1 MiB in steps."""
     return request.param
 
 
@@ -90,7 +90,7 @@ async def test_transfer_fields_are_refused_on_every_path(gate, kit, member, padd
     client = await gate.connect()
     for path in JSON_PATHS:
         reply = await client.ask(kit.post(path, body_with(member + padding)))
-        unread = b"NaN" in member and 262_144 < len(padding) < 1_048_576  # by msgspec, which takes no NaN
+        unread = b"NaN" in member and 262_144 < len(padding) < 1_048_576  # parsed by msgspec, which refuses NaN
         assert (reply.status, reply.code) == (400, "invalid_json" if unread else "transfer_params_not_allowed"), path
     assert not gate.workers[0].requests
     assert gate.dispatcher.requests == []
@@ -174,7 +174,7 @@ async def test_a_priority_is_refused(gate, kit, value):
 
 async def test_headers_for_rank_and_priority_go_to_no_worker(gate, kit):
     client = await gate.connect()
-    for _ in range(3):  # the second and third use what was prepared for the first
+    for _ in range(3):  # the second and third reuse the head prepared for the first
         await client.ask(kit.post(extra=b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\nX-Other: kept\r\n"))
     for seen in gate.workers[0].requests:
         assert seen.header(b"x-data-parallel-rank") is None

@@ -1,4 +1,4 @@
-"""Clients that leave, stall, dawdle, or ask for too much."""
+"""Clients that leave, stall, send slowly, or ask for too much."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 
 async def left(gate, seen, within_s=0.1):
-    """The worker's socket closes within a tenth of a second, and nothing is left in the books."""
+    """Check that the worker's socket closes within a tenth of a second, and that no load stays reserved."""
     await asyncio.wait_for(seen.gone.wait(), within_s)
     assert gate.dispatcher.events[-1] == "cancelled"
     assert gate.idle
@@ -77,8 +77,8 @@ async def test_leaving_while_being_identified_or_waiting(rig, kit):
 
 async def test_leaving_while_connecting(rig, kit):
     gate = await rig()
-    # a listener whose backlog nobody empties would connect at once: a blackholed address would not be loopback,
-    # so the dial is held up instead
+    # The dial itself is delayed: the kernel would connect at once to a listener that never accepts, and an address
+    # without an answer could not be on loopback.
     worker = await ScriptedWorker(kit.answer_json).start()
     gate.join(worker)
     pools = gate.gateway._parts.pools
@@ -147,10 +147,10 @@ async def test_a_reader_that_stalls_stops_the_worker_and_not_our_memory(rig, kit
     client.writer.write(kit.post())
     await kit.eventually(lambda: sent > 500_000)
     last = -1
-    while sent != last:  # until nothing moves any more
+    while sent != last:  # until no more bytes are sent
         last = sent
         await asyncio.sleep(0.1)
-    assert sent < 30_000_000  # kernel buffers on three sockets, nothing more
+    assert sent < 30_000_000  # only the kernel buffers of three sockets
     assert psutil.Process().memory_info().rss - before < 20_000_000
     client.writer.transport.resume_reading()
     total = 0
@@ -247,7 +247,7 @@ async def test_bodies_together_are_limited(rig, kit):
     first = await gate.connect()
     first.writer.write(kit.post(body=body))
     await gate.workers[0].arrived.wait()
-    assert buffered(gate) == len(body)  # kept until no other worker can need it
+    assert buffered(gate) == len(body)  # kept as long as another worker may need it
     reply = await gate.ask(kit.post(body=body))
     assert (reply.status, reply.code) == (503, "too_many_requests")
     assert int(reply.header(b"retry-after")) >= 1
@@ -312,12 +312,12 @@ async def test_half_a_body_is_let_go_with_its_connection(rig, kit):
 
 
 def connections_in_memory():
-    # not by weak references: objects of compiled classes have none
+    # not by weak references, because objects of compiled classes have none
     return {id(found): found for found in gc.get_objects() if type(found) is ClientConnection}
 
 
 async def leaves_a_connection(kit, gate, raw, earlier):
-    """Send `raw` and leave. True if the connection stays in memory with the garbage collector off."""
+    """Send `raw` and leave. Return whether the connection stays in memory with the garbage collector off."""
     client = await gate.connect()
     client.writer.write(raw)
     await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 1)
@@ -338,7 +338,7 @@ async def test_a_closed_connection_leaves_no_cycle(rig, kit):
     try:
         earlier = connections_in_memory()  # of other tests
         for raw in (kit.post(body=kit.PLAIN), kit.post()[:-3], head + kit.chunk(b"{}"), b"GET / HT"):
-            # a cycle stays every time; a slow machine may keep one for another reason
+            # A reference cycle keeps it every time. A slow machine may keep it once for another reason.
             stayed = [await leaves_a_connection(kit, gate, raw, earlier)]
             while stayed[-1] and len(stayed) < 3:
                 earlier = connections_in_memory()
@@ -393,7 +393,7 @@ async def test_draining_finishes_streams_and_closes_connections(rig, kit):
         await gate.connect()
     go_on.set()
     assert (await streaming.read()).body.endswith(kit.DONE)
-    reply = await streaming.ask(kit.get(b"/livez"))  # it had been told that it may ask again
+    reply = await streaming.ask(kit.get(b"/livez"))  # the earlier response had promised to keep the connection
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
     assert await streaming.closed() == b""
     await closing
@@ -447,7 +447,7 @@ async def test_the_drain_deadline_answers_what_waits(rig, kit):
     client.writer.write(kit.post(body=kit.PLAIN))
     await client.reader.readuntil(b'{"half')
     await gate.gateway.aclose(0.05)
-    assert await client.closed() == b""  # nothing can be said within another's Content-Length
+    assert await client.closed() == b""  # no error can be written within the worker's Content-Length
     assert gate.dispatcher.events[-1] == "cancelled"
 
 

@@ -1,4 +1,4 @@
-"""Requests that the policy keeps back until their worker is free, their time is up, or the fleet changes."""
+"""Requests that the policy holds until their worker is free, their hold expires, or the fleet changes."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ LONG_S = 60.0
 
 
 class Patient:
-    """Everything goes to the first worker, and not before that has no prefill left, or `hold_s` have passed."""
+    """Holds every request until the first worker has no prefill left, or `hold_s` have passed."""
 
     def __init__(self, hold_s=LONG_S, until_prefills_done=True):
         self.hold_s, self.until_prefills_done = hold_s, until_prefills_done
@@ -23,7 +23,7 @@ class Patient:
 
 
 class Slow:
-    """A worker that answers when it is told to, in the order in which it was asked."""
+    """A worker that answers its oldest waiting request at each call of `answer`."""
 
     def __init__(self, kit):
         self.kit, self.waiting = kit, []
@@ -231,7 +231,7 @@ async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, 
 
 
 class Hesitant:
-    """Would rather wait for the second worker, whatever that does."""
+    """Always holds requests for the second worker."""
 
     def decide(self, request, fleet):
         return Decision((fleet.workers[1].id, fleet.workers[0].id), "second", hold_s=LONG_S)

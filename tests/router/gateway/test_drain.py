@@ -1,4 +1,4 @@
-"""What a drain does to connections: those that wait to be accepted, that idle, and that carry a request."""
+"""A drain, and its effect on connections that wait to be accepted, are idle, or carry a request."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ LATER = {"upstream_idle_s": 4.0, "drain_idle_s": 5.0}
 
 
 def reached(listener, data=b""):
-    """A client that the kernel has connected and nobody has accepted yet, since the loop has not turned."""
+    """Connect a client that the kernel has accepted and the gateway has not: the event loop has not run since."""
     client = socket.socket(listener.family, socket.SOCK_STREAM)
     client.connect(listener.getsockname())
     client.sendall(data)
@@ -86,7 +86,7 @@ async def test_a_request_that_waits_unread_when_an_idle_connection_expires_is_an
     client = reached(*gate.gateway.listeners)
     await kit.eventually(lambda: gate.gateway._parts.drain.connections)
     (connection,) = gate.gateway._parts.drain.connections
-    client.send(kit.get(b"/livez"))  # in the kernel: the loop has not turned
+    client.send(kit.get(b"/livez"))  # only the kernel has it: the event loop has not run since
     connection.expired(asyncio.get_running_loop().time())
     async with asyncio.timeout(5):
         assert (await asyncio.get_running_loop().sock_recv(client, 65_536)).startswith(b"HTTP/1.1 200 ")
@@ -149,11 +149,11 @@ async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, kit
             return await everything(client)
 
         asking = asyncio.create_task(ask())
-        while not parts.drain.places.opening:  # noqa: ASYNC110 - the one turn between an accept and its first callback
+        while not parts.drain.places.opening:  # noqa: ASYNC110 - the one iteration between an accept and its first callback
             await asyncio.sleep(0)
         assert not parts.drain.connections
         async with asyncio.timeout(10):
-            await gate.gateway.aclose(20, leave_queue=True)  # as far as its first wait in this very turn
+            await gate.gateway.aclose(20, leave_queue=True)  # runs to its first wait in this iteration
         assert (await asking).startswith(b"HTTP/1.1 200 ")
 
 
@@ -184,7 +184,7 @@ async def test_passed_listeners_are_served_and_their_queue_left_alone(rig, kit):
         gate.address = addresses[0]
         assert (await gate.ask(kit.get(b"/livez"))).status == 200
         await gate.gateway.aclose(0)
-        reached(passed).close()  # it still listens, for whoever passed it
+        reached(passed).close()  # it still listens, for the caller that passed it
         passed.accept()[0].close()
 
 
@@ -217,9 +217,9 @@ async def test_a_gateway_that_had_stopped_accepting_serves_again(rig, kit):
     parts = gate.gateway._parts
     assert (
         min(each.deadline_s for each in parts.drain.connections) > parts.loop.time() + 1
-    )  # drain_idle_s counts no more
+    )  # drain_idle_s no longer applies
     reply = await idle.ask(kit.post(body=kit.PLAIN))
     assert (reply.status, reply.header(b"connection")) == (200, None)
     reply = await gate.ask(kit.post(body=kit.PLAIN))
     assert (reply.status, reply.header(b"connection")) == (200, None)
-    await asyncio.wait_for(gate.gateway.aclose(5), 3)  # the idle ones by drain_idle_s again
+    await asyncio.wait_for(gate.gateway.aclose(5), 3)  # idle connections close after drain_idle_s again

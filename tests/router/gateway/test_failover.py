@@ -13,7 +13,7 @@ from tests.support.scripted_worker import ScriptedWorker
 
 
 def once(kit, first, then=None):
-    """Two scripts sharing one count: the first request anywhere gets `first`, all others `then`."""
+    """Return two scripts with a shared count: the first request on either gets `first`, all others `then`."""
     calls = []
 
     async def script(script):
@@ -88,7 +88,7 @@ async def test_before_the_first_event_another_worker_takes_over_unseen(rig, kit,
     assert events[:3] == ["ticket", f"retry {phase}", f"failed {phase}"] and events[-1] == "finished 200"
     assert gate.metrics.named("retried") == [(phase,)]
     pools = gate.gateway.statistics()["pools"]
-    assert pools["open"] - pools["idle"] <= 1  # the failed one, if its end has not been noticed yet
+    assert pools["open"] - pools["idle"] <= 1  # the failed connection, if its close has not been noticed yet
     assert gate.idle
 
 
@@ -96,7 +96,7 @@ async def test_before_the_first_event_another_worker_takes_over_unseen(rig, kit,
 async def test_a_request_that_kills_does_not_walk_the_fleet(rig, kit, name):
     gate = await rig(*[FAILURES[name]] * 4)
     reply = await gate.ask(kit.post())
-    if name == "500":  # the worker's own words, which do not say that another try may help
+    if name == "500":  # the worker's own message, which does not suggest another try
         assert (reply.status, reply.header(b"retry-after")) == (500, None)
     else:
         assert (reply.status, reply.code) == (503, "worker_failed")
@@ -116,7 +116,7 @@ async def test_a_refusal_goes_to_up_to_two_others(rig, kit):
     assert int(reply.header(b"retry-after")) >= 1
     assert sum(len(worker.requests) for worker in gate.workers) == 3
     assert gate.dispatcher.events[:3] == ["ticket", "retry refused", "failed refused"]
-    assert gate.gateway.statistics()["pools"]["idle"] == 3  # a refusal is no reason to throw the connection away
+    assert gate.gateway.statistics()["pools"]["idle"] == 3  # a refusal does not close the connection
     assert (await client.ask(kit.get(b"/livez"))).status == 200
 
 
@@ -137,7 +137,7 @@ async def test_a_429_is_its_clients_and_no_pause_for_others(rig, kit):
     assert gate.dispatcher.events == ["ticket", "finished 429"]
     for _ in range(4):
         assert (await gate.ask(kit.post())).status == 200
-    assert {len(worker.requests) for worker in gate.workers} == {2, 3}  # both still take their turns
+    assert {len(worker.requests) for worker in gate.workers} == {2, 3}  # both still get requests
     gate = await rig(*once(kit, limited_in_stream))
     assert (await gate.ask(kit.post())).body == b"data: " + limit + b"\n\n" + kit.DONE
     assert not any(event.startswith("retry") for event in gate.dispatcher.events)
@@ -213,7 +213,7 @@ async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, kit, how):
         for second in range(2):
             gate.fleet.probe_failed(stuck.id, "timed out", second)
         await asyncio.sleep(0.02)
-        assert gate.dispatcher.events == ["ticket"]  # below the threshold it may merely be slow
+        assert gate.dispatcher.events == ["ticket"]  # below the threshold: the worker may just be slow
         gate.fleet.probe_failed(stuck.id, "timed out", 2)
     else:
         gate.fleet.remove(stuck.id)
@@ -322,7 +322,7 @@ async def test_death_between_chunks_is_told_in_the_stream(rig, kit):
     assert msgspec.json.decode(events[1][6:])["error"]["code"] == "worker_died_in_stream"
     assert events[2:] == [b"data: [DONE]", b""]
     assert gate.dispatcher.events == ["ticket", "first_token", "failed stream"]
-    assert (await client.ask(kit.get(b"/livez"))).status == 200  # a clean end: the connection goes on
+    assert (await client.ask(kit.get(b"/livez"))).status == 200  # a clean end: the connection stays open
     assert gate.metrics.named("error") == [("worker_died_in_stream", "stream")]
 
 
@@ -569,7 +569,7 @@ async def test_our_own_defect_is_a_500_and_ends_the_ticket(rig, kit, caplog):
 
 
 class OutOfDescriptors:
-    """An event loop that can open no more sockets."""
+    """An event loop that cannot open another socket."""
 
     def __init__(self, loop):
         self.loop = loop

@@ -1,4 +1,4 @@
-"""How many requests at once, and how much memory for clients that do not read."""
+"""The limits on concurrent requests, and on memory for clients that do not read."""
 
 import asyncio
 import ctypes
@@ -15,7 +15,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 
 class Gate:
-    """Workers that answer when told to; counts how many requests they have at once."""
+    """A script for workers that answer after `open` is set. `most` is the largest number of concurrent requests."""
 
     def __init__(self, kit):
         self.kit = kit
@@ -36,7 +36,7 @@ class Gate:
             await self.kit.answer_stream(script)
 
 
-# requests at once
+# concurrent requests
 
 
 async def test_a_limit_of_four_means_four(rig, kit):
@@ -59,7 +59,7 @@ async def test_a_limit_of_four_means_four(rig, kit):
     assert sorted(reply.status for reply in replies) == [200] * 4 + [503] * 20
     assert worker.most == 4
     assert gate.idle
-    for client in clients[:4]:  # the connections are as good as before, and so are the places
+    for client in clients[:4]:  # connections and places are free again
         assert (await client.ask(kit.post())).status == 200
 
 
@@ -87,7 +87,7 @@ async def test_requests_that_wait_for_a_worker_have_a_place(rig, kit):
     first.writer.write(kit.post())
     await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     assert (await second.ask(kit.post())).code == "concurrency_limit"
-    assert (await second.ask(kit.get())).status in (200, 503)  # what the gateway answers itself needs no place
+    assert (await second.ask(kit.get())).status in (200, 503)  # the gateway's own answers need no place
     assert (await first.read()).code == "no_worker_available"
 
 
@@ -110,7 +110,7 @@ async def test_a_limit_per_worker_is_one_for_each(rig, kit):
 
 
 def stalled(address, request, receive_buffer_bytes=4_096):
-    """A client that sends `request` and never reads."""
+    """Connect a client that sends `request` and never reads."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
     host, _, port = address.rpartition(":")
@@ -120,7 +120,10 @@ def stalled(address, request, receive_buffer_bytes=4_096):
 
 
 async def read_slowly(address, request, size, look=lambda: 0):
-    """Read so many bytes, the first 20 MB at some ten megabytes a second; how many, and the most at any look."""
+    """Read `size` bytes, the first 20 MB at about ten megabytes a second.
+
+    Return the number of bytes read, and the largest value of `look` meanwhile.
+    """
     client = await asyncio.to_thread(stalled, address, request, 65_536)
     client.setblocking(False)
     loop, buffer = asyncio.get_running_loop(), bytearray(262_144)
@@ -136,7 +139,7 @@ async def read_slowly(address, request, size, look=lambda: 0):
 
 @pytest.fixture
 def firehose():
-    """A function that starts a process that streams events of so many bytes for ever; returns its address."""
+    """Return a function that starts a worker process with endless streams of `event_bytes` each. It returns the URL."""
     running = []
 
     def start(event_bytes):
@@ -153,7 +156,7 @@ def firehose():
 
 
 def memory_now():
-    """Resident bytes, without what earlier tests have left behind: it would be filled first, and hide all growth."""
+    """Return the resident bytes, after the heap is trimmed: free memory left by earlier tests would hide growth."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return psutil.Process().memory_info().rss
@@ -164,7 +167,7 @@ def grown(before):
 
 
 async def settled(gate, look_s=0.3):
-    """Wait until nothing more is buffered."""
+    """Wait until the number of buffered bytes is constant."""
     last = 0
     for _ in range(20):
         await asyncio.sleep(look_s)
@@ -226,7 +229,8 @@ async def test_a_slow_reader_of_400_mb_costs_less_than_20(rig, kit):
         await script.say(kit.END)
 
     gate = await rig(long_answer)
-    # The first one fills holes that earlier tests left in the heap: given back, they count as growth when used again.
+    # The first reader fills free memory that earlier tests left in the heap and that was returned to the system. Its
+    # use counts as growth.
     before = memory_now()
     _, most = await read_slowly(gate.address, kit.post(), 30_000_000, lambda: grown(before))
     assert most < 50_000_000
@@ -234,7 +238,7 @@ async def test_a_slow_reader_of_400_mb_costs_less_than_20(rig, kit):
     before += grown(before)
     received, most = await read_slowly(gate.address, kit.post(), 400_000_000, lambda: grown(before))
     print(f"one slow reader of {received / 1e6:.0f} MB: {most / 1e6:.1f} MB more, at most")
-    assert most < 20_000_000  # mostly 0 to 4 MB; 10.4 once, late in a whole run: it goes by what the heap was left like
+    assert most < 20_000_000  # mostly 0 to 4 MB; once 10.4 MB, late in a whole run: it depends on the state of the heap
 
 
 @pytest.mark.slow
@@ -251,7 +255,8 @@ async def test_a_thousand_stalled_readers(rig, kit, firehose, event_bytes):
     held_mb, grown_mb = held / 1e6, grown(before) / 1e6
     print(f"1,000 stalled readers, events of {event_bytes} bytes: {held_mb:.0f} MB held, {grown_mb:.0f} MB more in all")
     assert held <= 268_435_456
-    # Small events: 2.5 bytes for each held one, which were 47 to 68 MB, as the machine's sockets happened to fill.
+    # Small events take 2.5 bytes of memory per buffered byte. The buffers were 47 to 68 MB, depending on how far the
+    # sockets filled.
     assert grown(before) < (220_000_000 if event_bytes < 1_000 else 300_000_000)
     for client in clients:
         client.close()
@@ -275,7 +280,7 @@ async def test_a_head_has_a_limit_from_its_first_byte_and_a_body_one_of_its_own(
             if loop.time() - began_s > 1.0:
                 break
         if not pause:
-            for byte in kit.PLAIN[:10]:  # the body comes a byte at a time
+            for byte in kit.PLAIN[:10]:  # the body arrives byte by byte
                 client.writer.write(bytes([byte]))
                 await asyncio.sleep(0.1)
         reply = await client.read()

@@ -1,4 +1,4 @@
-"""Requests that take workers down: at most two are lost for one body, and good requests are not blamed."""
+"""Queries of death: one body crashes at most two workers, and good requests are not blamed."""
 
 import asyncio
 
@@ -12,9 +12,9 @@ CODE = "request_crashes_workers"
 
 
 class Mortals:
-    """`count` workers whose processes end at the word poison, after `after_s`; all else is answered.
+    """`count` workers that die `after_s` after a query of death, and answer all other requests.
 
-    `exits`: it answers 500 first, as vLLM does when its engine has died.
+    `exits`: a worker answers 500 first, as vLLM does when its engine has died.
     """
 
     def __init__(self, kit, count, after_s=0.0, exits=False):
@@ -73,7 +73,7 @@ async def test_at_most_two_workers_are_lost_for_one_body_with_an_sdk_that_retrie
 
 
 async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well(rig, kit):
-    """It looks like one that the worker had closed while it lay idle, and the request goes there again."""
+    """The connection looks as if the worker had closed it while idle, so the request goes to the worker again."""
     mortals = Mortals(kit, 4)
     gate = await mortals.build(rig)
     for _ in range(8):
@@ -86,7 +86,7 @@ async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well
 
 
 async def test_eight_copies_at_once_lose_two_workers(rig, kit):
-    """The eight are at one worker first, as prefix routing sends them."""
+    """All eight are at one worker first, where prefix routing sends them."""
     mortals = Mortals(kit, 4, 0.05)
     gate = await mortals.build(rig)
     for worker in gate.workers[1:]:
@@ -101,10 +101,10 @@ async def test_eight_copies_at_once_lose_two_workers(rig, kit):
 
 
 async def test_copies_that_are_everywhere_already_cannot_be_called_back(rig, kit):
-    """What is guaranteed: no worker is lost that did not have the body when the first one died, but for one."""
+    """At most one worker is lost that did not have the body when the first one died."""
     mortals = Mortals(kit, 6, 0.05)
     gate = await mortals.build(rig)
-    replies = await asyncio.gather(*(mortals.ask() for _ in range(4)))  # round robin: one each at four workers
+    replies = await asyncio.gather(*(mortals.ask() for _ in range(4)))  # round robin: one at each of four workers
     assert {reply.status for reply in replies} <= {503, 422}
     assert len(mortals.dead) <= 5
     lost = len(mortals.dead)
@@ -147,7 +147,7 @@ async def test_switched_off_every_request_takes_its_workers(rig, kit):
 
 
 async def test_a_good_body_that_was_there_is_cleared_by_its_answer(rig, kit):
-    """It waits beside the poison each time a worker dies, and is served by the next one."""
+    """The good request waits beside the query of death each time a worker dies, and the next worker serves it."""
     mortals = Mortals(kit, 4, 0.05)
     gate = await mortals.build(rig)
     held = []
@@ -172,7 +172,7 @@ async def test_a_good_body_that_was_there_is_cleared_by_its_answer(rig, kit):
 
 
 async def test_bodies_suspected_of_one_death_go_to_different_workers(rig, kit):
-    """The good one was beside the poison once, and is not so again."""
+    """The good request waits beside the query of death only once."""
     mortals = Mortals(kit, 3, 0.1)
     gate = await mortals.build(rig)
     for worker in gate.workers:
@@ -216,7 +216,7 @@ def hesitant(script):
 
 
 async def test_a_reset_without_a_death_counts_for_nothing(rig, kit):
-    """The worker still listens, and says that it is the same process."""
+    """The worker still listens, and a probe finds the same process."""
 
     async def cut(script):
         await script.die()
@@ -229,7 +229,7 @@ async def test_a_reset_without_a_death_counts_for_nothing(rig, kit):
     assert reply.code == "worker_failed"
     reply = await (await gate.connect()).ask(kit.post(body=POISON))
     assert (reply.status, reply.header(b"retry-after")) == (503, b"1")
-    assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 2  # to nobody until it is settled
+    assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 2  # to no worker while in doubt
     for endpoint in doubted:
         gate.fleet.continues(endpoint.id, gate.loop.time() + 0.01)
     await (await gate.connect()).ask(kit.post(body=POISON))

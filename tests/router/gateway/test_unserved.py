@@ -218,4 +218,4 @@ async def test_a_404_does_not_eject_the_worker(rig, kit):
     for _ in range(20):
         assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
     assert {endpoint.state for endpoint in gate.fleet.endpoints} == {WorkerState.READY}
-    assert len(gate.workers[0].requests) <= 3  # other workers may be first for a moment, since it looks idle
+    assert len(gate.workers[0].requests) <= 3  # avoided for a moment after each 404, though it looks idle

@@ -44,7 +44,7 @@ def make_facts(models=("m",), ranks=1, blocks=27_500, max_model_len=None, sleepi
 
 
 class ShadowResidency:
-    """Stands in for the residency map: given block hashes per slot, and those of reservations."""
+    """Stands in for the residency map: holds given block hashes per slot, and the hashes of reservations."""
 
     def __init__(self):
         self.blocks = {}
@@ -95,7 +95,7 @@ class ShadowResidency:
 
 
 class VirtualFleet:
-    """`workers` engines behind one dispatcher and the real residency map, fed with KV events unless not `events`.
+    """`workers` engines behind one dispatcher and the real residency map, which gets KV events if `events` is True.
 
     `run` plays requests at their arrival times (open loop), or `in_flight` at a time (closed loop).
     """
@@ -203,7 +203,7 @@ class VirtualFleet:
 
     @property
     def shares(self):
-        """Worker -> share of the requests."""
+        """Return the share of the requests by worker."""
         counts = Counter(result.worker for result in self.results)
         return {worker: count / len(self.results) for worker, count in counts.items()}
 

@@ -18,7 +18,7 @@ def test_a_quiet_gateway_may_retry_from_the_start_and_at_the_floor_from_then_on(
 def test_in_the_long_run_a_share_of_the_requests_is_paid_for():
     budget = AttemptBudget(0.2, 0.0)
     requests = granted = 0
-    for second in range(600):  # a sick fleet: every request fails once
+    for second in range(600):  # a failing fleet: every request fails once
         requests += 50
         granted += paid(budget, 50, requests, float(second))
     assert granted / requests == pytest.approx(0.2, rel=0.05)
@@ -27,12 +27,12 @@ def test_in_the_long_run_a_share_of_the_requests_is_paid_for():
 def test_savings_are_bounded_by_the_traffic_of_the_window():
     budget = AttemptBudget(0.2, 0.0)
     requests = 0
-    for second in range(300):  # all is well for five minutes
+    for second in range(300):  # no failure for five minutes
         requests += 100
         budget.take(requests, float(second))
     burst = paid(budget, 10_000, requests, 300.0)
     assert burst == pytest.approx(0.2 * 100 * WINDOW_S, rel=0.05)
-    # an hour without a request: the savings go, the least of one attempt stays
+    # an hour without a request: the balance falls to its minimum of one attempt
     assert paid(budget, 10, requests, 4_000.0) == 0
     assert paid(budget, 10, requests + 100, 4_001.0) >= 1
 

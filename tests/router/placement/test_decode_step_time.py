@@ -1,4 +1,4 @@
-"""How a decode step grows with the context that a worker holds, learned from answers."""
+"""The growth of a decode step with the context that a worker holds is learned from answers."""
 
 import random
 
@@ -12,7 +12,7 @@ FIXED_S, CONTEXT_TOKEN_S = 8e-3, 40e-9
 
 
 def answers(count, rng, fixed_s=FIXED_S, context_token_s=CONTEXT_TOKEN_S, held=1.0, noise=0.05):
-    """(gaps, context tokens, prefill seconds, decode seconds)."""
+    """Return tuples of gaps, context tokens, prefill seconds and decode seconds."""
     for _ in range(count):
         gaps, context_tokens, prefill_s = rng.randint(5, 400), rng.uniform(0, 400_000), rng.expovariate(1.0)
         steps_s = gaps * (fixed_s + context_token_s * context_tokens)
@@ -44,7 +44,7 @@ def test_nothing_is_said_before_there_are_answers_enough(estimate, rng):
 
 
 def test_growth_is_not_made_up(estimate, rng):
-    """Always the same load: all time is the fixed part's as much as the context's."""
+    """Under a constant load, the data cannot distinguish the fixed part from the part of the context."""
     for _ in range(20):
         estimate.observe(100, 50_000.0, 0.0, 1.0)
     assert estimate.context_token_s == 0.0
@@ -76,13 +76,13 @@ def test_whatever_is_observed_growth_stays_finite_and_not_negative(estimate, rng
 def test_passing_counts_token_seconds_and_prefills():
     passing = WorkCounter()
     passing.began(100, 50, 1_250.0, 10.0)
-    passing.set_context(120, 12.0)  # it has answered 20
+    passing.set_context(120, 12.0)  # 100 of the prompt, 20 of the answer
     passing.began(80, 10, 750.0, 12.5)
     assert passing.work_done(13.0) == WorkDone(2 * 100.0 + 0.5 * 120 + 0.5 * 200, 60.0, 2_000.0)
     passing.ended(90, 13.0)
-    passing.ended(130, 14.0)  # more than is left
+    passing.ended(130, 14.0)  # more than the context that is left
     assert passing.work_done(20.0).context_token_s == 360.0 + 110.0
-    assert passing.work_done(19.0).context_token_s == 470.0  # an end that was taken for earlier
+    assert passing.work_done(19.0).context_token_s == 470.0  # an earlier time changes nothing
 
 
 def test_an_account_counts_what_its_decodes_hold():

@@ -1,4 +1,4 @@
-"""A prediction that was not met, from the report to its explanation: record, counters, observer."""
+"""A wrong prediction, from the report to its explanation: record, counters, observer."""
 
 import random
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ OTHER_IDS = [*range(500, 600)]
 
 
 class Rig(SimpleNamespace):
-    """One worker whose events a test sends by hand."""
+    """One worker whose KV events the test sends."""
 
     def __init__(self, facts, prompt):
         residency = ResidencyMap()
@@ -138,7 +138,7 @@ def test_evicted_and_told_of_later(rig):
 
 
 def test_an_eviction_of_other_blocks_explains_nothing(rig):
-    """That less was found at block 2 is explained by word that block 2 went, while what came before was there."""
+    """Only an eviction of block 2 explains that the cached prefix ended at block 2."""
     rig.tell(rig.stored(IDS), rig.stored(OTHER_IDS))
     ticket = rig.ask(IDS)
     rig.tell(rig.removed(IDS, 5, 4), rig.removed(OTHER_IDS, 5, 4, 3, 2, 1, 0))
@@ -164,7 +164,7 @@ def test_what_came_in_one_run_was_never_there_in_part(rig):
 
 
 def test_it_counted_on_one_in_flight(rig):
-    """That one was cancelled, or came later: either way nothing of it was there."""
+    """The other request was cancelled, or arrived later. In both cases none of its blocks was there."""
     first, second, third = rig.ask(IDS), rig.ask(IDS), rig.ask(IDS)
     assert (first.predicted_cached_tokens, second.predicted_cached_tokens) == (0, 96)
     rig.dispatcher.cancelled(first, 0.0)
@@ -209,7 +209,7 @@ def test_what_was_never_exact_is_not_called_unexplained(rig):
 
 
 def test_a_prompt_known_as_text_is_a_guess_on_an_exact_worker(rig):
-    """What its decision says, and what its client is told, is not what the worker's view is worth for others."""
+    """The decision and the client's header say approximate for this prompt, while the worker's view stays exact."""
     packed = pack_tokens(IDS)
     text = Prompt(100, PromptSource.TEXT, lambda size: extend_chain(SEED + 1, packed, size))
     first = rig.ask(text)
@@ -224,7 +224,7 @@ def test_a_prompt_known_as_text_is_a_guess_on_an_exact_worker(rig):
 
 
 def test_requests_that_end_in_one_step_are_one_round(rig):
-    """However many answers come at once, events behind them are waited for."""
+    """The map waits for the events that follow, however many answers end at once."""
     crowd = [rig.ask([20_000 + number] * 40) for number in range(3 * ROUNDS)]
     ticket = rig.ask(IDS)
     assert rig.answer(ticket, 96) == "pending"
@@ -237,7 +237,7 @@ def test_requests_that_end_in_one_step_are_one_round(rig):
 
 
 def test_a_missing_zero_counts_once_the_worker_has_reported_on_that_path(rig):
-    """As vLLM 0.23 does; a stream without usage still says nothing."""
+    """vLLM 0.23 omits zeros. A stream without usage still reports nothing."""
 
     def reported():
         counted = rig.dispatcher.statistics()["workers"]["h:1"]["predicted_cached"]

@@ -147,7 +147,7 @@ def test_a_lone_worker_has_no_alternative(make_rig):
     answer = rig.dispatcher.retry(rig.dispatch(), FailurePoint.CONNECT, 0.0, "connection refused")
     assert isinstance(answer, Reject)
     assert "connection refused" in answer.error.message
-    assert rig.dispatch(now_s=0.01).candidate.id == "h:1"  # still tried: nobody else is there
+    assert rig.dispatch(now_s=0.01).candidate.id == "h:1"  # still used: there is no other worker
 
 
 def test_client_errors_never_count_against_a_worker(rig):
@@ -176,13 +176,13 @@ def test_a_model_that_is_served_no_more_is_no_fault_of_its_worker(rig, facts):
     assert trial.candidate.id == "h:1"
     again = rig.dispatcher.retry(trial, FailurePoint.UNSERVED, 10.2, "404")
     assert again.candidate.id != "h:1"
-    assert rig.fleet.get("h:1").state is WorkerState.HALF_OPEN  # the trial says nothing; there will be another
+    assert rig.fleet.get("h:1").state is WorkerState.HALF_OPEN  # the trial has no result; another one follows
     rig.dispatcher.cancelled(again, 10.3)
     rig.assert_empty()
 
 
 def test_a_worker_that_serves_a_model_no_more_does_not_draw_the_next_requests(rig):
-    """The worker ends each request at once, and so looks idle."""
+    """The worker answers each request at once with a 404, and so looks idle."""
     busy = [rig.dispatch(now_s=0.0) for _ in range(8)]
     idle = busy.pop()
     rig.dispatcher.failed(idle, FailurePoint.UNSERVED, 0.0, "404")
@@ -205,7 +205,7 @@ def kill(rig, port, now_s):
 def test_a_revived_worker_has_the_next_request(make_rig, facts, policy):
     rig = make_rig(policy=policy)
     warm = rig.dispatch(2_000)
-    rig.dispatcher.first_token(warm, 0.1)  # every further request would rather go where the prefix is
+    rig.dispatcher.first_token(warm, 0.1)  # every further request would prefer the worker with the prefix
     dead = next(endpoint.id for endpoint in rig.fleet.endpoints if endpoint is not warm.candidate.endpoint)
     kill(rig, dead.split(":")[1], 1.0)
     rig.fleet.probe_succeeded(dead, facts(), 10.0)
@@ -422,7 +422,7 @@ class Rogue:
 def test_a_policy_that_fails_fails_no_request(rig, answer, words):
     rig.dispatcher.set_policy(Rogue(answer), "rogue", {"a": 1})
     tickets = [rig.dispatch(start=index) for index in range(4)]
-    assert len({ticket.candidate.id for ticket in tickets}) == 4  # least tokens meanwhile
+    assert len({ticket.candidate.id for ticket in tickets}) == 4  # placed by least tokens, the fallback
     assert words in tickets[0].record.decision.reason
     assert "fell back to least tokens" in tickets[0].record.decision.reason
     counts = rig.dispatcher.statistics()
@@ -437,7 +437,7 @@ def test_each_policy_failure_is_reported_and_the_first_is_marked(rig):
     rig.dispatcher.set_policy(Rogue(lambda: 1 / 0), "rogue", {})
     rig.dispatcher.explain(rig.ask(), 0.0)
     assert told() == []
-    rig.dispatch()  # fails to decide and to observe
+    rig.dispatch()  # both `decide` and `observe` raise
     assert told() == [("rogue", True), ("rogue", False)]
     rig.dispatcher.set_policy(Rogue(lambda: None), "other", {})
     rig.dispatch(start=1)
@@ -461,8 +461,8 @@ def test_an_alternative_is_one_that_is_ready(make_rig, facts):
     assert rig.dispatcher.has_alternative(ticket, FailurePoint.SENT, 0.0)
     assert not rig.dispatcher.has_alternative(ticket, FailurePoint.STREAM, 0.0)
     again = rig.dispatcher.retry(ticket, FailurePoint.SENT, 0.0, "reset")
-    assert not rig.dispatcher.has_alternative(again, FailurePoint.SENT, 0.0)  # has been sent twice
-    assert not rig.dispatcher.has_alternative(ticket, FailurePoint.SENT, 0.0)  # has ended
+    assert not rig.dispatcher.has_alternative(again, FailurePoint.SENT, 0.0)  # it was sent twice
+    assert not rig.dispatcher.has_alternative(ticket, FailurePoint.SENT, 0.0)  # it has ended
     third = rig.dispatch(start=1)
     other = next(f"h:{port}" for port in (1, 2) if f"h:{port}" != third.candidate.id)
     for second in range(3):

@@ -1,4 +1,4 @@
-"""Server errors that the request may have caused, and reports that say nothing about the prompt."""
+"""Server errors that the request may have caused, and reported cached tokens that are unrelated to the prompt."""
 
 import random
 
@@ -79,7 +79,7 @@ def test_a_prompt_that_skips_the_cache_is_reserved_whole_and_predicted_uncached(
 def test_nothing_is_predicted_to_be_found_where_nothing_is_cached(fleet, dispatcher, shadow_residency, prompt):
     off = Match(0, 0, Residency.OFF)
     shadow_residency.match = lambda prompt, slots: dict.fromkeys(slots, off)
-    assert dispatcher.dispatch(ask(prompt), 0.0).predicted_cached_tokens is None  # off for a doubt
+    assert dispatcher.dispatch(ask(prompt), 0.0).predicted_cached_tokens is None  # residency is off while in doubt
     for candidate in fleet.candidates:
         candidate.caches = False
     assert dispatcher.dispatch(ask(prompt), 0.0).predicted_cached_tokens == 0

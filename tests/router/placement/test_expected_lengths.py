@@ -1,4 +1,4 @@
-"""Learned answer lengths, as a policy sees them."""
+"""Learned answer lengths, as a policy receives them."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from router.placement.lifecycle_events import Usage
 
 
 def expected_decode_s(rig):
-    """The expected decode time of each request decided from here on."""
+    """Collect the expected decode time of each later decision."""
     seen = []
 
     class Listener:

@@ -142,7 +142,7 @@ def test_on_change_fires_when_a_worker_becomes_available(fleet, facts):
     assert len(fired) == 1
     fleet.probe_succeeded("h:1", facts(), 1.0)
     assert len(fired) == 1
-    fleet.probe_succeeded("h:1", facts(models=("m", "n")), 2.0)  # a new adapter may be what somebody waits for
+    fleet.probe_succeeded("h:1", facts(models=("m", "n")), 2.0)  # a request may wait for the new adapter
     assert len(fired) == 2
     fleet.drain("h:1")
     fleet.undrain("h:1")
@@ -172,7 +172,7 @@ def test_on_loss_fires_for_what_probes_eject_and_what_is_removed(fleet, facts):
     assert not lost and not fleet.lost(one)
     for second in range(2, 5):
         fleet.probe_failed("h:1", "timed out", second)
-    assert lost == ["h:1"] and fleet.lost(one)  # once
+    assert lost == ["h:1"] and fleet.lost(one)  # and not twice
     for _ in range(3):
         fleet.traffic_failed(fleet.get("h:2"), "reset", 3.0, trial=False)
     assert fleet.get("h:2").state is WorkerState.UNHEALTHY
@@ -217,11 +217,11 @@ def test_models_are_the_union_with_the_longest_context(fleet, facts):
     assert fleet.adapter(None) is None
     assert fleet.get("h:2").lengths == {"m": 9_000, "sql": 9_000}
     fleet.add(endpoint(3), 0.0)
-    assert fleet.model_known("x") is None  # it is being asked
+    assert fleet.model_known("x") is None  # its first probe has not ended
     fleet.probe_failed("h:3", "refused", 0.0)
     assert fleet.model_known("x") is False and [unheard.id for unheard in fleet.unheard] == ["h:3"]
     fleet.probe_succeeded("h:3", WorkerFacts(), 0.0)
-    assert fleet.model_known("x") is None  # it has an API key
+    assert fleet.model_known("x") is None  # it needs an API key, so its models are not listed
 
 
 def test_a_model_whose_only_worker_is_down_is_still_known(fleet, facts):

@@ -92,7 +92,7 @@ def test_only_the_trial_counts_while_half_open_and_failed_trials_wait_longer(rea
         ready.traffic_failed("the trial", now_s, trial=True)
         assert ready.condition is WorkerState.UNHEALTHY
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
-    ready.probe_failed("gone", now_s)  # it went down: a fresh start
+    ready.probe_failed("gone", now_s)  # it went down, so earlier trials no longer count
     ready.probe_succeeded(now_s + 0.5)
     assert ready.condition is WorkerState.HALF_OPEN
 

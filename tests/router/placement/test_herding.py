@@ -1,4 +1,4 @@
-"""One worker must never take a hot prefix's whole traffic, and round robin must never serve a mix better.
+"""One worker must never get all the traffic of a hot prefix, and round robin must never serve a mix better.
 
 The real dispatcher, residency map and engine model (8B on H100) in virtual time.
 """
@@ -38,7 +38,7 @@ def conversations(sessions, rate, seed=5, first=(500, 6_000)):
 
 
 def unrelated(count, rate, seed=1):
-    """No reuse at all, lengths spread widely."""
+    """Prompts without reuse and of widely different lengths."""
     rng = random.Random(seed)
     at_s = 0.0
     for _ in range(count):
@@ -48,7 +48,7 @@ def unrelated(count, rate, seed=1):
 
 @pytest.fixture(scope="module")
 def cached_on_one_worker():
-    """Cached share if all requests with the hot prefix went to one worker."""
+    """Return the cached share if all requests with the hot prefix went to one worker."""
     requests = list(hot_prefix(400, (16, 16)))
     whole_blocks = SYSTEM_TOKENS // 16 * 16
     return (len(requests) - 1) * whole_blocks / sum(len(ids) for _, ids, _ in requests)
@@ -57,7 +57,7 @@ def cached_on_one_worker():
 @pytest.mark.parametrize("output", [(8, 8), (16, 16), (16, 200)])
 @pytest.mark.parametrize("primed", [0, 1, 20])
 def test_a_hot_prefix_spreads_at_full_reuse(virtual_fleet, cached_on_one_worker, output, primed):
-    """Whether the fleet is cold or one worker alone holds the prefix already, learned or not."""
+    """With a cold fleet or one worker that holds the prefix already, and with speeds learned or not."""
     fleet = virtual_fleet()
     requests = list(hot_prefix(400 + primed, output))
     fleet.run(requests[:primed], in_flight=1)
@@ -112,7 +112,7 @@ def test_a_slow_worker_gets_less(virtual_fleet):
 
 
 def test_the_growth_of_a_step_is_learned_on_the_way(virtual_fleet):
-    """41.4 ns per context token are the engine's profile."""
+    """The engine's profile has 41.4 ns per context token."""
     fleet = virtual_fleet().run(conversations(40, 6.0))
     for worker in fleet.dispatcher.statistics()["workers"].values():
         assert worker["decode_step_context_ns"] == pytest.approx(41.4, rel=0.5)

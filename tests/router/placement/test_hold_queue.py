@@ -1,4 +1,4 @@
-"""Held requests: the dispatcher's answers, and the order in which requests are decided again."""
+"""Held requests: the dispatcher's results, and the order in which requests are dispatched again."""
 
 import random
 
@@ -12,7 +12,7 @@ from router.placement.lifecycle_events import FailurePoint, Usage
 
 
 class Patient:
-    """Holds every request for the first worker while that one prefills."""
+    """Holds every request while the first worker prefills."""
 
     def __init__(self, hold_s):
         self.hold_s = hold_s
@@ -24,7 +24,7 @@ class Patient:
 
 @pytest.fixture
 def relieved(rig):
-    """The workers reported to have no prefill left."""
+    """Collect the workers that are reported to have no prefill left."""
     told = []
     rig.dispatcher.on_prefills_done.append(told.append)
     return told
@@ -89,7 +89,7 @@ def test_listeners_are_called_once_no_prefill_is_left(rig, relieved):
     rig.dispatcher.cancelled(tickets[1], 1.2)
     rig.dispatcher.failed(tickets[2], FailurePoint.LOCAL, 1.3, "no descriptors")
     assert relieved == []
-    rig.dispatcher.finished(tickets[3], Usage(100, 3, 0), 1.4)  # in one piece: its end is that of its prefill, too
+    rig.dispatcher.finished(tickets[3], Usage(100, 3, 0), 1.4)  # in one piece: its end also ends its prefill
     assert relieved == ["h:1"]
     again = rig.dispatch(start=9)
     rig.dispatcher.first_token(again, 1.5)

@@ -1,4 +1,4 @@
-"""Idle context of ended requests, as the dispatcher accounts for it."""
+"""The dispatcher's account of the idle context of ended requests."""
 
 import pytest
 
@@ -10,7 +10,7 @@ TURN = 160
 
 @pytest.fixture
 def talk(make_rig):
-    """A worker of known speed, with a conversation that has returned at once five times."""
+    """A worker of known speed, with a conversation whose next turn has come at once five times."""
     rig = make_rig(workers=1)
     rig.now_s = 0.0
     for number in range(10):

@@ -10,7 +10,7 @@ BLOCK = 16
 PROMPTS = st.lists(st.integers(0, 2), max_size=6).map(
     lambda path: [hash(tuple(path[: i + 1])) for i in range(len(path))]
 )
-"""Chains of hashes, like those of prompts that often begin alike."""
+"""Chains of hashes, as of prompts that often have the same first blocks."""
 
 
 def held_blocks(running):

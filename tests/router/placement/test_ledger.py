@@ -1,4 +1,4 @@
-"""The account against a naive model that keeps a list of requests and sums it up each time."""
+"""The account compared with a simple model that sums over a list of requests each time."""
 
 from types import SimpleNamespace
 

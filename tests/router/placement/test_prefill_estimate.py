@@ -141,7 +141,7 @@ RECORDED = [
     (16, 80, 0.010), (16, 80, 0.010), (15, 80, 0.010), (15, 80, 0.010), (15, 0, 0.010), (16, 0, 0.010),
     (1, 0, 0.009), (8, 8_992, 0.019), (8, 8_992, 0.045), (2, 0, 0.010),
 ]  # fmt: skip
-"""(uncached, cached, time to first token) of one rank of a real vLLM: too few tokens to tell the time of one."""
+"""(uncached, cached, time to first token) of one rank of a real vLLM: too few tokens to determine the token time."""
 
 
 @pytest.fixture

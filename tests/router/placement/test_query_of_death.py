@@ -1,4 +1,4 @@
-"""Which deaths of workers count against which request bodies."""
+"""The deaths of workers that count against a request body."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_an_answer_that_was_asked_for_before_the_loss_proves_nothing(tracker):
 
 
 def test_the_same_worker_may_die_twice(tracker):
-    """The worker restarted unnoticed: requests sent after the first loss met another process."""
+    """The worker restarted unnoticed, so requests sent after the first loss went to another process."""
     tracker.open("a", BAD, [], 0.0, lost=True)
     assert tracker.known("a", -0.5, lost=True) is not None
     assert tracker.known("a", DYING_S, lost=True) is not None, "it was not quite dead"
@@ -144,7 +144,7 @@ def test_a_server_error_keeps_a_body_from_further_workers_for_a_moment_only(trac
 
 
 def test_a_server_error_counts_when_the_worker_exits_soon_after(tracker):
-    """As vLLM does when its engine has died; an answer of its server then proves nothing."""
+    """vLLM does this when its engine has died. An answer of its server in between proves nothing."""
     for worker in "ab":
         tracker.open(worker, BAD, [], 0.0, lost=False)
         tracker.lives(worker, asked_s=1.0)

@@ -1,4 +1,4 @@
-"""Retries that a budget pays for, and limits per worker: the dispatcher in virtual time."""
+"""The retry budget and the limits per worker: the dispatcher in virtual time."""
 
 import random
 from types import SimpleNamespace
@@ -119,7 +119,7 @@ def test_a_retry_keeps_to_the_limit_too(build):
     assert sorted(load(dispatcher)) == [0, 1]
 
 
-# whatever happens
+# any sequence of events
 
 
 @given(

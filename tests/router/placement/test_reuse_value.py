@@ -1,4 +1,4 @@
-"""Whether contexts are worth their space, by what returned and when."""
+"""The value of idle contexts, by the time after which their sessions returned."""
 
 import pytest
 
@@ -11,7 +11,7 @@ NEXT = [1, 2, 3, 4]
 
 @pytest.fixture
 def seen():
-    """The value after contexts of ten seconds each that returned after the given times, or never (None)."""
+    """Return the value after contexts of ten seconds each whose sessions returned after these times; None: never."""
 
     def make(*gaps_s, model="m", tokens=1_000):
         found = ReuseValue()

@@ -12,7 +12,7 @@ from router.placement.tickets import Queued, Reject
 
 @pytest.fixture
 def fleet(shadow_residency, facts):
-    """Ports 1 and 2 serve m, 2 also the adapter sql, 3 serves n; 4 does not say."""
+    """Ports 1 and 2 serve m, 2 also serves the adapter sql, 3 serves n; 4 does not list its models."""
     fleet = Fleet(HealthConfig(), shadow_residency)
     cards = {
         1: (ServedModel("m", max_model_len=1_000),),
@@ -64,7 +64,7 @@ def test_unknown_model_is_rejected_once_all_have_been_asked(fleet, ask):
     answer = select(fleet, ask("x"), (), 0.0)
     assert isinstance(answer, Reject) and answer.error.kind is ErrorKind.MODEL_NOT_FOUND
     assert answer.error.message.endswith("Workers that have not answered since the gateway started: 1.")
-    fleet.probe_succeeded("h:4", WorkerFacts(), 0.0)  # behind an API key: serves anything for all we know
+    fleet.probe_succeeded("h:4", WorkerFacts(), 0.0)  # behind an API key: it may serve any model
     assert names(select(fleet, ask("x"), (), 0.0)) == ["h:4"]
     assert names(select(fleet, ask(), (), 0.0)) == ["h:1", "h:2", "h:4"]
 
@@ -79,14 +79,14 @@ def test_by_length(fleet, ask):
     assert names(select(fleet, ask(tokens=999), (), 0.0)) == ["h:1", "h:2"]
     assert names(select(fleet, ask(tokens=1_000), (), 0.0)) == ["h:2"]
     assert names(select(fleet, ask(tokens=100, max_tokens=901), (), 0.0)) == ["h:2"]
-    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:2"]  # its error says best what could be taken
+    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:2"]  # its error states the longest possible length
     unidentified = replace(ask(tokens=2_000), prompt=None)
-    assert names(select(fleet, unidentified, (), 0.0)) == ["h:1", "h:2"]  # its length is a guess
+    assert names(select(fleet, unidentified, (), 0.0)) == ["h:1", "h:2"]  # its length is an estimate
     fleet.drain("h:2")
     answer = select(fleet, ask(tokens=2_000), (), 0.0)
     assert isinstance(answer, Queued)
     assert "h:2 is draining" in answer.reason and "h:1" not in answer.reason
-    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:1"]  # no length is worth waiting for
+    assert names(select(fleet, ask(tokens=9_000), (), 0.0)) == ["h:1"]  # a longer context is not waited for
 
 
 def test_too_long_for_all_goes_to_all_of_the_longest(fleet, ask):

@@ -1,4 +1,4 @@
-"""Two processes that share a ledger decide as one process with all reservations would."""
+"""Two processes that share a ledger decide like one process with all reservations."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def candidate(shadow_residency, facts):
 
 
 class Shelf:
-    """The rows of both sides, without shared memory. Satisfies `SharedAccount`."""
+    """The rows of both processes, without shared memory. Satisfies `SharedAccount`."""
 
     def __init__(self) -> None:
         self.account, self.work, self.other = LoadAccount(), None, None
@@ -58,7 +58,7 @@ def pair() -> tuple[Shelf, Shelf]:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 900), st.integers(0, 900), st.booleans()), max_size=30))
 def test_combined_load_equals_one_account_for_all(steps):
-    """First tokens come in the order of reservation, as the worker prefills first come, first served."""
+    """First tokens come in the order of reservation, because the worker prefills first come, first served."""
     shelves, alone = pair(), LoadAccount()
     halves = [LoadAccount(), LoadAccount()]
     for half, shelf in zip(halves, shelves, strict=True):
@@ -84,7 +84,7 @@ def test_combined_load_equals_one_account_for_all(steps):
 
 
 class Ledger:
-    """Hands out one half of a pair each. Satisfies `SharedLedger`."""
+    """Returns one process's half of each pair of rows. Satisfies `SharedLedger`."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf

@@ -74,7 +74,7 @@ def test_a_worker_that_came_back_starts_when_its_trial_was_sent(fleet, facts):
     fleet.probe_succeeded("h:1", facts(), 60.0)
     assert fleet.get("h:1").state is WorkerState.HALF_OPEN
     trial = select(fleet, ask(1), (), 90.0)
-    assert trial.trial is fleet.get("h:1")  # at once: the trial is no matter of shares
+    assert trial.trial is fleet.get("h:1")  # at once: shares do not apply to the trial
     fleet.trial_started(trial.trial, 90.0)
     fleet.traffic_succeeded(trial.trial, trial=True, complete=True)
     assert health.warm_at_s == 90.0 + WINDOW_S
@@ -90,7 +90,7 @@ def test_who_woke_up_or_was_restarted_is_cold(fleet, facts):
     assert share(fleet, "h:3", 71.0) < 0.2
     fleet.drain("h:1")
     fleet.undrain("h:1")
-    assert share(fleet, "h:1", 71.0, 50) == 1.0  # drained and back: its cache is as it was
+    assert share(fleet, "h:1", 71.0, 50) == 1.0  # drained and back: its cache is unchanged
 
 
 def test_without_slow_start_nobody_is_held_back(shadow_residency, facts):
@@ -115,4 +115,4 @@ def test_no_policy_herds_onto_a_worker_that_joins(fleet, facts, shadow_residency
         taken += ticket.candidate.id == "h:4"
         if len(running) > 60:
             dispatcher.finished(running.pop(0), Usage(), now_s)
-    assert taken <= 400 * 0.25  # of those that came in its first four seconds
+    assert taken <= 400 * 0.25  # of the requests in its first four seconds

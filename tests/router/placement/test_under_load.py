@@ -1,6 +1,6 @@
 """Many requests in flight, small caches, slow answers and slow events: every report is explained.
 
-The real dispatcher, residency map and engine model in virtual time, with everything a network may do in between.
+The real dispatcher, residency map and engine model in virtual time, with delays and losses between them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK = 16
 
 
 def rough_fleet(base, make_prompt):
-    """A class of fleets with delays between their parts; delays are upper bounds in seconds."""
+    """Return a class of fleets with random delays between their parts; the arguments are upper bounds in seconds."""
 
     class RoughFleet(base):
         def __init__(
@@ -134,20 +134,20 @@ def rough_fleet(base, make_prompt):
             self.most_blocks = max(self.most_blocks, self.residency.state(slot).blocks)
             assert self.most_blocks < self.blocks or not self.honest
 
-        # what befalls workers
+        # faults of workers
 
         def _reset(self, now_s, worker):
             self.upset["reset"] += self.engines[worker].reset_prefix_cache()
 
         def _relink(self, now_s, worker):
-            """The subscription drops: events on their way are lost, and replayed."""
+            """Drop the subscription: events on their way are lost, and then replayed."""
             slot = self.fleet.get(worker).candidates[0].slot
             self.upset["link lost"] += 1
             self.residency.link_lost(slot)
             self._ask(slot, worker, self.residency.link_up(slot))
 
         def _restart(self, now_s, worker):
-            """Requests there are lost with the cache; the publisher begins from 0."""
+            """Restart a worker: its requests and its cache are lost, and its publisher begins again from 0."""
             self.upset["restart"] += 1
             self.incarnation[worker] += 1
             for name, ticket in list(self._open.items()):
@@ -197,7 +197,7 @@ def talk(rng, count, documents=12, document_blocks=(2, 40), tail=(1, 60), output
 
 @pytest.fixture
 def rough(virtual_fleet, prompt):
-    """A class of fleets under load, each run to its end."""
+    """Return a function that runs a fleet under load to its end, and returns the fleet."""
     fleets = rough_fleet(virtual_fleet, prompt)
 
     def run(seed=0, blocks=120, count=300, in_flight=24, output=(1, 60), **options):
@@ -223,7 +223,7 @@ PATHS = {
 @pytest.mark.parametrize("blocks", [110, 400])
 @pytest.mark.parametrize("paths", PATHS)
 def test_every_difference_is_explained(rough, paths, blocks):
-    """Two workers of a few hundred blocks: most requests wait, are evicted under or preempted in the small caches."""
+    """Two workers have a few hundred blocks each, so most requests wait, lose cached blocks or are preempted."""
     fleet = rough(len(paths), blocks, count=500, **PATHS[paths])
     assert len(fleet.results) >= 300
     found = fleet.differences
@@ -246,7 +246,7 @@ def test_the_reasons_are_those(rough):
 
 
 def test_a_cache_reset_in_between(rough):
-    """A reset arrives with the next step's events: until then predictions are those from before it."""
+    """A reset arrives with the events of the next step. Until then predictions ignore it."""
     fleet = rough(2, 400, count=100)
     assert all(engine.reset_prefix_cache() for engine in fleet.engines.values())
     fleet.run(talk(random.Random(2), 100), in_flight=8, start_s=500.0)
@@ -255,7 +255,7 @@ def test_a_cache_reset_in_between(rough):
 
 @pytest.mark.parametrize("paths", PATHS)
 def test_the_view_ends_as_the_cache_does(rough, paths):
-    """Whatever overtook what: nothing that was evicted is believed to be there, and nothing else is."""
+    """Whatever the order of arrival, the view ends with exactly the blocks that the worker's cache holds."""
     fleet = rough(7, 110, **PATHS[paths])
     for endpoint in fleet.fleet.endpoints:
         slot = endpoint.candidates[0].slot
@@ -266,7 +266,7 @@ def test_the_view_ends_as_the_cache_does(rough, paths):
 
 
 def without(kind, every):
-    """A wire that silently drops every n-th event of a kind."""
+    """Return a filter that drops every n-th event of a kind."""
     counter = itertools.count(1)
 
     def lossy(event):
@@ -277,7 +277,7 @@ def without(kind, every):
 
 @pytest.mark.parametrize(("kind", "every"), [(BlocksCached, 3), (BlocksEvicted, 2)])
 def test_lost_events_are_found_out(rough, kind, every):
-    """Events that a publisher drops explain nothing: `other` counts them, and the view becomes approximate."""
+    """Dropped events cannot explain a difference: it counts as `other`, and the view becomes approximate."""
     fleet = rough(3, 300, count=600, in_flight=4, events_s=0.05, answers_s=0.05, tells=without(kind, every))
     assert fleet.differences["other"] > 10
     states = [fleet.residency.state(endpoint.candidates[0].slot) for endpoint in fleet.fleet.endpoints]
@@ -286,7 +286,7 @@ def test_lost_events_are_found_out(rough, kind, every):
 
 
 def test_events_later_than_many_requests_are_as_good_as_lost(rough):
-    """The assumption of the judgement: events arrive within the time of some dozens of requests."""
+    """Explanations assume that events arrive within the time of some dozens of requests."""
     patient = rough(4, 110, in_flight=4, output=(1, 1), events_s=0.2)
     assert "other" not in patient.differences
     assert rough(4, 110, in_flight=4, output=(1, 1), events_s=3.0).differences["other"] > 0

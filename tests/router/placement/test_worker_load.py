@@ -107,7 +107,7 @@ def test_a_worker_not_yet_learned_borrows_the_median(fleet):
 
 
 def test_a_fit_nobody_has_tested_for_a_minute_gives_way(fleet):
-    """An avoided worker gets a request from time to time, which shows whether it is still slow."""
+    """An avoided worker gets a request now and then, which shows whether it is still slow."""
     loads = WorkerLoads()
     fast, slow, _ = (loads.of(candidate) for candidate in fleet.candidates)
     teach(loads, fast, 1e-5)
@@ -120,7 +120,7 @@ def test_a_fit_nobody_has_tested_for_a_minute_gives_way(fleet):
 
 
 def decode(loads, load, context_tokens, count=40, step_s=(0.01, 1e-7)):
-    """Answers of 101 tokens, one by one, beside a request that holds the given context."""
+    """Run answers of 101 tokens, one by one, beside a request that holds the given context."""
     fixed_s, context_token_s = step_s
     for index in range(count):
         held = context_tokens * (index % 4)
@@ -134,7 +134,10 @@ def decode(loads, load, context_tokens, count=40, step_s=(0.01, 1e-7)):
 
 
 def test_decode_externality_follows_the_growth_of_a_step(fleet):
-    """For 50 tokens own steps grow by 30,000 tokens and two others' by 1,050; the third worker borrows the growth."""
+    """For 50 tokens the request's own steps grow by 30,000 tokens, and those of two others by 1,050 tokens.
+
+    The second and third workers have learned no growth, so they get the common one.
+    """
     loads = WorkerLoads()
     output = Output(100.0, 100.0)
     first, second, _ = (loads.of(candidate) for candidate in fleet.candidates)
@@ -161,7 +164,8 @@ def prompt(*blocks, tokens=0):
 
 
 def test_a_prompt_waits_where_running_requests_leave_no_kv_space(fleet):
-    """440,000 tokens of room, of which five hold 500,000 by their lengths, and 420,000 as they begin alike."""
+    """Five requests need 500,000 tokens of a capacity of 440,000. On another worker they share a prefix and need
+    420,000."""
     loads = WorkerLoads()
     full, shared_context, _ = (loads.of(candidate) for candidate in fleet.candidates)
     teach(loads, full, 1e-5)
@@ -204,7 +208,7 @@ def idle_context(loads, fleet, now_s):
 
 
 def turns(loads, load, *, gap_s, cached=True):
-    """A conversation of 3,200 tokens (32 ms) that returns twice after `gap_s`, from 0 s on."""
+    """Run a conversation of 3,200 tokens (32 ms of prefill) whose next turns come twice after `gap_s`, from 0 s on."""
     now_s = 0.0
     for number in range(3):
         turn = prompt(*range(200 + number))
@@ -230,7 +234,7 @@ def test_idle_context_counts_for_as_long_as_its_prefill_would_take(fleet):
 
 
 def test_a_prompt_does_not_wait_for_what_it_has_itself_left_and_lost(fleet):
-    """Of 440,000 tokens 3,232 were idle and then evicted; the prompt that continues them needs all the others."""
+    """Of 440,000 tokens, 3,232 were idle context and then evicted. The prompt that continues it needs all the rest."""
     loads = WorkerLoads()
     load = loads.of(fleet.candidates[1])
     teach(loads, load, 1e-5)

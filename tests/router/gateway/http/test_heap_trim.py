@@ -14,7 +14,7 @@ from router.gateway.http.heap_trim import LARGE_BYTES, PAUSE_S, TRIM_AFTER_BYTES
 
 
 class FakeLoop:
-    """Timers, and work done at once."""
+    """Records timers, and runs executor work at once."""
 
     def __init__(self) -> None:
         self.timers: list = []

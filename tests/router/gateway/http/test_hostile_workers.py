@@ -295,7 +295,7 @@ async def test_a_trickling_response_is_cut(rig, kit):
 async def test_slow_events_and_large_events_are_not_cut(rig, kit):
     async def slow_but_sound(script):
         await script.say(STREAM)
-        for _ in range(8):  # an event each quarter second, in time for the limit
+        for _ in range(8):  # an event each quarter second, within the limit
             await script.say(kit.chunk(kit.event("a")))
             await asyncio.sleep(0.15)
         await script.say(b"%x\r\ndata: " % (8 + 100 * 20))
@@ -310,7 +310,7 @@ async def test_slow_events_and_large_events_are_not_cut(rig, kit):
     assert gate.metrics.named("error") == []
 
 
-# wrong lengths, and answers out of turn
+# wrong lengths, and unsolicited answers
 
 
 async def chunk_after_the_end(kit, script):

@@ -46,7 +46,7 @@ class NeverReads:
         self._sent = self._answered = 0
 
     def send(self):
-        """Send as many bytes as the socket takes now. Return whether there were any."""
+        """Send as many bytes as the socket takes now. Return whether it took any."""
         try:
             self._sent += self._connection.send(self._piece[self._sent % len(self._piece) :])
         except BlockingIOError:

@@ -115,7 +115,7 @@ async def test_a_process_that_lost_its_clients_accepts_the_next(acceptors):
 
 
 async def test_a_process_that_hangs_keeps_no_client_waiting(acceptors, monkeypatch):
-    """It has the fewest connections, so it would go first forever."""
+    """The process that hangs has the fewest connections, so it would go first for ever."""
     monkeypatch.setattr(module, "PATIENCE_S", 0.005)
     fleet = acceptors(2)
     await fleet.connect(2)
