@@ -21,7 +21,7 @@ KV_SPACE = "space in its KV cache"
 
 
 class Wait(NamedTuple):
-    """The longest time to hold, in seconds, and what the request waits for. 0 means: place it now."""
+    """The longest time to hold in seconds, and the cause: prefills or KV space. 0 means: place the request now."""
 
     seconds: float
     awaited: str
@@ -48,8 +48,8 @@ class AdmissionHold:
     does not fit beside running and idle context waits until it does, while sessions whose context is cached continue.
     Operating systems do the same when the working sets of their processes do not fit together (Denning 1968).
 
-    No prompt starves. From its arrival on, it waits for prefills at most `limit` times its own prefill time, and for
-    KV space at most `kv_limit` times its own prefill time.
+    No prompt starves. From its arrival on, it waits at most `limit` times its own prefill time for prefills, and at
+    most `kv_limit` times for KV space.
     """
 
     def __init__(self, limit: float, kv_limit: float) -> None:

@@ -15,8 +15,9 @@ _REBASED_AT = 1e9
 class AffinityExternality:
     """Price a prefill by the delay of the requests that are tied to its worker.
 
-    The next turn of a conversation, or the next step of an agent, finds its context on one worker and would have to
-    prefill it on any other. It is tied to that worker by the seconds that the cache saves over the next best worker.
+    The next turn of a conversation, or the next step of an agent, finds its context on one worker. Any other worker
+    would have to prefill it. The request is tied to its worker by the seconds that the cache saves over the next best
+    worker.
     During a prefill of s seconds, a tied request waits s / 2 on average, or goes elsewhere and loses the saved seconds.
     Tied requests arrive at a rate lambda, so the prefill costs them lambda * s * min(s / 2, saved seconds). If all
     workers look idle, this price steers a long new prompt to a worker that no session needs at the moment.

@@ -21,8 +21,11 @@ CHUNKS_KEPT = 8_192
 
 
 class PlacedLoad(NamedTuple):
-    """Load placed on a worker: all uncached prompt tokens; the tokens among them whose prefill time was not known yet;
-    the seconds of prefill of the others, and the seconds of decode."""
+    """Load placed on a worker.
+
+    `uncached_tokens` are all uncached prompt tokens. For `unpriced_tokens` of them, the prefill time was not known yet;
+    `prefill_s` is the prefill time of the others. `decode_s` is the decode time of all.
+    """
 
     uncached_tokens: int = 0
     unpriced_tokens: int = 0

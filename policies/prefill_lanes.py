@@ -1,7 +1,7 @@
 """Prefill lanes: keep long prefills and streams on different workers if that reduces the delay.
 
 vLLM computes prefills and decodes in the same steps. A step with a chunk of a long prefill takes many times as long as
-one without, and every stream on the worker waits for it. A router cannot make chunks smaller, but it can choose which
+one without. Every stream on the worker waits for it. A router cannot make chunks smaller, but it can choose which
 streams run beside them.
 """
 
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
     """A lane: `workers` is the number of a model's workers that take prefills of at least `long_s`.
 
     Under the plan, a worker in the lane has `streams_within` streams and spends `long_share` of its time on long
-    prefills; a worker outside has `streams_without` streams.
+    prefills. A worker outside has `streams_without` streams.
     """
 
     long_s: float
@@ -58,7 +58,7 @@ class PrefillLanes:
 
     A long prefill costs half of its decode externality: its seconds times the plan's streams on such a worker. Any
     other request in the lane costs the part of its decode that long prefills will take. Prices are finite, so no
-    request starves: when the lane's queue exceeds half of the delay that the lane saves, prefills go elsewhere, in the
+    request starves. When the lane's queue exceeds half of the delay that the lane saves, prefills go elsewhere, in the
     order of the other terms.
     """
 

@@ -1,7 +1,7 @@
 """Policies by name, with typed parameters.
 
 A third party adds a policy by an entry point in group ``warmroute.policies`` that names a class. The class is
-constructed as ``cls(params, rng)``, where ``params`` is an instance of its `params_type`: a struct derived from
+constructed as ``cls(params, rng)``, where ``params`` is an instance of its `params_type`. That is a struct derived from
 `policies.params.Params`, or `Params` itself if the class has no `params_type`.
 """
 
@@ -74,7 +74,7 @@ class PolicyError(Exception):
 
 
 def policy_names() -> list[str]:
-    """Return every name that `build_policy` knows: the built-in policies, then those of third parties."""
+    """Return every name that `build_policy` knows: built-in policies first, then policies of third parties."""
     return [*BUILT_IN, *sorted(name for name in _installed() if name not in BUILT_IN)]
 
 

@@ -50,25 +50,25 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     """One candidate as the router knows it at the time of the decision. Times are in seconds, sizes in tokens.
 
     Load: `queued_tokens` (P) are the uncached prompt tokens that are reserved on the worker and not yet prefilled.
-    `running_requests` (B) counts all reserved requests; `queued_requests` counts those of them that wait for their
-    prefill or run it. `kv_tokens` (K) is the context that the reserved requests hold; a shared prefix counts once.
+    `running_requests` (B) counts all reserved requests; `queued_requests` counts the requests whose prefill waits or
+    runs. `kv_tokens` (K) is the context that the reserved requests hold; a shared prefix counts once.
     `kv_capacity_tokens` is the size of the KV cache, 0 if unknown.
 
     Cache: `cached_tokens` of the prompt are in the worker's fastest tier; at least the prompt's last token is
     uncached. `uncached_tokens` is the rest of the prompt. `idle_tokens` is idle context: prompts of ended turns whose
     sessions will probably return. Each counts for as long as its prefill would take, and only while keeping such
-    contexts has saved more than it cost. If the prompt does not fit beside the idle context, the idle context leaves
-    out the part that belongs to the prompt itself and is no longer cached.
+    contexts has saved more than it cost. If the prompt does not fit beside the idle context, its own part of it that
+    is no longer cached is left out.
 
-    Estimates: `queue_wait_s` is the wait for the prefills before this prompt, `prefill_s` the time of its own prefill,
-    and `error_s` the standard error of their sum. **Until `learned` is True, these numbers are prompt tokens and not
-    seconds**: they rank workers by queued and uncached tokens, and the suffix `_s` is right only after the speed of
+    Estimates: `queue_wait_s` is the wait for the prefills before this prompt. `prefill_s` is the time of its own
+    prefill, and `error_s` the standard error of their sum. **Until `learned` is True, these numbers are prompt tokens
+    and not seconds**, and rank workers by queued and uncached tokens. The suffix `_s` is right only after the speed of
     any worker is known. `utilisation` is the share of time that the worker spends on prefills, 0 to 0.97.
 
     `kv_wait_s` is the further wait until the KV cache has space for the prompt beside the context of running requests.
     It is 0 if the prompt fits, and until decode times are known. `decode_externality_s` is the time by which this
-    request and the streams that run on the worker lengthen each other, summed; 0 until the worker's decode steps are
-    known.
+    request and the streams that run on the worker lengthen each other, summed. It is 0 until the worker's decode steps
+    are known.
 
     `labels` come from the worker's configuration.
     """

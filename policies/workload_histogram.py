@@ -21,8 +21,11 @@ _TRACE = 1e-3
 
 
 class Part(NamedTuple):
-    """A part of the workload, per second: requests, the sums of their prefill seconds, squared prefill seconds and
-    decode seconds, and the seconds by which they and one concurrent stream lengthen each other."""
+    """A part of the workload, per second: the number of requests and sums over them.
+
+    The sums are prefill seconds, squared prefill seconds, decode seconds, and the seconds by which the requests and
+    one concurrent stream lengthen each other.
+    """
 
     requests: float = 0.0
     prefill_s: float = 0.0

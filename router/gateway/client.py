@@ -21,7 +21,7 @@ log = logging.getLogger("warmroute.gateway")
 
 # The bytes of further requests that are kept while one is in progress. Beyond them the gateway stops reading.
 PIPELINE_BYTES = 65_536
-# Larger pieces are written at once: coalescing saves nothing where one piece fills the socket's buffer.
+# Larger pieces are written at once: coalescing saves nothing if one piece fills the socket's buffer.
 LARGE_WRITE_BYTES = 32_768
 # After the gateway refuses a request that it has not read completely, it reads and discards the rest within these
 # limits. Closing the socket at once could reset the connection before the client reads the answer (RFC 9112
@@ -290,8 +290,9 @@ class ClientConnection(asyncio.Protocol):
     def request_ended(self, keep_alive: bool) -> None:
         """Continue after the request in progress was answered, or its answer could not be completed.
 
-        `keep_alive` repeats what the answer's head promised to the client. A drain that began after that head keeps
-        the promise, because the next request may already be on its way. Its answer then announces the close.
+        `keep_alive` is True if the answer's head promised to keep the connection open. A drain that began after that
+        head keeps the promise, because the next request may already be on its way. Its answer then announces the
+        close.
         """
         self._request = None
         self._framer.give_back()

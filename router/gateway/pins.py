@@ -17,7 +17,7 @@ class SharedPins(Protocol):
         """Remember that `worker` made `response_id`."""
 
     def worker(self, response_id: str) -> WorkerId | None:
-        """Return the worker that made `response_id`; None where it is not known."""
+        """Return the worker that made `response_id`; None if it is not known."""
 
 
 class Pins:
@@ -38,7 +38,7 @@ class Pins:
             self.shared.learn(response_id, worker)
 
     def worker(self, response_id: str) -> WorkerId | None:
-        """Return the worker that made `response_id`; None where it is not known."""
+        """Return the worker that made `response_id`; None if it is not known."""
         worker = self._workers.get(response_id)
         if worker is None and self.shared is not None:
             return self.shared.worker(response_id)

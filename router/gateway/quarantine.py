@@ -48,7 +48,7 @@ class RunningRequest(Protocol):
 
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints in `unanswered`, and those that an attempt is still connecting to."""
+        """The endpoints in `unanswered`, and the endpoints that an attempt is still connecting to."""
         ...
 
 

@@ -146,7 +146,8 @@ def decode_externality_s(
 ) -> float:
     """Return the seconds by which a new decode and `requests` running ones lengthen each other, summed.
 
-    While they run together (`Output.overlap_tokens`), each of its steps takes k * S longer for their `context_tokens`,
-    and each of theirs takes k * n longer for its own n (`Output.held_tokens`).
+    They run together for `Output.overlap_tokens` steps. Each step of the new decode takes k * S longer because of the
+    others' `context_tokens`. Each step of the others takes k * n longer because of its context n
+    (`Output.held_tokens`).
     """
     return context_token_s * overlap_tokens * (context_tokens + requests * own_tokens)

@@ -49,7 +49,7 @@ class Candidate:
         self.load: LoadReport | None = None
 
     def describe(self, cache: RankCache | None, events: bool) -> bool:
-        """Store what a probe reported about this rank's cache; return True if anything changed."""
+        """Store a probe's report about this rank's cache; return True if anything changed."""
         before = (self.block_tokens, self.capacity_blocks, self.caches, self.events)
         if cache is not None:
             self.block_tokens = cache.hash_block_size or cache.block_size

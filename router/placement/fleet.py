@@ -38,7 +38,7 @@ class Fleet:
 
     * `on_change`: a candidate becomes available or free for a trial, or an endpoint's first probe has failed.
     * `on_load`: a load report arrived.
-    * `on_loss`: probes ejected an endpoint, or one that was not draining was removed.
+    * `on_loss`: probes ejected an endpoint, or an endpoint that was not draining was removed.
     * `on_unknown_model`: a request named a model that no worker serves, or that its worker turned out not to serve.
     * `on_doubt`: an endpoint's process may have died, and a probe should find out.
     * `on_process`: an endpoint identified its process; arguments: whether it is new, and when the question was asked.
@@ -263,8 +263,8 @@ class Fleet:
         """Return whether any worker serves `model`; None if that cannot be known yet.
 
         A worker that is down counts with the models that it listed last, and a worker that has never answered with
-        none. The result is None if no worker has listed models yet, if a first probe has not ended, or if a worker
-        does not list its models.
+        none. The result is None in three cases: no worker has listed models yet, a first probe has not ended, or a
+        worker does not list its models.
         """
         if any(card.id == model for card in self._cards()):
             return True

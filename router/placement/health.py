@@ -145,7 +145,7 @@ class Health:
             self._become_ready("trial request succeeded")
 
     def doubted(self, now_s: float) -> None:
-        """Record a server error that may not be the worker's fault."""
+        """Record an error that may not be the worker's fault: avoid the worker for a moment."""
         self.avoid_until_s = max(self.avoid_until_s, now_s + AVOID_S)
 
     def refused(self, now_s: float, retry_after_s: float | None) -> None:

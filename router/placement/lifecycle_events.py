@@ -45,7 +45,7 @@ class SessionKind(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request to place. `prompt` is None without an identity; then load alone decides.
+    """A request to place. `prompt` is None without an identity; the request is then placed by load alone.
 
     `prompt_tokens` is exact or estimated. `pinned` names the only worker that can serve the request (a stored
     response).
@@ -91,7 +91,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The usage that a response reported; a field is None where it was missing."""
+    """The usage that a response reported; a missing field is None."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None

@@ -11,8 +11,8 @@ from router.placement.prefill_estimate import ENOUGH, FORGETTING
 KEPT = 1_024
 """Groups remembered, those with the latest answers. The number is bounded, because model names come from clients."""
 LENT_ANSWERS = 2.0
-"""The weight of the wider group's mean, in answers. It must be above 0, since the first answer of a new kind may be
-unusual, and small, since many kinds have lengths of their own."""
+"""The weight of the wider group's mean, in answers. It is above 0, since the first answer of a new kind may be unusual.
+It is small, since many kinds have lengths of their own."""
 SQUARES = 200
 """Answers in the mean square of decode times. A few long answers dominate it, so it needs more answers than a mean."""
 
@@ -36,10 +36,10 @@ class _Mean:
 class OutputLengths:
     """Estimates the length and the decode time of an answer before it begins.
 
-    The length is the mean of its group, shrunk toward the mean of the wider group: model, route and kind of session;
-    model and route; model; all. A client's hint (`Request.hinted_tokens`) replaces the mean, since the client knows
-    its request and gains nothing by a false hint. The client's limit (`Request.max_tokens`) holds in any case. The
-    time per token depends on the fleet's load, so one mean serves all groups.
+    The length is the mean of its group, shrunk toward the mean of the wider group. The groups are: model, route and
+    kind of session; model and route; model; all. A client's hint (`Request.hinted_tokens`) replaces the mean, since the
+    client knows its request and gains nothing by a false hint. The client's limit (`Request.max_tokens`) holds in any
+    case. The time per token depends on the fleet's load, so one mean serves all groups.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class OutputLengths:
         """Return how much longer a running answer takes on average; 0 until enough answers have ended.
 
         It is E[T^2] / 2 E[T], the mean residual life of renewal theory. At any moment long answers are more likely to
-        run than short ones, so the result is a multiple of the mean if lengths vary widely.
+        run than short ones. If lengths vary widely, the result is therefore a multiple of the mean.
         """
         return self._squares / (2.0 * self._mean_s) if self._count >= ENOUGH and self._mean_s > 0.0 else 0.0
 

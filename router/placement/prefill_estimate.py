@@ -7,10 +7,10 @@ the first token comes after
     b * (Q + u) + a + d * (attention of the queue + u * (c + u / 2)) + e * S
 
 seconds: token work, a fixed part (network, the step that is running), attention work, and the decodes that share its
-steps. b, a, d, e >= 0 are fitted per worker by least squares with forgetting; nothing about model or hardware is
-assumed. A worker's own traffic may determine a coefficient badly: short prompts say nothing about long ones. So each
-coefficient is shrunk toward the fleet's median by its own standard error. A fit to noise then cannot make a worker too
-expensive. For comparison, LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
+steps. The coefficients b, a, d, e >= 0 are fitted per worker by least squares with forgetting. Nothing about model or
+hardware is assumed. A worker's own traffic may determine a coefficient badly: short prompts say nothing about long
+ones. So each coefficient is shrunk toward the fleet's median by its own standard error. A fit to noise then cannot make
+a worker too expensive. For comparison, LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
 
 With forgetting alone, the fit needs about fifty requests to follow a throttled GPU, and fifty large requests take
 minutes. So a test (Page 1954, `_Change`) also looks for a lasting change of speed. When the change is certain enough,
@@ -119,8 +119,8 @@ class _Change:
 class SpeedEstimate:
     """One worker's coefficients, by weighted non-negative least squares with forgetting.
 
-    Errors count relative to the prediction, and beyond twice the prediction only linearly (weight
-    ``1 / (p * max(p, y))`` for prediction p and observation y). So one stalled request cannot move the fit far, but a
+    Errors count relative to the prediction, and beyond twice the prediction only linearly. The weight is
+    ``1 / (p * max(p, y))`` for prediction p and observation y. So one stalled request cannot move the fit far, but a
     lasting change can. The normal equations are solved by coordinate descent from the last solution, tokens first.
     Time that the data cannot attribute goes to b, which leaves the ranking of workers by queued plus uncached tokens
     unchanged.
@@ -205,7 +205,7 @@ class SpeedEstimate:
         """Return the present fit, shrunk toward `common`.
 
         Empirical Bayes: a fit c >= k with standard error s has the weight ``1 / (1 + s^2 / (k c))`` against the common
-        k, because errors are factors. A fit of n standard errors that is all noise gives less than (1 + n^2) k.
+        k. Errors are factors, hence k c. A fit of n standard errors that is all noise gives less than (1 + n^2) k.
         """
         if common is not None:
             return self._refit(common)

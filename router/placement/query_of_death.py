@@ -134,7 +134,7 @@ class QueryOfDeathTracker:
 
     def __init__(self, keep_s: float) -> None:
         self.deaths: Deaths = OwnDeaths()
-        """May be replaced by one that several processes share."""
+        """The proven deaths; replaced by a shared record if there are several processes."""
         self._keep_s = keep_s
         self._incidents: dict[str, list[Incident]] = {}
         self.served = Served()

@@ -1,4 +1,4 @@
-"""Retries of one request: how many are allowed, what they cost, and what they inherit from earlier attempts."""
+"""Retries of a request: their number, their cost, and the history that they inherit from earlier attempts."""
 
 from __future__ import annotations
 

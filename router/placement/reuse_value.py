@@ -39,7 +39,7 @@ class ReuseValue:
         self._expiry: list[tuple[float, int, _Context]] = []
         self._entered = 0
         self._waiting: dict[int, dict[int, dict[int, _Context]]] = {}
-        """By the first block's hash, the number of blocks, and the last block's hash: among prompts with the same first
+        """By the first block's hash, the number of blocks, and the last block's hash. Among prompts with the same first
         block, one lookup per length suffices."""
 
     def rests(self, model: str, hashes: Sequence[int], tokens: int, now_s: float, until_s: float) -> None:

@@ -33,7 +33,7 @@ def select(
     """Return the candidates for `request`, without the endpoints in `tried`, and only those `within` if it is given.
 
     A half-open endpoint's trial comes first, except for a request that has failed already, as long as ready workers
-    are left. If no worker is ready, half-open endpoints also take requests during their trials: they answer probes, and
+    are left. If no worker is ready, half-open endpoints also take requests during their trials. They answer probes, and
     a trial may be a long answer whose end is not worth waiting for.
     """
     if request.pinned is not None:

@@ -138,7 +138,7 @@ class WorkerLoad:
     ) -> float:
         """Return the queue wait in seconds: the fixed part, the share of the decodes, and the rest of earlier prefills.
 
-        Short prefills share a step and end together, so the elapsed time is subtracted from the sum of all prefills and
+        Short prefills share a step and end together. So the elapsed time is subtracted from the sum of all prefills and
         not only from the first. An overdue queue shows that the worker is slower or fuller than estimated. How much
         longer it takes is unknown; the estimate is the time by which it is late already (Lindy's law). So a stalled
         worker becomes too expensive while its requests still wait.
@@ -395,7 +395,7 @@ def _view(
 def _idle_tokens(load: WorkerLoad, now_s: float, hashes: Sequence[int], cached_tokens: int, free_tokens: int) -> int:
     """Return the idle context on the worker in tokens.
 
-    If it exceeds `free_tokens`, leave out the part that belongs to this prompt and is no longer cached: no other
+    If it exceeds `free_tokens`, leave out the part that belongs to this prompt and is no longer cached. No other
     request needs it, and the prompt's uncached tokens count it already.
     """
     account = load.account

@@ -114,7 +114,7 @@ class Attempt:
         """Removes a usage frame that the client did not ask for from the stream."""
         self.failure: Failure | None = None
         self.lost = False
-        """The connection broke; False where the worker answered with a server error."""
+        """The connection broke; False if the worker answered with a server error."""
         self.sent = False
         """The request was written to a connection; False while the connection is being made."""
         self.since_s = 0.0

@@ -410,7 +410,7 @@ class ForwardedRequest:
         elif state is RequestState.TUNNEL:
             self._on(Event.STALLED, self._responder.answering)
         elif not self.client.writable:
-            self._on(Event.CLIENT_STALLED)  # the client has read nothing for `stream_idle_s`
+            self._on(Event.CLIENT_STALLED)  # the client has not read for `stream_idle_s`
         else:
             self._stalled("the worker's stream stalled")
 

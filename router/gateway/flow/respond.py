@@ -33,7 +33,7 @@ _STREAM_TAIL_BYTES = 8_192
 
 
 class Out(Enum):
-    """What was written to the client, and in whose framing."""
+    """The progress of the response to the client, and whose framing it has."""
 
     NOTHING = 0
     COMMENTS = 1

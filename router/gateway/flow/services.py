@@ -34,7 +34,7 @@ class RequestClient(Protocol):
     writable: bool
     """False while the client has too many unread bytes."""
     write_now: Callable[[bytes], None]
-    """Write at once, after `flush` if anything waits."""
+    """Write at once; call `flush` before it if bytes wait."""
 
     @property
     def may_go_on(self) -> bool:

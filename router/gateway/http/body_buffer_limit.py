@@ -31,7 +31,7 @@ class BodyBufferLimit:
         self._limit_bytes = BODIES.of(limits)
         self.max_body_bytes = min(limits.max_body_bytes, self._limit_bytes)
         reserved_bytes = self._limit_bytes // RESERVED_PART
-        # the largest body fits when nothing is in use, whatever is reserved
+        # The largest body must fit into an empty buffer, even if the reserve is larger than the rest.
         self._large_limit_bytes = max(self._limit_bytes - reserved_bytes, self.max_body_bytes)
         self.used_bytes = 0
         self.refused = 0

@@ -50,7 +50,7 @@ RETRY_AFTER_S = 1.0
 
 
 def _dropped(always: frozenset[bytes], fields: dict[bytes, bytes]) -> frozenset[bytes]:
-    """Return the headers to drop: `always` and those that Connection names."""
+    """Return the headers to drop: `always`, and the headers that Connection names."""
     connection = fields.get(b"connection")
     if connection is None or connection.lower() in (b"keep-alive", b"close", b"upgrade"):
         return always

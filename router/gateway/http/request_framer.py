@@ -26,7 +26,7 @@ _EMPTY_LINES = re.compile(rb"(?:\r\n){1,1024}")
 
 
 class FramerState(Enum):
-    """What the framer expects next."""
+    """The part of a request that the framer expects next."""
 
     IDLE = 0
     HEAD = 1

@@ -264,7 +264,7 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def at_boundary(self) -> bool:
         """Whether the bytes read end where a chunk may follow."""
-        # llhttp reports nothing for half a size line, hence the look at the last bytes
+        # llhttp does not report half a size line, so the last bytes are checked
         return not self.in_chunk and self._last.endswith(b"\r\n")
 
     @property

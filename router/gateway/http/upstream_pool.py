@@ -39,7 +39,7 @@ class ConnectionPool:
     """Idle connections by endpoint. The last used one is taken first, since its worker is least likely to close it.
 
     A connection is closed after `idle_s` without a request. That must be less than the worker's keep-alive time
-    (vLLM: 5 s), or the worker may close the connection while a request is on its way.
+    (vLLM: 5 s). Otherwise the worker may close the connection while a request is on its way.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Accepting connections from a listening socket.
 
 Several processes may accept from one shared socket, the least loaded process first. SO_REUSEPORT would give each
-process its own queue and choose by a hash of the addresses: with few long connections, some processes would get most of
+process its own queue and choose by a hash of the addresses. With few long connections, some processes would get most of
 them. Here, a process with more connections than another one steps back, and tries again a moment later. A client
 therefore does not wait for a process that hangs.
 """

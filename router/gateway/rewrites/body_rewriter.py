@@ -92,7 +92,7 @@ class BodyRewriter:
 
     With `observe_usage: inject`, a sampled share of the streams that do not ask for usage is changed to ask for it.
     The usage frame is removed from the response. The first stream of each worker and path is sent unchanged, for two
-    reasons: some workers report usage unasked, and vLLM ends a stream differently without a usage frame
+    reasons. Some workers report usage unasked. And vLLM ends a stream differently without a usage frame
     (`usage_frame.Stamp`).
     """
 

@@ -77,7 +77,7 @@ async def test_leaving_while_being_identified_or_waiting(rig, kit):
 
 async def test_leaving_while_connecting(rig, kit):
     gate = await rig()
-    # The dial itself is delayed: the kernel would connect at once to a listener that never accepts, and an address
+    # The dial itself is delayed. The kernel would connect at once to a listener that never accepts, and an address
     # without an answer could not be on loopback.
     worker = await ScriptedWorker(kit.answer_json).start()
     gate.join(worker)

@@ -94,7 +94,7 @@ def test_an_account_counts_what_its_decodes_hold():
     account.reserve(second)  # 100 tokens for one second, and 110 from here on
     account.prefilled(second, 3.0)
     account.release(first, 4.0)  # 170 for one
-    account.release(second, 6.0)  # 70 for two: what the first one had answered stays until the next look
+    account.release(second, 6.0)  # 70 for two: the first answer's tokens stay until the next update
     assert account.work_done(6.0) == WorkDone(100.0 + 110.0 + 170.0 + 2 * 70.0, 140.0, 100 * 50.0 + 40 * (20 + 20.0))
 
 

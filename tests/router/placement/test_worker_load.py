@@ -134,7 +134,7 @@ def decode(loads, load, context_tokens, count=40, step_s=(0.01, 1e-7)):
 
 
 def test_decode_externality_follows_the_growth_of_a_step(fleet):
-    """For 50 tokens the request's own steps grow by 30,000 tokens, and those of two others by 1,050 tokens.
+    """For 50 tokens the request's own steps grow by 30,000 tokens, and the steps of two others by 1,050 tokens.
 
     The second and third workers have learned no growth, so they get the common one.
     """

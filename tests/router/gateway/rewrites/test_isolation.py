@@ -66,7 +66,7 @@ async def gate(rig, kit):
     return made
 
 
-# what is sent
+# the bodies that workers get
 
 
 async def test_each_key_has_its_salt_and_prompts_are_identified_with_it(gate, kit):
