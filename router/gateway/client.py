@@ -329,7 +329,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(RequestError(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time"))
 
     def shorten_idle(self, by_s: float) -> None:
-        """Move the deadline of a connection that waits for a request forward by `by_s`; a negative value extends it."""
+        """Shorten the wait for the next request by `by_s`; a negative value extends it."""
         if self._request is None and not self._over and self._framer.state is FramerState.IDLE:
             self.deadline_s -= by_s
 

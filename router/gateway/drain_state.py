@@ -16,7 +16,7 @@ class OpenConnection(CountedConnection, Protocol):
     writable: bool
 
     def shorten_idle(self, by_s: float) -> None:
-        """Move the deadline of an idle connection forward by `by_s`; a negative value extends it."""
+        """Shorten the wait for the next request by `by_s`; a negative value extends it."""
         ...
 
     def allow_unsent(self, size_bytes: int) -> None:

@@ -114,7 +114,9 @@ class Quarantine:
         )
 
     def _apart(self, body: int, failed: tuple[str, ...]) -> frozenset[str] | None:
-        """Return the endpoints without another body suspected of the same death; None if that is no restriction.
+        """Return the endpoints without another body suspected of the same death.
+
+        Return None if no endpoint has one, or if no endpoint is left without one.
 
         Each suspect goes to a worker of its own. The body that crashes workers then crashes its worker alone, and the
         answers of the other workers clear the other bodies. Endpoints that may have died or have failed the request
@@ -236,5 +238,5 @@ class Quarantine:
             self._fleet.on_process.remove(self.process_seen)
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts of suspected and proven bodies, and of the requests refused because of them."""
+        """Return the numbers of incidents, of deaths by outcome, and of refused requests."""
         return {**self.query_of_death.statistics(), "refused_requests": self.refused_requests}
