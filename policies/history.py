@@ -93,7 +93,6 @@ class History:
         """Requests recorded so far."""
 
     def record(self, event: LifecycleEvent) -> None:
-        """Record a reservation."""
         placed = Placement(event.now_s, event.worker, _load(event.request, event.placed), chunks_of(event.request))
         past = self._pasts.pop(event.worker, None) or Past()
         self._pasts[event.worker] = past

@@ -34,11 +34,9 @@ class Part(NamedTuple):
     decode_externality_s: float = 0.0
 
     def plus(self, other: Part) -> Part:
-        """Return the sum."""
         return Part(*[one + two for one, two in zip(self, other, strict=True)])
 
     def times(self, factor: float) -> Part:
-        """Return the product with `factor`."""
         return Part(*[factor * one for one in self])
 
 

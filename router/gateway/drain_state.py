@@ -80,13 +80,11 @@ class DrainState:
             connection.shorten_idle(before_s - idle_s)
 
     def joined(self, connection: OpenConnection) -> None:
-        """Add a connection."""
         self.connections.add(connection)
         self.places.opened(connection)
         self.empty.clear()
 
     def left(self, connection: OpenConnection) -> None:
-        """Remove a closed connection."""
         self.connections.discard(connection)
         self.places.left(connection)
         if not self.accepts and not self.connections:

@@ -106,7 +106,6 @@ class DecisionLog:
         self._candidates_kept = candidates_kept
 
     def add(self, record: DecisionRecord) -> None:
-        """Add a decision."""
         if len(self._whole) == self._whole.maxlen and self._whole:
             self._candidates -= len(self._whole[0].workers)
         self._records.append(record)

@@ -80,7 +80,6 @@ class FleetEndpoint:
 
     @property
     def state(self) -> WorkerState:
-        """The endpoint's state."""
         if self.draining:
             return WorkerState.DRAINING
         if self.health.condition is not WorkerState.READY:

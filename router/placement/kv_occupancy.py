@@ -48,7 +48,6 @@ class SharedContext:
         """Requests by the hash of their first block, in order of arrival."""
 
     def add(self, share: Share) -> None:
-        """Add a request."""
         if not share.hashes:
             return
         alike = self._alike.setdefault(share.hashes[0], {})
@@ -56,7 +55,6 @@ class SharedContext:
         alike[share] = None
 
     def remove(self, share: Share) -> None:
-        """Remove a request."""
         if not share.hashes:
             return
         alike = self._alike[share.hashes[0]]
@@ -94,7 +92,6 @@ class IdleContext:
         self._entered = 0
 
     def add(self, share: Share) -> None:
-        """Add a running request."""
         self._union.add(share)
 
     def remove(self, share: Share) -> None:

@@ -123,7 +123,6 @@ class LoadAccount:
         return next(iter(self.queue), None)
 
     def reserve(self, reservation: LoadReservation) -> None:
-        """Reserve a request's load."""
         others = 0 if self.shared is None else self.shared.others().decode_tokens
         self._work_counter.set_context(self.decode_tokens + others, reservation.at_s)
         if not self.queue:

@@ -44,7 +44,6 @@ class PredictionAccuracy:
         self.reported_tokens += reported_tokens
 
     def explain(self, difference: Difference) -> None:
-        """Record the explanation of a difference."""
         if difference is Difference.PENDING:
             self.pending += 1
         else:
@@ -56,7 +55,6 @@ class PredictionAccuracy:
         self.explain(difference)
 
     def statistics(self) -> dict[str, int | dict[str, int]]:
-        """Return the counters."""
         return {
             "equal": self.equal,
             "over": self.over,

@@ -111,7 +111,6 @@ class _Change:
         return sorted(self._ratios)[len(self._ratios) // 2]
 
     def clear(self) -> None:
-        """Start again."""
         self._log_odds = 0.0
         self._ratios.clear()
 

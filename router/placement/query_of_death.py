@@ -185,7 +185,6 @@ class QueryOfDeathTracker:
         return incident
 
     def join(self, incident: Incident, body: int) -> None:
-        """Add `body` to the incident."""
         if incident.ambiguous or body in incident.bodies:
             return
         incident.bodies.add(body)

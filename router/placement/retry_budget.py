@@ -50,7 +50,6 @@ class RetryBudget:
         return self._budget.affords(requests, now_s)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the statistics of the retry budget."""
         return {"retry_budget": self._budget.statistics()}
 
 

@@ -77,7 +77,6 @@ class WorkerLoad:
         self.mean_uncached_tokens = 0.0
 
     def reserve(self, reservation: LoadReservation, now_s: float) -> None:
-        """Reserve a request's load."""
         self.account.reserve(reservation)
         self.utilisation.dispatched(reservation.uncached_tokens, reservation.attention, now_s)
         if self.account.shared is not None and self.utilisation.work is not None:
@@ -193,7 +192,6 @@ class WorkerLoads:
         self._step_stale = False
 
     def of(self, candidate: Candidate) -> WorkerLoad:
-        """Return the candidate's load."""
         slot = candidate.slot
         if slot >= len(self._loads):
             self._loads.extend([None] * (slot + 1 - len(self._loads)))
@@ -320,7 +318,6 @@ class WorkerLoads:
         return loads
 
     def statistics(self, candidates: Iterable[Candidate]) -> dict[str, Any]:
-        """Return statistics by worker."""
         return {candidate.id: self.of(candidate).statistics() for candidate in candidates}
 
 

@@ -111,7 +111,7 @@ class Attempt:
         self.response: ResponseHead | None = None
         self.response_read: Callable[[bytes], None] = _ignore
         self.usage_frame: UsageFrame | None = None
-        """Removes a usage frame that the client did not ask for from the stream."""
+        """Removes the usage frame from a stream whose client did not ask for usage."""
         self.failure: Failure | None = None
         self.lost = False
         """The connection broke; False if the worker answered with a server error."""

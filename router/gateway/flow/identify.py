@@ -75,7 +75,7 @@ def reads_at_once(route: Route, body: bytes) -> bool:
 
 
 def reads_quickly(route: Route, body: bytes) -> bool:
-    """Return whether parsing and identification are so short that several fit into one iteration of the loop."""
+    """Return whether `read_request` and the work after it are short enough for any iteration of the loop."""
     return len(body) <= READ_QUICKLY_BYTES or route.model is not ModelSource.JSON
 
 
@@ -217,7 +217,7 @@ class IdentifiedRequest(Protocol):
 
 
 class Identifier:
-    """Parses, admits and identifies requests: small ones at once, others in a task."""
+    """Parses, admits and identifies requests, at once if possible and otherwise in a task."""
 
     __slots__ = ("_fleet", "_identity", "_loop", "_metrics", "_paths", "_pins", "_rewriter", "_slices", "_time")
 
@@ -313,7 +313,7 @@ class Identifier:
         return self._describe(asked, reading, prompt)
 
     async def preview(self, asked: OutboundRequest) -> Request:
-        """Return the request that the dispatcher would get, without counting it in metrics or limits.
+        """Return the request that the dispatcher would get. It is not counted in any metric or limit.
 
         Raises:
             RequestError: as the public port would answer.

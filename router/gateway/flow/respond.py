@@ -124,7 +124,7 @@ class Relay:
         self.connection: UpstreamConnection | None = None
         self._tail = b""
         self.usage_frame: UsageFrame | None = None
-        """Removes a usage frame that the client did not ask for from the stream."""
+        """Removes the usage frame from a stream whose client did not ask for usage."""
 
     def attach(self, connection: UpstreamConnection, usage_frame: UsageFrame | None) -> None:
         """Set the connection that the answer comes from, and the usage frame to remove from it, if any."""
