@@ -51,8 +51,8 @@ class GatewayMetrics(Protocol):
         """A request left the policy's hold, to a worker or with an error."""
         ...
 
-    def retried(self, phase: FailurePoint) -> None:
-        """An attempt failed in `phase`, and another worker got the request."""
+    def retried(self, point: FailurePoint) -> None:
+        """An attempt failed at `point`, and another worker got the request."""
         ...
 
     def redialled(self) -> None:

@@ -121,8 +121,8 @@ class Metrics:
     def held(self, wait_s: float) -> None:
         self._hold.observe(wait_s)
 
-    def retried(self, phase: FailurePoint) -> None:
-        self._retries.add(1.0, (phase.value,))
+    def retried(self, point: FailurePoint) -> None:
+        self._retries.add(1.0, (point.value,))
 
     def redialled(self) -> None:
         """Count a request that was repeated on a new connection to the same worker."""
@@ -160,8 +160,8 @@ class Metrics:
     def retry_refused(self) -> None:
         self._retry_refusals.add()
 
-    def failed(self, ticket: Ticket, phase: FailurePoint, reason: str) -> None:
-        self._attempt_failures.add(1.0, (ticket.candidate.id, phase.value))
+    def failed(self, ticket: Ticket, point: FailurePoint, reason: str) -> None:
+        self._attempt_failures.add(1.0, (ticket.candidate.id, point.value))
 
     def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
         self._predicted.add(predicted_tokens, (worker,))
