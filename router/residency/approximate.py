@@ -1,11 +1,11 @@
 """A model of one worker's cache, for workers that publish no events and for prompts known as text only.
 
 It follows vLLM. Blocks enter when a request is served. Eviction takes the least recently finished request first, from
-its tail to its head. A running request takes space of its own, and generated tokens fill blocks too. Reported
-``cached_tokens`` correct the model.
+its tail to its head. A running request takes space, and generated tokens fill blocks too. Reported ``cached_tokens``
+correct the model.
 
-Blocks are kept in runs, 8 bytes a block. The runs form a radix tree and stand in one eviction order. A parent never
-comes before its children there, since a request that touches a child touches the parents too.
+Blocks are kept in runs, 8 bytes a block. The runs form a radix tree, and all of them share one eviction order. A parent
+is never evicted before its children, because a request that touches a child touches the parents too.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ RUN_BYTES = 500
 HASH_BYTES = 8
 
 _FULL_SHARE = 7 / 8
-"""Share of the capacity in use above which missing blocks count as evicted. Below it, the cause is another one."""
+"""Share of the capacity in use above which missing blocks count as evicted. Below it, eviction cannot be the cause."""
 _LARGEST_STEP = 32
 """One report changes the capacity by at most 1/32."""
 _MIN_CAPACITY_PART = 4
-"""Unseen blocks take at most all but 1/4 of the capacity."""
+"""Unseen blocks take at most 3/4 of the capacity."""
 _ANSWERS = 16
 """The mean answer length is taken over about 16 answers."""
 _CONTINUATIONS = 8
-"""Whether answers return in later prompts is judged by about the last 8 prompts that can show it."""
+"""About the last 8 prompts that can show it decide whether answers return in later prompts."""
 
 
 class CachedRun:
     """Consecutive blocks that are stored and touched together.
 
     A *generated* run holds blocks whose ids were never seen, because the router does not tokenise answers. Its `hashes`
-    are empty. A prompt that continues its parent and has more than `end_tokens` tokens hits it.
+    are empty. A prompt hits such a run if it continues the run's parent and has more than `end_tokens` tokens.
     """
 
     __slots__ = ("blocks", "children", "end_tokens", "generated", "hashes", "parent", "touched")
@@ -51,7 +51,7 @@ class CachedRun:
 
 
 class ApproximateView:
-    """The cache of one worker as far as the traffic through this router shows it."""
+    """A model of one worker's cache, made from the traffic that passes this router."""
 
     __slots__ = (
         "_answer_tokens",
@@ -72,8 +72,9 @@ class ApproximateView:
         self.capacity_blocks = capacity_blocks
         self.reserved_blocks = 0
         self.unseen_blocks = 0
-        """Part of the capacity that something else seems to take: traffic of other routers, or a smaller cache than
-        reported."""
+        """Blocks of the capacity that this router's traffic does not explain: other routers send requests, or the cache
+        is smaller than reported.
+        """
         self.blocks = 0
         self.clock = 0
         """Number of finished requests. A run remembers the clock of its last use."""
@@ -90,14 +91,14 @@ class ApproximateView:
 
     @property
     def half_answer_tokens(self) -> int:
-        """Return what a running request has generated on average: half of the mean answer."""
+        """Return the tokens that a running request has generated on average: half of the mean answer."""
         return round(self._answer_tokens / 2)
 
     @property
     def answers_return(self) -> bool:
         """Return whether prompts that continue an earlier one contain its answer as it was generated.
 
-        Most chats do. Templates that strip a model's thinking do not, and neither do clients that keep summaries.
+        Most chats contain it. Templates that strip a model's thinking change it, and so do clients that keep summaries.
         """
         return self._continued >= 0.5
 
@@ -125,10 +126,10 @@ class ApproximateView:
         return depth, 0
 
     def running(self, chain: Sequence[int], tokens: int) -> int:
-        """Reserve space for a request: touch what it hits and evict for the rest. Return the blocks reserved until
-        `end_running`.
+        """Reserve space for a request: touch the blocks that it hits and evict others for the rest. Return the number
+        of blocks reserved until `end_running`.
 
-        Call it when the request is sent: the request has its space before a later one looks for its prefix.
+        Call it when the request is sent, so that its space is taken before a later request looks for its prefix.
         """
         path, depth, _ = self._walk(chain, len(chain))
         reserved = max(0, -(-tokens // self.block_size) - depth)
@@ -144,8 +145,8 @@ class ApproximateView:
     def finished(self, chain: Sequence[int], tokens: int, generated_tokens: int, hit_blocks: int) -> None:
         """Store the prompt and the answer of a served request; its tail is evicted first.
 
-        `hit_blocks` is how much of the prompt was found in the cache: reported, else predicted. The last generated
-        token is never computed, so blocks end at ``tokens + generated_tokens - 1``.
+        `hit_blocks` is the number of prompt blocks found in the cache, as reported, or else as predicted. The last
+        generated token is never computed, so blocks end at ``tokens + generated_tokens - 1``.
         """
         self.clock += 1
         if generated_tokens:
@@ -162,8 +163,9 @@ class ApproximateView:
         self._evict_to_fit()
 
     def correct(self, chain: Sequence[int], hit_blocks: int, since: int) -> None:
-        """Drop the blocks of `chain` after the first `hit_blocks` that were last touched by `since`: they were not
-        found."""
+        """Drop the blocks of `chain` after the first `hit_blocks`, because the worker did not find them. Keep blocks
+        touched later than `since`.
+        """
         self.corrections += 1
         path, depth, whole = self._walk(chain, hit_blocks) if hit_blocks < len(chain) else ([], -1, True)
         if depth < hit_blocks:
@@ -185,8 +187,9 @@ class ApproximateView:
             self._drop_untouched(child, since)
 
     def fit(self, predicted_blocks: int, hit_blocks: int) -> None:
-        """Learn the real capacity. A full cache that held less than predicted is smaller; one that held more is larger,
-        up to its capacity."""
+        """Learn the real capacity. A full cache that held fewer blocks than predicted is smaller; one that held more is
+        larger, up to the reported capacity.
+        """
         half = (abs(predicted_blocks - hit_blocks) + 1) // 2
         step = min(half, max(1, self.capacity_blocks // _LARGEST_STEP))
         if hit_blocks > predicted_blocks:
@@ -230,7 +233,9 @@ class ApproximateView:
         return sum(run.blocks for run in path[:-1])
 
     def _split_end(self, path: list[CachedRun], depth: int) -> list[CachedRun]:
-        """Make the last run of `path` end at `depth`. Touch it next, so that it takes its place in the order."""
+        """Make the last run of `path` end at `depth`. The caller must touch the run next, which puts it into the
+        eviction order.
+        """
         end = path[-1]
         keep = depth - self._depth_before(path)
         if end.parent is None or keep == end.blocks:

@@ -32,7 +32,7 @@ def engine_key(value: int | bytes) -> int:
 
 
 class TierCopies:
-    """The copies in one medium (None: the GPU) and cache group."""
+    """The copies in one medium (None is the GPU) and one cache group."""
 
     __slots__ = ("extra", "held", "medium")
 
@@ -41,7 +41,7 @@ class TierCopies:
         self.held: dict[int, int] = {}
         """Engine key -> row, in the order in which the blocks were first stored."""
         self.extra: dict[int, int] = {}
-        """Engine key -> copies beyond the first, if there are any."""
+        """Engine key -> number of copies beyond the first; a key with one copy has no entry."""
 
 
 class BlockCopies:
@@ -154,7 +154,7 @@ class BlockCopies:
         return missing
 
     def thin(self, hashes: Iterable[int]) -> None:
-        """Keep one copy of each of these blocks, where more were assumed on the GPU."""
+        """Keep one GPU copy of each of these blocks, where more copies were assumed."""
         rows = {self.index.rows.get(block_hash & KEY_MASK) for block_hash in hashes}
         for (medium, _), tier_copies in self.tiers.items():
             if medium is None:

@@ -15,15 +15,15 @@ KEY_MASK = (1 << 60) - 1
 """Part of a 64-bit hash used as a key. The chance of a wrong match among 1 M blocks is 1 in 2 million."""
 
 _MASKS_KEPT = 65_536
-"""Distinct masks remembered for sharing. Beyond that, sharing starts over, which only costs memory."""
+"""Distinct masks remembered for sharing. Beyond that number, the table is emptied, which only costs memory."""
 
 
 class BlockIndex:
     """Rows of blocks, each with the bits of the views that hold it.
 
-    A *bit* is one view's place in every mask. `drop` gives a bit up at once for the caller. `sweep` clears its traces
-    in the masks a part at a time, then the bit is reused. Until then masks may show dropped bits, so callers mask with
-    the bits that they ask for.
+    A *bit* is the place of one view in every mask. `drop` gives up a bit at once. `sweep` then clears the bit from the
+    masks, a part at a time, and frees it for another view. Until then masks may show dropped bits, so a caller masks a
+    result with the bits that it asks for.
 
     `block_copies.BlockCopies` reads and writes the fields without underscore; its loops are the hot path of this
     package.
@@ -57,7 +57,7 @@ class BlockIndex:
         return 1 << (self._next_bit - 1)
 
     def drop(self, bit: int, rows: Iterable[int]) -> None:
-        """Give up `bit`, which is set in `rows` at most."""
+        """Give up `bit`, which is set in no rows other than `rows`."""
         self._dirty.append((bit, iter(rows)))
 
     def sweep(self, limit: int) -> int:

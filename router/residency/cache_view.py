@@ -15,11 +15,14 @@ from router.residency.prompt import Prompt
 from router.residency.view import ViewState
 
 DEFAULT_CAPACITY_TOKENS = 32_768
-"""Cache size to assume if the worker reports none: the space beside an 8B model on a 24 GB GPU, a small cache today."""
+"""Cache size to assume if the worker reports none: the space that an 8B model leaves on a 24 GB GPU. That is a small
+cache today.
+"""
 
 TEXT_TOLERANCE = 0.25
-"""Share by which the prediction for a text prompt may exceed the report before it counts as wrong. The length of a text
-prompt is an estimate."""
+"""Share by which the prediction for a text prompt may exceed the report before it counts as wrong, because the length
+of a text prompt is an estimate.
+"""
 
 _NO_EVENTS = (
     "the worker publishes no KV events; start vLLM with --kv-events-config "
@@ -35,8 +38,8 @@ class CacheView:
 
     `event_view` is the view made from KV events; None if the worker publishes none. `model` replaces it in three cases:
     the events say nothing (`EventView.informative` is false), they do not describe this worker's prompts (`blind`), or
-    the prompt is known as text only. The model is created on first use. `refresh` copies into this object what a match
-    reads, after a view has set `stale`.
+    the prompt is known as text only. The model is created on first use. After a view has set `stale`, `refresh` copies
+    into this object the values that a match reads.
     """
 
     __slots__ = (
@@ -72,7 +75,7 @@ class CacheView:
         self.refresh()
 
     def refresh(self) -> None:
-        """Copy what a match reads from the views."""
+        """Copy the values that a match reads from the views."""
         self.stale = False
         plain = self.self_test[0] is Residency.UNKNOWN and not self.blind
         sound = plain and self.event_view is not None and self.event_view.sound
@@ -136,7 +139,7 @@ class CacheView:
         return self.event_view is None or self.blind or not self.event_view.informative or not prompt.exact
 
     def _teaches_model(self, prompt: Prompt) -> bool:
-        """Return whether the model learns from `prompt`: it answers for it now, or may soon have to."""
+        """Return whether the model learns from `prompt`, because it answers for the prompt now or may have to soon."""
         return self.is_modelled(prompt) or (self.event_view is not None and self.event_view.unproved)
 
     def modelled_length(self, prompt: Prompt) -> int:
@@ -144,7 +147,7 @@ class CacheView:
         return self.modelled_blocks(*usable_chain(prompt, self.block_size), prompt.tokens)
 
     def modelled_blocks(self, chain: Sequence[int], usable: int, tokens: int) -> int:
-        """Do the same for a prompt whose `usable_chain` is known."""
+        """Return how many blocks of a prompt the model holds, from the result of `usable_chain`."""
         return 0 if self.model is None else self.model.match(chain, usable, tokens)
 
     def needed_model(self) -> ApproximateView:
@@ -157,7 +160,7 @@ class CacheView:
         """Reserve cache space in the model for a placed request, at once.
 
         vLLM allocates blocks when it schedules a request, first come, first served. When a later request looks for its
-        prefix, this request has already evicted what it needed.
+        prefix, this request has already evicted the blocks whose space it needed.
         """
         if self._teaches_model(reservation.prompt):
             model, prompt = self.needed_model(), reservation.prompt
@@ -219,7 +222,7 @@ class CacheView:
             # Tokens after the first prompt's blocks belong to the other prompts, whose hashes are not known.
             tokens, generated = len(chain) * self.block_size, 0
         if reservation is None or not reservation.running:
-            # The request was never seen running, but it took its space all the same, including the last, partial block.
+            # No first token was recorded for the request, but it took its space, including the last, partial block.
             model.end_running(model.running(chain, tokens + generated))
         model.finished(chain, tokens, generated, hits)
 
@@ -227,7 +230,7 @@ class CacheView:
     def _correct(model: ApproximateView, chain: Sequence[int], hits: int, reservation: ResidencyReservation) -> None:
         predicted = reservation.start
         tolerated = predicted if reservation.prompt.exact else predicted * (1 - TEXT_TOLERANCE) - 1
-        # A hit beyond the prediction may come from requests just before this one. It says nothing about the capacity.
+        # A hit beyond the prediction may come from requests just before this one, so it does not show the capacity.
         brought = (reservation.predicted_tokens or 0) // reservation.block_size
         if hits < tolerated or hits > max(predicted, brought):
             model.fit(predicted, hits)
@@ -310,7 +313,7 @@ class CacheView:
 def _difference(
     reservation: ResidencyReservation | None, reported: int | None, judged: Difference | None
 ) -> Difference | None:
-    """Return the reason to report for one request. A prediction that was not exact needs no explanation."""
+    """Return the reason to report for one request. An approximate prediction needs no further explanation."""
     if reservation is None or reservation.predicted_tokens is None or reported in (None, reservation.predicted_tokens):
         return None
     return Difference.APPROXIMATE if judged is None or not reservation.exact else judged

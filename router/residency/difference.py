@@ -8,8 +8,8 @@ from enum import StrEnum
 class Difference(StrEnum):
     """The reason for one request's difference. A request whose report agrees has none.
 
-    The prediction is made when the request is placed. The worker's hit is fixed when it schedules the request, later by
-    its queue. The events about its cache arrive later again.
+    Three moments matter. The prediction is made when the request is placed. The worker's hit is fixed when the worker
+    schedules the request, after the wait in its queue. The events about its cache arrive later still.
     """
 
     PENDING = "pending"

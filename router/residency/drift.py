@@ -17,15 +17,17 @@ TOLERATED = 7
 ROUNDS = 32
 """Rounds to wait for an explanation. A round ends when a request placed after its start has reported.
 
-The wait is at least 32 times as long as a request takes, whatever the load; events that come later count as lost. A
-count of reports alone would not do, because one step may end any number of requests at once.
+At any load, the wait is at least 32 times as long as a request takes. Events that come later count as lost. A count of
+reports would not give such a bound, because one step may end any number of requests.
 """
 PENDING = 1_024
 """Differences that may wait at once. Beyond that the oldest is judged early."""
 
 
 class ViewMark(NamedTuple):
-    """Position of a view: restarts, lapses, arrivals, departures, reports, and runs with unknown parents."""
+    """Position in the history of a view: counts of restarts, lapses, arrivals, departures, reports, and runs with
+    unknown parents.
+    """
 
     generation: int
     lapses: int
@@ -51,11 +53,12 @@ class PredictedHit(NamedTuple):
 
 
 class DisputedHit:
-    """A prediction that the report contradicts. It is explained if it was true at some moment since the decision.
+    """A prediction that the report contradicts. It is explained if the reported number was true at some moment since
+    the decision.
 
-    That is a moment at which `hits` blocks were cached and the next one was not, by the order of the events. `seen`
-    says whether such a moment was found; `look` continues where it stopped. No moment explains a hit on part of a
-    block, or on more than the engine's own cache can have.
+    At such a moment `hits` blocks were cached and the next block was not, by the order of the events. `seen` says
+    whether one was found, and `look` continues the search where it stopped. No moment explains a hit on part of a
+    block, or on more blocks than the engine's own cache can hold.
     """
 
     __slots__ = (
@@ -89,7 +92,7 @@ class DisputedHit:
         if self.seen or not self._possible:
             return self.seen
         if not eviction_log.reaches(self._arrivals, self._departures):
-            self.seen = True  # The log no longer reaches back, so the prediction may have been true.
+            self.seen = True  # The log no longer reaches back to the decision, so the prediction may have been true.
         wanted = [block_hash for block_hash in (self._last, self._next) if block_hash is not None]
         for change in eviction_log.changes(wanted, self._arrivals, self._departures):
             for block_hash, there in change.items():
@@ -111,10 +114,10 @@ class DisputedHit:
 
 
 class DriftMonitor:
-    """Judges reports. `found` describes the latest unexplained difference once there were too many; it stays set.
+    """Judge reports. Once there were too many unexplained differences, `found` describes the latest one and stays set.
 
-    Each difference is explained at once or becomes `Difference.PENDING`. Its verdict is then appended to `settled`
-    later, exactly once.
+    Each difference is explained at once or becomes `Difference.PENDING`. The verdict of a pending difference is
+    appended to `settled` later, exactly once.
     """
 
     __slots__ = ("_pending", "_recent", "found", "mismatches", "settled")

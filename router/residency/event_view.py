@@ -15,16 +15,16 @@ from router.residency.sequence import EventSequence, SequenceStep
 from router.residency.view import Ingest, IngestOutcome
 
 ABSENT_REQUESTS = 8
-"""Requests served without a new event before a view whose link is down counts for less than a model."""
+"""Requests served without a new event after which a model is preferred to a view whose link is down."""
 
 MODELLED = "its cache is modelled"
 
 
 class EventView:
-    """Takes live and replayed batches, keeps an `ExactView` and knows whether batches were missed.
+    """Take live and replayed batches, keep an `ExactView`, and track whether batches were missed.
 
-    After a loss that no replay fills, the known blocks are dropped. They are learned again from events and from the
-    ``cached_tokens`` of responses; until then a match is about a lower bound. The view is exact again once the worker
+    After a loss that no replay fills, the known blocks are dropped and learned again from events and from the
+    ``cached_tokens`` of responses. Until then a match is roughly a lower bound. The view is exact again once the worker
     clears its cache or restarts. While a replay runs or the link is down, a match uses the last known state.
 
     Reports are also compared with an exact view. The view is repaired after a difference without an explanation, and
@@ -140,7 +140,8 @@ class EventView:
         self._lapse()
         self.view.relearning.relearned += 1
         self.view.relearning.end()
-        # Blocks known from reports alone were used before the witness was computed, so they were evicted before it.
+        # Blocks known from reports alone were last used before the witness was computed, so they were evicted before
+        # it.
         self.view.reported.bound(0)
 
     def _begin_again(self) -> None:
@@ -150,7 +151,9 @@ class EventView:
         self.view.relearning.end()
 
     def _lapse(self) -> None:
-        """Record that earlier predictions cannot be checked: their evidence may be lost with a publisher."""
+        """Record that earlier predictions cannot be checked, because events that would explain them may be lost with a
+        publisher.
+        """
         self._lapses += 1
         self.drift.give_up(Difference.APPROXIMATE)
 
@@ -162,7 +165,7 @@ class EventView:
         self.view.relearning.begin()
 
     def _prove(self) -> None:
-        """Drop what reports added if no batch was missed: the events describe these blocks better."""
+        """Drop the blocks that reports added, if no batch was missed: the events describe these blocks better."""
         proved = self._connected and self.sequence.verified
         if proved and not self._proved:
             self._absent_requests = 0
@@ -217,7 +220,7 @@ class EventView:
 
     @property
     def incomplete(self) -> bool:
-        """Whether some cached blocks may be unknown and their announcements would arrive."""
+        """Whether some cached blocks may be unknown, and the link is up so that announcements of them would arrive."""
         if not self._connected or self._silent or self.sequence.replaying:
             return False
         return bool(self._loss) or self.unproved
@@ -266,8 +269,9 @@ class EventView:
 
     @property
     def unproved(self) -> bool:
-        """Whether it is unknown what was missed and no replay runs: the link is down, or brought neither event nor
-        replay."""
+        """Whether it is unknown which batches were missed, and no replay runs. Either the link is down, or it brought
+        neither event nor replay.
+        """
         return not self._connected or not (self.sequence.verified or self.sequence.replaying)
 
     @property
@@ -283,7 +287,7 @@ class EventView:
 
     @property
     def sound(self) -> bool:
-        """Whether `trust` would return EXACT, without the cost of making up the reason."""
+        """Whether `trust` would return EXACT, without the cost of composing the reason."""
         sequence = self.sequence
         heard = self.begun and self._connected and sequence.verified and not sequence.replaying and not self._silent
         return heard and not (self._loss or self.view.doubts or self.drift.found or sequence.assumed)

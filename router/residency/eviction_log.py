@@ -1,5 +1,6 @@
-"""Recent arrivals and departures of blocks on a worker's GPU, from its KV events: the cache's content at any recent
-moment can be reconstructed."""
+"""Recent arrivals and departures of blocks on a worker's GPU, from its KV events. They show the content of the cache at
+any recent moment.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +106,9 @@ class EvictionLog:
         return self._departed.since(departures) if departures >= self._departed.before else None
 
     def changes(self, hashes: Sequence[int], arrivals: int, departures: int) -> Iterator[dict[int, bool]]:
-        """Yield, moment by moment, which of `hashes` arrived (True) or departed. One run arrives in one moment."""
+        """Yield one mapping per moment: each of `hashes` that arrived (True) or departed (False). One run arrives in
+        one moment.
+        """
         moments: dict[tuple[float, float], dict[int, bool]] = {}
         for block_hash in hashes:
             for position in self._arrived.positions(block_hash, arrivals):
